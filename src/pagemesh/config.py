@@ -1,0 +1,261 @@
+"""All settings, one frozen dataclass per area; command-line help is made from the texts below each field.
+
+Services get only the areas that they use, composed in the `…Config` classes at the end. Values are
+checked on construction; a bad one raises `ConfigError` naming the setting and the value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pagemesh.errors import ConfigError
+
+
+def _require(condition: bool, flag: str, value: object, expected: str) -> None:
+    if not condition:
+        raise ConfigError(f"{flag} is {value!r}, but must be {expected}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Where a process listens and how it stops."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+
+    port: int = 0
+    """gRPC port; 0 takes a free one."""
+
+    metrics_port: int | None = None
+    """Port of the Prometheus metrics; 0 takes a free one, unset serves none."""
+
+    grace_period: float = 3.0
+    """Seconds that running requests get to finish after SIGTERM."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that is logged."""
+
+    log_format: Literal["json", "console"] = "json"
+    """One JSON object per line, or lines for people."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.port <= 65535, "--port", self.port, "between 0 and 65535")
+        if self.metrics_port is not None:
+            _require(
+                0 <= self.metrics_port <= 65535,
+                "--metrics-port",
+                self.metrics_port,
+                "between 0 and 65535",
+            )
+        _require(self.grace_period >= 0, "--grace-period", self.grace_period, "0 or more seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Which model, and how it is run."""
+
+    model: str = ""
+    """Folder with config.json, safetensors and tokenizer, or a Hugging Face hub id."""
+
+    served_model_name: str | None = None
+    """Name under which clients ask for it; the last part of --model when unset."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of weights and activations; auto takes the one in config.json."""
+
+    max_model_len: int | None = None
+    """Longest prompt plus output in tokens; the model's own context when unset."""
+
+    threads: int = 0
+    """Threads for tensor operations; 0 takes every core."""
+
+    def __post_init__(self) -> None:
+        _require(self.model != "", "--model", self.model, "a folder or a hub id")
+        if self.max_model_len is not None:
+            _require(self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2")
+        _require(self.threads >= 0, "--threads", self.threads, "0 or more")
+
+    @property
+    def served_name(self) -> str:
+        """Name under which clients ask for the model."""
+        return self.served_model_name or self.model.rstrip("/").rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The paged KV cache."""
+
+    block_size: int = 16
+    """Tokens per KV block."""
+
+    kv_cache_memory: float = 0.25
+    """GiB of memory for KV blocks."""
+
+    enable_prefix_caching: bool = True
+    """Keep the KV of finished requests and reuse it for equal prefixes."""
+
+    def __post_init__(self) -> None:
+        _require(self.block_size > 0, "--block-size", self.block_size, "positive")
+        _require(self.kv_cache_memory > 0, "--kv-cache-memory", self.kv_cache_memory, "positive")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits of one engine step."""
+
+    max_num_seqs: int = 64
+    """Most requests in the running batch."""
+
+    max_num_batched_tokens: int = 512
+    """Most tokens computed in one step: decodes first, then chunks of prompts."""
+
+    def __post_init__(self) -> None:
+        _require(self.max_num_seqs > 0, "--max-num-seqs", self.max_num_seqs, "positive")
+        _require(
+            self.max_num_batched_tokens > 0,
+            "--max-num-batched-tokens",
+            self.max_num_batched_tokens,
+            "positive",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberConfig:
+    """A worker's place in the mesh."""
+
+    kvstore: str | None = None
+    """host:port of the kvstore; without one the worker serves whoever calls it directly."""
+
+    worker_id: str | None = None
+    """Name of the worker, unique in the mesh; made from role, host and port when unset."""
+
+    advertise: str | None = None
+    """host:port under which others reach the worker; its own listening address when unset."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Settings of a prefill or decode worker."""
+
+    model: ModelConfig
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    member: MemberConfig = field(default_factory=MemberConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class KvStoreConfig:
+    """Settings of the kvstore."""
+
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+    heartbeat_interval: float = 1.0
+    """Seconds between two heartbeats of a worker; it is dropped after three without one."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.heartbeat_interval > 0, "--heartbeat-interval", self.heartbeat_interval, "positive"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingConfig:
+    """How the router chooses workers."""
+
+    policy: Literal["kv_aware", "least_loaded", "round_robin"] = "kv_aware"
+    """kv_aware prefers workers that hold the prompt's prefix, then the least loaded."""
+
+    remote_prefill_min_tokens: int = 16
+    """Prompts with fewer uncached tokens than this are prefilled on the decode worker itself."""
+
+    lookup_timeout: float = 0.02
+    """Seconds to wait for the kvstore's answer before routing by load alone."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.remote_prefill_min_tokens >= 0,
+            "--remote-prefill-min-tokens",
+            self.remote_prefill_min_tokens,
+            "0 or more",
+        )
+        _require(self.lookup_timeout > 0, "--lookup-timeout", self.lookup_timeout, "positive")
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """Settings of the router."""
+
+    model: str = ""
+    """Folder or hub id with tokenizer and chat template of the served model."""
+
+    served_model_name: str | None = None
+    """Name under which clients ask for it; the last part of --model when unset."""
+
+    kvstore: str = ""
+    """host:port of the kvstore."""
+
+    request_timeout: float = 600.0
+    """Seconds that a request may take in all."""
+
+    max_waiting_requests: int = 1024
+    """Requests in progress above this are refused with 429."""
+
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+    def __post_init__(self) -> None:
+        _require(self.model != "", "--model", self.model, "a folder or a hub id")
+        _require(self.kvstore != "", "--kvstore", self.kvstore, "host:port")
+        _require(self.request_timeout > 0, "--request-timeout", self.request_timeout, "positive")
+        _require(
+            self.max_waiting_requests > 0,
+            "--max-waiting-requests",
+            self.max_waiting_requests,
+            "positive",
+        )
+
+    @property
+    def served_name(self) -> str:
+        """Name under which clients ask for the model."""
+        return self.served_model_name or self.model.rstrip("/").rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class UpConfig:
+    """Settings of `pagemesh up`: a whole mesh on this machine."""
+
+    model: str = "models/demo"
+    """Folder with config.json, safetensors and tokenizer, or a Hugging Face hub id."""
+
+    served_model_name: str | None = None
+    """Name under which clients ask for it; the last part of --model when unset."""
+
+    prefill: int = 1
+    """Prefill workers."""
+
+    decode: int = 1
+    """Decode workers."""
+
+    host: str = "127.0.0.1"
+    """Address of the gateway."""
+
+    port: int = 8000
+    """HTTP port of the gateway."""
+
+    threads: int = 0
+    """Cores for all workers together; 0 takes every core of the machine."""
+
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+
+    sample: bool = True
+    """Stream one sample answer when the mesh is up."""
+
+    def __post_init__(self) -> None:
+        _require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
+        _require(self.decode >= 1, "--decode", self.decode, "at least 1")
+        _require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
+        _require(self.threads >= 0, "--threads", self.threads, "0 or more")

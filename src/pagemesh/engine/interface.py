@@ -1,0 +1,237 @@
+"""What an engine takes and gives: the contract between services and the engine thread. No torch, no grpc.
+
+A request belongs to whoever submitted it until its last output (`finish_reason` set) was delivered.
+Requests whose KV travels hold their blocks longer, as a lease:
+
+* export (`hold_blocks`): blocks stay readable until `release`, which also cancels what still runs;
+* import (`await_kv`): the engine reserves blocks and reports them in `StepOutput.grants`; only the
+  importer writes them until it calls `finish_import`, exactly once per grant, whatever happened.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pagemesh.errors import PagemeshError
+from pagemesh.sampling.params import SamplingParams
+
+
+class FinishReason(enum.Enum):
+    """Why a request ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A request as it enters the engine."""
+
+    request_id: str
+    """Unique among the requests that the engine knows."""
+
+    prompt_token_ids: tuple[int, ...]
+    """Never empty."""
+
+    sampling: SamplingParams
+
+    resume_token_ids: tuple[int, ...] = ()
+    """Tokens generated elsewhere before; counted by max_tokens, not reported again."""
+
+    priority: int = 0
+    """Lower runs first; ties by arrival."""
+
+    cache_salt: bytes = b""
+    """Tenant salt of the block hashes."""
+
+    hold_blocks: bool = False
+    """Export: generate one token and keep the prompt's blocks readable until `release`."""
+
+    await_kv: bool = False
+    """Import: reserve blocks and wait for `finish_import` before the request is scheduled."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """New tokens, or the end, of one request."""
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    error: PagemeshError | None = None
+    """Set when finish_reason is ERROR."""
+    num_cached_tokens: int = 0
+    """Prefix tokens taken from the prefix cache; meaningful with the first token."""
+    num_received_tokens: int = 0
+    """Prompt tokens whose KV was imported; meaningful with the first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvProgress:
+    """Export: the KV of the prompt's tokens [0, num_tokens) is in the blocks and may be read."""
+
+    request_id: str
+    num_tokens: int
+    block_ids: tuple[int, ...]
+    """Block table of the whole prompt."""
+    block_hashes: tuple[bytes, ...]
+    """Names of the prompt's full blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvGrant:
+    """Import: blocks for the whole prompt are reserved; the importer may write those behind the held ones."""
+
+    request_id: str
+    num_held_tokens: int
+    """Leading tokens found in the prefix cache; a multiple of the block size, less than the prompt."""
+    block_ids: tuple[int, ...]
+    """Block table of the whole prompt."""
+    block_hashes: tuple[bytes, ...]
+    """Names of the prompt's full blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """How busy the engine is."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_free_blocks: int = 0
+    """Blocks that no request owns, cached ones included."""
+    num_pending_prefill_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """Everything that one engine step made known; delivered once, in order, on the engine thread."""
+
+    outputs: Sequence[RequestOutput] = ()
+    progress: Sequence[KvProgress] = ()
+    grants: Sequence[KvGrant] = ()
+    stored_block_hashes: Sequence[bytes] = ()
+    """Blocks that entered the prefix cache."""
+    removed_block_hashes: Sequence[bytes] = ()
+    """Blocks that left it (a block may be stored again later in the same or another step)."""
+    cache_snapshot: Sequence[bytes] | None = None
+    """After `publish_snapshot`: names of all cached blocks after this step's stores and removals."""
+    load: EngineLoad = field(default_factory=EngineLoad)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """Shape of one KV block; equal layouts can exchange blocks."""
+
+    block_size: int
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    """As torch names it, for example "float32"."""
+
+    @property
+    def num_bytes_per_layer(self) -> int:
+        """Bytes of one block in one layer, K and V together."""
+        item = {"float32": 4, "bfloat16": 2, "float16": 2}[self.dtype]
+        return 2 * self.block_size * self.num_kv_heads * self.head_dim * item
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of one block over all layers."""
+        return self.num_layers * self.num_bytes_per_layer
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What a worker announces about its engine."""
+
+    model_fingerprint: str
+    """Hex digest over weights, dtype and architecture."""
+    layout: BlockLayout
+    num_blocks: int
+    max_model_len: int
+    max_num_seqs: int
+
+
+class KvAccess(Protocol):
+    """Reads and writes blocks that the caller holds by an export, an import or a pin; any thread."""
+
+    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> bytes:
+        """Elements of the blocks in C order [layer, 2, block, slot, kv head, head dim]."""
+        ...
+
+    def write(
+        self, block_ids: Sequence[int], first_layer: int, num_layers: int, payload: bytes
+    ) -> None:
+        """Fill the blocks with what `read` gave elsewhere; raises KvIntegrityError on a wrong size."""
+        ...
+
+
+StepListener = Callable[[StepOutput], None]
+
+
+class Engine(Protocol):
+    """Continuous batching over paged KV. All methods may be called from any thread and return at once."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts that do not change while the engine lives."""
+        ...
+
+    @property
+    def kv(self) -> KvAccess:
+        """Access to the paged KV for exports and imports."""
+        ...
+
+    def start(self, listener: StepListener) -> None:
+        """Start the engine thread; `listener` is called on it after every step that made something known."""
+        ...
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request. A request that can never run is answered with an ERROR output."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """End a request with CANCELLED; unknown ids are ignored. Leased blocks stay until the lease ends."""
+        ...
+
+    def release(self, request_id: str) -> None:
+        """End an export's lease: cancel what still runs and free its blocks; unknown ids are ignored."""
+        ...
+
+    def first_token(self, request_id: str, token_id: int) -> None:
+        """Import: report the first token, sampled elsewhere, before all KV is here; at most once."""
+        ...
+
+    def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
+        """End an import's lease.
+
+        KV of the prompt's tokens [0, num_valid_tokens) is in the blocks and verified (the held prefix
+        counts); whatever is missing is computed locally.
+        """
+        ...
+
+    def pin(self, request_id: str, block_hashes: Sequence[bytes]) -> Future[tuple[int, ...]]:
+        """Own the longest cached run of the named blocks until `release(request_id)`; gives their ids.
+
+        Resolved between two steps. `release` must be called also when the future was given up.
+        """
+        ...
+
+    def publish_snapshot(self) -> None:
+        """Have the next StepOutput carry `cache_snapshot`: the names of all cached blocks at that moment."""
+        ...
+
+    def load(self) -> EngineLoad:
+        """The present load."""
+        ...
+
+    def stop(self) -> None:
+        """Cancel everything, deliver the last outputs, join the thread. Idempotent."""
+        ...
