@@ -223,6 +223,42 @@ class RouterConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """Settings of the gateway: Envoy in front of the routers."""
+
+    routers: tuple[str, ...] = ()
+    """host:port of each router."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+
+    port: int = 8000
+    """HTTP port."""
+
+    admin_socket: str | None = None
+    """Path of a unix socket for Envoy's admin interface; unset serves none."""
+
+    access_log: str | None = None
+    """File that gets one JSON object per request; unset writes none."""
+
+    max_body_size: int = 32
+    """MiB that a request's body may have; larger ones are refused with 413."""
+
+    max_request_time: float = 660.0
+    """Seconds after which a request is ended even when its router no longer answers."""
+
+    concurrency: int = 1
+    """Worker threads."""
+
+    def __post_init__(self) -> None:
+        _require(len(self.routers) > 0, "--routers", self.routers, "one or more host:port")
+        _require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
+        _require(self.max_body_size > 0, "--max-body-size", self.max_body_size, "positive")
+        _require(self.max_request_time > 0, "--max-request-time", self.max_request_time, "positive")
+        _require(self.concurrency > 0, "--concurrency", self.concurrency, "positive")
+
+
+@dataclass(frozen=True, slots=True)
 class UpConfig:
     """Settings of `pagemesh up`: a whole mesh on this machine."""
 
@@ -253,6 +289,9 @@ class UpConfig:
 
     sample: bool = True
     """Stream one sample answer when the mesh is up."""
+
+    log_dir: str | None = None
+    """Folder for the logs of all parts, kept afterwards; a temporary one when unset."""
 
     def __post_init__(self) -> None:
         _require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")

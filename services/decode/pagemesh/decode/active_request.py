@@ -1,0 +1,125 @@
+"""One request of a session, from its submission to its last output."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from google.protobuf import duration_pb2
+
+from pagemesh.decode.outbox import Outbox
+from pagemesh.decode.remote_prefill import RemotePrefill, RemotePrefiller
+from pagemesh.decode.submission import Submission
+from pagemesh.engine.interface import KvGrant, RequestOutput
+from pagemesh.errors import DeadlineError, PagemeshError
+from pagemesh.v1 import decode_pb2, types_pb2
+from pagemesh.worker.dispatcher import RequestEvent
+from pagemesh.worker.messages import error_to_proto, finish_reason_to_proto
+from pagemesh.worker.worker import Worker
+
+
+def error_output(handle: int, error: PagemeshError) -> decode_pb2.RequestOutput:
+    """The last output of a request that failed."""
+    return decode_pb2.RequestOutput(
+        handle=handle,
+        finish_reason=types_pb2.FINISH_REASON_ERROR,
+        error=error_to_proto(error),
+    )
+
+
+class ActiveRequest:
+    """Turns the engine's events about one request into outputs, and ends it when its time is over.
+
+    `on_end` is called once, when the last output was added to the outbox or the request was abandoned.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        prefiller: RemotePrefiller,
+        outbox: Outbox,
+        submission: Submission,
+        on_end: Callable[[int], None],
+    ) -> None:
+        self._worker = worker
+        self._prefiller = prefiller
+        self._outbox = outbox
+        self._submission = submission
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._submitted_at = self._loop.time()
+        self._deadline = self._submitted_at + submission.timeout
+        self._timer: asyncio.TimerHandle | None = None
+        self._remote_prefill: asyncio.Task[None] | None = None
+        self._has_tokens = False
+
+    def start(self) -> None:
+        """Submit to the engine; raises UnavailableError when that is stopped."""
+        self._worker.dispatcher.submit(self._submission.request, self._on_event)
+        self._timer = self._loop.call_at(self._deadline, self._expire)
+
+    def cancel(self) -> None:
+        """Have the engine end the request; its last output follows."""
+        self._worker.engine.cancel(self._submission.request.request_id)
+
+    def abandon(self) -> None:
+        """End the request without an output: nobody listens any more."""
+        self._worker.dispatcher.forget(self._submission.request.request_id)
+        self.cancel()
+        self._end()
+
+    def _expire(self) -> None:
+        self.abandon()
+        error = DeadlineError(f"the request took longer than {self._submission.timeout:g} s")
+        self._outbox.add(error_output(self._submission.handle, error))
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._remote_prefill is not None:
+            self._remote_prefill.cancel()
+        self._on_end(self._submission.handle)
+
+    def _on_event(self, event: RequestEvent) -> None:
+        if isinstance(event, KvGrant):
+            self._fill(event)
+        elif isinstance(event, RequestOutput):
+            self._outbox.add(self._translate(event))
+            if event.finish_reason is not None:
+                self._end()
+
+    def _fill(self, grant: KvGrant) -> None:
+        submission = self._submission
+        assert submission.plan is not None, "only requests with a plan wait for KV"
+        self._remote_prefill = self._prefiller.start(
+            RemotePrefill(
+                client_request_id=submission.client_request_id,
+                request=submission.request,
+                plan=submission.plan,
+                deadline=self._deadline,
+            ),
+            grant,
+        )
+
+    def _translate(self, output: RequestOutput) -> decode_pb2.RequestOutput:
+        message = decode_pb2.RequestOutput(
+            handle=self._submission.handle, token_ids=output.token_ids
+        )
+        if output.token_ids and not self._has_tokens:
+            self._has_tokens = True
+            message.prompt_usage.CopyFrom(self._prompt_usage(output))
+        if output.finish_reason is not None:
+            message.finish_reason = finish_reason_to_proto(output.finish_reason)
+        if output.error is not None:
+            message.error.CopyFrom(error_to_proto(output.error))
+        return message
+
+    def _prompt_usage(self, output: RequestOutput) -> types_pb2.PromptUsage:
+        time_to_first_token = duration_pb2.Duration()
+        time_to_first_token.FromNanoseconds(int((self._loop.time() - self._submitted_at) * 1e9))
+        return types_pb2.PromptUsage(
+            prompt_token_count=len(self._submission.request.prompt_token_ids),
+            cached_token_count=output.num_cached_tokens,
+            received_token_count=output.num_received_tokens,
+            time_to_first_token=time_to_first_token,
+        )

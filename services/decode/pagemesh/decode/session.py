@@ -1,0 +1,95 @@
+"""One router's stream: its submissions and cancellations in, one message per engine step out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import structlog
+
+from pagemesh.decode.active_request import ActiveRequest, error_output
+from pagemesh.decode.outbox import Outbox
+from pagemesh.decode.remote_prefill import RemotePrefiller
+from pagemesh.decode.submission import parse_submit
+from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError, UnavailableError
+from pagemesh.v1 import decode_pb2
+from pagemesh.worker.messages import load_to_proto
+from pagemesh.worker.worker import Worker
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Session:
+    """The requests of one stream; they live no longer than it. Belongs to one event loop."""
+
+    def __init__(self, worker: Worker, prefiller: RemotePrefiller, *, draining: bool) -> None:
+        self._worker = worker
+        self._prefiller = prefiller
+        self._outbox = Outbox()
+        self._requests: dict[int, ActiveRequest] = {}
+        self._input_ended = False
+        self._draining = draining
+
+    async def read(self, requests: AsyncIterator[decode_pb2.SessionRequest]) -> None:
+        """Do what the router asks until it asks no more."""
+        try:
+            async for request in requests:
+                if request.HasField("submit"):
+                    self._submit(request.submit)
+                elif request.HasField("cancel") and request.cancel.handle in self._requests:
+                    self._requests[request.cancel.handle].cancel()
+        except Exception:
+            log.exception("session reader failed")  # task boundary; the session ends below
+        finally:
+            self._input_ended = True
+            self._outbox.wake()
+
+    async def responses(self) -> AsyncGenerator[decode_pb2.SessionResponse]:
+        """What the router is told, until it asks no more or, when draining, nothing is left to tell."""
+        while not self._input_ended:
+            outputs = await self._outbox.take()
+            if outputs:
+                load = load_to_proto(self._worker.dispatcher.load)
+                yield decode_pb2.SessionResponse(outputs=outputs, load=load)
+            if self._draining and not self._requests and self._outbox.is_empty:
+                return
+
+    def drain(self) -> None:
+        """Refuse new requests, and end when the present ones have."""
+        self._draining = True
+        self._outbox.wake()
+
+    def close(self) -> None:
+        """End all requests: the stream is gone. Idempotent."""
+        for request in list(self._requests.values()):
+            request.abandon()
+
+    def _submit(self, submit: decode_pb2.Submit) -> None:
+        try:
+            self._start(submit)
+        except PagemeshError as error:
+            self._outbox.add(error_output(submit.handle, error))
+        except Exception:
+            # A bug may cost this request, but not the others of the session.
+            log.exception("submission failed", request_id=submit.request_id)
+            self._outbox.add(error_output(submit.handle, InternalError("internal error")))
+
+    def _start(self, submit: decode_pb2.Submit) -> None:
+        if submit.handle in self._requests:
+            # Outputs of two requests under one handle would be a mixture: both end.
+            self._requests[submit.handle].abandon()
+            raise InvalidRequestError(f"handle {submit.handle} is in use", param="handle")
+        if self._draining:
+            raise UnavailableError("the worker is stopping", reason="DRAINING")
+        engine_request_id = self._worker.dispatcher.unique_id(submit.request_id)
+        request = ActiveRequest(
+            self._worker,
+            self._prefiller,
+            self._outbox,
+            parse_submit(submit, engine_request_id),
+            on_end=self._forget,
+        )
+        request.start()
+        self._requests[submit.handle] = request
+
+    def _forget(self, handle: int) -> None:
+        self._requests.pop(handle, None)

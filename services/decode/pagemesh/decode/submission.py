@@ -1,0 +1,68 @@
+"""A Submit message, checked and translated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pagemesh.engine.interface import EngineRequest
+from pagemesh.errors import DeadlineError, InvalidRequestError
+from pagemesh.v1 import decode_pb2
+from pagemesh.worker.messages import prompt_from_proto, sampling_from_proto
+
+DEFAULT_TIMEOUT: Final = 600.0
+"""Seconds for a request whose router set none: as long as a router allows by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request of a session."""
+
+    handle: int
+    client_request_id: str
+    request: EngineRequest
+    plan: decode_pb2.PrefillPlan | None
+    """Where the prompt is prefilled; None means here."""
+    timeout: float
+    """Seconds that it may take."""
+
+
+def parse_submit(submit: decode_pb2.Submit, engine_request_id: str) -> Submission:
+    """Translate; InvalidRequestError or DeadlineError where a router should have refused it."""
+    prompt = prompt_from_proto(submit.prompt_token_ids, "prompt_token_ids")
+    plan = _plan(submit)
+    return Submission(
+        handle=submit.handle,
+        client_request_id=submit.request_id,
+        request=EngineRequest(
+            request_id=engine_request_id,
+            prompt_token_ids=prompt,
+            sampling=sampling_from_proto(submit.sampling),
+            resume_token_ids=tuple(submit.resume_token_ids),
+            priority=submit.priority,
+            cache_salt=submit.cache_salt,
+            await_kv=plan is not None,
+        ),
+        plan=plan,
+        timeout=_timeout(submit),
+    )
+
+
+def _plan(submit: decode_pb2.Submit) -> decode_pb2.PrefillPlan | None:
+    # A prefill worker samples what follows the prompt; a resumed request is past that.
+    if not submit.HasField("prefill_plan") or submit.resume_token_ids:
+        return None
+    if not (submit.prefill_plan.worker_id and submit.prefill_plan.address):
+        raise InvalidRequestError(
+            "prefill_plan needs a worker_id and an address", param="prefill_plan"
+        )
+    return submit.prefill_plan
+
+
+def _timeout(submit: decode_pb2.Submit) -> float:
+    if not submit.HasField("timeout"):
+        return DEFAULT_TIMEOUT
+    seconds = submit.timeout.seconds + submit.timeout.nanos / 1e9
+    if seconds <= 0:
+        raise DeadlineError(f"timeout is {seconds:g} s: the request's time is over")
+    return seconds

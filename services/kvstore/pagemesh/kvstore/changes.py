@@ -1,0 +1,80 @@
+"""The recent past of membership and load, so that watchers can follow it and pick it up again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pagemesh.v1 import types_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A worker became a member, or was replaced by a newer incarnation."""
+
+    info: types_pb2.WorkerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A worker is no longer a member."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A worker reported its load."""
+
+    worker_id: str
+    load: types_pb2.WorkerLoad
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change and its place in the order of all changes."""
+
+    revision: int
+    event: Joined | Left | Loaded
+
+
+class ChangeLog:
+    """The last `capacity` changes, with revisions that grow by one. Belongs to one event loop.
+
+    `first_revision` should be above every revision of an earlier process: a watcher that comes with
+    one of those is then behind the log, and not mistaken for one that is up to date.
+    """
+
+    def __init__(self, first_revision: int, capacity: int = 8192) -> None:
+        self._changes: deque[Change] = deque(maxlen=capacity)
+        self._revision = first_revision
+        self._appended = asyncio.Event()
+
+    @property
+    def revision(self) -> int:
+        """Revision of the last change."""
+        return self._revision
+
+    def append(self, event: Joined | Left | Loaded) -> Change:
+        """Note a change and wake whoever waits for one."""
+        self._revision += 1
+        change = Change(self._revision, event)
+        self._changes.append(change)
+        self._appended.set()
+        self._appended = asyncio.Event()
+        return change
+
+    def since(self, revision: int) -> Sequence[Change] | None:
+        """Changes behind a revision; None when that is too long ago, or was never reached."""
+        num_missed = self._revision - revision
+        if not 0 <= num_missed <= len(self._changes):
+            return None
+        return list(itertools.islice(self._changes, len(self._changes) - num_missed, None))
+
+    async def wait_beyond(self, revision: int) -> None:
+        """Wait until there is a change behind a revision; ends with the first one, or by cancellation."""
+        while self._revision <= revision:
+            await self._appended.wait()

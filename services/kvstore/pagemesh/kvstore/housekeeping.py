@@ -1,0 +1,67 @@
+"""What the kvstore does now and then: drop silent workers, free what is left of them, count."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from pagemesh.kvstore.catalog import Catalog
+from pagemesh.kvstore.index import BlockIndex
+from pagemesh.telemetry import metrics as declared
+from pagemesh.telemetry.metrics import Metrics
+
+_log = structlog.get_logger(__name__)
+
+TIDY_SLICE = 2048
+"""Blocks freed at a time between two turns of the event loop: about a millisecond."""
+
+
+class Housekeeper:
+    """Runs beside the servicer, on the same event loop."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        index: BlockIndex,
+        metrics: Metrics,
+        period: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._catalog = catalog
+        self._index = index
+        self._period = period
+        self._clock = clock
+        self._last_tick = clock()
+        self._num_workers = metrics.gauge(declared.KVSTORE_WORKERS)
+        self._num_blocks = metrics.gauge(declared.INDEX_BLOCKS)
+
+    async def run(self) -> None:
+        """Tick every `period` seconds until cancelled."""
+        while True:
+            await asyncio.sleep(self._period)
+            try:
+                await self.tick()
+            except Exception:
+                # Task boundary: the next round may fare better.
+                _log.exception("housekeeping_failed")
+
+    async def tick(self) -> None:
+        """One round.
+
+        Where the process itself was stopped for a while, heartbeats are still waiting to be read:
+        nobody is dropped in the first round after that.
+        """
+        now = self._clock()
+        was_stopped = now - self._last_tick > 2 * self._period
+        self._last_tick = now
+        if not was_stopped:
+            await self._catalog.drop_silent()
+        has_more = True
+        while has_more:
+            has_more = await self._index.tidy(TIDY_SLICE)
+            await asyncio.sleep(0)
+        worker_ids = [member.info.worker_id for member in self._catalog.members()]
+        self._num_workers.set(len(worker_ids))
+        self._num_blocks.set(sum([await self._index.count(worker_id) for worker_id in worker_ids]))

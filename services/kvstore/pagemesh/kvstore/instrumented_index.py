@@ -1,0 +1,63 @@
+"""Metrics of a block index, measured around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from pagemesh.kvstore.index import BlockIndex
+from pagemesh.telemetry import metrics as declared
+from pagemesh.telemetry.metrics import Metrics
+
+
+class InstrumentedIndex:
+    """A `BlockIndex` that passes every call on and measures it."""
+
+    def __init__(self, inner: BlockIndex, metrics: Metrics) -> None:
+        self._inner = inner
+        self._lookup_seconds = metrics.histogram(declared.INDEX_LOOKUP_SECONDS)
+        self._stored = metrics.counter(declared.INDEX_BLOCKS_STORED)
+        self._removed = metrics.counter(declared.INDEX_BLOCKS_REMOVED)
+        self._refused = metrics.counter(declared.INDEX_BLOCKS_REFUSED)
+
+    async def add_worker(self, worker_id: str, max_blocks: int) -> None:
+        """See `BlockIndex`."""
+        await self._inner.add_worker(worker_id, max_blocks)
+
+    async def drop_worker(self, worker_id: str) -> None:
+        """See `BlockIndex`."""
+        await self._inner.drop_worker(worker_id)
+
+    async def store(self, worker_id: str, block_hashes: Sequence[bytes]) -> bool:
+        """See `BlockIndex`."""
+        fits = await self._inner.store(worker_id, block_hashes)
+        (self._stored if fits else self._refused).inc(len(block_hashes))
+        return fits
+
+    async def remove(self, worker_id: str, block_hashes: Sequence[bytes]) -> None:
+        """See `BlockIndex`."""
+        await self._inner.remove(worker_id, block_hashes)
+        self._removed.inc(len(block_hashes))
+
+    async def clear(self, worker_id: str) -> None:
+        """See `BlockIndex`."""
+        await self._inner.clear(worker_id)
+
+    async def lookup(self, block_hashes: Sequence[bytes]) -> dict[str, int]:
+        """See `BlockIndex`."""
+        start = time.perf_counter()
+        holders = await self._inner.lookup(block_hashes)
+        self._lookup_seconds.observe(time.perf_counter() - start)
+        return holders
+
+    async def count(self, worker_id: str) -> int:
+        """See `BlockIndex`."""
+        return await self._inner.count(worker_id)
+
+    async def snapshot(self, worker_id: str) -> frozenset[bytes]:
+        """See `BlockIndex`."""
+        return await self._inner.snapshot(worker_id)
+
+    async def tidy(self, max_blocks: int) -> bool:
+        """See `BlockIndex`."""
+        return await self._inner.tidy(max_blocks)

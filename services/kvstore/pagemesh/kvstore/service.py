@@ -1,0 +1,101 @@
+"""The kvstore process: puts the parts together and runs them until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import structlog
+
+from pagemesh.config import KvStoreConfig
+from pagemesh.kvstore.catalog import Catalog
+from pagemesh.kvstore.changes import ChangeLog
+from pagemesh.kvstore.housekeeping import Housekeeper
+from pagemesh.kvstore.instrumented_index import InstrumentedIndex
+from pagemesh.kvstore.members import Members
+from pagemesh.kvstore.memory_index import MemoryIndex
+from pagemesh.kvstore.servicer import KvStoreServicer
+from pagemesh.rpc.server import GrpcServer, stop_on_signals
+from pagemesh.telemetry.logs import configure_logging
+from pagemesh.telemetry.metrics import Metrics, MetricsServer
+from pagemesh.v1 import kvstore_pb2_grpc
+
+_log = structlog.get_logger(__name__)
+
+SERVICE_NAME = "pagemesh.v1.KvStore"
+
+TICKS_PER_HEARTBEAT = 2
+"""How often per heartbeat interval silent workers are looked for."""
+
+
+def run(config: KvStoreConfig) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigError when a port is taken."""
+    configure_logging(config.server, "kvstore")
+    asyncio.run(_run_until_signal(config))
+
+
+async def _run_until_signal(config: KvStoreConfig) -> None:
+    stop = stop_on_signals()
+    service = KvStoreService(config)
+    address = await service.start()
+    _log.info("serving", address=address, metrics_address=service.metrics_address)
+    await stop.wait()
+    await service.close()
+
+
+class KvStoreService:
+    """One kvstore: start, then close. `clock` gives the seconds by which heartbeats are judged."""
+
+    def __init__(self, config: KvStoreConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._clock = clock
+        self._resources = AsyncExitStack()
+        self.metrics_address: str | None = None
+        """host:port of the metrics, once started; None when they are not served."""
+
+    async def start(self) -> str:
+        """Serve; gives the address. ConfigError, with nothing left behind, when a port is taken."""
+        async with AsyncExitStack() as resources:
+            address = await self._start(resources)
+            self._resources = resources.pop_all()
+        return address
+
+    async def close(self) -> None:
+        """End open streams, stop serving, free the ports. Idempotent."""
+        await self._resources.aclose()
+
+    async def _start(self, resources: AsyncExitStack) -> str:
+        config = self._config
+        metrics = Metrics()
+        if config.server.metrics_port is not None:
+            exporter = MetricsServer(config.server.host, config.server.metrics_port, metrics)
+            resources.callback(exporter.close)
+            self.metrics_address = exporter.address
+
+        # Microseconds since 1970 are above all revisions of earlier processes.
+        log = ChangeLog(first_revision=time.time_ns() // 1000)
+        index = InstrumentedIndex(MemoryIndex(), metrics)
+        members = Members(log, self._clock, config.heartbeat_interval)
+        catalog = Catalog(members, log, index)
+        period = config.heartbeat_interval / TICKS_PER_HEARTBEAT
+        housekeeper = Housekeeper(catalog, index, metrics, period, self._clock)
+        housekeeping = asyncio.create_task(housekeeper.run(), name="housekeeping")
+        resources.callback(housekeeping.cancel)
+
+        draining = asyncio.Event()
+
+        async def drain() -> None:
+            draining.set()
+
+        server = GrpcServer(config.server, [SERVICE_NAME])
+        resources.push_async_callback(server.close)
+        server.on_drain(drain)
+        address = await server.start()
+        server.add(
+            kvstore_pb2_grpc.add_KvStoreServicer_to_server,
+            KvStoreServicer(catalog, config.heartbeat_interval, draining),
+        )
+        await server.set_serving()
+        return address

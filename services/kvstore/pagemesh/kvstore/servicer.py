@@ -1,0 +1,177 @@
+"""The KvStore service: messages in, calls of the catalog, messages out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+import grpc
+
+from pagemesh.errors import InvalidRequestError
+from pagemesh.kvstore.catalog import (
+    Beat,
+    Catalog,
+    Cleared,
+    Removed,
+    Resync,
+    Stored,
+    Synced,
+    WorkerEvent,
+)
+from pagemesh.kvstore.changes import Change, Joined, Left, Loaded
+from pagemesh.kvstore.draining import until_set
+from pagemesh.kvstore.members import PublishStream
+from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
+
+HASH_BYTES = 16
+
+
+class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
+    """Serves one catalog. Open streams end when `draining` is set."""
+
+    def __init__(
+        self, catalog: Catalog, heartbeat_interval: float, draining: asyncio.Event
+    ) -> None:
+        self._catalog = catalog
+        self._heartbeat_interval = heartbeat_interval
+        self._draining = draining
+
+    async def Register(  # noqa: N802
+        self,
+        request: kvstore_pb2.RegisterRequest,
+        context: grpc.aio.ServicerContext[
+            kvstore_pb2.RegisterRequest, kvstore_pb2.RegisterResponse
+        ],
+    ) -> kvstore_pb2.RegisterResponse:
+        """Announces a worker incarnation."""
+        return kvstore_pb2.RegisterResponse(
+            revision=await self._catalog.register(request.worker),
+            heartbeat_interval_ms=max(1, round(self._heartbeat_interval * 1000)),
+        )
+
+    async def Publish(  # noqa: N802
+        self,
+        request_iterator: AsyncIterator[kvstore_pb2.PublishRequest],
+        context: grpc.aio.ServicerContext[kvstore_pb2.PublishRequest, kvstore_pb2.PublishResponse],
+    ) -> AsyncGenerator[kvstore_pb2.PublishResponse, None]:
+        """Takes in the events of one worker, which is dropped when the stream ends."""
+        stream: PublishStream | None = None
+        try:
+            async with aclosing(until_set(self._draining, request_iterator)) as requests:
+                async for request in requests:
+                    event = _event(request)
+                    if stream is None:
+                        stream = await self._catalog.open_stream(request.worker_id, request.epoch)
+                    _check_source(request, stream)
+                    if await self._catalog.publish(stream, request.sequence, event):
+                        yield kvstore_pb2.PublishResponse(resync=True)
+        finally:
+            # A kvstore that stops must not tell its watchers that all workers left.
+            if stream is not None and not self._draining.is_set():
+                await self._catalog.close_stream(stream)
+
+    async def Lookup(  # noqa: N802
+        self,
+        request: kvstore_pb2.LookupRequest,
+        context: grpc.aio.ServicerContext[kvstore_pb2.LookupRequest, kvstore_pb2.LookupResponse],
+    ) -> kvstore_pb2.LookupResponse:
+        """Says how long a prefix each worker holds."""
+        block_hashes = _split(request.block_hashes, "block_hashes")
+        holders = await self._catalog.lookup(block_hashes, request.model_fingerprint)
+        return kvstore_pb2.LookupResponse(
+            holders=[
+                kvstore_pb2.PrefixHolder(worker_id=worker_id, block_count=num_blocks)
+                for worker_id, num_blocks in holders.items()
+            ]
+        )
+
+    async def Watch(  # noqa: N802
+        self,
+        request: kvstore_pb2.WatchRequest,
+        context: grpc.aio.ServicerContext[kvstore_pb2.WatchRequest, kvstore_pb2.WatchResponse],
+    ) -> AsyncGenerator[kvstore_pb2.WatchResponse, None]:
+        """Tells membership and load from a revision on."""
+        async with (
+            aclosing(self._catalog.follow(request.after_revision)) as changes,
+            aclosing(until_set(self._draining, changes)) as changes_while_serving,
+        ):
+            async for change in changes_while_serving:
+                yield _watch_response(change)
+
+    async def Snapshot(  # noqa: N802
+        self,
+        request: kvstore_pb2.SnapshotRequest,
+        context: grpc.aio.ServicerContext[
+            kvstore_pb2.SnapshotRequest, kvstore_pb2.SnapshotResponse
+        ],
+    ) -> kvstore_pb2.SnapshotResponse:
+        """Gives the whole state."""
+        response = kvstore_pb2.SnapshotResponse(revision=self._catalog.revision)
+        for member in self._catalog.members():
+            worker_id = member.info.worker_id
+            worker = response.workers.add(
+                worker=member.info,
+                load=member.load,
+                cached_block_count=await self._catalog.count_blocks(worker_id),
+            )
+            if request.include_blocks:
+                worker.block_hashes = b"".join(await self._catalog.blocks(worker_id))
+        return response
+
+
+def _event(request: kvstore_pb2.PublishRequest) -> WorkerEvent:
+    if request.sequence == 0:
+        raise InvalidRequestError("sequence is 0, but events are numbered from 1", param="sequence")
+    match request.WhichOneof("event"):
+        case "stored":
+            return Stored(_split(request.stored.block_hashes, "stored.block_hashes"))
+        case "removed":
+            return Removed(_split(request.removed.block_hashes, "removed.block_hashes"))
+        case "cleared":
+            return Cleared()
+        case "load":
+            return Beat(request.load)
+        case _:
+            raise InvalidRequestError("event is not set", param="event")
+
+
+def _check_source(request: kvstore_pb2.PublishRequest, stream: PublishStream) -> None:
+    if (request.worker_id, request.epoch) != (stream.worker_id, stream.epoch):
+        raise InvalidRequestError(
+            f"an event of worker {request.worker_id!r} with epoch {request.epoch} came on the stream "
+            f"of worker {stream.worker_id!r} with epoch {stream.epoch}",
+            param="worker_id",
+        )
+
+
+def _split(packed: bytes, param: str) -> list[bytes]:
+    """Concatenated hashes, each by itself."""
+    if len(packed) % HASH_BYTES:
+        raise InvalidRequestError(
+            f"{param} has {len(packed)} bytes, but must have a multiple of {HASH_BYTES}",
+            param=param,
+        )
+    return [packed[start : start + HASH_BYTES] for start in range(0, len(packed), HASH_BYTES)]
+
+
+def _watch_response(change: Change | Resync | Synced) -> kvstore_pb2.WatchResponse:
+    match change:
+        case Resync():
+            # No revision: a watch that is broken off before Synced starts anew.
+            return kvstore_pb2.WatchResponse(resync=kvstore_pb2.Resync())
+        case Synced(revision):
+            return kvstore_pb2.WatchResponse(revision=revision, synced=kvstore_pb2.Synced())
+        case Change(revision, event):
+            return _changed(revision, event)
+
+
+def _changed(revision: int, event: Joined | Left | Loaded) -> kvstore_pb2.WatchResponse:
+    match event:
+        case Joined(info):
+            return kvstore_pb2.WatchResponse(revision=revision, joined=info)
+        case Left(worker_id):
+            return kvstore_pb2.WatchResponse(revision=revision, left=worker_id)
+        case Loaded(worker_id, load):
+            report = kvstore_pb2.LoadReport(worker_id=worker_id, load=load)
+            return kvstore_pb2.WatchResponse(revision=revision, load=report)

@@ -1,0 +1,101 @@
+"""Prefill.Prefill: a prompt becomes an export of the engine, the export a stream of KV messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+import grpc
+
+from pagemesh.engine.interface import EngineRequest, RequestOutput
+from pagemesh.errors import InvalidRequestError
+from pagemesh.kvship.encode import KvPart, cut_into_parts, encode_header, num_blocks_of
+from pagemesh.kvship.layout import require_same_kv
+from pagemesh.prefill.export import Export
+from pagemesh.telemetry.logs import bind_request_id
+from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc
+from pagemesh.worker.messages import prompt_from_proto, sampling_from_proto
+from pagemesh.worker.sender import KvSender
+from pagemesh.worker.worker import Worker
+
+
+class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
+    """Ships each prompt's KV as it becomes ready. The lease of the blocks is the stream."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._sender = KvSender(worker, rpc="prefill")
+
+    async def Prefill(  # noqa: N802  # the name of the RPC
+        self,
+        request: prefill_pb2.PrefillRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:
+        """Header, then blocks and the first token, each as soon as it is there."""
+        bind_request_id(request.request_id)
+        worker = self._worker
+        engine_request = self._engine_request(request)
+        num_tokens = len(engine_request.prompt_token_ids)
+        block_size = worker.info.kv_layout.block_size
+        num_held = request.held_token_count
+        export = Export()
+        worker.dispatcher.submit(engine_request, export.on_event)
+        try:
+            num_blocks = num_blocks_of(num_tokens, block_size) - num_held // block_size
+            yield encode_header(worker.info, num_blocks)
+            async for chunk in self._ship(export, num_held, num_tokens):
+                yield chunk
+        finally:
+            # However the stream ended: what still runs is cancelled and the blocks are free.
+            worker.dispatcher.forget(engine_request.request_id)
+            worker.engine.release(engine_request.request_id)
+
+    def _engine_request(self, request: prefill_pb2.PrefillRequest) -> EngineRequest:
+        worker = self._worker
+        require_same_kv(worker.info, request.model_fingerprint, request.kv_layout)
+        prompt = prompt_from_proto(request.prompt_token_ids, "prompt_token_ids")
+        num_held = request.held_token_count
+        if num_held % worker.info.kv_layout.block_size or num_held >= len(prompt):
+            raise InvalidRequestError(
+                f"held_token_count is {num_held}, but must be a multiple of the block size "
+                f"and less than the prompt's {len(prompt)} tokens",
+                param="held_token_count",
+            )
+        return EngineRequest(
+            request_id=worker.dispatcher.unique_id(request.request_id),
+            prompt_token_ids=prompt,
+            sampling=sampling_from_proto(request.sampling),
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            hold_blocks=True,
+        )
+
+    async def _ship(
+        self, export: Export, num_held: int, num_tokens: int
+    ) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:
+        layout = self._worker.engine.info.layout
+        parts: Iterator[KvPart] = iter(())
+        num_cut = num_held  # tokens before this were sent, are in `parts`, or are the caller's
+        token_sent = False
+        while True:
+            if export.first_token is not None and not token_sent:
+                # Before the blocks that wait: a client wants to see it, and they only keep up.
+                token_sent = True
+                yield _first_token(export.first_token)
+            elif (part := next(parts, None)) is not None:
+                yield await self._sender.encode(part, export.block_ids, export.block_hashes)
+            elif (num_ready := export.num_ready_tokens(layout.block_size, num_tokens)) > num_cut:
+                parts = cut_into_parts(layout, num_cut, num_ready)
+                num_cut = num_ready
+            elif token_sent and num_cut == num_tokens:
+                return
+            else:
+                await export.wait()
+
+
+def _first_token(output: RequestOutput) -> kv_transfer_pb2.KvChunk:
+    return kv_transfer_pb2.KvChunk(
+        first_token=kv_transfer_pb2.FirstToken(
+            token_id=output.token_ids[0], cached_token_count=output.num_cached_tokens
+        )
+    )

@@ -1,0 +1,207 @@
+"""Runs one client's request on the workers, from submission to the last delta."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from google.protobuf import duration_pb2
+from prometheus_client import Counter
+
+from pagemesh.errors import DeadlineError, PagemeshError, UnavailableError
+from pagemesh.router.generation.choice_text import ChoiceText
+from pagemesh.router.generation.idle import IdleClock
+from pagemesh.router.generation.request import (
+    Choice,
+    ChoiceDelta,
+    GenerationRequest,
+    Idle,
+    StopReason,
+    Usage,
+)
+from pagemesh.router.planner import Placement, Planner
+from pagemesh.rpc.status import make_error
+from pagemesh.tokenizer.tokenizer import Tokenizer
+from pagemesh.v1 import decode_pb2, types_pb2
+from pagemesh.worker.messages import sampling_to_proto
+
+FIRST_IDLE_S: Final = 1.0
+"""Silence after which a client is told for the first time that its request is alive."""
+
+IDLE_S: Final = 10.0
+"""Silence between two signs of life after that; proxies usually close after 30 s or more."""
+
+_DEADLINE_GRACE_S: Final = 1.0
+"""The worker ends a late request itself; the router does it this much later if it stays silent."""
+
+_STOP_REASONS: Final = {
+    types_pb2.FINISH_REASON_UNSPECIFIED: None,
+    types_pb2.FINISH_REASON_STOP: StopReason.STOP,
+    types_pb2.FINISH_REASON_LENGTH: StopReason.LENGTH,
+}
+
+
+_Event = tuple[int, decode_pb2.RequestOutput] | Idle | DeadlineError
+"""Index of a choice and what its worker sent; silence; or the end of the request's time."""
+
+
+class _Running:
+    """One choice on its way."""
+
+    def __init__(self, index: int, choice: Choice, text: ChoiceText) -> None:
+        self.index = index
+        self.choice = choice
+        self.text = text
+        self.num_cached_tokens = 0
+        self.num_attempts = 0
+        self.placement: Placement | None = None
+        self.handle = 0
+
+    def end(self) -> None:
+        """Give its place back and, if it still runs, cancel it on the worker."""
+        if self.placement is not None:
+            self.placement.session.cancel(self.handle)
+            self.placement.flight.end()
+            self.placement = None
+
+
+class Generation:
+    """One request in progress. Iterate `deltas` once, then `close`, whatever happened."""
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        planner: Planner,
+        tokenizer: Tokenizer,
+        resubmitted: Counter,
+    ) -> None:
+        self._request = request
+        self._planner = planner
+        self._resubmitted = resubmitted
+        self._loop = asyncio.get_running_loop()
+        self._choices = [
+            _Running(
+                index,
+                choice,
+                ChoiceText(index, tokenizer, request.stop, choice.sampling.min_tokens),
+            )
+            for index, choice in enumerate(request.choices)
+        ]
+        # At most one entry per token of the request, so max_tokens bounds it.
+        self._events: asyncio.Queue[_Event] = asyncio.Queue()
+        self._idle = IdleClock(self._report_idle, FIRST_IDLE_S, IDLE_S)
+        self._expiry = self._loop.call_at(request.deadline + _DEADLINE_GRACE_S, self._expire)
+
+    async def deltas(self) -> AsyncGenerator[ChoiceDelta | Idle, None]:
+        """What becomes known, in order; ends after the last choice's last delta.
+
+        Raises a PagemeshError when the request as a whole fails.
+        """
+        for running in self._choices:
+            await self._submit(running, frozenset())
+        num_open = len(self._choices)
+        while num_open:
+            # Ends at the latest with the deadline's entry.
+            event = await self._events.get()
+            if isinstance(event, DeadlineError):
+                raise event
+            if isinstance(event, Idle):
+                yield event
+                continue
+            delta = await self._read(*event)
+            if delta is None:
+                continue
+            self._idle.sign()
+            num_open -= delta.stop_reason is not None
+            yield delta
+
+    def close(self) -> None:
+        """Cancel what still runs and give everything back. Idempotent."""
+        self._idle.close()
+        self._expiry.cancel()
+        for running in self._choices:
+            running.end()
+
+    def usage(self) -> Usage:
+        """Token counts so far."""
+        num_answers = len(self._choices) // self._request.num_prompts
+        prompts = self._choices[::num_answers]
+        return Usage(
+            num_prompt_tokens=sum(len(p.choice.prompt_token_ids) for p in prompts),
+            num_completion_tokens=sum(c.text.num_tokens for c in self._choices),
+            num_cached_tokens=sum(p.num_cached_tokens for p in prompts),
+        )
+
+    async def _read(self, index: int, output: decode_pb2.RequestOutput) -> ChoiceDelta | None:
+        """One output of a worker; None when it has nothing for the client."""
+        running = self._choices[index]
+        if output.finish_reason == types_pb2.FINISH_REASON_ERROR:
+            await self._recover(running, output.error)
+            return None
+        if output.finish_reason not in _STOP_REASONS:
+            raise UnavailableError("the worker cancelled the request")
+        if output.HasField("prompt_usage"):
+            running.num_cached_tokens = output.prompt_usage.cached_token_count
+            if running.placement is not None:
+                running.placement.flight.end_prefill()
+        delta = running.text.push(tuple(output.token_ids), _STOP_REASONS[output.finish_reason])
+        if delta.stop_reason is not None:
+            running.end()
+        return delta
+
+    async def _recover(self, running: _Running, error: types_pb2.Error) -> None:
+        """Try another worker, once, if the first was lost before it gave a token; else raise."""
+        cause = make_error(error.code, error.reason, error.message)
+        lost = running.placement
+        running.end()
+        if (
+            lost is None
+            or not isinstance(cause, UnavailableError)
+            or running.text.num_tokens
+            or running.num_attempts > 1
+        ):
+            raise cause
+        try:
+            await self._submit(running, frozenset({lost.route.decode.worker_id}))
+        except PagemeshError:
+            # That there is nobody else is not what went wrong.
+            raise cause from None
+        self._resubmitted.inc()
+
+    async def _submit(self, running: _Running, excluded: frozenset[str]) -> None:
+        """Place a choice on a worker and send it there."""
+        choice, request = running.choice, self._request
+        running.num_attempts += 1
+        placement = await self._planner.place(
+            choice.prompt_token_ids, choice.sampling.max_tokens, excluded
+        )
+        # The old handle means something else on the new session.
+        running.placement, running.handle = placement, 0
+        remaining = request.deadline - self._loop.time()
+        if remaining <= 0:
+            raise DeadlineError("the request's time was over before a worker could start it")
+        timeout = duration_pb2.Duration()
+        timeout.FromNanoseconds(int(remaining * 1e9))
+        suffix = f"-{running.index}" if len(self._choices) > 1 else ""
+        submit = decode_pb2.Submit(
+            request_id=request.request_id + suffix,
+            prompt_token_ids=choice.prompt_token_ids,
+            sampling=sampling_to_proto(choice.sampling),
+            timeout=timeout,
+            priority=request.priority,
+            traceparent=request.traceparent,
+        )
+        if placement.route.prefill is not None:
+            submit.prefill_plan.worker_id = placement.route.prefill.worker_id
+            submit.prefill_plan.address = placement.route.prefill.address
+        index = running.index
+        running.handle = placement.session.submit(
+            submit, lambda output: self._events.put_nowait((index, output))
+        )
+
+    def _expire(self) -> None:
+        self._events.put_nowait(DeadlineError("the request took longer than it was given"))
+
+    def _report_idle(self) -> None:
+        self._events.put_nowait(Idle.IDLE)

@@ -1,0 +1,89 @@
+"""The nouns of the generation path: what is asked for, and what comes back."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from pagemesh.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One sequence to generate."""
+
+    prompt_token_ids: tuple[int, ...]
+    """Never empty."""
+
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A client's request: one or several sequences that end together."""
+
+    request_id: str
+
+    choices: tuple[Choice, ...]
+    """By index: all answers to the first prompt, then those to the second …"""
+
+    num_prompts: int
+    """Prompts among them; the answers to one follow each other."""
+
+    stop: tuple[str, ...]
+    """Strings that end a sequence; not part of its text."""
+
+    deadline: float
+    """Time of the event loop's clock at which the request is given up."""
+
+    priority: int = 0
+    """Lower runs first."""
+
+    traceparent: str = ""
+    """W3C trace context; may be empty."""
+
+
+class StopReason(enum.Enum):
+    """Why a sequence ended as it should."""
+
+    STOP = "stop"
+    """A stop token or a stop string."""
+
+    LENGTH = "length"
+    """max_tokens or the context's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDelta:
+    """What became known about one sequence."""
+
+    index: int
+    """Of the choice in the request."""
+
+    text: str
+    """New text; may be empty while a character or a stop string may be incomplete."""
+
+    token_ids: tuple[int, ...]
+    """New ids, those of stop tokens and stop strings included."""
+
+    stop_reason: StopReason | None = None
+    """Set in the last delta of a choice."""
+
+
+class Idle(enum.Enum):
+    """Yielded when nothing became known for a while, so that somebody can say so to the client."""
+
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of a whole request."""
+
+    num_prompt_tokens: int
+    """A prompt with several answers counts once."""
+
+    num_completion_tokens: int
+
+    num_cached_tokens: int
+    """Prompt tokens whose KV came from a prefix cache."""

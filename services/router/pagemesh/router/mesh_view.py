@@ -1,0 +1,70 @@
+"""What the router says about the mesh: models, health, metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from pagemesh.router.planner import Planner
+from pagemesh.router.routing.candidate import Role
+from pagemesh.router.served_model import ServedModel
+from pagemesh.telemetry import metrics as names
+from pagemesh.telemetry.metrics import Metrics
+
+
+class MeshView:
+    """Answers questions about the mesh from what the router knows at that moment."""
+
+    def __init__(self, model: ServedModel, planner: Planner, metrics: Metrics) -> None:
+        self.model = model
+        self._planner = planner
+        self._metrics = metrics
+        self._workers = metrics.gauge(names.WORKERS)
+        self._running = metrics.gauge(names.NUM_REQUESTS_RUNNING).labels(model.name)
+        self._waiting = metrics.gauge(names.NUM_REQUESTS_WAITING).labels(model.name)
+
+    def num_workers(self, role: Role) -> int:
+        """Workers of the model that can be reached."""
+        return len(self._planner.workers(role))
+
+    def max_model_len(self) -> int | None:
+        """Longest context on offer; None while no decode worker is there."""
+        lengths = [worker.max_model_len for worker in self._planner.workers(Role.DECODE)]
+        return max(lengths, default=None)
+
+    def require_max_model_len(self) -> int:
+        """Longest context on offer; raises UnavailableError while no decode worker is there."""
+        return self._planner.max_model_len()
+
+    def model_object(self) -> dict[str, Any]:
+        """The model as OpenAI's models routes show it."""
+        return {
+            "id": self.model.name,
+            "object": "model",
+            "created": self.model.created,
+            "owned_by": "pagemesh",
+            "max_model_len": self.max_model_len(),
+        }
+
+    def health(self) -> dict[str, Any]:
+        """Whether a request could be served, and if not, what is missing."""
+        num_decoders = self.num_workers(Role.DECODE)
+        health: dict[str, Any] = {
+            "status": "ok" if num_decoders else "unavailable",
+            "model": self.model.name,
+            "decode_workers": num_decoders,
+            "prefill_workers": self.num_workers(Role.PREFILL),
+        }
+        if not num_decoders:
+            health["missing"] = f"a decode worker that serves the model {self.model.name!r}"
+        return health
+
+    def metrics_page(self) -> tuple[str, bytes]:
+        """Content type and text of the metrics, with the workers' loads as last reported."""
+        for role in Role:
+            self._workers.labels(self.model.name, role.value).set(self.num_workers(role))
+        running, waiting = self._planner.reported_load()
+        self._running.set(running)
+        self._waiting.set(waiting)
+        return CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)

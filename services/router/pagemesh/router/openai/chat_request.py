@@ -1,0 +1,93 @@
+"""The body of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import Field
+
+from pagemesh.errors import UnsupportedError
+from pagemesh.router.openai.fields import RequestFields, parse_object, validate
+from pagemesh.router.openai.unsupported import refuse_unsupported
+
+_UNSUPPORTED_ROLES = ("tool", "function")
+_PART_TYPES = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal")
+
+
+class TextPart(pydantic.BaseModel):
+    """A piece of a message's content."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(pydantic.BaseModel):
+    """One message."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    name: str | None = None
+
+    def for_template(self) -> dict[str, str]:
+        """The message as chat templates know it: text parts are joined by line breaks, as in vLLM."""
+        text = self.content
+        if not isinstance(text, str):
+            text = "\n".join(part.text for part in text)
+        # "developer" is OpenAI's newer name of the role that templates know as "system".
+        role = "system" if self.role == "developer" else self.role
+        message = {"role": role, "content": text}
+        if self.name is not None:
+            message["name"] = self.name
+        return message
+
+
+class ChatRequest(RequestFields):
+    """A valid request for the next message of a conversation."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+
+    @property
+    def token_limit(self) -> tuple[str, int | None]:
+        """Name and value of the field that limits the answer; the newer name wins."""
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return "max_tokens", self.max_tokens
+
+
+def parse_chat_request(body: bytes) -> ChatRequest:
+    """Read and check a body; raises InvalidRequestError or UnsupportedError naming the field."""
+    raw = parse_object(body)
+    refuse_unsupported(raw)
+    _refuse_unsupported_messages(raw.get("messages"))
+    return validate(ChatRequest, raw)
+
+
+def _refuse_unsupported_messages(messages: Any) -> None:
+    """Name what is valid for OpenAI but cannot be done here; everything else is left to `validate`."""
+    if not isinstance(messages, list):
+        return
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            continue
+        where = f"messages[{index}]"
+        if message.get("role") in _UNSUPPORTED_ROLES:
+            raise UnsupportedError(
+                f'{where}.role is "{message["role"]}": tools are not supported',
+                param=f"{where}.role",
+            )
+        for name in ("tool_calls", "function_call", "audio"):
+            if message.get(name):
+                raise UnsupportedError(f"{where}.{name} is not supported", param=f"{where}.{name}")
+        parts = message.get("content")
+        for position, part in enumerate(parts if isinstance(parts, list) else ()):
+            if isinstance(part, dict) and part.get("type") in _PART_TYPES:
+                param = f"{where}.content[{position}].type"
+                raise UnsupportedError(
+                    f'{param} is "{part["type"]}", but the model only reads text', param=param
+                )

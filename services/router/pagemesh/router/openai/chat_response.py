@@ -1,0 +1,72 @@
+"""The answer to POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pagemesh.router.generation.request import ChoiceDelta, Usage
+from pagemesh.router.openai.responses import CollectedChoice, usage_object
+from pagemesh.router.openai.sse import data_frame
+
+
+class ChatResponder:
+    """Writes chat completions and their chunks."""
+
+    def __init__(self, request_id: str, created: int, model: str, *, include_usage: bool) -> None:
+        self._head: dict[str, Any] = {
+            "id": f"chatcmpl-{request_id}",
+            "object": "chat.completion",
+            "created": created,
+            "model": model,
+            "system_fingerprint": None,
+        }
+        self._chunk_head = {**self._head, "object": "chat.completion.chunk"}
+        # A stream that ends with the usage has the field in every chunk.
+        self._chunk_tail: dict[str, Any] = {"usage": None} if include_usage else {}
+        self._begun: set[int] = set()
+
+    def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        return {
+            **self._head,
+            "choices": [
+                {
+                    "index": index,
+                    "message": {
+                        "role": "assistant",
+                        "content": "".join(choice.text),
+                        "refusal": None,
+                    },
+                    "logprobs": None,
+                    "finish_reason": choice.stop_reason.value if choice.stop_reason else None,
+                }
+                for index, choice in enumerate(choices)
+            ],
+            "usage": usage_object(usage),
+        }
+
+    def events(self, delta: ChoiceDelta) -> bytes:
+        """Frames for what became known about a choice; may be empty."""
+        frames = b""
+        if delta.index not in self._begun:
+            self._begun.add(delta.index)
+            frames += self._frame(delta.index, {"role": "assistant", "content": ""}, None)
+        if delta.text:
+            frames += self._frame(delta.index, {"content": delta.text}, None)
+        if delta.stop_reason is not None:
+            frames += self._frame(delta.index, {}, delta.stop_reason.value)
+        return frames
+
+    def usage_event(self, usage: Usage) -> bytes:
+        """The frame with the token counts."""
+        return data_frame({**self._chunk_head, "choices": [], "usage": usage_object(usage)})
+
+    def _frame(self, index: int, delta: dict[str, str], finish_reason: str | None) -> bytes:
+        choice = {
+            "index": index,
+            "delta": delta,
+            "logprobs": None,
+            "finish_reason": finish_reason,
+        }
+        return data_frame({**self._chunk_head, "choices": [choice], **self._chunk_tail})

@@ -1,0 +1,66 @@
+"""The body of POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pagemesh.errors import InvalidRequestError
+from pagemesh.router.openai.fields import RequestFields, parse_object, shown, validate
+from pagemesh.router.openai.unsupported import refuse_unsupported
+
+MAX_PROMPTS = 128
+"""Most prompts in one request: each of them is a sequence of its own in the batch."""
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default for completions."""
+
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+
+class CompletionRequest(RequestFields):
+    """A valid request to continue one or several prompts."""
+
+    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """Every prompt, as text or token ids."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        ids = [item for item in self.prompt if isinstance(item, int)]
+        if ids:
+            return [ids]
+        return [item for item in self.prompt if not isinstance(item, int)]
+
+
+def parse_completion_request(body: bytes) -> CompletionRequest:
+    """Read and check a body; raises InvalidRequestError or UnsupportedError naming the field."""
+    raw = parse_object(body)
+    refuse_unsupported(raw)
+    _check_prompt(raw.get("prompt"))
+    return validate(CompletionRequest, raw)
+
+
+def _check_prompt(prompt: Any) -> None:
+    """Faults of the four forms in words that a union's own errors cannot find."""
+    if isinstance(prompt, str) or prompt is None:
+        return
+    if not isinstance(prompt, list):
+        raise InvalidRequestError(
+            f"prompt is {shown(prompt)}: it must be a string, a list of token ids or a list of those",
+            param="prompt",
+        )
+    if not prompt or [] in prompt:
+        raise InvalidRequestError("prompt is an empty list", param="prompt")
+    if len({type(item) for item in prompt}) > 1:
+        raise InvalidRequestError(
+            f"prompt is {shown(prompt)}: its items must all be strings, ids or lists of ids",
+            param="prompt",
+        )
+    if not isinstance(prompt[0], int) and len(prompt) > MAX_PROMPTS:
+        raise InvalidRequestError(
+            f"prompt has {len(prompt)} entries, but at most {MAX_PROMPTS} are allowed",
+            param="prompt",
+        )

@@ -1,0 +1,108 @@
+"""From a body to a job: the request for the generation path and the writer of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pagemesh.router.call import Call
+from pagemesh.router.generation.limits import resolve_max_tokens
+from pagemesh.router.generation.request import GenerationRequest
+from pagemesh.router.openai.chat_request import parse_chat_request
+from pagemesh.router.openai.chat_response import ChatResponder
+from pagemesh.router.openai.completion_request import DEFAULT_MAX_TOKENS, parse_completion_request
+from pagemesh.router.openai.completion_response import CompletionResponder
+from pagemesh.router.openai.fields import RequestFields
+from pagemesh.router.openai.responses import Responder
+from pagemesh.router.openai.sampling import make_choices
+from pagemesh.router.served_model import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A checked request, ready to run."""
+
+    request: GenerationRequest
+    responder: Responder
+    stream: bool
+    include_usage: bool
+
+
+class Endpoints:
+    """Prepares jobs for one model; `max_model_len` gives the longest context on offer now."""
+
+    def __init__(self, model: ServedModel, max_model_len: Callable[[], int]) -> None:
+        self._model = model
+        self._max_model_len = max_model_len
+
+    async def chat(self, body: bytes, call: Call) -> Job:
+        """A job from the body of POST /v1/chat/completions."""
+        fields = parse_chat_request(body)
+        self._model.check_name(fields.model)
+        messages = [message.for_template() for message in fields.messages]
+        prompt = await self._model.tokenizer.encode_chat(messages)
+        limit_field, asked = fields.token_limit
+        max_tokens = resolve_max_tokens(
+            len(prompt),
+            self._max_model_len(),
+            asked,
+            self._model.defaults.max_tokens,
+            prompt_field="messages",
+            limit_field=limit_field,
+        )
+        responder = ChatResponder(
+            call.request_id,
+            call.created,
+            self._model.name,
+            include_usage=fields.include_usage,
+        )
+        return self._job(call, fields, [prompt], [max_tokens], responder)
+
+    async def completion(self, body: bytes, call: Call) -> Job:
+        """A job from the body of POST /v1/completions."""
+        fields = parse_completion_request(body)
+        self._model.check_name(fields.model)
+        prompts = [
+            await self._model.encode_prompt(prompt, "prompt")
+            if isinstance(prompt, str)
+            else self._model.check_token_ids(prompt, "prompt")
+            for prompt in fields.prompts
+        ]
+        max_model_len = self._max_model_len()
+        max_tokens = [
+            resolve_max_tokens(
+                len(prompt),
+                max_model_len,
+                fields.max_tokens,
+                DEFAULT_MAX_TOKENS,
+                prompt_field="prompt",
+                limit_field="max_tokens",
+            )
+            for prompt in prompts
+        ]
+        responder = CompletionResponder(
+            call.request_id,
+            call.created,
+            self._model.name,
+            include_usage=fields.include_usage,
+        )
+        return self._job(call, fields, prompts, max_tokens, responder)
+
+    def _job(
+        self,
+        call: Call,
+        fields: RequestFields,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: Sequence[int],
+        responder: Responder,
+    ) -> Job:
+        request = GenerationRequest(
+            request_id=call.request_id,
+            choices=make_choices(prompts, max_tokens, fields, self._model.defaults),
+            num_prompts=len(prompts),
+            stop=fields.stop_strings,
+            deadline=call.deadline,
+            priority=fields.priority or 0,
+            traceparent=call.traceparent,
+        )
+        return Job(request, responder, bool(fields.stream), fields.include_usage)

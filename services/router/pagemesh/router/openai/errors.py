@@ -1,0 +1,37 @@
+"""OpenAI's error object for every exception of pagemesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pagemesh.errors import PagemeshError
+
+RETRY_AFTER_S = 1
+"""What clients are told to wait after 429 and 503; queues and restarts move on within about that."""
+
+_TYPES = {429: "rate_limit_error"}
+_CODES = {
+    "INVALID_REQUEST": None,
+    "OVERLOADED": "rate_limit_exceeded",
+    "DEADLINE_EXCEEDED": "timeout",
+}
+
+
+def error_body(error: PagemeshError) -> dict[str, Any]:
+    """The `{"error": …}` object."""
+    server = "server_error" if error.http_status >= 500 else "invalid_request_error"
+    return {
+        "error": {
+            "message": error.message,
+            "type": _TYPES.get(error.http_status, server),
+            "param": error.param,
+            "code": _CODES.get(error.reason, error.reason.lower()),
+        }
+    }
+
+
+def error_headers(error: PagemeshError) -> dict[str, str]:
+    """Further HTTP headers of an answer that carries this error."""
+    if error.http_status in (429, 503):
+        return {"retry-after": str(RETRY_AFTER_S)}
+    return {}

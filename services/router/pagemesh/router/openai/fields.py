@@ -1,0 +1,145 @@
+"""Fields that chat and completion requests share, and how a faulty body becomes one clear error.
+
+Types are checked strictly: a string is never taken for a number, nor true for 1.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import pydantic
+import pydantic_core
+from pydantic import Field
+
+from pagemesh.errors import InvalidRequestError
+
+MAX_CHOICES = 16
+"""Largest `n`."""
+
+_MAX_INT32 = 2**31 - 1
+_MAX_SHOWN_CHARS = 100
+
+StopString = Annotated[str, Field(min_length=1)]
+
+
+class StreamOptions(pydantic.BaseModel):
+    """The `stream_options` object."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+    include_usage: bool | None = None
+
+
+class RequestFields(pydantic.BaseModel):
+    """Fields with the same meaning in both kinds of request; null means the same as absent.
+
+    Fields that nobody knows are ignored, as vLLM does; `unsupported` refuses those that are known.
+    """
+
+    model_config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=_MAX_INT32)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=_MAX_INT32)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=_MAX_INT32)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=4)] | None = None
+    stop_token_ids: list[Annotated[int, Field(ge=0, le=_MAX_INT32)]] | None = None
+    ignore_eos: bool | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    priority: Annotated[int, Field(ge=-_MAX_INT32, le=_MAX_INT32)] | None = None
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """`stop` as a tuple, whichever form it had."""
+        if isinstance(self.stop, str):
+            return (self.stop,)
+        return tuple(self.stop or ())
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the token counts."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body; raises InvalidRequestError for anything else."""
+    try:
+        value = pydantic_core.from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidRequestError(f"the body is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"the body must be a JSON object, not {shown(value)}")
+    return value
+
+
+Fields = TypeVar("Fields", bound=RequestFields)
+
+
+def validate(kind: type[Fields], raw: dict[str, Any]) -> Fields:
+    """Check a JSON object; raises InvalidRequestError naming the first faulty field and its value."""
+    try:
+        fields = kind.model_validate(raw)
+    except pydantic.ValidationError as error:
+        raise _translate(error, raw) from error
+    if fields.stream_options is not None and not fields.stream:
+        raise InvalidRequestError(
+            "stream_options can only be given when stream is true", param="stream_options"
+        )
+    return fields
+
+
+def shown(value: object) -> str:
+    """A JSON value as it stands in messages: short, whatever the client sent."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
+
+
+class _Fault(NamedTuple):
+    param: str
+    depth: int
+    reason: str
+    value: object
+
+
+def _translate(error: pydantic.ValidationError, raw: dict[str, Any]) -> InvalidRequestError:
+    """The first fault in words.
+
+    A field with several forms has a fault for each; those that got deepest say what was meant.
+    """
+    details = error.errors(include_url=False)
+    same_field = [
+        _fault(detail, raw) for detail in details if detail["loc"][0] == details[0]["loc"][0]
+    ]
+    depth = max(fault.depth for fault in same_field)
+    faults = [fault for fault in same_field if fault.depth == depth]
+    first = faults[0]
+    if first.reason == "missing":
+        return InvalidRequestError(f"{first.param} is missing", param=first.param)
+    reasons = " or ".join(dict.fromkeys(f.reason for f in faults if f.param == first.param))
+    return InvalidRequestError(
+        f"{first.param} is {shown(first.value)}: {reasons}", param=first.param
+    )
+
+
+def _fault(detail: pydantic_core.ErrorDetails, raw: dict[str, Any]) -> _Fault:
+    """One of pydantic's errors; its place is read along the input, as unions put tags in between."""
+    param, depth = "", 0
+    value: Any = raw
+    for step in detail["loc"]:
+        if isinstance(value, dict) and step in value:
+            value, param = value[step], f"{param}.{step}"
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value, param = value[step], f"{param}[{step}]"
+        else:
+            continue
+        depth += 1
+    if detail["type"] == "missing":
+        name = f"{param}.{detail['loc'][-1]}"
+        return _Fault(name.removeprefix("."), depth + 1, "missing", None)
+    return _Fault(param.removeprefix("."), depth, detail["msg"], value)

@@ -1,0 +1,88 @@
+"""Refuses fields that ask for something pagemesh cannot do, instead of ignoring them silently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagemesh.errors import UnsupportedError
+from pagemesh.router.openai.fields import shown
+
+_OFF = (None, False)
+
+NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
+    "add_generation_prompt": (None, True),
+    "add_special_tokens": (None,),
+    "allowed_token_ids": (None, []),
+    "audio": (None,),
+    "bad_words": (None, []),
+    "chat_template": (None,),
+    "chat_template_kwargs": (None, {}),
+    "continue_final_message": _OFF,
+    "documents": (None, []),
+    "echo": _OFF,
+    "frequency_penalty": (None, 0),
+    "function_call": (None, "none", "auto"),
+    "functions": (None, []),
+    "guided_choice": (None,),
+    "guided_grammar": (None,),
+    "guided_json": (None,),
+    "guided_regex": (None,),
+    "include_stop_str_in_output": _OFF,
+    "length_penalty": (None, 1),
+    "logit_bias": (None, {}),
+    "logprobs": _OFF,
+    "min_p": (None, 0),
+    "modalities": (None, ["text"]),
+    "prediction": (None,),
+    "presence_penalty": (None, 0),
+    "prompt_embeds": (None,),
+    "prompt_logprobs": _OFF,
+    "reasoning_effort": (None,),
+    "repetition_penalty": (None, 1),
+    "response_format": (None, {"type": "text"}),
+    "return_token_ids": _OFF,
+    "return_tokens_as_token_ids": _OFF,
+    "skip_special_tokens": (None, True),
+    "spaces_between_special_tokens": (None, True),
+    "structured_outputs": (None, {}),
+    "suffix": (None, ""),
+    "top_logprobs": (None, 0),
+    "truncate_prompt_tokens": (None,),
+    "use_beam_search": _OFF,
+    "verbosity": (None,),
+    "web_search_options": (None,),
+}
+"""Known fields that would change the answer, with the values that ask for nothing."""
+
+
+def refuse_unsupported(raw: Mapping[str, Any]) -> None:
+    """Raise UnsupportedError naming the first field whose value asks for something."""
+    for name, value in raw.items():
+        neutral = NEUTRAL_VALUES.get(name)
+        if neutral is not None and not any(_same(value, one) for one in neutral):
+            raise UnsupportedError(f"{name} is not supported (it is {shown(value)})", param=name)
+    # The model is never shown tools, so "none" is the only choice that can be kept.
+    if raw.get("tools") and raw.get("tool_choice") != "none":
+        raise UnsupportedError('tools are only accepted with tool_choice "none"', param="tools")
+    if raw.get("tool_choice") not in (None, "none", "auto"):
+        raise UnsupportedError(
+            f'tool_choice is {shown(raw["tool_choice"])}, but only "none" is supported',
+            param="tool_choice",
+        )
+    best_of, n = raw.get("best_of"), raw.get("n") or 1
+    if best_of is not None and best_of != n:
+        raise UnsupportedError(
+            f"best_of is {shown(best_of)}, but must equal n, which is {shown(n)}", param="best_of"
+        )
+    options = raw.get("stream_options")
+    if isinstance(options, dict) and options.get("continuous_usage_stats"):
+        raise UnsupportedError(
+            "stream_options.continuous_usage_stats is not supported",
+            param="stream_options.continuous_usage_stats",
+        )
+
+
+def _same(value: object, neutral: object) -> bool:
+    """Equality in which false is not 0."""
+    return isinstance(value, bool) == isinstance(neutral, bool) and value == neutral

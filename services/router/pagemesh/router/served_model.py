@@ -1,0 +1,48 @@
+"""The model that a router serves, as requests see it: name, tokenizer, defaults, context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagemesh.errors import InvalidRequestError, ModelNotFoundError
+from pagemesh.tokenizer.generation_defaults import GenerationDefaults
+from pagemesh.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """Everything about the model that does not change while the router lives."""
+
+    name: str
+    tokenizer: Tokenizer
+    defaults: GenerationDefaults
+
+    created: int
+    """Unix time at which the router began to serve it."""
+
+    def check_name(self, name: str | None) -> None:
+        """Refuse another model's name; no name at all means this model, as in vLLM."""
+        if name not in (None, "", self.name):
+            raise ModelNotFoundError(
+                f"the model {name!r} does not exist; this mesh serves {self.name!r}", param="model"
+            )
+
+    async def encode_prompt(self, text: str, field: str) -> list[int]:
+        """Ids of a plain prompt; InvalidRequestError when there are none."""
+        ids = await self.tokenizer.encode(text, add_special_tokens=True)
+        if not ids:
+            raise InvalidRequestError(f"{field} is empty", param=field)
+        return ids
+
+    def check_token_ids(self, token_ids: list[int], field: str) -> list[int]:
+        """The ids of a prompt, unless one of them is not in the vocabulary or there are none."""
+        if not token_ids:
+            raise InvalidRequestError(f"{field} is empty", param=field)
+        largest = max(token_ids)
+        if largest >= self.tokenizer.vocab_size:
+            raise InvalidRequestError(
+                f"{field} has the token id {largest}, but the model's ids end at "
+                f"{self.tokenizer.vocab_size - 1}",
+                param=field,
+            )
+        return token_ids

@@ -1,0 +1,114 @@
+"""Wires a router together and runs it until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import structlog
+
+from pagemesh.config import RouterConfig
+from pagemesh.membership.directory import Directory
+from pagemesh.models.resolve import resolve_model_path
+from pagemesh.router.generation.admission import Admission
+from pagemesh.router.generation.generator import Generator
+from pagemesh.router.mesh_view import MeshView
+from pagemesh.router.openai.endpoints import Endpoints
+from pagemesh.router.planner import Planner
+from pagemesh.router.served_model import ServedModel
+from pagemesh.router.servicers.inference import InferenceServicer
+from pagemesh.router.servicers.openai import OpenAIServicer
+from pagemesh.router.session_pool import SessionPool
+from pagemesh.rpc.server import GrpcServer, stop_on_signals
+from pagemesh.telemetry.logs import configure_logging
+from pagemesh.telemetry.metrics import Metrics, MetricsServer
+from pagemesh.tokenizer.generation_defaults import load_generation_defaults
+from pagemesh.tokenizer.tokenizer import Tokenizer
+from pagemesh.v1 import inference_pb2_grpc, openai_pb2_grpc
+
+SERVICE_NAMES = ("pagemesh.v1.Inference", "pagemesh.v1.OpenAI")
+
+_log = structlog.get_logger(__name__)
+
+
+class RouterProcess:
+    """start → serve → close. Serves as soon as the tokenizer is loaded, whoever is in the mesh."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        """Load the model's tokenizer; ConfigError naming what is wrong with its folder."""
+        self._config = config
+        folder = resolve_model_path(config.model, tokenizer_only=True)
+        self._model = ServedModel(
+            name=config.served_name,
+            tokenizer=Tokenizer(folder),
+            defaults=load_generation_defaults(folder),
+            created=int(time.time()),
+        )
+        self._metrics = Metrics()
+        self._metrics_server: MetricsServer | None = None
+        self._directory = Directory(config.kvstore)
+        self._sessions = SessionPool()
+        self._server = GrpcServer(config.server, SERVICE_NAMES)
+
+    async def start(self) -> str:
+        """Begin to serve; gives the address. ConfigError when a port is taken."""
+        address = await self._server.start()
+        if self._config.server.metrics_port is not None:
+            self._metrics_server = MetricsServer(
+                self._config.server.host, self._config.server.metrics_port, self._metrics
+            )
+        await self._directory.start()
+        self._sessions.follow(self._directory)
+        self._add_services()
+        await self._server.set_serving()
+        _log.info(
+            "serving",
+            address=address,
+            metrics_address=self._metrics_server.address if self._metrics_server else None,
+            model=self._model.name,
+        )
+        return address
+
+    async def close(self) -> None:
+        """Let running requests finish within the grace period, then stop. Idempotent."""
+        await self._server.close()
+        await self._directory.close()
+        await self._sessions.close()
+        if self._metrics_server is not None:
+            self._metrics_server.close()
+            self._metrics_server = None
+
+    def _add_services(self) -> None:
+        config, metrics = self._config, self._metrics
+        planner = Planner(
+            self._model.name, self._directory, self._sessions, config.routing, metrics
+        )
+        generator = Generator(self._model.name, planner, self._model.tokenizer, metrics)
+        admission = Admission(config.max_waiting_requests, self._model.name, metrics)
+        mesh = MeshView(self._model, planner, metrics)
+        openai = OpenAIServicer(
+            Endpoints(self._model, planner.max_model_len),
+            generator,
+            admission,
+            mesh,
+            config.request_timeout,
+        )
+        inference = InferenceServicer(generator, admission, mesh, config.request_timeout)
+        self._server.add(openai_pb2_grpc.add_OpenAIServicer_to_server, openai)
+        self._server.add(inference_pb2_grpc.add_InferenceServicer_to_server, inference)
+
+
+def run(config: RouterConfig) -> None:
+    """Run a router until SIGTERM or SIGINT; ConfigError when it cannot start."""
+    configure_logging(config.server, "router")
+    asyncio.run(_run(config))
+
+
+async def _run(config: RouterConfig) -> None:
+    stop = stop_on_signals()
+    process = RouterProcess(config)
+    try:
+        await process.start()
+        await stop.wait()
+    finally:
+        await process.close()

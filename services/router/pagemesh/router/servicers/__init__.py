@@ -1,0 +1,1 @@
+"""The router's gRPC services. They only translate: message to call, outcome to message."""

@@ -1,0 +1,64 @@
+"""Sends HTTP answers through the transcoder: status by metadata, body as `HttpBody`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from google.api.httpbody_pb2 import HttpBody
+
+from pagemesh.errors import InvalidRequestError, PagemeshError
+from pagemesh.router.openai.errors import error_body, error_headers
+from pagemesh.router.openai.sse import encode_json
+from pagemesh.router.servicers.read_call import AnyContext
+from pagemesh.rpc.status import as_pagemesh_error
+
+_log = structlog.get_logger(__name__)
+
+STATUS_KEY = "x-http-status"
+"""Initial metadata that the gateway turns into the HTTP status."""
+
+_JSON = "application/json"
+_EVENTS = "text/event-stream; charset=utf-8"
+
+
+def json_answer(value: Mapping[str, Any]) -> HttpBody:
+    """A whole JSON answer."""
+    return HttpBody(content_type=_JSON, data=encode_json(value))
+
+
+def events(frames: bytes) -> HttpBody:
+    """A piece of an event stream; the first one's content type decides how the answer is sent."""
+    return HttpBody(content_type=_EVENTS, data=frames)
+
+
+async def status_answer(
+    context: AnyContext, status: int, value: Mapping[str, Any], headers: Mapping[str, str]
+) -> HttpBody:
+    """A whole JSON answer with a status other than 200; nothing may have been sent before."""
+    await context.send_initial_metadata(((STATUS_KEY, str(status)), *headers.items()))
+    return json_answer(value)
+
+
+async def error_answer(context: AnyContext, error: PagemeshError) -> HttpBody:
+    """OpenAI's error object with its status; nothing may have been sent before."""
+    return await status_answer(context, error.http_status, error_body(error), error_headers(error))
+
+
+def check_is_json(content_type: str) -> None:
+    """Refuse bodies that say they are something else; none at all is taken for JSON."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind not in ("", _JSON):
+        raise InvalidRequestError(
+            f"the content type is {kind!r}, but must be {_JSON}", param="content-type"
+        )
+
+
+def as_answerable(error: Exception) -> PagemeshError:
+    """What a client is told about a failure; bugs are logged and told as a bare internal error."""
+    if isinstance(error, PagemeshError):
+        _log.info("request refused", reason=error.reason, error=error.message)
+    else:
+        _log.error("request failed", exc_info=error)
+    return as_pagemesh_error(error)

@@ -1,0 +1,194 @@
+"""The `Inference` service: typed messages in and out."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Final
+
+from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.router.generation.admission import Admission
+from pagemesh.router.generation.generator import Generator
+from pagemesh.router.generation.limits import resolve_max_tokens
+from pagemesh.router.generation.request import Choice, GenerationRequest, Idle, StopReason
+from pagemesh.router.mesh_view import MeshView
+from pagemesh.router.routing.candidate import Role
+from pagemesh.router.servicers.read_call import AnyContext, read_call
+from pagemesh.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from pagemesh.worker.messages import sampling_from_proto
+
+_ROLES: Final = ("system", "user", "assistant")
+_MAX_STOPS: Final = 4
+_FINISH_REASONS: Final = {
+    None: types_pb2.FINISH_REASON_UNSPECIFIED,
+    StopReason.STOP: types_pb2.FINISH_REASON_STOP,
+    StopReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
+}
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServicer):
+    """Serves gRPC clients; errors reach them as statuses through the server's boundary."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        admission: Admission,
+        mesh: MeshView,
+        request_timeout: float,
+    ) -> None:
+        self._generator = generator
+        self._admission = admission
+        self._mesh = mesh
+        self._model = mesh.model
+        self._request_timeout = request_timeout
+
+    async def Generate(  # noqa: N802  # the name of the RPC
+        self, request: inference_pb2.GenerateRequest, context: AnyContext
+    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        """Generates text; the stream carries text as it is produced."""
+        with self._admission.place():
+            prepared = await self._prepare(request, context)
+            with self._generator.start(prepared) as generation:
+                async with aclosing(generation.deltas()) as deltas:
+                    async for delta in deltas:
+                        if isinstance(delta, Idle):
+                            continue
+                        response = inference_pb2.GenerateResponse(
+                            text=delta.text,
+                            token_ids=delta.token_ids,
+                            finish_reason=_FINISH_REASONS[delta.stop_reason],
+                        )
+                        if delta.stop_reason is not None:
+                            usage = generation.usage()
+                            response.usage.prompt_token_count = usage.num_prompt_tokens
+                            response.usage.completion_token_count = usage.num_completion_tokens
+                            response.usage.cached_token_count = usage.num_cached_tokens
+                        yield response
+
+    async def Embed(  # noqa: N802  # the name of the RPC
+        self, request: inference_pb2.EmbedRequest, context: AnyContext
+    ) -> inference_pb2.EmbedResponse:
+        """Refused: the model generates text."""
+        self._model.check_name(request.model)
+        raise UnsupportedError(f"the model {self._model.name!r} does not support embeddings")
+
+    async def Tokenize(  # noqa: N802  # the name of the RPC
+        self, request: inference_pb2.TokenizeRequest, context: AnyContext
+    ) -> inference_pb2.TokenizeResponse:
+        """Turns text or messages into token ids."""
+        self._model.check_name(request.model)
+        match request.WhichOneof("input"):
+            case "text":
+                ids = await self._model.tokenizer.encode(request.text, add_special_tokens=True)
+            case "chat":
+                ids = await self._encode_chat(request.chat)
+            case _:
+                raise InvalidRequestError("neither text nor chat is set", param="input")
+        return inference_pb2.TokenizeResponse(
+            token_ids=ids, max_model_len=self._mesh.max_model_len() or 0
+        )
+
+    async def Detokenize(  # noqa: N802  # the name of the RPC
+        self, request: inference_pb2.DetokenizeRequest, context: AnyContext
+    ) -> inference_pb2.DetokenizeResponse:
+        """Turns token ids into text, special tokens included."""
+        self._model.check_name(request.model)
+        ids = list(request.token_ids)
+        if ids:
+            self._model.check_token_ids(ids, "token_ids")
+        text = self._model.tokenizer.decode(ids, skip_special_tokens=False)
+        return inference_pb2.DetokenizeResponse(text=text)
+
+    async def ListModels(  # noqa: N802  # the name of the RPC
+        self, request: inference_pb2.ListModelsRequest, context: AnyContext
+    ) -> inference_pb2.ListModelsResponse:
+        """Lists the models that workers serve."""
+        model = inference_pb2.Model(
+            name=self._model.name,
+            max_model_len=self._mesh.max_model_len() or 0,
+            decode_worker_count=self._mesh.num_workers(Role.DECODE),
+            prefill_worker_count=self._mesh.num_workers(Role.PREFILL),
+        )
+        return inference_pb2.ListModelsResponse(models=[model])
+
+    async def _prepare(
+        self, request: inference_pb2.GenerateRequest, context: AnyContext
+    ) -> GenerationRequest:
+        call = read_call(context, self._request_timeout)
+        self._model.check_name(request.model)
+        _check_sampling(request)
+        field = request.WhichOneof("prompt") or "prompt"
+        prompt = await self._encode(request, field)
+        wanted = types_pb2.SamplingParams()
+        wanted.CopyFrom(request.sampling)
+        wanted.max_tokens = resolve_max_tokens(
+            len(prompt),
+            self._mesh.require_max_model_len(),
+            request.sampling.max_tokens or None,
+            None,
+            prompt_field=field,
+            limit_field="sampling.max_tokens",
+        )
+        if wanted.min_tokens > wanted.max_tokens:
+            raise InvalidRequestError(
+                f"sampling.min_tokens is {wanted.min_tokens}, but at most {wanted.max_tokens} "
+                "tokens can be generated",
+                param="sampling.min_tokens",
+            )
+        if not request.use_seed:
+            wanted.seed = secrets.randbits(63)
+        return GenerationRequest(
+            request_id=call.request_id,
+            choices=(Choice(tuple(prompt), sampling_from_proto(wanted)),),
+            num_prompts=1,
+            stop=tuple(request.stop),
+            deadline=call.deadline,
+            priority=request.priority,
+            traceparent=call.traceparent,
+        )
+
+    async def _encode(self, request: inference_pb2.GenerateRequest, field: str) -> list[int]:
+        match field:
+            case "text":
+                return await self._model.encode_prompt(request.text, field)
+            case "chat":
+                return await self._encode_chat(request.chat)
+            case "token_ids":
+                return self._model.check_token_ids(list(request.token_ids.ids), field)
+        raise InvalidRequestError("none of text, chat and token_ids is set", param=field)
+
+    async def _encode_chat(self, chat: inference_pb2.ChatPrompt) -> list[int]:
+        if not chat.messages:
+            raise InvalidRequestError("chat.messages is empty", param="chat.messages")
+        for index, message in enumerate(chat.messages):
+            if message.role not in _ROLES:
+                raise InvalidRequestError(
+                    f"chat.messages[{index}].role is {message.role!r}, but must be system, user "
+                    "or assistant",
+                    param=f"chat.messages[{index}].role",
+                )
+        return await self._model.tokenizer.encode_chat(
+            [{"role": message.role, "content": message.content} for message in chat.messages]
+        )
+
+
+def _check_sampling(request: inference_pb2.GenerateRequest) -> None:
+    temperature = request.sampling.temperature
+    if not (math.isfinite(temperature) and 0 <= temperature <= 2):
+        raise InvalidRequestError(
+            f"sampling.temperature is {temperature}, but must be in [0, 2]",
+            param="sampling.temperature",
+        )
+    if not 0 <= request.sampling.top_p <= 1:
+        raise InvalidRequestError(
+            f"sampling.top_p is {request.sampling.top_p}, but must be in (0, 1]",
+            param="sampling.top_p",
+        )
+    if len(request.stop) > _MAX_STOPS or "" in request.stop:
+        raise InvalidRequestError(
+            f"stop has {len(request.stop)} strings, but must have at most {_MAX_STOPS}, "
+            "none of them empty",
+            param="stop",
+        )

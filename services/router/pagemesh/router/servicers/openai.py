@@ -1,0 +1,147 @@
+"""The `OpenAI` service: HTTP bodies in, HTTP bodies and event streams out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+
+from google.api.httpbody_pb2 import HttpBody
+
+from pagemesh.errors import PagemeshError
+from pagemesh.router.call import Call
+from pagemesh.router.generation.admission import Admission
+from pagemesh.router.generation.generator import Generator
+from pagemesh.router.generation.instrumented import InstrumentedGeneration
+from pagemesh.router.generation.request import Idle
+from pagemesh.router.mesh_view import MeshView
+from pagemesh.router.openai.endpoints import Endpoints, Job
+from pagemesh.router.openai.errors import error_body
+from pagemesh.router.openai.responses import CollectedChoice
+from pagemesh.router.openai.sse import DONE, KEEPALIVE, data_frame
+from pagemesh.router.servicers.http_answer import (
+    as_answerable,
+    check_is_json,
+    error_answer,
+    events,
+    json_answer,
+    status_answer,
+)
+from pagemesh.router.servicers.read_call import AnyContext, read_call
+from pagemesh.v1 import openai_pb2, openai_pb2_grpc
+
+_Prepare = Callable[[bytes, Call], Awaitable[Job]]
+
+
+class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
+    """Serves OpenAI's routes; every error is answered with OpenAI's error object."""
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        generator: Generator,
+        admission: Admission,
+        mesh: MeshView,
+        request_timeout: float,
+    ) -> None:
+        self._endpoints = endpoints
+        self._generator = generator
+        self._admission = admission
+        self._mesh = mesh
+        self._request_timeout = request_timeout
+
+    async def ChatCompletions(  # noqa: N802  # the name of the RPC
+        self, request: HttpBody, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """POST /v1/chat/completions"""
+        async with aclosing(self._answer(request, context, self._endpoints.chat)) as bodies:
+            async for body in bodies:
+                yield body
+
+    async def Completions(  # noqa: N802  # the name of the RPC
+        self, request: HttpBody, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """POST /v1/completions"""
+        async with aclosing(self._answer(request, context, self._endpoints.completion)) as bodies:
+            async for body in bodies:
+                yield body
+
+    async def ListModels(  # noqa: N802  # the name of the RPC
+        self, request: openai_pb2.OpenAIListModelsRequest, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """GET /v1/models"""
+        yield json_answer({"object": "list", "data": [self._mesh.model_object()]})
+
+    async def GetModel(  # noqa: N802  # the name of the RPC
+        self, request: openai_pb2.OpenAIGetModelRequest, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """GET /v1/models/{model}"""
+        try:
+            self._mesh.model.check_name(request.model)
+        except PagemeshError as error:
+            yield await error_answer(context, error)
+            return
+        yield json_answer(self._mesh.model_object())
+
+    async def Health(  # noqa: N802  # the name of the RPC
+        self, request: openai_pb2.OpenAIHealthRequest, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """GET /health"""
+        health = self._mesh.health()
+        if health["status"] == "ok":
+            yield json_answer(health)
+        else:
+            yield await status_answer(context, 503, health, {})
+
+    async def Metrics(  # noqa: N802  # the name of the RPC
+        self, request: openai_pb2.OpenAIMetricsRequest, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """GET /metrics"""
+        content_type, text = self._mesh.metrics_page()
+        yield HttpBody(content_type=content_type, data=text)
+
+    async def _answer(
+        self, request: HttpBody, context: AnyContext, prepare: _Prepare
+    ) -> AsyncGenerator[HttpBody, None]:
+        """The whole answer or its pieces; an error as status and body, or as the stream's last event."""
+        begun = False
+        try:
+            with self._admission.place():
+                check_is_json(request.content_type)
+                job = await prepare(request.data, read_call(context, self._request_timeout))
+                with self._generator.start(job.request) as generation:
+                    if not job.stream:
+                        yield await _collect(job, generation)
+                        return
+                    async with aclosing(_stream(job, generation)) as bodies:
+                        async for body in bodies:
+                            begun = True
+                            yield body
+        # RPC boundary: clients of HTTP must get a body, which the server's own boundary cannot send.
+        except Exception as error:
+            mapped = as_answerable(error)
+            if begun:
+                yield events(data_frame(error_body(mapped)))
+            else:
+                yield await error_answer(context, mapped)
+
+
+async def _collect(job: Job, generation: InstrumentedGeneration) -> HttpBody:
+    choices = [CollectedChoice() for _ in job.request.choices]
+    async with aclosing(generation.deltas()) as deltas:
+        async for delta in deltas:
+            if isinstance(delta, Idle):
+                continue
+            choice = choices[delta.index]
+            choice.text.append(delta.text)
+            choice.stop_reason = delta.stop_reason
+    return json_answer(job.responder.whole(choices, generation.usage()))
+
+
+async def _stream(job: Job, generation: InstrumentedGeneration) -> AsyncGenerator[HttpBody, None]:
+    async with aclosing(generation.deltas()) as deltas:
+        async for delta in deltas:
+            frames = KEEPALIVE if isinstance(delta, Idle) else job.responder.events(delta)
+            if frames:
+                yield events(frames)
+    tail = job.responder.usage_event(generation.usage()) if job.include_usage else b""
+    yield events(tail + DONE)

@@ -1,0 +1,175 @@
+"""The router's side of one `Decode.Session`: all its requests on one worker, on one stream.
+
+Owns the channel to the worker and reconnects for as long as the worker is a member. Knows handles
+and messages; routing, text and retries are others' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import grpc
+import structlog
+
+from pagemesh.errors import UnavailableError, WorkerLostError
+from pagemesh.membership.backoff import Backoff
+from pagemesh.rpc.channels import open_channel
+from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
+
+_log = structlog.get_logger(__name__)
+
+_CONNECT_TIMEOUT_S = 5.0
+
+SessionCall = grpc.aio.StreamStreamCall[decode_pb2.SessionRequest, decode_pb2.SessionResponse]
+
+Sink = Callable[[decode_pb2.RequestOutput], None]
+"""Takes the outputs of one request, on the event loop. The last one has a finish reason."""
+
+
+class WorkerSession:
+    """Requests of this router on one decode worker. Belongs to one event loop.
+
+    start → submit and cancel → retire or close. When the stream breaks, every request on it ends with
+    an error output of reason WORKER_LOST; the stream is opened again with backoff until `close`.
+    """
+
+    def __init__(self, info: types_pb2.WorkerInfo) -> None:
+        self.info = info
+        self._sinks: dict[int, Sink] = {}
+        self._next_handle = 1
+        self._requests: asyncio.Queue[decode_pb2.SessionRequest] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._retired = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to connect; returns at once."""
+        self._task = asyncio.create_task(
+            self._stay_connected(), name=f"session-{self.info.worker_id}"
+        )
+
+    @property
+    def is_live(self) -> bool:
+        """Whether requests can be submitted."""
+        return self._requests is not None and not self._retired
+
+    def submit(self, submit: decode_pb2.Submit, sink: Sink) -> int:
+        """Start a request and give it a handle; UnavailableError when the stream is not open."""
+        if self._requests is None or self._retired:
+            raise UnavailableError(f"worker {self.info.worker_id} is not connected")
+        submit.handle = self._next_handle
+        self._next_handle += 1
+        self._sinks[submit.handle] = sink
+        self._idle.clear()
+        self._requests.put_nowait(decode_pb2.SessionRequest(submit=submit))
+        return submit.handle
+
+    def cancel(self, handle: int) -> None:
+        """End a request early; its sink is not called again. Ended handles are ignored."""
+        if self._forget(handle) is not None and self._requests is not None:
+            cancel = decode_pb2.Cancel(handle=handle)
+            self._requests.put_nowait(decode_pb2.SessionRequest(cancel=cancel))
+
+    async def retire(self) -> None:
+        """Take no more requests, wait until the present ones have ended, and close.
+
+        Ends: every request has a deadline, at which it is cancelled.
+        """
+        self._retired = True
+        await self._idle.wait()
+        await self.close()
+
+    async def close(self) -> None:
+        """End the stream, and with it every request. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            # Ends at once: the task only waits for the connection, the stream or its next attempt.
+            await asyncio.wait({self._task})
+            self._task = None
+
+    async def _stay_connected(self) -> None:
+        backoff = Backoff()
+        async with open_channel(self.info.address) as channel:
+            while True:
+                reason = "the worker ended the session"
+                try:
+                    await self._follow_stream(channel, backoff)
+                except (grpc.aio.AioRpcError, TimeoutError) as error:
+                    reason = _reason(error)
+                except Exception:
+                    # Task boundary: whatever went wrong, the next stream starts from nothing.
+                    _log.exception("session failed", worker_id=self.info.worker_id)
+                    reason = "the router could not read the worker's answer"
+                finally:
+                    self._requests = None
+                    self._lose_all()
+                _log.info("session ended", worker_id=self.info.worker_id, reason=reason)
+                await asyncio.sleep(backoff.next_delay())
+
+    async def _follow_stream(self, channel: grpc.aio.Channel, backoff: Backoff) -> None:
+        """Open one stream and read it to its end."""
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            await channel.channel_ready()
+        requests: asyncio.Queue[decode_pb2.SessionRequest] = asyncio.Queue()
+        # No deadline: the stream lives as long as both processes. A peer that froze is noticed by
+        # the channel's keepalive.
+        stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(channel)
+        call = stub.Session()
+        writer = asyncio.create_task(_write(call, requests), name="session-writer")
+        self._requests = requests
+        _log.info("session opened", worker_id=self.info.worker_id, address=self.info.address)
+        try:
+            async for response in call:
+                backoff.reset()
+                self._deliver(response)
+        finally:
+            writer.cancel()
+            call.cancel()
+            # Ends at once; what made it fail has ended the call, which says so itself.
+            await asyncio.gather(writer, return_exceptions=True)
+
+    def _deliver(self, response: decode_pb2.SessionResponse) -> None:
+        for output in response.outputs:
+            if output.finish_reason:
+                sink = self._forget(output.handle)
+            else:
+                sink = self._sinks.get(output.handle)
+            if sink is not None:
+                sink(output)
+
+    def _lose_all(self) -> None:
+        for handle in list(self._sinks):
+            sink = self._forget(handle)
+            if sink is not None:
+                sink(self._lost(handle))
+
+    def _lost(self, handle: int) -> decode_pb2.RequestOutput:
+        return decode_pb2.RequestOutput(
+            handle=handle,
+            finish_reason=types_pb2.FINISH_REASON_ERROR,
+            error=types_pb2.Error(
+                code=WorkerLostError.grpc_code,
+                reason=WorkerLostError.default_reason,
+                message=f"worker {self.info.worker_id} went away while it ran the request",
+            ),
+        )
+
+    def _forget(self, handle: int) -> Sink | None:
+        sink = self._sinks.pop(handle, None)
+        if not self._sinks:
+            self._idle.set()
+        return sink
+
+
+async def _write(call: SessionCall, requests: asyncio.Queue[decode_pb2.SessionRequest]) -> None:
+    """Send what is queued, in order, until the stream ends or the task is cancelled."""
+    while True:
+        await call.write(await requests.get())
+
+
+def _reason(error: grpc.aio.AioRpcError | TimeoutError) -> str:
+    if isinstance(error, TimeoutError):
+        return "the worker could not be reached"
+    return f"{error.code().name}: {error.details()}"

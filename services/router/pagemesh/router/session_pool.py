@@ -1,0 +1,49 @@
+"""One session for each decode worker in the directory, opened when it joins and retired when it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pagemesh.membership.directory import Directory
+from pagemesh.membership.roster import MemberChange, WorkerState
+from pagemesh.router.session import WorkerSession
+from pagemesh.v1 import types_pb2
+
+
+class SessionPool:
+    """Sessions by worker id. Belongs to one event loop; start → use → close."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, WorkerSession] = {}
+        self._retiring: dict[asyncio.Task[None], WorkerSession] = {}
+
+    def follow(self, directory: Directory) -> None:
+        """Keep up with the directory's decode workers from now on."""
+        directory.subscribe(self._on_change)
+
+    def get(self, worker_id: str) -> WorkerSession | None:
+        """The session to a member; None for others."""
+        return self._sessions.get(worker_id)
+
+    async def close(self) -> None:
+        """End all sessions and the requests on them. Idempotent."""
+        sessions = [*self._sessions.values(), *self._retiring.values()]
+        self._sessions.clear()
+        await asyncio.gather(*(session.close() for session in sessions))
+        # Closing ended their last requests, which is what they wait for.
+        await asyncio.gather(*self._retiring)
+
+    def _on_change(self, change: MemberChange, worker: WorkerState) -> None:
+        if worker.role != types_pb2.WORKER_ROLE_DECODE:
+            return
+        if change is MemberChange.JOINED:
+            session = WorkerSession(worker.info)
+            self._sessions[worker.worker_id] = session
+            session.start()
+            return
+        left = self._sessions.pop(worker.worker_id, None)
+        if left is not None:
+            # What runs there may go on: a worker also leaves when only its kvstore stream broke.
+            task = asyncio.create_task(left.retire(), name=f"retire-{worker.worker_id}")
+            self._retiring[task] = left
+            task.add_done_callback(lambda done: self._retiring.pop(done))

@@ -1,0 +1,121 @@
+"""Entry point of the `pagemesh` command: `pagemesh up | gateway | router | prefill | decode | kvstore`.
+
+A start that fails ends in one sentence on stderr: exit code 2 when the flags are wrong, else 1.
+Modules of a part are imported only when that part is started, so that help is quick and no process
+loads what it does not use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from pagemesh import config
+from pagemesh.cli.arguments import UsageError, parse
+from pagemesh.errors import PagemeshError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One subcommand."""
+
+    summary: str
+    """One line for the list of commands."""
+
+    settings: type[Any]
+    """Dataclass that its flags are made from."""
+
+    module: str
+    """Module whose `run(settings)` does the work and returns when it is done."""
+
+
+COMMANDS = {
+    "up": Command("a whole mesh on this machine", config.UpConfig, "pagemesh.cli.up.run"),
+    "gateway": Command("Envoy: HTTP for clients", config.GatewayConfig, "pagemesh.gateway.process"),
+    "router": Command(
+        "OpenAI semantics, tokens, routing", config.RouterConfig, "pagemesh.router.service"
+    ),
+    "prefill": Command(
+        "computes the KV of prompts and ships it", config.WorkerConfig, "pagemesh.prefill.service"
+    ),
+    "decode": Command(
+        "generates tokens in a continuous batch", config.WorkerConfig, "pagemesh.decode.service"
+    ),
+    "kvstore": Command(
+        "knows who holds which KV block", config.KvStoreConfig, "pagemesh.kvstore.service"
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command in `argv` (the process's own when None); the exit code."""
+    # gRPC's core prints errors of its own beside the exceptions that say the same.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    except BrokenPipeError:
+        # Whoever read the output has gone, as in `pagemesh --help | head -1`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+
+
+def usage() -> str:
+    """Help of the command itself."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: pagemesh [--version] [--help] COMMAND [OPTIONS]",
+            "",
+            "An LLM serving mesh. COMMAND starts one part of it, or all of them:",
+            *lines,
+            "",
+            "`pagemesh COMMAND --help` lists the options of each.",
+        ]
+    )
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
+    if not arguments:
+        print(usage(), file=sys.stderr)
+        return EXIT_USAGE
+    name = arguments[0]
+    if name in ("-h", "--help"):
+        print(usage())
+        return 0
+    if name == "--version":
+        print(f"pagemesh {metadata.version('pagemesh')}")
+        return 0
+    if name not in COMMANDS:
+        return _fail("pagemesh", f"there is no command {name!r}; see pagemesh --help", EXIT_USAGE)
+    return _run(name, arguments[1:])
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    command = COMMANDS[name]
+    prog = f"pagemesh {name}"
+    try:
+        settings = parse(command.settings, prog, command.summary, arguments)
+    except (UsageError, PagemeshError) as error:
+        return _fail(prog, str(error), EXIT_USAGE)
+    try:
+        importlib.import_module(command.module).run(settings)
+    except PagemeshError as error:
+        return _fail(prog, error.message, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def _fail(prog: str, sentence: str, code: int) -> int:
+    print(f"{prog}: {sentence}", file=sys.stderr)
+    return code

@@ -1,0 +1,164 @@
+"""Keeps the parts of a mesh up: starts them, restarts what dies, stops them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from pagemesh.cli.up.console import Console, ending
+from pagemesh.cli.up.part import Part
+from pagemesh.cli.up.plan import MeshPlan, Stage
+from pagemesh.cli.up.readiness import grpc_serves, http_answers
+from pagemesh.errors import ConfigError, InternalError
+from pagemesh.gateway.admin import drain
+
+# Loading a model may take minutes; a part that needs longer hangs.
+_START_DEADLINE = 900.0
+_REPORT_INTERVAL = 10.0
+
+_FIRST_DELAY = 0.5
+_LONGEST_DELAY = 15.0
+_STEADY_AFTER = 30.0
+"""Seconds of service after which a death counts as the first one again."""
+
+_DEATHS_AT_START = 3
+"""A part that is killed so often before it ever served will not come up."""
+
+_NUM_LOG_LINES = 8
+
+# Together less than the five seconds that stopping may take.
+_DRAIN_PATIENCE = 1.0
+_PATIENCE = {Stage.GATEWAY: 0.3, Stage.ROUTER: 1.3, Stage.WORKER: 1.3, Stage.KVSTORE: 0.6}
+
+
+class Mesh:
+    """All parts of a plan: `start`, then `watch` until cancelled, and `stop` whatever happened."""
+
+    def __init__(self, plan: MeshPlan, log_folder: Path, console: Console) -> None:
+        self._plan = plan
+        self._console = console
+        self._parts = [Part(part, log_folder) for part in plan.parts]
+        self._keepers: list[asyncio.Task[None]] = []
+        self._serving = {part.plan.name: asyncio.Event() for part in self._parts}
+
+    async def start(self) -> None:
+        """Start every part and wait until the mesh answers.
+
+        Raises ConfigError with the sentence of a part that refuses its settings.
+        """
+        self._keepers = [
+            asyncio.create_task(self._keep(part), name=part.plan.name) for part in self._parts
+        ]
+        ready = asyncio.create_task(self._answers())
+        reports = asyncio.create_task(self._report_waiting())
+        try:
+            async with asyncio.timeout(_START_DEADLINE):
+                await asyncio.wait([ready, *self._keepers], return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            waiting = ", ".join(self._waiting()) or "the mesh"
+            raise InternalError(f"{waiting} did not serve within {_START_DEADLINE:g} s") from None
+        finally:
+            reports.cancel()
+            ready.cancel()
+        await self._raise_failure()
+
+    async def watch(self) -> None:
+        """Keep the parts up; returns only by cancellation or with the exception of a keeper."""
+        await asyncio.wait(self._keepers, return_when=asyncio.FIRST_COMPLETED)
+        await self._raise_failure()
+
+    async def stop(self) -> None:
+        """End every part, callers before those they call; within five seconds."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        if any(part.pid for part in self._parts if part.plan.stage is Stage.GATEWAY):
+            await drain(self._plan.admin_socket, _DRAIN_PATIENCE)
+        for stage in Stage:
+            parts = [part for part in self._parts if part.plan.stage is stage]
+            await asyncio.gather(*(part.stop(_PATIENCE[stage]) for part in parts))
+
+    def kill(self) -> None:
+        """End every part at once; `stop` still has to be awaited."""
+        for part in self._parts:
+            part.kill()
+
+    async def _keep(self, part: Part) -> None:
+        """Run one part for ever; raises when it cannot be started at all."""
+        serving = self._serving[part.plan.name]
+        num_deaths = 0
+        while True:
+            served_before = serving.is_set()
+            await part.start()
+            started = time.monotonic()
+            served = await self._served(part)
+            if served:
+                started = time.monotonic()
+                serving.set()
+                if served_before:
+                    self._console.part_back(part.plan.name)
+                else:
+                    self._console.part_up(part.plan.name)
+            code = await part.ended()
+            steady = served and time.monotonic() - started > _STEADY_AFTER
+            num_deaths = 1 if steady else num_deaths + 1
+            if not serving.is_set() and (code >= 0 or num_deaths == _DEATHS_AT_START):
+                raise _failure(part, code)
+            delay = min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (num_deaths - 1))
+            lines = [] if served else part.last_lines(_NUM_LOG_LINES)
+            self._console.part_died(part.plan.name, code, delay, lines)
+            await asyncio.sleep(delay)
+
+    async def _served(self, part: Part) -> bool:
+        """Wait until the part serves, or has ended before."""
+        ready = asyncio.create_task(self._ready(part))
+        ended = asyncio.create_task(part.ended())
+        try:
+            await asyncio.wait(
+                [ready, ended], timeout=_START_DEADLINE, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not ready.done():
+                # It ended, or hangs: then it gets another try like one that ended.
+                part.kill()
+                return False
+            ready.result()
+            return not ended.done()
+        finally:
+            ready.cancel()
+            ended.cancel()
+
+    async def _ready(self, part: Part) -> None:
+        if part.plan.stage is Stage.GATEWAY:
+            await http_answers(f"{self._plan.url}/health")
+        else:
+            await grpc_serves(part.plan.address)
+
+    async def _answers(self) -> None:
+        for serving in self._serving.values():
+            await serving.wait()
+        await http_answers(f"{self._plan.url}/health", 200)
+
+    async def _report_waiting(self) -> None:
+        while True:
+            await asyncio.sleep(_REPORT_INTERVAL)
+            self._console.still_waiting(self._waiting() or ["the mesh"])
+
+    def _waiting(self) -> list[str]:
+        return [name for name, serving in self._serving.items() if not serving.is_set()]
+
+    async def _raise_failure(self) -> None:
+        for keeper in self._keepers:
+            if keeper.done():
+                await keeper
+
+
+def _failure(part: Part, code: int) -> ConfigError | InternalError:
+    """The part's own sentence when it ended with one, else the end of its log."""
+    lines = part.last_lines(_NUM_LOG_LINES)
+    sentence = lines[-1] if lines else ""
+    command, marker, message = sentence.partition(": ")
+    if marker and command.startswith("pagemesh "):
+        return ConfigError(f"{part.plan.name} cannot start: {message}")
+    log = "\n".join(f"  {line}" for line in lines) or "  (nothing)"
+    return InternalError(f"{part.plan.name} {ending(code)} at its start; it logged last:\n{log}")

@@ -1,0 +1,92 @@
+"""One process of the mesh: started, watched, stopped; its output goes to a log file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections import deque
+from pathlib import Path
+
+from pagemesh.cli.up.plan import PartPlan
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class Part:
+    """The present incarnation of one planned process.
+
+    `start`, `ended` and `stop` belong to one task; `stop` may also be called when nothing runs.
+    """
+
+    def __init__(self, plan: PartPlan, log_folder: Path) -> None:
+        self.plan = plan
+        self.log_path = log_folder / f"{plan.name}.log"
+        self._process: asyncio.subprocess.Process | None = None
+        self._log_offset = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, unless nothing runs."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if self._process and running else None
+
+    async def start(self) -> None:
+        """Start the process in a session of its own, so that Ctrl-C reaches the supervisor alone."""
+        supervisor = os.getpid()
+        with self.log_path.open("ab") as log:
+            self._log_offset = log.tell()
+            self._process = await asyncio.create_subprocess_exec(
+                *self.plan.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.plan.environment},
+                start_new_session=True,
+                preexec_fn=lambda: _die_with(supervisor),
+            )
+
+    async def ended(self) -> int:
+        """Wait for the end of the process: its exit code, or the negative number of a signal."""
+        assert self._process is not None, "nothing was started"
+        return await self._process.wait()
+
+    async def stop(self, patience: float) -> None:
+        """SIGTERM, and SIGKILL when the process is still there after `patience` seconds."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        self._signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self._process.wait(), patience)
+        except TimeoutError:
+            self.kill()
+            # Nothing outlives SIGKILL for long.
+            await self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL to the process and whatever it started."""
+        self._signal(signal.SIGKILL)
+
+    def last_lines(self, count: int) -> list[str]:
+        """The last lines that this incarnation logged."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_offset)
+            return [line.decode(errors="replace").rstrip() for line in deque(log, maxlen=count)]
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+
+def _die_with(supervisor: int) -> None:
+    """In the child before exec: have the kernel kill it when the supervisor dies, however it dies."""
+    if _LIBC is None:
+        return
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor:
+        os._exit(1)

@@ -1,0 +1,172 @@
+"""Which processes a mesh has, and with which settings each is started. Pure: starts nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from pagemesh.cli.arguments import to_arguments
+from pagemesh.cli.up.ports import pick_free
+from pagemesh.config import (
+    GatewayConfig,
+    KvStoreConfig,
+    MemberConfig,
+    ModelConfig,
+    RouterConfig,
+    ServerConfig,
+    UpConfig,
+    WorkerConfig,
+)
+
+# All parts but the gateway are for this machine alone.
+_LOOPBACK = "127.0.0.1"
+
+# A part must be gone well within the five seconds that `pagemesh up` takes to stop.
+_GRACE_PERIOD = 1.0
+
+
+class Stage(IntEnum):
+    """Parts are stopped stage by stage, in this order: whoever calls goes before whoever is called."""
+
+    GATEWAY = 0
+    ROUTER = 1
+    WORKER = 2
+    KVSTORE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """One process of the mesh."""
+
+    name: str
+    """For people, logs and worker ids, for example "decode-0"."""
+
+    stage: Stage
+
+    command: tuple[str, ...]
+    """Program and arguments."""
+
+    address: str
+    """host:port of its gRPC server; of the HTTP server for the gateway."""
+
+    environment: dict[str, str]
+    """Variables set on top of the supervisor's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshPlan:
+    """All processes of the mesh."""
+
+    parts: tuple[PartPlan, ...]
+    model_name: str
+    """Name under which clients ask for the model."""
+
+    url: str
+    """Where clients reach the gateway."""
+
+    admin_socket: Path
+    """Unix socket of Envoy's admin interface."""
+
+
+def make_plan(config: UpConfig, run_folder: Path, access_log: Path | None) -> MeshPlan:
+    """Plan a mesh on free loopback ports; `run_folder` is for sockets. Raises ConfigError."""
+    num_workers = config.prefill + config.decode
+    # One port each for kvstore and router, and two for their metrics; two per worker.
+    ports = iter(pick_free(_LOOPBACK, 4 + 2 * num_workers))
+
+    def server() -> ServerConfig:
+        return ServerConfig(
+            host=_LOOPBACK,
+            port=next(ports),
+            metrics_port=next(ports),
+            grace_period=_GRACE_PERIOD,
+        )
+
+    kvstore = KvStoreConfig(server=server())
+    kvstore_address = f"{_LOOPBACK}:{kvstore.server.port}"
+    router = RouterConfig(
+        model=config.model,
+        served_model_name=config.served_model_name,
+        kvstore=kvstore_address,
+        routing=config.routing,
+        server=server(),
+    )
+    admin_socket = run_folder / "envoy.sock"
+    gateway = GatewayConfig(
+        routers=(f"{_LOOPBACK}:{router.server.port}",),
+        host=config.host,
+        port=config.port,
+        admin_socket=str(admin_socket),
+        access_log=None if access_log is None else str(access_log),
+    )
+    roles = ["prefill"] * config.prefill + ["decode"] * config.decode
+    indexes = [*range(config.prefill), *range(config.decode)]
+    threads = share_cores(config.threads or num_cores(), num_workers)
+    workers = [
+        _worker(config, role, f"{role}-{index}", count, kvstore_address, server())
+        for role, index, count in zip(roles, indexes, threads, strict=True)
+    ]
+    parts = (
+        _part("kvstore", Stage.KVSTORE, "kvstore", kvstore, kvstore.server),
+        _part("router", Stage.ROUTER, "router", router, router.server),
+        *workers,
+        _part("gateway", Stage.GATEWAY, "gateway", gateway, gateway),
+    )
+    return MeshPlan(parts, router.served_name, _url(config), admin_socket)
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def share_cores(num_cores: int, num_workers: int) -> list[int]:
+    """Threads of each worker: equal shares, what remains to the last ones, at least one each."""
+    share, rest = divmod(num_cores, num_workers)
+    return [max(1, share + (index >= num_workers - rest)) for index in range(num_workers)]
+
+
+def _worker(
+    config: UpConfig, role: str, name: str, threads: int, kvstore: str, server: ServerConfig
+) -> PartPlan:
+    settings = WorkerConfig(
+        model=ModelConfig(
+            model=config.model, served_model_name=config.served_model_name, threads=threads
+        ),
+        cache=config.cache,
+        scheduler=config.scheduler,
+        member=MemberConfig(kvstore=kvstore, worker_id=name),
+        server=server,
+    )
+    # Threads of an OpenMP pool that spin while they wait would take the cores from the other parts.
+    environment = {
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "passive",
+        "KMP_BLOCKTIME": "0",
+    }
+    return _part(name, Stage.WORKER, role, settings, server, environment)
+
+
+def _part(
+    name: str,
+    stage: Stage,
+    command: str,
+    settings: object,
+    server: ServerConfig | GatewayConfig,
+    environment: dict[str, str] | None = None,
+) -> PartPlan:
+    # -P: modules that happen to lie in the current folder must not hide installed ones.
+    program = (sys.executable, "-P", "-m", "pagemesh.cli", command, *to_arguments(settings))
+    address = f"{server.host}:{server.port}"
+    return PartPlan(name, stage, program, address, environment or {})
+
+
+def _url(config: UpConfig) -> str:
+    anywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+    host = anywhere.get(config.host, config.host)
+    return (
+        f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{config.port}"
+    )

@@ -1,0 +1,61 @@
+"""Whether a part serves: gRPC health checks, and an HTTP request to the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+_INTERVAL = 0.05
+_TIMEOUT = 1.0
+
+# The library waits a second and more between two connection attempts.
+_EAGER: list[tuple[str, int]] = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 100),
+]
+
+
+async def grpc_serves(address: str) -> None:
+    """Wait until the server at `address` reports SERVING. The caller sets the deadline."""
+    async with grpc.aio.insecure_channel(address, options=_EAGER) as channel:
+        # The library's stubs for type checkers know no methods.
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        while True:
+            try:
+                answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT)
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+            except grpc.aio.AioRpcError:
+                pass
+            await asyncio.sleep(_INTERVAL)
+
+
+async def http_answers(url: str, *statuses: int) -> None:
+    """Wait until GET `url` is answered, with one of `statuses` if any are given.
+
+    The caller sets the deadline.
+    """
+    while True:
+        status = await asyncio.to_thread(http_status, url)
+        if status is not None and (not statuses or status in statuses):
+            return
+        await asyncio.sleep(_INTERVAL)
+
+
+def http_status(url: str) -> int | None:
+    """Status of GET `url`; None without an answer within a second."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=_TIMEOUT)
+    try:
+        connection.request("GET", parts.path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()

@@ -1,0 +1,101 @@
+"""`pagemesh up` from its first check to its last process."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from pagemesh.cli.up.console import Console
+from pagemesh.cli.up.mesh import Mesh
+from pagemesh.cli.up.plan import MeshPlan, make_plan
+from pagemesh.cli.up.ports import require_free
+from pagemesh.cli.up.sample import show_sample
+from pagemesh.config import UpConfig
+from pagemesh.errors import ConfigError
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.registry import find_architecture
+from pagemesh.models.resolve import resolve_model_path
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(config: UpConfig) -> None:
+    """Run a mesh until SIGINT, SIGTERM or SIGHUP.
+
+    Raises ConfigError before anything is started when the model or the port cannot be used.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # The model may say what the terminal cannot show.
+        sys.stdout.reconfigure(errors="replace")
+    require_free(config.host, config.port)
+    _check_model(config.model)
+    with tempfile.TemporaryDirectory(prefix="pagemesh-", ignore_cleanup_errors=True) as folder:
+        asyncio.run(_up(config, Path(folder)))
+
+
+def _check_model(model: str) -> None:
+    """Refuse what every worker would refuse after it has loaded torch."""
+    config = ConfigJson.read(resolve_model_path(model) / "config.json")
+    find_architecture(config).make_spec(config)
+
+
+async def _up(config: UpConfig, run_folder: Path) -> None:
+    log_folder = _log_folder(config, run_folder)
+    access_log = None if config.log_dir is None else log_folder / "access.jsonl"
+    plan = make_plan(config, run_folder, access_log)
+    console = Console()
+    mesh = Mesh(plan, log_folder, console)
+    stop = _stop_on_signals(mesh)
+    console.starting(plan.model_name, [part.name for part in plan.parts], log_folder)
+    work = asyncio.create_task(_work(mesh, plan, console, with_sample=config.sample))
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        # Ends when the user says so, or when the mesh cannot be kept up.
+        await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            await work
+        console.stopping()
+    finally:
+        work.cancel()
+        stopped.cancel()
+        await mesh.stop()
+    console.stopped()
+
+
+async def _work(mesh: Mesh, plan: MeshPlan, console: Console, *, with_sample: bool) -> None:
+    await mesh.start()
+    console.banner(plan.url, plan.model_name)
+    if with_sample:
+        await asyncio.to_thread(show_sample, plan.url, plan.model_name, console)
+    console.running()
+    await mesh.watch()
+
+
+def _stop_on_signals(mesh: Mesh) -> asyncio.Event:
+    """An event that the first signal sets; the second one kills what still runs."""
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            mesh.kill()
+        stop.set()
+
+    for number in _SIGNALS:
+        # What nohup has set stays as it is.
+        if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+            continue
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    return stop
+
+
+def _log_folder(config: UpConfig, run_folder: Path) -> Path:
+    folder = run_folder if config.log_dir is None else Path(config.log_dir).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--log-dir is {config.log_dir!r}: {error.strerror}") from error
+    return folder

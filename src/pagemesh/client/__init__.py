@@ -1,0 +1,26 @@
+"""The Python client: text and tokens from a mesh over gRPC, typed.
+
+    from pagemesh.client import Client
+
+    with Client("127.0.0.1:8000") as client:
+        for chunk in client.generate("Once upon a time", max_tokens=32):
+            print(chunk.text, end="", flush=True)
+
+`AsyncClient` has the same methods for asyncio. Failures raise the exceptions of `pagemesh.errors`.
+"""
+
+from pagemesh.client.aio import AsyncClient
+from pagemesh.client.requests import Settings, TokenizeSettings
+from pagemesh.client.results import Chunk, Completion, ModelInfo, Usage
+from pagemesh.client.sync import Client
+
+__all__ = [
+    "AsyncClient",
+    "Chunk",
+    "Client",
+    "Completion",
+    "ModelInfo",
+    "Settings",
+    "TokenizeSettings",
+    "Usage",
+]

@@ -1,0 +1,132 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import grpc
+
+from pagemesh.client.requests import (
+    DEFAULT_TIMEOUT_S,
+    Settings,
+    TokenizeSettings,
+    generate_request,
+    tokenize_request,
+)
+from pagemesh.client.results import (
+    Chunk,
+    Completion,
+    ModelInfo,
+    chunk_from_proto,
+    join_chunks,
+    models_from_proto,
+)
+from pagemesh.rpc.channels import open_channel
+from pagemesh.rpc.status import from_rpc_error
+from pagemesh.v1 import inference_pb2, inference_pb2_grpc
+
+Response = TypeVar("Response")
+
+
+class AsyncClient:
+    """A connection to a mesh for one event loop. Close it, or use it in an `async with` block.
+
+    >>> async with AsyncClient("127.0.0.1:8000") as client:
+    ...     answer = await client.complete(messages=[{"role": "user", "content": "Hello!"}])
+    ...     print(answer.text)
+
+    Every method raises a `pagemesh.errors.PagemeshError` when the mesh refuses or fails.
+    """
+
+    def __init__(self, address: str) -> None:
+        """`address` is host:port of the gateway or of a router; connects on first use."""
+        self._channel = open_channel(address)
+        self._stub: inference_pb2_grpc.InferenceAsyncStub
+        self._stub = inference_pb2_grpc.InferenceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End running calls and the connection. Idempotent."""
+        await self._channel.close()
+
+    def generate(
+        self, prompt: str | None = None, **settings: Unpack[Settings]
+    ) -> AsyncIterator[Chunk]:
+        """Yield the answer as it is produced; cancelling the task stops the generation.
+
+        The prompt is `prompt`, or else `messages` or `token_ids` among the settings; `Settings`
+        explains them all.
+
+        >>> async for chunk in client.generate("Once upon a time", max_tokens=32):
+        ...     print(chunk.text, end="", flush=True)
+        """
+        request = generate_request(prompt, settings)
+        return self._chunks(request, settings.get("timeout", DEFAULT_TIMEOUT_S))
+
+    async def complete(self, prompt: str | None = None, **settings: Unpack[Settings]) -> Completion:
+        """The whole answer; takes what `generate` takes.
+
+        >>> (await client.complete("2 + 2 =", max_tokens=4)).text
+        """
+        return join_chunks([chunk async for chunk in self.generate(prompt, **settings)])
+
+    async def tokenize(
+        self, text: str | None = None, **settings: Unpack[TokenizeSettings]
+    ) -> list[int]:
+        """Token ids of a text, or of a conversation as the model would see it."""
+        request = tokenize_request(text, settings)
+        timeout = settings.get("timeout", DEFAULT_TIMEOUT_S)
+        return list((await _call(self._stub.Tokenize, request, timeout)).token_ids)
+
+    async def detokenize(
+        self,
+        token_ids: Sequence[int],
+        *,
+        model: str = "",
+        timeout: float = DEFAULT_TIMEOUT_S,  # noqa: ASYNC109  # becomes the call's deadline
+    ) -> str:
+        """Text of token ids, special tokens included."""
+        request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids)
+        return (await _call(self._stub.Detokenize, request, timeout)).text
+
+    async def models(
+        self,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,  # noqa: ASYNC109  # becomes the call's deadline
+    ) -> list[ModelInfo]:
+        """The models that the mesh serves."""
+        request = inference_pb2.ListModelsRequest()
+        return models_from_proto(await _call(self._stub.ListModels, request, timeout))
+
+    async def _chunks(
+        self, request: inference_pb2.GenerateRequest, seconds: float
+    ) -> AsyncIterator[Chunk]:
+        call = self._stub.Generate(request, timeout=seconds)
+        try:
+            async for response in call:
+                yield chunk_from_proto(response)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        finally:
+            call.cancel()
+
+
+async def _call(
+    method: Callable[..., Awaitable[Response]], request: object, seconds: float
+) -> Response:
+    try:
+        return await method(request, timeout=seconds)
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error

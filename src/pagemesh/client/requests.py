@@ -1,0 +1,126 @@
+"""From the client's arguments to the messages of `Inference`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from pagemesh.errors import InvalidRequestError
+from pagemesh.v1 import inference_pb2
+
+Messages = Sequence[Mapping[str, str]]
+"""A conversation: mappings with the keys "role" and "content"."""
+
+DEFAULT_TIMEOUT_S = 600.0
+
+
+class Settings(TypedDict, total=False):
+    """What a generation can be told; every one may be left out.
+
+    The prompt is exactly one of the first argument, `messages` and `token_ids`.
+    """
+
+    messages: Messages
+    """A conversation, rendered with the model's chat template."""
+
+    token_ids: Sequence[int]
+    """A prompt that is tokenized already."""
+
+    model: str
+    """Served name; needed only where the mesh serves several models."""
+
+    max_tokens: int
+    """Most tokens generated; as many as the context has room for when left out."""
+
+    temperature: float
+    """In [0, 2]; 0, the default, always takes the most likely token."""
+
+    top_p: float
+    """Nucleus mass in (0, 1]."""
+
+    top_k: int
+    """Number of most likely tokens kept; 0 keeps all."""
+
+    seed: int
+    """Makes the draws of a temperature above 0 repeatable; an unsigned 64-bit integer."""
+
+    stop: Sequence[str]
+    """At most four strings that end the answer; not part of it."""
+
+    timeout: float
+    """Seconds that the whole answer may take; 600 by default."""
+
+
+class TokenizeSettings(TypedDict, total=False):
+    """What tokenizing can be told; give either a text or `messages`."""
+
+    messages: Messages
+    """A conversation, rendered with the model's chat template."""
+
+    model: str
+    """Served name; needed only where the mesh serves several models."""
+
+    timeout: float
+    """Seconds to wait."""
+
+
+def chat_prompt(messages: Messages) -> inference_pb2.ChatPrompt:
+    """The message for a conversation; InvalidRequestError when a key is missing."""
+    chat = inference_pb2.ChatPrompt()
+    for index, message in enumerate(messages):
+        try:
+            chat.messages.add(role=message["role"], content=message["content"])
+        except KeyError as error:
+            raise InvalidRequestError(
+                f"messages[{index}] has no {error.args[0]}", param=f"messages[{index}]"
+            ) from error
+    return chat
+
+
+def generate_request(prompt: str | None, settings: Settings) -> inference_pb2.GenerateRequest:
+    """The message for a generation; InvalidRequestError for settings that it cannot hold."""
+    token_ids = settings.get("token_ids")
+    messages = settings.get("messages")
+    _require_one(prompt=prompt, messages=messages, token_ids=token_ids)
+    if settings.get("max_tokens") == 0:
+        raise InvalidRequestError("max_tokens is 0, but must be positive", param="max_tokens")
+    request = inference_pb2.GenerateRequest(model=settings.get("model", ""))
+    sampling = request.sampling
+    try:
+        sampling.temperature = settings.get("temperature", 0.0)
+        sampling.top_p = settings.get("top_p", 1.0)
+        sampling.top_k = settings.get("top_k", 0)
+        sampling.seed = settings.get("seed", 0)
+        sampling.max_tokens = settings.get("max_tokens", 0)
+        request.use_seed = "seed" in settings
+        request.token_ids.ids.extend(token_ids or ())
+    except ValueError as error:
+        raise InvalidRequestError(f"a number is out of range: {error}") from error
+    stop = settings.get("stop", ())
+    request.stop.extend([stop] if isinstance(stop, str) else stop)
+    if prompt is not None:
+        request.text = prompt
+    elif messages is not None:
+        request.chat.CopyFrom(chat_prompt(messages))
+    return request
+
+
+def tokenize_request(text: str | None, settings: TokenizeSettings) -> inference_pb2.TokenizeRequest:
+    """The message for tokenizing text or a conversation."""
+    messages = settings.get("messages")
+    _require_one(text=text, messages=messages)
+    request = inference_pb2.TokenizeRequest(model=settings.get("model", ""))
+    if messages is not None:
+        request.chat.CopyFrom(chat_prompt(messages))
+    else:
+        request.text = text or ""
+    return request
+
+
+def _require_one(**parts: object) -> None:
+    num_given = sum(part is not None for part in parts.values())
+    if num_given != 1:
+        raise InvalidRequestError(
+            f"{num_given} of {', '.join(parts)} are given, but must be exactly one",
+            param=next(iter(parts)),
+        )

@@ -1,0 +1,110 @@
+"""What the client gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from pagemesh.errors import InternalError
+from pagemesh.v1 import inference_pb2, types_pb2
+
+FinishReason = Literal["stop", "length"]
+
+_FINISH_REASONS: dict[int, FinishReason] = {
+    types_pb2.FINISH_REASON_STOP: "stop",
+    types_pb2.FINISH_REASON_LENGTH: "length",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of a request."""
+
+    num_prompt_tokens: int
+    num_completion_tokens: int
+
+    num_cached_tokens: int
+    """Prompt tokens whose KV came from a prefix cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of an answer."""
+
+    text: str
+    """New text; may be empty while a character is incomplete."""
+
+    token_ids: tuple[int, ...]
+    """New token ids."""
+
+    finish_reason: FinishReason | None = None
+    """Set in the last chunk: a stop token or string, or max_tokens."""
+
+    usage: Usage | None = None
+    """Set in the last chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole answer."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+    finish_reason: FinishReason
+    """A stop token or string, or max_tokens."""
+
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model of the mesh."""
+
+    name: str
+
+    max_model_len: int
+    """Longest prompt plus output in tokens; 0 while no decode worker is there."""
+
+    num_decode_workers: int
+    num_prefill_workers: int
+
+
+def chunk_from_proto(response: inference_pb2.GenerateResponse) -> Chunk:
+    """One message of an answer."""
+    usage = None
+    if response.HasField("usage"):
+        usage = Usage(
+            response.usage.prompt_token_count,
+            response.usage.completion_token_count,
+            response.usage.cached_token_count,
+        )
+    return Chunk(
+        response.text,
+        tuple(response.token_ids),
+        _FINISH_REASONS.get(response.finish_reason),
+        usage,
+    )
+
+
+def models_from_proto(response: inference_pb2.ListModelsResponse) -> list[ModelInfo]:
+    """The models of the mesh."""
+    return [
+        ModelInfo(m.name, m.max_model_len, m.decode_worker_count, m.prefill_worker_count)
+        for m in response.models
+    ]
+
+
+def join_chunks(chunks: Iterable[Chunk]) -> Completion:
+    """All chunks of an answer as one; InternalError when the last one is missing."""
+    read = list(chunks)
+    last = read[-1] if read else None
+    if last is None or last.finish_reason is None or last.usage is None:
+        raise InternalError("the answer ended without its last message")
+    return Completion(
+        text="".join(chunk.text for chunk in read),
+        token_ids=tuple(token_id for chunk in read for token_id in chunk.token_ids),
+        finish_reason=last.finish_reason,
+        usage=last.usage,
+    )

@@ -1,0 +1,115 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import grpc
+
+from pagemesh.client.requests import (
+    DEFAULT_TIMEOUT_S,
+    Settings,
+    TokenizeSettings,
+    generate_request,
+    tokenize_request,
+)
+from pagemesh.client.results import (
+    Chunk,
+    Completion,
+    ModelInfo,
+    chunk_from_proto,
+    join_chunks,
+    models_from_proto,
+)
+from pagemesh.rpc.channels import channel_options
+from pagemesh.rpc.status import from_rpc_error
+from pagemesh.v1 import inference_pb2, inference_pb2_grpc
+
+Response = TypeVar("Response")
+
+
+class Client:
+    """A connection to a mesh, usable from several threads. Close it, or use it in a `with` block.
+
+    >>> with Client("127.0.0.1:8000") as client:
+    ...     answer = client.complete(messages=[{"role": "user", "content": "Hello!"}])
+    ...     print(answer.text)
+
+    Every method raises a `pagemesh.errors.PagemeshError` when the mesh refuses or fails.
+    """
+
+    def __init__(self, address: str) -> None:
+        """`address` is host:port of the gateway or of a router; connects on first use."""
+        self._channel = grpc.insecure_channel(address, options=channel_options())
+        self._stub = inference_pb2_grpc.InferenceStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End running calls and the connection. Idempotent."""
+        self._channel.close()
+
+    def generate(self, prompt: str | None = None, **settings: Unpack[Settings]) -> Iterator[Chunk]:
+        """Yield the answer as it is produced; leaving the iteration early stops the generation.
+
+        The prompt is `prompt`, or else `messages` or `token_ids` among the settings; `Settings`
+        explains them all.
+
+        >>> for chunk in client.generate("Once upon a time", max_tokens=32):
+        ...     print(chunk.text, end="", flush=True)
+        """
+        request = generate_request(prompt, settings)
+        return self._chunks(request, settings.get("timeout", DEFAULT_TIMEOUT_S))
+
+    def complete(self, prompt: str | None = None, **settings: Unpack[Settings]) -> Completion:
+        """The whole answer; takes what `generate` takes.
+
+        >>> client.complete("2 + 2 =", max_tokens=4).text
+        """
+        return join_chunks(self.generate(prompt, **settings))
+
+    def tokenize(self, text: str | None = None, **settings: Unpack[TokenizeSettings]) -> list[int]:
+        """Token ids of a text, or of a conversation as the model would see it."""
+        request = tokenize_request(text, settings)
+        timeout = settings.get("timeout", DEFAULT_TIMEOUT_S)
+        return list(_call(self._stub.Tokenize, request, timeout).token_ids)
+
+    def detokenize(
+        self, token_ids: Sequence[int], *, model: str = "", timeout: float = DEFAULT_TIMEOUT_S
+    ) -> str:
+        """Text of token ids, special tokens included."""
+        request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids)
+        return _call(self._stub.Detokenize, request, timeout).text
+
+    def models(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> list[ModelInfo]:
+        """The models that the mesh serves."""
+        request = inference_pb2.ListModelsRequest()
+        return models_from_proto(_call(self._stub.ListModels, request, timeout))
+
+    def _chunks(self, request: inference_pb2.GenerateRequest, timeout: float) -> Iterator[Chunk]:
+        call = self._stub.Generate(request, timeout=timeout)
+        try:
+            for response in call:
+                yield chunk_from_proto(response)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error
+        finally:
+            call.cancel()
+
+
+def _call(method: Callable[..., Response], request: object, timeout: float) -> Response:
+    try:
+        return method(request, timeout=timeout)
+    except grpc.RpcError as error:
+        raise from_rpc_error(error) from error

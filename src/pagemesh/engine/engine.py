@@ -1,0 +1,125 @@
+"""The engine as services see it: every call is a command for the engine thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+
+import structlog
+
+from pagemesh.engine.commands import CommandQueue
+from pagemesh.engine.interface import (
+    EngineInfo,
+    EngineLoad,
+    EngineRequest,
+    KvAccess,
+    StepListener,
+    StepOutput,
+)
+from pagemesh.engine.loop import EngineLoop, Runner
+from pagemesh.errors import PagemeshError, UnavailableError
+from pagemesh.scheduler.scheduler import Scheduler
+
+log = structlog.get_logger(__name__)
+
+
+class EngineCore:
+    """Continuous batching over paged KV; implements `pagemesh.engine.interface.Engine`."""
+
+    def __init__(
+        self,
+        info: EngineInfo,
+        scheduler: Scheduler,
+        runner: Runner,
+        kv: KvAccess,
+        stop_timeout: float = 10.0,
+    ) -> None:
+        self._info = info
+        self._requests = scheduler.requests
+        self._scheduler = scheduler
+        self._kv = kv
+        self._stop_timeout = stop_timeout
+        self._commands = CommandQueue()
+        self._loop = EngineLoop(scheduler, runner, self._commands)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts that do not change while the engine lives."""
+        return self._info
+
+    @property
+    def kv(self) -> KvAccess:
+        """Access to the paged KV for exports and imports."""
+        return self._kv
+
+    def load(self) -> EngineLoad:
+        """The load after the last step."""
+        return self._loop.load
+
+    def start(self, listener: StepListener) -> None:
+        """Start the thread; once."""
+        assert self._thread is None, "the engine was started before"
+        # A daemon: a step that hangs in the device must not keep the process from exiting.
+        self._thread = threading.Thread(
+            target=self._loop.run, args=(listener,), name="engine", daemon=True
+        )
+        self._thread.start()
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request; raises UnavailableError when the engine is stopped."""
+        if not self._commands.put(partial(self._requests.submit, request)):
+            raise UnavailableError("the engine is stopped")
+
+    def cancel(self, request_id: str) -> None:
+        """End a request with CANCELLED."""
+        self._commands.put(partial(self._requests.cancel, request_id))
+
+    def release(self, request_id: str) -> None:
+        """End an export or a pin."""
+        self._commands.put(partial(self._requests.release, request_id))
+
+    def first_token(self, request_id: str, token_id: int) -> None:
+        """Report an import's first token; it is delivered at once."""
+        self._commands.put(partial(self._requests.first_token, request_id, token_id))
+
+    def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
+        """End an import's lease."""
+        self._commands.put(partial(self._requests.finish_import, request_id, num_valid_tokens))
+
+    def pin(self, request_id: str, block_hashes: Sequence[bytes]) -> Future[tuple[int, ...]]:
+        """Hold cached blocks until `release`; the future fails when the engine is stopped."""
+        future: Future[tuple[int, ...]] = Future()
+        if not self._commands.put(partial(self._pin, future, request_id, tuple(block_hashes))):
+            future.set_exception(UnavailableError("the engine is stopped"))
+        return future
+
+    def publish_snapshot(self) -> None:
+        """Have the next StepOutput name all cached blocks."""
+        self._commands.put(self._scheduler.want_snapshot)
+
+    def stop(self) -> None:
+        """Cancel everything, deliver the last outputs and join the thread for `stop_timeout` seconds."""
+        self._commands.close()
+        if self._thread is None:
+            self._loop.run(_nobody)
+        elif self._thread is not threading.current_thread():
+            self._thread.join(self._stop_timeout)
+            if self._thread.is_alive():
+                log.error("engine thread did not stop in time", timeout=self._stop_timeout)
+
+    def _pin(
+        self, future: Future[tuple[int, ...]], pin_id: str, block_hashes: tuple[bytes, ...]
+    ) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self._requests.pin(pin_id, block_hashes))
+        except PagemeshError as error:
+            future.set_exception(error)
+
+
+def _nobody(output: StepOutput) -> None:
+    """Listens to an engine that was never started."""

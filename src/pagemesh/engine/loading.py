@@ -1,0 +1,61 @@
+"""Builds a real engine from settings. The one module of the engine that brings the numerics in."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagemesh.engine.engine import EngineCore
+from pagemesh.engine.interface import BlockLayout, Engine, EngineInfo
+from pagemesh.engine.kv_storage import num_blocks_for
+from pagemesh.engine.runner import ModelRunner
+from pagemesh.errors import ConfigError
+from pagemesh.models.loader import load_model
+from pagemesh.scheduler.scheduler import Scheduler
+
+
+def load_engine(model: ModelConfig, cache: CacheConfig, scheduler: SchedulerConfig) -> Engine:
+    """Load the model, reserve the KV cache and give an engine that is not started yet.
+
+    Raises ConfigError when the folder cannot be used or one request of full length does not fit.
+    """
+    loaded = load_model(model)
+    layout = loaded.block_layout(cache.block_size)
+    num_blocks = num_blocks_for(layout, cache.kv_cache_memory)
+    check_cache_size(layout, num_blocks, loaded.max_model_len, cache.kv_cache_memory)
+    info = EngineInfo(
+        model_fingerprint=loaded.fingerprint,
+        layout=layout,
+        num_blocks=num_blocks,
+        max_model_len=loaded.max_model_len,
+        max_num_seqs=scheduler.max_num_seqs,
+    )
+    runner = ModelRunner(loaded, cache.block_size, num_blocks)
+    core_scheduler = Scheduler(
+        info,
+        scheduler,
+        vocab_size=loaded.vocab_size,
+        eos_token_ids=loaded.eos_token_ids,
+        enable_prefix_caching=cache.enable_prefix_caching,
+    )
+    return EngineCore(info, core_scheduler, runner, runner.kv)
+
+
+def check_cache_size(
+    layout: BlockLayout, num_blocks: int, max_model_len: int, kv_cache_memory: float
+) -> None:
+    """Raise ConfigError unless a request of `max_model_len` tokens fits into the blocks."""
+    if layout.block_size > max_model_len:
+        raise ConfigError(
+            f"--block-size is {layout.block_size}, but requests have at most {max_model_len} tokens"
+            " (--max-model-len)"
+        )
+    num_tokens = num_blocks * layout.block_size
+    if num_tokens < max_model_len:
+        num_needed = -(-max_model_len // layout.block_size)
+        gib_needed = ceil(num_needed * layout.num_bytes / 2**30 * 1000) / 1000
+        raise ConfigError(
+            f"--kv-cache-memory {kv_cache_memory:g} GiB holds the KV of {num_tokens} tokens, but"
+            f" requests may have {max_model_len}: raise --kv-cache-memory to at least"
+            f" {gib_needed:g} or lower --max-model-len"
+        )

@@ -1,0 +1,89 @@
+"""The engine's loop: commands, schedule, compute, update, deliver; and again."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+
+from pagemesh.engine.commands import CommandQueue
+from pagemesh.engine.interface import FinishReason, StepListener
+from pagemesh.errors import InternalError, PagemeshError
+from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.scheduler import Scheduler
+
+log = structlog.get_logger(__name__)
+
+
+class Runner(Protocol):
+    """Computes batches on a device."""
+
+    def execute(self, batch: Batch) -> list[int]:
+        """Write the batch's KV; gives one token for each sequence with `sampling`, in batch order."""
+        ...
+
+
+class EngineLoop:
+    """Runs on the engine thread, to which scheduler and runner belong."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, commands: CommandQueue) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._commands = commands
+        self.load = scheduler.load()
+        """The load after the last step; replaced as a whole, so any thread may read it."""
+
+    def run(self, listener: StepListener) -> None:
+        """Loop until the commands are closed; every request has ended when this returns."""
+        error: PagemeshError | None = None
+        try:
+            computed = True
+            while self._commands.run(wait=not computed):
+                computed = self._step(listener)
+        except Exception:
+            # A bug. What the scheduler believes about blocks cannot be trusted any more, and wrong
+            # tokens are worse than none: every request ends, and new ones are refused.
+            log.critical("engine stopped by a bug", exc_info=True)
+            error = InternalError("the engine was stopped by a bug")
+        self._commands.close()
+        self._commands.run(wait=False)
+        reason = FinishReason.CANCELLED if error is None else FinishReason.ERROR
+        self._scheduler.requests.finish_all(reason, error)
+        self._deliver(listener)
+
+    def _step(self, listener: StepListener) -> bool:
+        """Compute one batch; False when there was nothing to compute."""
+        batch = self._scheduler.schedule()
+        # What commands and admissions made known does not wait for the device.
+        self._deliver(listener)
+        if not batch.sequences:
+            return False
+        try:
+            sampled = self._execute(batch)
+        except Exception as error:
+            # Boundary to the device: a failing batch costs its own requests, not the worker.
+            log.exception("batch failed", request_ids=[s.request_id for s in batch.sequences])
+            message = f"the batch could not be computed: {type(error).__name__}: {error}"
+            self._scheduler.fail(batch, InternalError(message))
+        else:
+            self._scheduler.update(batch, sampled)
+        self._deliver(listener)
+        return True
+
+    def _execute(self, batch: Batch) -> list[int]:
+        sampled = self._runner.execute(batch)
+        num_expected = sum(sequence.sampling is not None for sequence in batch.sequences)
+        if len(sampled) != num_expected:
+            raise InternalError(f"{len(sampled)} tokens sampled for {num_expected} sequences")
+        return sampled
+
+    def _deliver(self, listener: StepListener) -> None:
+        self.load = self._scheduler.load()
+        output = self._scheduler.take_output(self.load)
+        if output is None:
+            return
+        try:
+            listener(output)
+        except Exception:
+            # Boundary to the service: its bug must not end other requests.
+            log.exception("engine listener failed")

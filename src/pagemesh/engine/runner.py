@@ -1,0 +1,153 @@
+"""Computes a step: from a batch of plain ids to the next token of every sequence that asks for one.
+
+Owns the KV memory and knows block tables; it does not know requests, queues or prefix caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pagemesh.engine.kv_storage import KvStorage
+from pagemesh.kernels.paged_attention import (
+    AttentionPlan,
+    AttentionShape,
+    PagedAttention,
+    PagedSequence,
+    make_paged_attention,
+)
+from pagemesh.kernels.write_kv import slot_rows, write_kv
+from pagemesh.models.loader import LoadedModel
+from pagemesh.sampling.sampler import SampledRow, sample
+from pagemesh.scheduler.batch import Batch, ScheduledSequence
+
+AttentionMaker = Callable[[AttentionShape, torch.device], PagedAttention]
+
+
+class ModelRunner:
+    """Runs batches on one model and one KV cache. One thread at a time, apart from `kv`."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        block_size: int,
+        num_blocks: int,
+        make_attention: AttentionMaker = make_paged_attention,
+    ) -> None:
+        self.kv = KvStorage(model.block_layout(block_size), num_blocks)
+        """The KV memory."""
+        self._decoder = model.decoder
+        shape = AttentionShape(
+            num_heads=model.spec.num_heads,
+            num_kv_heads=model.spec.num_kv_heads,
+            head_dim=model.spec.head_dim,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            dtype=model.dtype,
+        )
+        self._attention = make_attention(shape, torch.device("cpu"))
+
+    @torch.inference_mode()
+    def execute(self, batch: Batch) -> list[int]:
+        """Compute all tokens of the batch and store their KV.
+
+        Gives the sampled ids of the sequences with `sampling` set, in batch order. Raises
+        InternalError naming the requests whose logits are not finite; the KV of the whole batch is
+        stored all the same.
+        """
+        sequences = batch.sequences
+        # Decodes first, similar contexts side by side: attention groups neighbours.
+        order = sorted(range(len(sequences)), key=lambda index: _layout_key(sequences[index]))
+        ordered = [sequences[index] for index in order]
+        flat = _flatten(ordered, self.kv.layout.block_size)
+        token_ids, positions, slots = torch.from_numpy(flat)
+        rows, sampled = _sampled_rows(ordered)
+        hidden = self._decoder.forward(
+            token_ids,
+            positions,
+            self._step_attention(ordered, slots),
+            None if len(rows) == len(token_ids) else torch.tensor(rows, dtype=torch.int64),
+        )
+        if not rows:
+            return []
+        drawn = iter(sample(self._decoder.logits(hidden), sampled))
+        ids = {index: next(drawn) for index in order if sequences[index].sampling is not None}
+        return [ids[index] for index in sorted(ids)]
+
+    def _step_attention(
+        self, sequences: Sequence[ScheduledSequence], slots: torch.Tensor
+    ) -> _PagedStep:
+        plan = self._attention.plan(
+            [
+                PagedSequence(len(s.token_ids), s.start + len(s.token_ids), s.block_ids)
+                for s in sequences
+            ]
+        )
+        num_slots = self.kv.num_blocks * self.kv.layout.block_size
+        return _PagedStep(self.kv.layers, slot_rows(slots, num_slots), plan)
+
+
+class _PagedStep:
+    """`StepAttention` over the paged KV."""
+
+    def __init__(
+        self, layers: Sequence[torch.Tensor], rows: torch.Tensor, plan: AttentionPlan
+    ) -> None:
+        self._layers = layers
+        self._rows = rows
+        self._plan = plan
+
+    def write(self, layer: int, keys_values: torch.Tensor) -> None:
+        write_kv(self._layers[layer], keys_values, self._rows)
+
+    def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        return self._plan.attend(query, self._layers[layer])
+
+
+def _layout_key(sequence: ScheduledSequence) -> tuple[bool, int]:
+    num_tokens = len(sequence.token_ids)
+    return num_tokens > 1, sequence.start + num_tokens
+
+
+def _flatten(sequences: Sequence[ScheduledSequence], block_size: int) -> npt.NDArray[np.int64]:
+    """Token ids, positions and slots of all tokens, [3, T]; decodes come first."""
+    decodes = [s for s in sequences if len(s.token_ids) == 1]
+    columns = [_chunk_columns(s, block_size) for s in sequences[len(decodes) :]]
+    if decodes:
+        token_ids = [s.token_ids[0] for s in decodes]
+        positions = [s.start for s in decodes]
+        slots = [
+            s.block_ids[s.start // block_size] * block_size + s.start % block_size for s in decodes
+        ]
+        columns.insert(0, np.array([token_ids, positions, slots], dtype=np.int64))
+    return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+
+
+def _chunk_columns(sequence: ScheduledSequence, block_size: int) -> npt.NDArray[np.int64]:
+    positions = np.arange(sequence.start, sequence.start + len(sequence.token_ids))
+    first = sequence.start // block_size
+    block_ids = np.array(sequence.block_ids[first : positions[-1] // block_size + 1])
+    slots = block_ids[positions // block_size - first] * block_size + positions % block_size
+    return np.stack([np.array(sequence.token_ids), positions, slots])
+
+
+def _sampled_rows(sequences: Sequence[ScheduledSequence]) -> tuple[list[int], list[SampledRow]]:
+    """The last token of each sequence that asks for the next one."""
+    rows, sampled = [], []
+    num_tokens = 0
+    for sequence in sequences:
+        num_tokens += len(sequence.token_ids)
+        if sequence.sampling is not None:
+            rows.append(num_tokens - 1)
+            sampled.append(
+                SampledRow(
+                    request_id=sequence.request_id,
+                    params=sequence.sampling,
+                    position=sequence.start + len(sequence.token_ids),
+                    suppressed_token_ids=sequence.suppressed_token_ids,
+                )
+            )
+    return rows, sampled

@@ -1,0 +1,44 @@
+"""The shape of KV blocks on the wire, and what two workers must agree on before blocks may travel."""
+
+from __future__ import annotations
+
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.errors import FailedPreconditionError
+from pagemesh.v1 import types_pb2
+
+
+def layout_to_proto(layout: BlockLayout) -> types_pb2.KvLayout:
+    """The message for a layout."""
+    return types_pb2.KvLayout(
+        block_size=layout.block_size,
+        layer_count=layout.num_layers,
+        kv_head_count=layout.num_kv_heads,
+        head_dim=layout.head_dim,
+        dtype=layout.dtype,
+    )
+
+
+def describe_layout(layout: types_pb2.KvLayout) -> str:
+    """A layout in words, for messages of errors."""
+    return (
+        f"{layout.block_size} tokens x {layout.layer_count} layers x {layout.kv_head_count} heads "
+        f"x {layout.head_dim} {layout.dtype}"
+    )
+
+
+def require_same_kv(
+    worker: types_pb2.WorkerInfo, model_fingerprint: str, layout: types_pb2.KvLayout
+) -> None:
+    """Raise FailedPreconditionError unless a caller's model and layout are those of this worker."""
+    if model_fingerprint != worker.model_fingerprint:
+        raise FailedPreconditionError(
+            f"model_fingerprint is {model_fingerprint!r}, "
+            f"but {worker.worker_id} serves {worker.model_fingerprint!r}",
+            reason="MODEL_MISMATCH",
+        )
+    if layout != worker.kv_layout:
+        raise FailedPreconditionError(
+            f"kv_layout is {describe_layout(layout)}, "
+            f"but {worker.worker_id} has {describe_layout(worker.kv_layout)}",
+            reason="LAYOUT_MISMATCH",
+        )

@@ -1,0 +1,75 @@
+"""What a worker's cache changed and the kvstore has not been told yet."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pagemesh.engine.interface import StepOutput
+
+
+class CacheChanges(NamedTuple):
+    """Changes to report, in this order."""
+
+    cleared: bool
+    """Whether nothing that was reported before counts any more."""
+    removed: list[bytes]
+    """Blocks that left the cache."""
+    stored: list[bytes]
+    """Blocks that entered it."""
+
+
+class Outbox:
+    """Collects the net changes between two reports; bounded, because a full snapshot replaces them.
+
+    While a snapshot is awaited, at the start and after `discard`, the cache counts as empty: to name
+    too few blocks costs speed, to name blocks that are gone costs a wrong route.
+    """
+
+    def __init__(self, max_changes: int) -> None:
+        self._max_changes = max_changes
+        # Last change of each block: True when it entered the cache, False when it left.
+        self._changes: dict[bytes, bool] = {}
+        self._cleared = True
+        self._awaits_snapshot = True
+
+    @property
+    def awaits_snapshot(self) -> bool:
+        """Whether changes are worthless until a snapshot comes."""
+        return self._awaits_snapshot
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to report."""
+        return not self._changes and not self._cleared
+
+    def discard(self) -> None:
+        """Take back everything that was reported, and wait for a snapshot."""
+        self._changes = {}
+        self._cleared = True
+        self._awaits_snapshot = True
+
+    def add(self, step: StepOutput) -> None:
+        """Take in one step. More than `max_changes` unreported changes are given up for a snapshot."""
+        if step.cache_snapshot is not None:
+            self._changes = dict.fromkeys(step.cache_snapshot, True)
+            self._cleared = True
+            self._awaits_snapshot = False
+            return
+        if self._awaits_snapshot:
+            return
+        # A block can leave and enter again in one step, so removals come first.
+        self._changes.update(dict.fromkeys(step.removed_block_hashes, False))
+        self._changes.update(dict.fromkeys(step.stored_block_hashes, True))
+        if len(self._changes) > self._max_changes:
+            self.discard()
+
+    def take(self) -> CacheChanges:
+        """Everything to report, which counts as reported from now on."""
+        changes = CacheChanges(
+            cleared=self._cleared,
+            removed=[block for block, is_stored in self._changes.items() if not is_stored],
+            stored=[block for block, is_stored in self._changes.items() if is_stored],
+        )
+        self._changes = {}
+        self._cleared = False
+        return changes

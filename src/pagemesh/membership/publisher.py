@@ -1,0 +1,204 @@
+"""The worker's voice: who it is, what its cache holds and how busy it is, told to the kvstore.
+
+Owns the channel to the kvstore and the numbering of events. Never disturbs the engine: while the
+kvstore is away or slow, changes are dropped or merged, and a snapshot makes up for them later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import grpc
+import structlog
+
+from pagemesh.engine.interface import Engine, EngineLoad, StepOutput
+from pagemesh.membership.backoff import Backoff
+from pagemesh.membership.outbox import CacheChanges, Outbox
+from pagemesh.rpc.channels import open_channel
+from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
+
+_log = structlog.get_logger(__name__)
+
+PublishCall = grpc.aio.StreamStreamCall[kvstore_pb2.PublishRequest, kvstore_pb2.PublishResponse]
+
+REGISTER_TIMEOUT = 2.0
+"""Seconds to wait for the kvstore's answer to a registration."""
+
+LOAD_PERIOD = 0.1
+"""Least seconds between two reports of a changed load; an unchanged one is a heartbeat."""
+
+LASTING_CONNECTION = 5.0
+"""A connection that lasted for so many seconds is tried again at once, not after a longer wait."""
+
+CLOSE_TIMEOUT = 1.0
+"""Most seconds that closing waits for the connection to end."""
+
+MAX_BLOCKS_PER_EVENT = 16_384
+"""Hashes in one message: 256 KiB."""
+
+_REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+class Publisher:
+    """Registers one worker incarnation and keeps the kvstore informed until closed.
+
+    All methods belong to one event loop.
+    """
+
+    def __init__(self, kvstore: str, worker: types_pb2.WorkerInfo, engine: Engine) -> None:
+        self._kvstore = kvstore
+        self._worker = worker
+        self._engine = engine
+        # A kvstore that is further behind than this is cheaper to reach with a snapshot.
+        self._outbox = Outbox(max_changes=2 * worker.block_count)
+        self._changed = asyncio.Event()
+        self._sequence = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to register and publish, whether or not the kvstore is there yet; returns at once."""
+        self._task = asyncio.create_task(self._publish_forever(), name="publisher")
+
+    def on_step(self, step: StepOutput) -> None:
+        """Take note of what an engine step changed; never waits."""
+        awaited = self._outbox.awaits_snapshot
+        self._outbox.add(step)
+        if self._outbox.awaits_snapshot and not awaited:
+            _log.warning("kvstore_too_slow", kvstore=self._kvstore)
+            self._engine.publish_snapshot()
+        if not self._outbox.is_empty:
+            self._changed.set()
+
+    async def close(self) -> None:
+        """Leave the mesh: the kvstore drops the worker as soon as the stream ends. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=CLOSE_TIMEOUT)
+            self._task = None
+
+    async def _publish_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        backoff = Backoff()
+        while True:
+            began_at = loop.time()
+            try:
+                # A new channel does not wait for the backoff that an old one has built up.
+                async with open_channel(self._kvstore) as channel:
+                    stub = kvstore_pb2_grpc.KvStoreStub(channel)
+                    heartbeat_interval = await self._register(stub)
+                    await self._publish(stub, heartbeat_interval)
+                _log.info("kvstore_ended_stream", kvstore=self._kvstore)
+            except* grpc.aio.AioRpcError as errors:
+                for error in errors.exceptions:
+                    self._report(error)
+            except* Exception:
+                # Task boundary: whatever went wrong with this connection, the next one starts over.
+                _log.exception("publish_failed", kvstore=self._kvstore)
+            self._outbox.discard()
+            if loop.time() - began_at > LASTING_CONNECTION:
+                backoff.reset()
+            await asyncio.sleep(backoff.next_delay())
+
+    def _report(self, error: BaseException) -> None:
+        """Log why a connection ended; a refusal is loud, because trying again may not help."""
+        assert isinstance(error, grpc.aio.AioRpcError)
+        refused = error.code() in _REFUSALS
+        write = _log.error if refused else _log.info
+        write(
+            "kvstore_refused" if refused else "kvstore_away",
+            kvstore=self._kvstore,
+            code=error.code().name,
+            detail=error.details(),
+        )
+
+    async def _register(self, stub: kvstore_pb2_grpc.KvStoreAsyncStub) -> float:
+        """Announce the worker; gives the seconds between heartbeats that the kvstore expects."""
+        response = await stub.Register(
+            kvstore_pb2.RegisterRequest(worker=self._worker), timeout=REGISTER_TIMEOUT
+        )
+        _log.info("registered", kvstore=self._kvstore, revision=response.revision)
+        return response.heartbeat_interval_ms / 1000
+
+    async def _publish(
+        self, stub: kvstore_pb2_grpc.KvStoreAsyncStub, heartbeat_interval: float
+    ) -> None:
+        """Send everything that happens on one stream, until it ends."""
+        self._outbox.discard()
+        self._engine.publish_snapshot()
+        call = stub.Publish()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                writer = tasks.create_task(self._write(call, heartbeat_interval))
+                async for response in call:
+                    # One that is on its way anyhow answers the wish as well.
+                    if response.resync and not self._outbox.awaits_snapshot:
+                        self._outbox.discard()
+                        self._engine.publish_snapshot()
+                writer.cancel()
+        finally:
+            call.cancel()
+
+    async def _write(self, call: PublishCall, heartbeat_interval: float) -> None:
+        """Send changes as they come and the load at its pace, until the stream has ended."""
+        loop = asyncio.get_running_loop()
+        load_period = min(LOAD_PERIOD, heartbeat_interval / 2)
+        next_load_at = loop.time()
+        reported_load: EngineLoad | None = None
+        reported_at = loop.time()
+        while True:
+            requests = change_requests(self._outbox.take())
+            if loop.time() >= next_load_at:
+                load = self._engine.load()
+                if load != reported_load or loop.time() - reported_at >= heartbeat_interval:
+                    requests.append(kvstore_pb2.PublishRequest(load=_load_message(load)))
+                    reported_load, reported_at = load, loop.time()
+                next_load_at = loop.time() + load_period
+            for request in requests:
+                if call.done():
+                    return
+                await self._send(call, request)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(next_load_at):
+                    await self._changed.wait()
+            self._changed.clear()
+
+    async def _send(self, call: PublishCall, request: kvstore_pb2.PublishRequest) -> None:
+        self._sequence += 1
+        request.worker_id = self._worker.worker_id
+        request.epoch = self._worker.epoch
+        request.sequence = self._sequence
+        await call.write(request)
+
+
+def change_requests(changes: CacheChanges) -> list[kvstore_pb2.PublishRequest]:
+    """Changes as events without number and sender.
+
+    Removals come before additions, so that the kvstore never counts more blocks than there are.
+    """
+    requests = []
+    if changes.cleared:
+        requests.append(kvstore_pb2.PublishRequest(cleared=kvstore_pb2.BlocksCleared()))
+    for packed in _packed(changes.removed):
+        removed = kvstore_pb2.BlocksRemoved(block_hashes=packed)
+        requests.append(kvstore_pb2.PublishRequest(removed=removed))
+    for packed in _packed(changes.stored):
+        stored = kvstore_pb2.BlocksStored(block_hashes=packed)
+        requests.append(kvstore_pb2.PublishRequest(stored=stored))
+    return requests
+
+
+def _packed(block_hashes: Sequence[bytes]) -> Iterator[bytes]:
+    """The hashes joined into pieces that fit into one event each."""
+    for start in range(0, len(block_hashes), MAX_BLOCKS_PER_EVENT):
+        yield b"".join(block_hashes[start : start + MAX_BLOCKS_PER_EVENT])
+
+
+def _load_message(load: EngineLoad) -> types_pb2.WorkerLoad:
+    return types_pb2.WorkerLoad(
+        running_request_count=load.num_running,
+        waiting_request_count=load.num_waiting,
+        free_block_count=load.num_free_blocks,
+        pending_prefill_token_count=load.num_pending_prefill_tokens,
+    )

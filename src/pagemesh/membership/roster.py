@@ -1,0 +1,127 @@
+"""The workers that a router knows: the state behind `Directory`, without its connection."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from pagemesh.v1 import types_pb2
+
+_log = structlog.get_logger(__name__)
+
+
+class MemberChange(enum.Enum):
+    """What happened to a worker."""
+
+    JOINED = "joined"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """One worker at one moment. The messages in it are shared and must not be changed."""
+
+    info: types_pb2.WorkerInfo
+    """The incarnation, as it registered."""
+
+    load: types_pb2.WorkerLoad
+    """Its last reported load; all zero before the first report."""
+
+    live: bool
+    """Whether the kvstore confirms it at present; False while it is only remembered."""
+
+    @property
+    def worker_id(self) -> str:
+        """Stable name, unique in the mesh."""
+        return self.info.worker_id
+
+    @property
+    def role(self) -> types_pb2.WorkerRole.ValueType:
+        """What the worker serves."""
+        return self.info.role
+
+    @property
+    def address(self) -> str:
+        """host:port of its gRPC server."""
+        return self.info.address
+
+
+MemberListener = Callable[[MemberChange, WorkerState], None]
+
+
+class Roster:
+    """Known workers by id; confirmed by the kvstore, or remembered from before it went away.
+
+    Not thread-safe: belongs to one event loop. Listeners are called at once, on that loop; a
+    replaced incarnation is reported as LEFT and then JOINED.
+    """
+
+    def __init__(self) -> None:
+        self._workers: dict[str, WorkerState] = {}
+        self._listeners: list[MemberListener] = []
+
+    def workers(self) -> list[WorkerState]:
+        """All known workers, in order of joining."""
+        return list(self._workers.values())
+
+    def subscribe(self, listener: MemberListener) -> None:
+        """Have `listener` called for every worker that is known now (JOINED) and every later change."""
+        self._listeners.append(listener)
+        for worker in self.workers():
+            self._call(listener, MemberChange.JOINED, worker)
+
+    def join(self, info: types_pb2.WorkerInfo) -> None:
+        """The kvstore named a member: new, a newer incarnation, or one that was already known."""
+        known = self._workers.get(info.worker_id)
+        if known is not None and known.info == info:
+            self._workers[info.worker_id] = replace(known, live=True)
+            return
+        self.leave(info.worker_id)
+        worker = WorkerState(info, types_pb2.WorkerLoad(), live=True)
+        self._workers[info.worker_id] = worker
+        self._notify(MemberChange.JOINED, worker)
+
+    def leave(self, worker_id: str) -> None:
+        """A worker is no longer a member; unknown ones are ignored."""
+        worker = self._workers.pop(worker_id, None)
+        if worker is not None:
+            self._notify(MemberChange.LEFT, worker)
+
+    def report_load(self, worker_id: str, load: types_pb2.WorkerLoad) -> None:
+        """A worker reported its load; unknown ones are ignored."""
+        worker = self._workers.get(worker_id)
+        if worker is not None:
+            self._workers[worker_id] = replace(worker, load=load)
+
+    def doubt_all(self) -> None:
+        """Nothing is confirmed any more: the kvstore is away, or starts over."""
+        self._set_all_live(False)
+
+    def confirm_all(self) -> None:
+        """What is known is what the kvstore knows."""
+        self._set_all_live(True)
+
+    def forget_doubtful(self) -> None:
+        """Drop every worker that was not confirmed since `doubt_all`."""
+        for worker in self.workers():
+            if not worker.live:
+                _log.info("worker_not_seen_again", worker_id=worker.worker_id)
+                self.leave(worker.worker_id)
+
+    def _set_all_live(self, live: bool) -> None:
+        for worker_id, worker in self._workers.items():
+            self._workers[worker_id] = replace(worker, live=live)
+
+    def _notify(self, change: MemberChange, worker: WorkerState) -> None:
+        for listener in self._listeners:
+            self._call(listener, change, worker)
+
+    def _call(self, listener: MemberListener, change: MemberChange, worker: WorkerState) -> None:
+        try:
+            listener(change, worker)
+        except Exception:
+            # Foreign code: one listener's bug must not stop the others, nor the watch.
+            _log.exception("listener_failed", change=change.value, worker_id=worker.worker_id)

@@ -1,0 +1,85 @@
+"""Reading a model folder's JSON files; whatever is wrong becomes a ConfigError naming file, key and value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pagemesh.errors import ConfigError
+
+
+class ConfigJson:
+    """One JSON object of a file, read key by key with the type that the reader needs."""
+
+    def __init__(self, values: dict[str, Any], where: str) -> None:
+        self._values = values
+        self.where = where
+        """File, and key of the object inside it, for messages."""
+
+    @classmethod
+    def read(cls, path: Path) -> ConfigJson:
+        """Parse a file that must hold one JSON object."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise ConfigError(f"{path} is not valid JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path} holds {type(values).__name__}, but must hold a JSON object")
+        return cls(values, str(path))
+
+    def get(self, key: str) -> Any:
+        """The raw value; None when absent or null."""
+        return self._values.get(key)
+
+    def child(self, key: str) -> ConfigJson | None:
+        """The object under a key; None when absent or null."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.bad(key, "a JSON object")
+        return ConfigJson(value, f"{self.where}: {key}")
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A positive integer; without a default the key must be there."""
+        value = self._value_or(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.bad(key, "a positive integer")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number; without a default the key must be there."""
+        value = self._value_or(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise self.bad(key, "a positive number")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self._value_or(key, default)
+        if not isinstance(value, bool):
+            raise self.bad(key, "true or false")
+        return value
+
+    def require(self, key: str, supported: Iterable[object]) -> None:
+        """Refuse a model whose setting, when it is there at all, is not among the supported ones."""
+        value = self.get(key)
+        if value is not None and value not in supported:
+            wanted = " or ".join(json.dumps(item) for item in supported)
+            raise self.bad(key, f"{wanted}: nothing else is supported")
+
+    def bad(self, key: str, expected: str) -> ConfigError:
+        """The error for a value that cannot be used."""
+        return ConfigError(f"{self.where} has {key} = {self.get(key)!r}, but it must be {expected}")
+
+    def _value_or(self, key: str, default: Any) -> Any:
+        value = self.get(key)
+        if value is not None:
+            return value
+        if default is None:
+            raise ConfigError(f"{self.where} lacks the key {key!r}")
+        return default

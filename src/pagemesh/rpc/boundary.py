@@ -1,0 +1,144 @@
+"""The boundary between gRPC and the servicers of a process, as one interceptor around every RPC.
+
+It refuses calls while the process does not serve, maps exceptions to rich statuses (unknown ones are
+logged with their traceback and reach the caller as a bare INTERNAL), and binds the request id of the
+incoming metadata to the logs.
+
+A servicer's response stream is closed here the moment its RPC ends. grpc itself leaves that to the
+garbage collector, so that the `finally` of a cancelled stream would run at some later time; here the
+`finally` of an async generator is a place where leases can be given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Final, cast
+
+import grpc
+import structlog
+
+from pagemesh.errors import PagemeshError
+from pagemesh.rpc.status import abort, as_pagemesh_error
+from pagemesh.telemetry.logs import bind_request_id
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+# The boundary stands around RPCs of every type, so it knows none of their messages.
+_Behavior = Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Any]
+
+REQUEST_ID_KEY: Final = "x-request-id"
+"""Metadata key of the client's request id."""
+
+_ALWAYS_SERVED: Final = ("/grpc.health.", "/grpc.reflection.")
+
+_HANDLER_FACTORIES: Final[
+    dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]]
+] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+"""By whether requests and responses are streams."""
+
+
+class RpcBoundary(grpc.aio.ServerInterceptor):
+    """Stands around every RPC of a server; `refusal` says why calls are refused now, None if not."""
+
+    def __init__(self, refusal: Callable[[], PagemeshError | None]) -> None:
+        self._refusal = refusal
+        self._calls: set[asyncio.Task[Any]] = set()
+
+    async def wait_until_idle(self, seconds: float) -> None:
+        """Wait, but not longer than this, until the servicers' code of ended calls gave everything back."""
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=seconds)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The handler of one call, guarded; None, as grpc has it, for an unknown method."""
+        method = handler_call_details.method
+        if method.startswith(_ALWAYS_SERVED):
+            return await continuation(handler_call_details)
+        refusal = self._refusal()
+        if refusal is not None:
+            return _refuse(refusal)
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        metadata = dict(handler_call_details.invocation_metadata or ())
+        return self._guard(handler, method, str(metadata.get(REQUEST_ID_KEY, "")))
+
+    def _guard(
+        self, handler: grpc.RpcMethodHandler[Any, Any], method: str, request_id: str
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        # Exactly one is set. grpc declares them for its threaded servers only, hence the cast.
+        behavior = cast(
+            _Behavior,
+            handler.unary_unary
+            or handler.unary_stream
+            or handler.stream_unary
+            or handler.stream_stream,
+        )
+
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            self._note_call()
+            if request_id:
+                bind_request_id(request_id)
+            try:
+                return await _run(behavior, request, context)
+            except grpc.aio.BaseError:  # an abort of the servicer, or the peer is gone
+                raise
+            except Exception as error:
+                mapped = as_pagemesh_error(error)
+                _log_failure(method, mapped, error)
+                await abort(context, mapped)
+
+        factory = _HANDLER_FACTORIES[handler.request_streaming, handler.response_streaming]
+        return factory(call, handler.request_deserializer, handler.response_serializer)
+
+    def _note_call(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "grpc runs each call in a task of its own"
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+
+def _refuse(error: PagemeshError) -> grpc.RpcMethodHandler[Any, Any]:
+    async def refuse(request: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await abort(context, error)
+
+    # Both sides as streams: such a handler answers without waiting for a request message first.
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+async def _run(
+    behavior: _Behavior, request: Any, context: grpc.aio.ServicerContext[Any, Any]
+) -> Any:
+    if not inspect.isasyncgenfunction(behavior):
+        return await behavior(request, context)
+    async with aclosing(behavior(request, context)) as responses:
+        async for response in responses:
+            await context.write(response)
+    return None
+
+
+def _log_failure(method: str, mapped: PagemeshError, cause: Exception) -> None:
+    if isinstance(cause, (PagemeshError, grpc.RpcError, TimeoutError)):
+        log.info(
+            "rpc refused",
+            method=method,
+            code=mapped.grpc_code,
+            reason=mapped.reason,
+            error=mapped.message,
+        )
+    else:
+        log.error("rpc failed", method=method, exc_info=cause)

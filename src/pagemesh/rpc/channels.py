@@ -1,0 +1,61 @@
+"""Channels to other processes of the mesh, all with the same options.
+
+Timeouts and retries are those of `protos/pagemesh/v1/service_config.json`. Its copy beside the stubs
+is made together with them, so that an installed package has it, and a test compares the two.
+
+No timeout in it may be shorter than a few seconds: gRPC counts them from a cycle clock that can be two
+seconds off, and calls with 1 s ended with DEADLINE_EXCEEDED at once. Callers set shorter ones.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Final
+
+import grpc
+
+MAX_MESSAGE_BYTES: Final = 40 * 1024 * 1024
+"""KV travels in messages of about 1 MiB; a prompt of a million tokens has about 4 MiB."""
+
+KEEPALIVE_TIME_MS: Final = 2_000
+KEEPALIVE_TIMEOUT_MS: Final = 2_000
+"""A peer that froze without closing its socket is noticed after at most time plus timeout."""
+
+SHARED_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+"""Options of channels and servers alike: both ends want to know that the other one is alive."""
+
+_CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    *SHARED_OPTIONS,
+    # A worker that was restarted at its old address is tried again soon, not after minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # One connection for each channel: bulk KV must not sit in front of a session's tokens.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Processes of a mesh reach each other directly, whatever proxy the environment names.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+@cache
+def service_config() -> str:
+    """The service config as JSON text."""
+    return resources.files("pagemesh.v1").joinpath("service_config.json").read_text("utf-8")
+
+
+def channel_options() -> list[tuple[str, int | str]]:
+    """What every channel of the mesh is opened with, blocking ones too."""
+    return [*_CHANNEL_OPTIONS, ("grpc.service_config", service_config())]
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel to host:port; connects on first use. Whoever opens it closes it."""
+    return grpc.aio.insecure_channel(address, options=channel_options())

@@ -1,0 +1,61 @@
+"""Which requests can run at all. Refusals name the field, its value and the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagemesh.engine.interface import EngineInfo, EngineRequest
+from pagemesh.errors import ContextLengthError, InvalidRequestError
+
+
+def max_total_tokens(spec: EngineRequest, max_model_len: int) -> int:
+    """Prompt plus output at which the request ends, stop tokens aside; an export makes one token."""
+    if spec.hold_blocks:
+        num_new_tokens = len(spec.resume_token_ids) + 1
+    else:
+        num_new_tokens = spec.sampling.max_tokens
+    return min(len(spec.prompt_token_ids) + num_new_tokens, max_model_len)
+
+
+def check_request(spec: EngineRequest, info: EngineInfo, vocab_size: int) -> None:
+    """Raise InvalidRequestError when the request can never run on this engine."""
+    if not spec.prompt_token_ids:
+        raise InvalidRequestError("prompt_token_ids is empty", param="prompt_token_ids")
+    if spec.sampling.max_tokens < 1:
+        raise InvalidRequestError(
+            f"max_tokens is {spec.sampling.max_tokens}, but must be positive", param="max_tokens"
+        )
+    if spec.hold_blocks and spec.await_kv:
+        raise InvalidRequestError("a request cannot export and import KV at once")
+    _check_ids("prompt_token_ids", spec.prompt_token_ids, vocab_size)
+    _check_ids("resume_token_ids", spec.resume_token_ids, vocab_size)
+    _check_ids("stop_token_ids", spec.sampling.stop_token_ids, vocab_size)
+    _check_length(spec, info)
+
+
+def _check_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequestError(
+                f"{field} contains {token_id}, but the model's vocabulary has {vocab_size} tokens",
+                param=field,
+            )
+
+
+def _check_length(spec: EngineRequest, info: EngineInfo) -> None:
+    num_prompt_tokens = len(spec.prompt_token_ids)
+    if num_prompt_tokens >= info.max_model_len:
+        raise ContextLengthError(
+            f"the prompt has {num_prompt_tokens} tokens, but prompt and output together can have"
+            f" only {info.max_model_len}",
+            param="prompt_token_ids",
+        )
+    # Alone in the pool, the request must reach its end; the KV of its last token is never needed.
+    num_tokens = max_total_tokens(spec, info.max_model_len) - 1
+    capacity = info.num_blocks * info.layout.block_size
+    if num_tokens > capacity:
+        raise ContextLengthError(
+            f"the request needs KV for {num_tokens} tokens, but the worker's cache holds only"
+            f" {capacity}",
+            param="max_tokens",
+        )

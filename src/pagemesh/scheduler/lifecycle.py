@@ -1,0 +1,176 @@
+"""How requests begin and end, and who keeps their blocks: everything that is asked for from outside.
+
+A request that is over gives its blocks back, unless somebody outside still reads or writes them: then
+the end of that lease does. Each submitted request gets exactly one output with a finish reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from pagemesh.cache.block_pool import BlockPool
+from pagemesh.engine.interface import EngineInfo, EngineRequest, FinishReason
+from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError
+from pagemesh.scheduler.admission import check_request, max_total_tokens
+from pagemesh.scheduler.block_tables import BlockTables
+from pagemesh.scheduler.outbox import Outbox
+from pagemesh.scheduler.request import Request, RequestState
+from pagemesh.scheduler.request_queue import RequestQueue
+from pagemesh.scheduler.stop import StopRules
+
+
+class Lifecycle:
+    """All requests and pins that the engine knows.
+
+    `waiting` and `seated` hold the live requests; a seat is a place in the batch, which RUNNING and
+    WAITING_KV requests have. The scheduler moves requests between the two.
+    """
+
+    def __init__(
+        self,
+        info: EngineInfo,
+        vocab_size: int,
+        pool: BlockPool,
+        tables: BlockTables,
+        stop_rules: StopRules,
+        outbox: Outbox,
+    ) -> None:
+        self.waiting = RequestQueue()
+        self.seated = RequestQueue()
+        self._info = info
+        self._vocab_size = vocab_size
+        self._pool = pool
+        self._tables = tables
+        self._stop_rules = stop_rules
+        self._outbox = outbox
+        self._requests: dict[str, Request] = {}
+        self._pins: dict[str, list[int]] = {}
+        self._arrivals = count()
+
+    def __getitem__(self, request_id: str) -> Request:
+        return self._requests[request_id]
+
+    def submit(self, spec: EngineRequest) -> None:
+        """Take a request in; one that can never run is answered with an ERROR output."""
+        try:
+            self._check_new(spec.request_id)
+            check_request(spec, self._info, self._vocab_size)
+        except PagemeshError as error:
+            self._outbox.add_refusal(spec.request_id, error)
+            return
+        request = Request(
+            spec,
+            arrival=next(self._arrivals),
+            token_ids=[*spec.prompt_token_ids, *spec.resume_token_ids],
+            max_total_tokens=max_total_tokens(spec, self._info.max_model_len),
+            leased=spec.hold_blocks,
+            awaits_kv=spec.await_kv,
+        )
+        self._requests[request.request_id] = request
+        self.waiting.add(request)
+        reason = self._stop_rules.reason(request)
+        if reason is not None:
+            self.finish(request, reason)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request with CANCELLED, unless it is over or unknown; leased blocks stay."""
+        request = self._requests.get(request_id)
+        if request is not None and request.state is not RequestState.FINISHED:
+            self.finish(request, FinishReason.CANCELLED)
+
+    def pin(self, pin_id: str, block_hashes: Sequence[bytes]) -> tuple[int, ...]:
+        """Hold the longest cached run of the named blocks until `release(pin_id)`."""
+        self._check_new(pin_id)
+        block_ids = self._pool.longest_cached_prefix(block_hashes)
+        self._pool.acquire(block_ids)
+        self._pins[pin_id] = block_ids
+        return tuple(block_ids)
+
+    def release(self, request_id: str) -> None:
+        """End a pin, or an export and its lease; other ids are ignored."""
+        if request_id in self._pins:
+            self._pool.free(self._pins.pop(request_id))
+            return
+        request = self._requests.get(request_id)
+        if request is not None and request.spec.hold_blocks:
+            self.cancel(request_id)
+            self._end_lease(request)
+
+    def first_token(self, request_id: str, token_id: int) -> None:
+        """Report an import's first token, unless the request is over or has generated tokens."""
+        request = self._requests.get(request_id)
+        if request is None or request.state is not RequestState.WAITING_KV:
+            return
+        if request.num_generated_tokens > 0:
+            return
+        if not 0 <= token_id < self._vocab_size:
+            message = f"first token {token_id} is outside the vocabulary of {self._vocab_size}"
+            self.finish(request, FinishReason.ERROR, InternalError(message))
+            return
+        self.append_token(request, token_id)
+
+    def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
+        """End an import's lease; KV of the prompt's first `num_valid_tokens` is in the blocks.
+
+        The rest is computed here like any other missing KV, and so is the last known token's: the
+        next one is sampled from it.
+        """
+        request = self._requests.get(request_id)
+        if request is None or not (request.awaits_kv and request.leased):
+            return
+        request.awaits_kv = False
+        num_held_tokens = request.num_computed_tokens
+        if num_held_tokens <= num_valid_tokens <= request.num_prompt_tokens:
+            request.num_received_tokens = num_valid_tokens - num_held_tokens
+            self._tables.mark_computed(request, min(num_valid_tokens, request.num_tokens - 1))
+        elif request.state is RequestState.WAITING_KV:
+            message = (
+                f"import ended with {num_valid_tokens} valid tokens, but {num_held_tokens} were held"
+                f" and the prompt has {request.num_prompt_tokens}"
+            )
+            self.finish(request, FinishReason.ERROR, InternalError(message))
+        if request.state is RequestState.WAITING_KV:
+            request.state = RequestState.RUNNING
+        self._end_lease(request)
+
+    def append_token(self, request: Request, token_id: int) -> None:
+        """Add and report the next token; ends the request when a stop rule says so."""
+        request.token_ids.append(token_id)
+        self._outbox.add_output(request, (token_id,))
+        reason = self._stop_rules.reason(request)
+        if reason is not None:
+            self.finish(request, reason)
+
+    def finish(
+        self, request: Request, reason: FinishReason, error: PagemeshError | None = None
+    ) -> None:
+        """End a live request: report it, give up its seat, and its blocks unless they are leased."""
+        queue = self.waiting if request.state is RequestState.WAITING else self.seated
+        queue.remove(request)
+        request.state = RequestState.FINISHED
+        self._outbox.add_output(request, reason=reason, error=error)
+        self._forget_if_over(request)
+
+    def finish_all(self, reason: FinishReason, error: PagemeshError | None = None) -> None:
+        """End every live request; leases stay with whoever has them."""
+        for request in (*self.waiting, *self.seated):
+            self.finish(request, reason, error)
+
+    def check_integrity(self) -> None:
+        """Assert that the pool's blocks are held by known requests and pins alone."""
+        tables = [request.block_ids for request in self._requests.values()]
+        self._pool.check_integrity([*tables, *self._pins.values()])
+
+    def _check_new(self, request_id: str) -> None:
+        if request_id in self._requests or request_id in self._pins:
+            raise InvalidRequestError(f"request_id {request_id!r} is in use", param="request_id")
+
+    def _end_lease(self, request: Request) -> None:
+        request.leased = False
+        self._forget_if_over(request)
+
+    def _forget_if_over(self, request: Request) -> None:
+        if request.state is RequestState.FINISHED and not request.leased:
+            self._tables.free(request)
+            del self._requests[request.request_id]

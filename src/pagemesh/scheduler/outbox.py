@@ -1,0 +1,98 @@
+"""Collects what becomes known between two deliveries to the engine's listener."""
+
+from __future__ import annotations
+
+from pagemesh.cache.block_pool import BlockPool
+from pagemesh.engine.interface import (
+    EngineLoad,
+    FinishReason,
+    KvGrant,
+    KvProgress,
+    RequestOutput,
+    StepOutput,
+)
+from pagemesh.errors import PagemeshError
+from pagemesh.scheduler.block_tables import BlockTables
+from pagemesh.scheduler.request import Request
+
+
+class Outbox:
+    """The next StepOutput in the making: at most one output per request."""
+
+    def __init__(self, pool: BlockPool, tables: BlockTables) -> None:
+        self._pool = pool
+        self._tables = tables
+        self._outputs: dict[str, RequestOutput] = {}
+        self._progress: list[KvProgress] = []
+        self._grants: list[KvGrant] = []
+        self._wants_snapshot = False
+        self._delivered_load: EngineLoad | None = None
+
+    def add_output(
+        self,
+        request: Request,
+        token_ids: tuple[int, ...] = (),
+        reason: FinishReason | None = None,
+        error: PagemeshError | None = None,
+    ) -> None:
+        """New tokens of a request, or its end, or both."""
+        known = self._outputs.get(request.request_id)
+        self._outputs[request.request_id] = RequestOutput(
+            request.request_id,
+            (*known.token_ids, *token_ids) if known else token_ids,
+            reason,
+            error,
+            num_cached_tokens=request.num_cached_tokens or 0,
+            num_received_tokens=request.num_received_tokens,
+        )
+
+    def add_refusal(self, request_id: str, error: PagemeshError) -> None:
+        """A request that is not taken."""
+        self._outputs[request_id] = RequestOutput(
+            request_id, finish_reason=FinishReason.ERROR, error=error
+        )
+
+    def add_progress(self, request: Request) -> None:
+        """An export's blocks can be read as far as they are computed."""
+        block_ids, block_hashes = self._tables.prompt_blocks(request)
+        num_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
+        self._progress.append(KvProgress(request.request_id, num_tokens, block_ids, block_hashes))
+
+    def add_grant(self, request: Request) -> None:
+        """An import's blocks can be written behind the held ones."""
+        block_ids, block_hashes = self._tables.prompt_blocks(request)
+        num_held_tokens = request.num_computed_tokens
+        self._grants.append(KvGrant(request.request_id, num_held_tokens, block_ids, block_hashes))
+
+    def want_snapshot(self) -> None:
+        """Have the next StepOutput name all cached blocks."""
+        self._wants_snapshot = True
+
+    def take(self, load: EngineLoad) -> StepOutput | None:
+        """Everything since the last call, or None when there is nothing."""
+        events = self._pool.drain_events()
+        # The end of an export or pin frees blocks and says nothing else; at rest no later step tells.
+        load_news = load.num_running == 0 and self._delivered_load not in (None, load)
+        news = (
+            self._outputs,
+            self._progress,
+            self._grants,
+            *events,
+            self._wants_snapshot,
+            load_news,
+        )
+        if not any(news):
+            return None
+        output = StepOutput(
+            outputs=tuple(self._outputs.values()),
+            progress=tuple(self._progress),
+            grants=tuple(self._grants),
+            stored_block_hashes=events.stored,
+            removed_block_hashes=events.removed,
+            cache_snapshot=self._pool.cached_hashes() if self._wants_snapshot else None,
+            load=load,
+        )
+        self._outputs, self._progress, self._grants = {}, [], []
+        self._wants_snapshot = False
+        self._delivered_load = load
+        return output

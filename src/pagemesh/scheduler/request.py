@@ -1,0 +1,105 @@
+"""The state of one request inside the engine. Plain data; who changes it is written at the fields."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from pagemesh.engine.interface import EngineRequest
+
+
+class RequestState(enum.Enum):
+    """Where a request is in its life."""
+
+    WAITING = "waiting"
+    """For blocks and a place in the batch; holds neither."""
+
+    WAITING_KV = "waiting_kv"
+    """Import: has blocks and a place, and waits for the importer to fill the blocks."""
+
+    RUNNING = "running"
+    """Has blocks and a place; every step may compute some of its tokens."""
+
+    FINISHED = "finished"
+    """Its last output is out; only a lease keeps its blocks."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request from submission until its last block is free.
+
+    Prefill, decode, resumption, recompute after preemption and import are one thing: compute the
+    tokens [num_computed_tokens, len(token_ids)) and sample the next one when the end is reached.
+    """
+
+    spec: EngineRequest
+
+    arrival: int
+    """Number of the request in order of submission."""
+
+    token_ids: list[int]
+    """Prompt, resumed and generated tokens."""
+
+    max_total_tokens: int
+    """The request ends when it has this many tokens."""
+
+    leased: bool
+    """Whether somebody outside reads (export) or writes (import) the blocks; they stay until that ends."""
+
+    awaits_kv: bool
+    """Import whose KV may still come from outside."""
+
+    state: RequestState = RequestState.WAITING
+
+    num_computed_tokens: int = 0
+    """Leading tokens whose KV is in the blocks; grows by `BlockTables`, like the fields below."""
+
+    block_ids: list[int] = field(default_factory=list)
+    """The block table: block i holds the KV of tokens [i * block_size, (i + 1) * block_size)."""
+
+    block_hashes: list[bytes] = field(default_factory=list)
+    """Names of the full blocks of the known tokens."""
+
+    num_stored_blocks: int = 0
+    """Leading blocks that were offered to the prefix cache."""
+
+    num_cached_tokens: int | None = None
+    """Prefix tokens found in the prefix cache when blocks were reserved for the first time."""
+
+    num_received_tokens: int = 0
+    """Prompt tokens whose KV came from the importer; while it is at work, those expected from it."""
+
+    @property
+    def request_id(self) -> str:
+        """The submitter's name for it."""
+        return self.spec.request_id
+
+    @property
+    def precedence(self) -> tuple[int, int]:
+        """Smaller runs first; no two requests have the same."""
+        return (self.spec.priority, self.arrival)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.spec.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """All known tokens."""
+        return len(self.token_ids)
+
+    @property
+    def num_generated_tokens(self) -> int:
+        """Tokens behind the prompt, those generated elsewhere included."""
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Known tokens whose KV is missing; at least 1 until the request ends."""
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only the last known token is left to compute."""
+        return self.num_uncomputed_tokens == 1

@@ -1,0 +1,171 @@
+"""The loop's decisions: what a step computes, and what its result means.
+
+One token budget per step is filled with decodes first, then with chunks of prompts, both in order of
+precedence (priority, then arrival). Nothing here knows prefill from decode, resumption or import: a
+step computes some of a request's missing KV, and samples when it reaches the last known token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import merge
+
+from pagemesh.cache.block_pool import BlockPool
+from pagemesh.config import SchedulerConfig
+from pagemesh.engine.interface import EngineInfo, EngineLoad, FinishReason, StepOutput
+from pagemesh.errors import PagemeshError
+from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.block_tables import BlockTables
+from pagemesh.scheduler.lifecycle import Lifecycle
+from pagemesh.scheduler.outbox import Outbox
+from pagemesh.scheduler.request import Request, RequestState
+from pagemesh.scheduler.request_queue import by_precedence
+from pagemesh.scheduler.step_plan import StepPlan
+from pagemesh.scheduler.stop import StopRules
+
+
+class Scheduler:
+    """Owns the requests, their blocks and the order in which they are computed; one thread's.
+
+    Each step is `schedule`, then `update` with what was sampled or `fail`. Whatever is asked from
+    outside goes to `requests`, between two steps.
+    """
+
+    def __init__(
+        self,
+        info: EngineInfo,
+        config: SchedulerConfig,
+        *,
+        vocab_size: int,
+        eos_token_ids: Sequence[int] = (),
+        enable_prefix_caching: bool = True,
+    ) -> None:
+        self._config = config
+        self._pool = BlockPool(info.num_blocks, enable_prefix_caching)
+        self._tables = BlockTables(self._pool, info)
+        self._stop_rules = StopRules(eos_token_ids)
+        self._outbox = Outbox(self._pool, self._tables)
+        self.requests = Lifecycle(
+            info, vocab_size, self._pool, self._tables, self._stop_rules, self._outbox
+        )
+
+    def schedule(self) -> Batch:
+        """Choose what to compute now; empty when nothing can be until something is asked.
+
+        The batch's sequences share their block tables with the scheduler: use it before `update`.
+        """
+        plan = StepPlan(self._config.max_num_batched_tokens, self._stop_rules)
+        self._plan_decodes(plan)
+        self._plan_prefills(plan)
+        return Batch(tuple(plan.sequences))
+
+    def update(self, batch: Batch, sampled: Sequence[int]) -> None:
+        """The batch was computed; `sampled` has one token for each sequence with `sampling`."""
+        next_tokens = iter(sampled)
+        for sequence in batch.sequences:
+            request = self.requests[sequence.request_id]
+            self._tables.mark_computed(request, sequence.start + len(sequence.token_ids))
+            if request.spec.hold_blocks:
+                self._outbox.add_progress(request)
+            if sequence.sampling is not None:
+                self.requests.append_token(request, next(next_tokens))
+
+    def fail(self, batch: Batch, error: PagemeshError) -> None:
+        """The batch could not be computed: its requests end with the error."""
+        for sequence in batch.sequences:
+            request = self.requests[sequence.request_id]
+            self.requests.finish(request, FinishReason.ERROR, error)
+
+    def load(self) -> EngineLoad:
+        """The present load."""
+        running = [r for r in self.requests.seated if r.state is RequestState.RUNNING]
+        prefilling = [r for r in running if not r.is_decoding]
+        to_prefill = [r for r in self.requests.waiting if not r.awaits_kv]
+        return EngineLoad(
+            num_running=len(running),
+            num_waiting=len(self.requests.waiting) + len(self.requests.seated) - len(running),
+            num_free_blocks=self._pool.num_free_blocks,
+            num_pending_prefill_tokens=sum(
+                r.num_uncomputed_tokens for r in (*prefilling, *to_prefill)
+            ),
+        )
+
+    def want_snapshot(self) -> None:
+        """Have the next output name all cached blocks."""
+        self._outbox.want_snapshot()
+
+    def take_output(self, load: EngineLoad) -> StepOutput | None:
+        """Everything that became known since the last call, or None."""
+        return self._outbox.take(load)
+
+    def _plan_decodes(self, plan: StepPlan) -> None:
+        for request in self.requests.seated:
+            if plan.is_full:
+                return
+            # Asked anew for each: making room for one may have preempted another.
+            is_decode = request.state is RequestState.RUNNING and request.is_decoding
+            if is_decode and self._make_room(request):
+                plan.add(request)
+
+    def _plan_prefills(self, plan: StepPlan) -> None:
+        prefilling = [
+            request
+            for request in self.requests.seated
+            if request.state is RequestState.RUNNING and not request.is_decoding
+        ]
+        admitting = True
+        for request in merge(prefilling, self.requests.waiting, key=by_precedence):
+            if request.state is RequestState.WAITING:
+                # Nobody overtakes: a request that needs many blocks would wait for ever.
+                admitting = admitting and self._admit(request, plan)
+            if request.state is RequestState.RUNNING and not plan.is_full:
+                plan.add(request)
+
+    def _admit(self, request: Request, plan: StepPlan) -> bool:
+        """Give a waiting request blocks and a seat, if there are any and it could use them now.
+
+        Late is good for a prefill: requests before it may still fill the prefix cache. An import needs
+        no budget, and the sooner it begins the better.
+        """
+        if plan.is_full and not request.awaits_kv:
+            return False
+        if len(self.requests.seated) >= self._config.max_num_seqs:
+            return False
+        if not self._tables.reserve(request):
+            return False
+        self.requests.waiting.remove(request)
+        self.requests.seated.add(request)
+        if request.awaits_kv:
+            request.state = RequestState.WAITING_KV
+            request.leased = True
+            request.num_received_tokens = request.num_prompt_tokens - request.num_computed_tokens
+            self._outbox.add_grant(request)
+        else:
+            request.state = RequestState.RUNNING
+        if request.spec.hold_blocks and request.num_computed_tokens > 0:
+            self._outbox.add_progress(request)
+        return True
+
+    def _make_room(self, request: Request) -> bool:
+        """Get the decoding request a block for its last token, if need be from those behind it."""
+        while not self._tables.grow(request):
+            victim = self._last_preemptible()
+            self._preempt(victim)
+            if victim is request:
+                return False
+        return True
+
+    def _last_preemptible(self) -> Request:
+        # There always is one, the request that wants to grow. Leased blocks are used from outside.
+        return next(
+            request
+            for request in reversed(self.requests.seated)
+            if request.state is RequestState.RUNNING and not request.leased
+        )
+
+    def _preempt(self, request: Request) -> None:
+        """Take blocks and seat away; everything is computed again later, with the same result."""
+        self._tables.free(request)
+        request.state = RequestState.WAITING
+        self.requests.seated.remove(request)
+        self.requests.waiting.add(request)

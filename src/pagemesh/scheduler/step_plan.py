@@ -1,0 +1,38 @@
+"""A step in the making: a token budget and what was put into it."""
+
+from __future__ import annotations
+
+from pagemesh.scheduler.batch import ScheduledSequence
+from pagemesh.scheduler.request import Request
+from pagemesh.scheduler.stop import StopRules
+
+
+class StepPlan:
+    """Sequences of the next batch, and the tokens that still fit in."""
+
+    def __init__(self, num_tokens: int, stop_rules: StopRules) -> None:
+        self.sequences: list[ScheduledSequence] = []
+        self._num_tokens_left = num_tokens
+        self._stop_rules = stop_rules
+
+    @property
+    def is_full(self) -> bool:
+        """Whether not one more token fits in."""
+        return self._num_tokens_left == 0
+
+    def add(self, request: Request) -> None:
+        """Compute as many of the request's missing tokens as fit in; its blocks must cover them."""
+        start = request.num_computed_tokens
+        end = min(request.num_tokens, start + self._num_tokens_left)
+        is_last_chunk = end == request.num_tokens
+        self.sequences.append(
+            ScheduledSequence(
+                request_id=request.request_id,
+                token_ids=request.token_ids[start:end],
+                start=start,
+                block_ids=request.block_ids,
+                sampling=request.spec.sampling if is_last_chunk else None,
+                suppressed_token_ids=self._stop_rules.suppressed(request) if is_last_chunk else (),
+            )
+        )
+        self._num_tokens_left -= end - start

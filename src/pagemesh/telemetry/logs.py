@@ -1,0 +1,61 @@
+"""Structured logs on stderr: one JSON object per line, or lines for people.
+
+Everything goes through the standard library's logging, so that libraries are formatted likewise and a
+stderr that nobody reads any more cannot raise into the code that logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+from pagemesh.config import ServerConfig
+
+
+def configure_logging(config: ServerConfig, service: str) -> None:
+    """Set up logging of this process; every line carries the service's name."""
+
+    def add_service(
+        logger: object, method_name: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        event["service"] = service
+        return event
+
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        add_service,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+    renderers: list[structlog.typing.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        if config.log_format == "json"
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("pagemesh").setLevel(config.log_level.upper())
+
+
+def bind_request_id(request_id: str) -> None:
+    """Have every log line of this task, and of tasks that it starts, carry the request id."""
+    structlog.contextvars.bind_contextvars(request_id=request_id)

@@ -1,0 +1,245 @@
+"""Every metric of pagemesh: name, help, labels. Nothing else in the project creates one.
+
+Names are vLLM's where vLLM has one, with its label `model_name`, so that dashboards, alerts and
+autoscalers made for vLLM work unchanged; ours are `pagemesh:*`. Counters are exported with the suffix
+`_total`, which is not part of the names here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    start_http_server,
+)
+
+from pagemesh.errors import ConfigError
+
+_MODEL: Final = ("model_name",)
+
+# vLLM's buckets, so that quantiles read off both systems are alike.
+_TTFT_BUCKETS: Final = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+    1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+_TOKEN_BUCKETS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75,
+    1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+_REQUEST_BUCKETS: Final = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0,
+    120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+
+_LOOKUP_BUCKETS: Final = (
+    0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSpec:
+    """Declares a counter."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeSpec:
+    """Declares a gauge."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSpec:
+    """Declares a histogram; buckets in the unit of the name."""
+
+    name: str
+    help: str
+    buckets: tuple[float, ...]
+    labels: tuple[str, ...] = ()
+
+
+NUM_REQUESTS_RUNNING: Final = GaugeSpec(
+    "vllm:num_requests_running", "Requests in the running batch.", _MODEL
+)
+NUM_REQUESTS_WAITING: Final = GaugeSpec(
+    "vllm:num_requests_waiting", "Requests waiting for blocks, KV or a place in the batch.", _MODEL
+)
+KV_CACHE_USAGE: Final = GaugeSpec(
+    "vllm:kv_cache_usage_perc", "Share of KV blocks that requests own; 1 means all.", _MODEL
+)
+TIME_TO_FIRST_TOKEN: Final = HistogramSpec(
+    "vllm:time_to_first_token_seconds",
+    "From submission to the first token.",
+    _TTFT_BUCKETS,
+    _MODEL,
+)
+INTER_TOKEN_LATENCY: Final = HistogramSpec(
+    "vllm:inter_token_latency_seconds",
+    "Time between two tokens of a request.",
+    _TOKEN_BUCKETS,
+    _MODEL,
+)
+TIME_PER_OUTPUT_TOKEN: Final = HistogramSpec(
+    "vllm:request_time_per_output_token_seconds",
+    "Mean time per token after the first, one observation per request.",
+    _TOKEN_BUCKETS,
+    _MODEL,
+)
+E2E_REQUEST_LATENCY: Final = HistogramSpec(
+    "vllm:e2e_request_latency_seconds",
+    "From submission to the last token.",
+    _REQUEST_BUCKETS,
+    _MODEL,
+)
+PROMPT_TOKENS: Final = CounterSpec(
+    "vllm:prompt_tokens", "Prompt tokens of requests that got a first token.", _MODEL
+)
+GENERATION_TOKENS: Final = CounterSpec("vllm:generation_tokens", "Tokens generated.", _MODEL)
+REQUEST_SUCCESS: Final = CounterSpec(
+    "vllm:request_success",
+    "Requests ended, by reason: stop, length, abort or error.",
+    (*_MODEL, "finished_reason"),
+)
+PREFIX_CACHE_QUERIES: Final = CounterSpec(
+    "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", _MODEL
+)
+PREFIX_CACHE_HITS: Final = CounterSpec(
+    "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", _MODEL
+)
+KV_BLOCKS: Final = GaugeSpec("pagemesh:kv_blocks", "KV blocks in the pool.", _MODEL)
+KV_BLOCKS_FREE: Final = GaugeSpec(
+    "pagemesh:kv_blocks_free", "KV blocks that no request owns, cached ones included.", _MODEL
+)
+PENDING_PREFILL_TOKENS: Final = GaugeSpec(
+    "pagemesh:pending_prefill_tokens", "Prompt tokens not yet computed, over all requests.", _MODEL
+)
+KV_BLOCKS_SENT: Final = CounterSpec(
+    "pagemesh:kv_blocks_sent", "KV blocks sent to other workers; a part of one counts.", ("rpc",)
+)
+KV_BYTES_SENT: Final = CounterSpec(
+    "pagemesh:kv_bytes_sent", "KV bytes sent to other workers.", ("rpc",)
+)
+KV_TOKENS_RECEIVED: Final = CounterSpec(
+    "pagemesh:kv_tokens_received", "Prompt tokens whose KV was received and verified."
+)
+KV_BYTES_RECEIVED: Final = CounterSpec(
+    "pagemesh:kv_bytes_received", "KV bytes received and verified."
+)
+KV_REJECTED: Final = CounterSpec(
+    "pagemesh:kv_rejected", "KV messages that were refused, by what was wrong.", ("reason",)
+)
+REMOTE_PREFILLS: Final = CounterSpec(
+    "pagemesh:remote_prefills",
+    "Prompts with a remote prefill plan, by outcome: complete, local (too little was missing), "
+    "cancelled, or fallback (computed locally after a failure).",
+    ("outcome",),
+)
+REMOTE_PREFILL_FALLBACKS: Final = CounterSpec(
+    "pagemesh:remote_prefill_fallbacks",
+    "Remote prefills that failed and were computed locally, by reason.",
+    ("reason",),
+)
+REMOTE_PREFILL_SECONDS: Final = HistogramSpec(
+    "pagemesh:remote_prefill_seconds",
+    "From the call to the last KV of a complete remote prefill.",
+    _TTFT_BUCKETS,
+)
+ROUTING_WITHOUT_INDEX: Final = CounterSpec(
+    "pagemesh:routing_without_index",
+    "Requests routed by load alone because the kvstore gave no answer in time.",
+)
+REQUESTS_RESUBMITTED: Final = CounterSpec(
+    "pagemesh:requests_resubmitted",
+    "Requests sent to another worker because the first was lost before their first token.",
+)
+REQUESTS_IN_PROGRESS: Final = GaugeSpec(
+    "pagemesh:requests_in_progress", "Requests that the router has admitted.", _MODEL
+)
+WORKERS: Final = GaugeSpec(
+    "pagemesh:workers", "Workers of the model that the router can reach.", (*_MODEL, "role")
+)
+KVSTORE_WORKERS: Final = GaugeSpec("pagemesh:kvstore_workers", "Workers that are members.")
+INDEX_BLOCKS: Final = GaugeSpec(
+    "pagemesh:index_blocks", "Blocks in the index, counted once for each worker that holds them."
+)
+INDEX_BLOCKS_STORED: Final = CounterSpec(
+    "pagemesh:index_blocks_stored", "Blocks that workers reported as stored."
+)
+INDEX_BLOCKS_REMOVED: Final = CounterSpec(
+    "pagemesh:index_blocks_removed", "Blocks that workers reported as removed."
+)
+INDEX_BLOCKS_REFUSED: Final = CounterSpec(
+    "pagemesh:index_blocks_refused", "Blocks refused because the worker announced fewer."
+)
+INDEX_LOOKUP_SECONDS: Final = HistogramSpec(
+    "pagemesh:index_lookup_seconds", "Time in the index for one lookup.", _LOOKUP_BUCKETS
+)
+
+
+class Metrics:
+    """The metrics of one process, in a registry of its own so that tests can have many."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._counters: dict[CounterSpec, Counter] = {}
+        self._gauges: dict[GaugeSpec, Gauge] = {}
+        self._histograms: dict[HistogramSpec, Histogram] = {}
+        ProcessCollector(registry=self.registry)
+
+    def counter(self, spec: CounterSpec) -> Counter:
+        """The counter of a declaration; the same object every time."""
+        if spec not in self._counters:
+            self._counters[spec] = Counter(
+                spec.name, spec.help, spec.labels, registry=self.registry
+            )
+        return self._counters[spec]
+
+    def gauge(self, spec: GaugeSpec) -> Gauge:
+        """The gauge of a declaration; the same object every time."""
+        if spec not in self._gauges:
+            self._gauges[spec] = Gauge(spec.name, spec.help, spec.labels, registry=self.registry)
+        return self._gauges[spec]
+
+    def histogram(self, spec: HistogramSpec) -> Histogram:
+        """The histogram of a declaration; the same object every time."""
+        if spec not in self._histograms:
+            self._histograms[spec] = Histogram(
+                spec.name, spec.help, spec.labels, registry=self.registry, buckets=spec.buckets
+            )
+        return self._histograms[spec]
+
+
+class MetricsServer:
+    """Serves a registry over HTTP on a thread of its own until it is closed."""
+
+    def __init__(self, host: str, port: int, metrics: Metrics) -> None:
+        """Listen; port 0 takes a free one. ConfigError if the port is taken."""
+        try:
+            self._server, self._thread = start_http_server(port, host, metrics.registry)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot serve metrics on {host}:{port}: {error.strerror or error}"
+            ) from error
+
+    @property
+    def address(self) -> str:
+        """host:port of the HTTP server."""
+        return "{}:{}".format(*self._server.server_address[:2])
+
+    def close(self) -> None:
+        """Stop listening and wait for the thread. Idempotent."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

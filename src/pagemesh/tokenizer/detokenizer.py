@@ -1,0 +1,76 @@
+"""Turns a growing list of token ids into text pieces that never split a character.
+
+The pieces of all calls together equal the decoded whole. Each id is decoded a bounded number of times,
+so the cost is linear in the output. (The idea of decoding a small window against its own beginning is
+that of Hugging Face's text-generation-inference.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pagemesh.tokenizer.tokenizer import Tokenizer
+
+_INCOMPLETE = "\ufffd"
+
+_MAX_HELD_TOKENS = 8
+"""More held tokens than this cannot all belong to one unfinished character."""
+
+_MAX_CHARACTER_TOKENS = 3
+"""An unfinished UTF-8 character has at most three bytes, and a token has at least one."""
+
+
+class IncrementalDetokenizer:
+    """The text side of one generated sequence; special tokens have no text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        # Tokens already turned into text, kept because decoders such as Metaspace treat the first
+        # token of a text differently; then tokens whose text is still held back.
+        self._context: list[int] = []
+        self._held: list[int] = []
+
+    def push(self, token_ids: Iterable[int]) -> str:
+        """Add ids; gives the text that became certain, "" while a character is incomplete."""
+        special, size = self._tokenizer.special_token_ids, self._tokenizer.vocab_size
+        self._held.extend(i for i in token_ids if i not in special and i < size)
+        if not self._held:
+            return ""
+        text = self._held_text(len(self._held))
+        if not text.endswith(_INCOMPLETE):
+            return self._emit(len(self._held), text)
+        if len(self._held) > _MAX_HELD_TOKENS:
+            return self._emit_certain(text)
+        return ""
+
+    def flush(self) -> str:
+        """The rest of the text, when no more ids will come."""
+        if not self._held:
+            return ""
+        return self._emit(len(self._held), self._held_text(len(self._held)))
+
+    def _held_text(self, num_tokens: int) -> str:
+        """Text of the first held tokens, as it follows the context's."""
+        context = self._tokenizer.decode(self._context)
+        window = self._tokenizer.decode(self._context + self._held[:num_tokens])
+        return window[len(context) :]
+
+    def _emit(self, num_tokens: int, text: str) -> str:
+        """Turn the first held tokens into context; a context without text would be none."""
+        emitted, self._held = self._held[:num_tokens], self._held[num_tokens:]
+        self._context = emitted if text else self._context + emitted
+        return text
+
+    def _emit_certain(self, text: str) -> str:
+        """Give out held text except for the last tokens, in which a character may be unfinished.
+
+        A cut is right when both sides decode to the same text apart as together: it does not go
+        through a character then.
+        """
+        for num_kept in range(1, _MAX_CHARACTER_TOKENS + 1):
+            num_certain = len(self._held) - num_kept
+            certain = self._held_text(num_certain)
+            rest = self._tokenizer.decode(self._held[num_certain:])
+            if certain + rest == text:
+                return self._emit(num_certain, certain)
+        return self._emit(len(self._held), text)

@@ -1,0 +1,104 @@
+"""The tokenizer of one model folder.
+
+Owns tokenizer.json (through the `tokenizers` library), the special tokens and the chat template.
+Ids equal those of transformers' AutoTokenizer for the same folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from pagemesh.errors import ConfigError, UnsupportedError
+from pagemesh.tokenizer.chat_template import ChatTemplate, load_chat_template
+from pagemesh.tokenizer.folder import read_json
+
+NUM_INLINE_CHARS = 8192
+"""Texts up to this length are tokenized on the event loop (well under 5 ms); longer ones in a thread."""
+
+_SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+
+
+class Tokenizer:
+    """Text to ids and back. Immutable after construction, usable from any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        """Load the tokenizer of a model folder; raises ConfigError naming the file that is wrong."""
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(f"{folder} has no tokenizer.json")
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        # The library raises bare Exception for every fault of the file.
+        except Exception as error:
+            raise ConfigError(f"{path} is not a tokenizer: {error}") from error
+        # Both would change prompts silently; transformers turns them off too unless asked.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.special_token_ids = frozenset(
+            token_id
+            for token_id, token in self._tokenizer.get_added_tokens_decoder().items()
+            if token.special
+        )
+        self.vocab_size = self._vocab_size(folder)
+        self._chat_template = load_chat_template(folder, _special_tokens(folder))
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The chat template; raises UnsupportedError when the model has none."""
+        if self._chat_template is None:
+            raise UnsupportedError(
+                "the model has no chat template: use completions with a plain prompt",
+                param="messages",
+            )
+        return self._chat_template
+
+    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Ids of a text, without blocking the event loop for long ones."""
+        if len(text) <= NUM_INLINE_CHARS:
+            return self._encode(text, add_special_tokens)
+        # The library releases the GIL while it works.
+        return await asyncio.to_thread(self._encode, text, add_special_tokens)
+
+    async def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Ids of a conversation rendered with the chat template, ready for the assistant's answer."""
+        # The template writes the special tokens itself.
+        return await self.encode(self.chat_template.render(messages), add_special_tokens=False)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of ids; incomplete characters become U+FFFD."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def _vocab_size(self, folder: Path) -> int:
+        """Ids below this have an embedding: the model's own number, else the tokenizer's."""
+        config = read_json(folder, "config.json")
+        config = config.get("text_config", config)
+        size = config.get("vocab_size", self._tokenizer.get_vocab_size(with_added_tokens=True))
+        if not isinstance(size, int) or size <= 0:
+            raise ConfigError(f"{folder / 'config.json'}: vocab_size is {size!r}")
+        return size
+
+
+def _special_tokens(folder: Path) -> dict[str, str]:
+    """Special tokens by their names in templates; a token is a string or an object with `content`."""
+    # Older folders keep them in a file of their own.
+    config = {
+        **read_json(folder, "special_tokens_map.json"),
+        **read_json(folder, "tokenizer_config.json"),
+    }
+    named: dict[str, str] = {}
+    for key in _SPECIAL_TOKEN_KEYS:
+        token = config.get(key)
+        if isinstance(token, dict):
+            token = token.get("content")
+        if isinstance(token, str):
+            named[key] = token
+    return named

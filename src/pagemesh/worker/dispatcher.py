@@ -1,0 +1,111 @@
+"""From the engine's thread to the event loop: one hop per step, then each event to whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+import structlog
+
+from pagemesh.engine.interface import (
+    Engine,
+    EngineLoad,
+    EngineRequest,
+    KvGrant,
+    KvProgress,
+    RequestOutput,
+    StepListener,
+    StepOutput,
+)
+from pagemesh.errors import UnavailableError
+from pagemesh.telemetry.engine import EngineMetrics
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+RequestEvent = KvGrant | KvProgress | RequestOutput
+RequestListener = Callable[[RequestEvent], None]
+
+
+class StepDispatcher:
+    """Submits requests to an engine and routes what its steps make known.
+
+    Belongs to the event loop on which it was started; listeners are called on that loop, must not wait,
+    and for one step get grants, then progress, then outputs. A request's listener is forgotten after
+    its last output. Grants that nobody waits for any more are given back at once.
+    """
+
+    def __init__(self, engine: Engine, metrics: EngineMetrics) -> None:
+        self._engine = engine
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._listeners: dict[str, RequestListener] = {}
+        self._step_listeners: list[StepListener] = []
+        self._numbers = itertools.count(1)
+        self._load = engine.load()
+        self._engine_lost = asyncio.Event()
+
+    @property
+    def load(self) -> EngineLoad:
+        """The engine's load after the last step."""
+        return self._load
+
+    def start(self) -> None:
+        """Start the engine."""
+        self._engine.start(self._on_engine_thread)
+
+    def subscribe(self, listener: StepListener) -> None:
+        """Have `listener` called on the loop once per step, before the step's requests are."""
+        self._step_listeners.append(listener)
+
+    def unique_id(self, request_id: str) -> str:
+        """A name for the engine: clients may use one request id several times at once."""
+        return f"{request_id}#{next(self._numbers)}"
+
+    def submit(self, request: EngineRequest, listener: RequestListener) -> None:
+        """Queue a request and route its events to `listener`; UnavailableError if the engine stopped."""
+        try:
+            self._engine.submit(request)
+        except UnavailableError:
+            self._engine_lost.set()
+            raise
+        # Not too late: events reach this loop only after the present callback.
+        self._listeners[request.request_id] = listener
+        self._metrics.on_submit(request)
+
+    async def engine_lost(self) -> None:
+        """Wait until a request was refused because the engine stopped, by itself or as it was told."""
+        await self._engine_lost.wait()
+
+    def forget(self, request_id: str) -> None:
+        """Route no further events of a request."""
+        self._listeners.pop(request_id, None)
+
+    def _on_engine_thread(self, step: StepOutput) -> None:
+        self._loop.call_soon_threadsafe(self._dispatch, step)
+
+    def _dispatch(self, step: StepOutput) -> None:
+        self._load = step.load
+        self._metrics.on_step(step)
+        for listener in self._step_listeners:
+            listener(step)
+        for grant in step.grants:
+            if not self._tell(grant):
+                self._engine.finish_import(grant.request_id, grant.num_held_tokens)
+        for progress in step.progress:
+            self._tell(progress)
+        for output in step.outputs:
+            self._tell(output)
+            if output.finish_reason is not None:
+                self.forget(output.request_id)
+
+    def _tell(self, event: RequestEvent) -> bool:
+        listener = self._listeners.get(event.request_id)
+        if listener is None:
+            return False
+        try:
+            listener(event)
+        except Exception:
+            # One request's fault must not keep the step from the others.
+            log.exception("request listener failed", engine_request_id=event.request_id)
+        return True

@@ -1,0 +1,49 @@
+"""KvTransfer.Fetch, served by every worker: cached blocks by name, pinned as long as the stream is open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import grpc
+
+from pagemesh.errors import InvalidRequestError
+from pagemesh.kvship.encode import cut_into_parts, encode_header
+from pagemesh.kvship.layout import require_same_kv
+from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
+from pagemesh.worker.sender import KvSender
+from pagemesh.worker.worker import Worker
+
+BLOCK_HASH_SIZE: Final = 16
+
+
+class KvTransferServicer(kv_transfer_pb2_grpc.KvTransferServicer):
+    """Translates Fetch into a pin of the engine and messages of its blocks."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._sender = KvSender(worker, rpc="fetch")
+
+    async def Fetch(  # noqa: N802  # the name of the RPC
+        self,
+        request: kv_transfer_pb2.FetchRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:
+        """Stream the longest cached run of the named blocks, from the first on."""
+        worker = self._worker
+        require_same_kv(worker.info, request.model_fingerprint, request.kv_layout)
+        hashes = tuple(request.block_hashes)
+        if any(len(name) != BLOCK_HASH_SIZE for name in hashes):
+            raise InvalidRequestError("a block hash has not 16 bytes", param="block_hashes")
+        layout = worker.engine.info.layout
+        pin_id = worker.dispatcher.unique_id("fetch")
+        # No timeouts here: the engine answers between two steps, and a caller that no longer reads is
+        # ended by its deadline (service_config.json) or by keepalive, which close this generator.
+        try:
+            block_ids = await asyncio.wrap_future(worker.engine.pin(pin_id, hashes))
+            yield encode_header(worker.info, len(block_ids))
+            for part in cut_into_parts(layout, 0, len(block_ids) * layout.block_size):
+                yield await self._sender.encode(part, block_ids, hashes)
+        finally:
+            worker.engine.release(pin_id)

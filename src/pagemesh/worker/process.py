@@ -1,0 +1,214 @@
+"""A worker's process: start, load, serve, drain, close. A role adds its own RPCs to it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+import structlog
+
+from pagemesh.config import WorkerConfig
+from pagemesh.engine.interface import Engine
+from pagemesh.errors import InternalError
+from pagemesh.membership.publisher import Publisher
+from pagemesh.rpc.server import GrpcServer, stop_on_signals
+from pagemesh.telemetry.engine import EngineMetrics
+from pagemesh.telemetry.logs import configure_logging
+from pagemesh.telemetry.metrics import Metrics, MetricsServer
+from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
+from pagemesh.worker.dispatcher import StepDispatcher
+from pagemesh.worker.fetch import KvTransferServicer
+from pagemesh.worker.lease import BlockWorkers
+from pagemesh.worker.worker import Worker, check_advertised, describe_worker
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_FETCH_SERVICE = kv_transfer_pb2.DESCRIPTOR.services_by_name["KvTransfer"].full_name
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What makes a worker a prefill or a decode worker."""
+
+    name: Literal["prefill", "decode"]
+    service_name: str
+    """Full name of the role's gRPC service."""
+    add_services: Callable[[Worker, GrpcServer, AsyncExitStack], None]
+    """Adds the role's servicers; what it pushes on the stack is closed after the last RPC ended."""
+
+
+class WorkerServer:
+    """One worker from its first health answer to its end.
+
+    start: health answers NOT_SERVING, metrics are served. `serve(engine)`: takes over the engine,
+    starts it, joins the mesh, and answers RPCs. close: leaves the mesh, drains, stops the engine.
+    Close is idempotent and may follow at any point. An async context manager does start and close.
+    """
+
+    def __init__(self, config: WorkerConfig, role: Role) -> None:
+        check_advertised(config)
+        self._config = config
+        self._role = role
+        self._metrics = Metrics()
+        self._metrics_address: str | None = None
+        self._stack = AsyncExitStack()
+        self._server = GrpcServer(config.server, (role.service_name, _FETCH_SERVICE))
+        self.address = ""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Bind the ports; ConfigError if one is taken."""
+        self._stack.push_async_callback(self._server.close)
+        self.address = await self._server.start()
+        config = self._config.server
+        if config.metrics_port is not None:
+            metrics_server = MetricsServer(config.host, config.metrics_port, self._metrics)
+            self._stack.push_async_callback(asyncio.to_thread, metrics_server.close)
+            self._metrics_address = metrics_server.address
+
+    async def serve(self, engine: Engine) -> Worker:
+        """Start the engine and answer RPCs from now on."""
+        info = describe_worker(self._config, self._role.name, self.address, engine.info)
+        engine_metrics = EngineMetrics(self._metrics, info.model_name, engine)
+        worker = Worker(
+            info=info,
+            engine=engine,
+            dispatcher=StepDispatcher(engine, engine_metrics),
+            block_workers=BlockWorkers(),
+            metrics=self._metrics,
+        )
+        self._stack.push_async_callback(asyncio.to_thread, worker.block_workers.close)
+        self._stack.push_async_callback(asyncio.to_thread, engine.stop)
+        self._join_mesh(worker)
+        self._role.add_services(worker, self._server, self._stack)
+        self._server.add(
+            kv_transfer_pb2_grpc.add_KvTransferServicer_to_server, KvTransferServicer(worker)
+        )
+        # Once more, to be closed before everything that its RPCs use.
+        self._stack.push_async_callback(self._server.close)
+        worker.dispatcher.start()
+        await self._server.set_serving()
+        log.info(
+            "serving",
+            address=self.address,
+            metrics_address=self._metrics_address,
+            worker_id=info.worker_id,
+            model=info.model_name,
+            num_blocks=info.block_count,
+        )
+        return worker
+
+    async def close(self) -> None:
+        """Leave the mesh, drain within the grace period, free everything. Idempotent."""
+        await self._stack.aclose()
+
+    def _join_mesh(self, worker: Worker) -> None:
+        kvstore = self._config.member.kvstore
+        if kvstore is None:
+            return
+        publisher = Publisher(kvstore, worker.info, worker.engine)
+        worker.dispatcher.subscribe(publisher.on_step)
+        # The first thing to happen when the worker stops: routers must not send it more requests.
+        self._server.on_drain(publisher.close)
+        publisher.start()
+
+
+def run_worker(config: WorkerConfig, role: Role) -> None:
+    """Run a worker in this process until SIGTERM or SIGINT.
+
+    Raises ConfigError for a setting that cannot be, InternalError when the engine was lost to a bug.
+    """
+    configure_logging(config.server, role.name)
+    prepare_threads(config.model.threads)
+    asyncio.run(_run(config, role))
+
+
+def prepare_threads(num_threads: int) -> None:
+    """Set how many threads tensor operations use and how they wait; must precede the import of torch.
+
+    OpenMP's threads otherwise spin while they wait, and several workers on one machine then take the
+    cores from each other: steps get 2 to 12 times slower.
+    """
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    os.environ["KMP_BLOCKTIME"] = "0"
+    if num_threads:
+        os.environ["OMP_NUM_THREADS"] = str(num_threads)
+        os.environ["MKL_NUM_THREADS"] = str(num_threads)
+
+
+async def _run(config: WorkerConfig, role: Role) -> None:
+    stop = stop_on_signals()
+    async with WorkerServer(config, role) as server:
+        engine = await _load_unless_stopped(config, stop)
+        # What is loaded by now stays. The garbage collector would walk it again and again, in pauses
+        # that every token waits for, and for seconds when the process ends.
+        gc.freeze()
+        if engine is None:
+            return
+        worker = await server.serve(engine)
+        lost = asyncio.create_task(worker.dispatcher.engine_lost())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait((lost, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            # A worker that can serve nothing must not look alive: whoever started it may try again.
+            raise InternalError("the engine was stopped by a bug; see the log")
+
+
+async def _load_unless_stopped(config: WorkerConfig, stop: asyncio.Event) -> Engine | None:
+    """The engine, loaded off the loop; None when the process is told to stop before."""
+    loop = asyncio.get_running_loop()
+    loaded: asyncio.Future[Engine] = loop.create_future()
+
+    def load() -> None:
+        try:
+            # Here and not above: the import of torch takes seconds, which must not keep health checks
+            # waiting, and the thread settings of the environment must be there before it.
+            from pagemesh.engine.loading import load_engine
+
+            engine = load_engine(config.model, config.cache, config.scheduler)
+        except BaseException as error:
+            _settle(loop, loaded, error)
+        else:
+            _settle(loop, loaded, engine)
+
+    # A daemon thread, unlike those of an executor, does not keep a stopped process from ending.
+    threading.Thread(target=load, name="load", daemon=True).start()
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((loaded, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    return loaded.result() if loaded.done() else None
+
+
+def _settle(
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[Engine],
+    outcome: Engine | BaseException,
+) -> None:
+    """Resolve a future of the loop from another thread."""
+
+    def settle() -> None:
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(settle)

@@ -1,0 +1,57 @@
+"""What the servicers of one worker share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from pagemesh.config import WorkerConfig
+from pagemesh.engine.interface import Engine, EngineInfo
+from pagemesh.errors import ConfigError
+from pagemesh.kvship.layout import layout_to_proto
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.v1 import types_pb2
+from pagemesh.worker.dispatcher import StepDispatcher
+from pagemesh.worker.lease import BlockWorkers
+
+_WILDCARD_HOSTS = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One running engine and who it is in the mesh."""
+
+    info: types_pb2.WorkerInfo
+    engine: Engine
+    dispatcher: StepDispatcher
+    block_workers: BlockWorkers
+    metrics: Metrics
+
+
+def check_advertised(config: WorkerConfig) -> None:
+    """Raise ConfigError when other processes would be told an address that they cannot reach."""
+    member, host = config.member, config.server.host
+    if member.kvstore is not None and member.advertise is None and host in _WILDCARD_HOSTS:
+        raise ConfigError(
+            f"--advertise is unset, but must be host:port when --host is {host!r}, "
+            "which others cannot reach"
+        )
+
+
+def describe_worker(
+    config: WorkerConfig, role: str, address: str, engine: EngineInfo
+) -> types_pb2.WorkerInfo:
+    """The announcement of a worker that listens on `address`; `role` is "prefill" or "decode"."""
+    host, _, port = address.rpartition(":")
+    return types_pb2.WorkerInfo(
+        worker_id=config.member.worker_id or f"{role}-{host}-{port}",
+        epoch=time.time_ns(),
+        role=types_pb2.WorkerRole.Value(f"WORKER_ROLE_{role.upper()}"),
+        address=config.member.advertise or address,
+        model_name=config.model.served_name,
+        model_fingerprint=engine.model_fingerprint,
+        kv_layout=layout_to_proto(engine.layout),
+        block_count=engine.num_blocks,
+        max_model_len=engine.max_model_len,
+        max_num_seqs=engine.max_num_seqs,
+    )

@@ -1,0 +1,66 @@
+"""What every test runs under: quiet OpenMP threads, no network, fixed seeds, no process left behind."""
+
+from __future__ import annotations
+
+import os
+
+# Read when torch is first imported: its threads must not spin while the mesh's processes want the cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Inherited by every process that a test starts, also by one whose parent has died.
+MARK = "PAGEMESH_TEST_SESSION"
+LEFTOVER_DEADLINE_S = 10.0
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """Folder of the model that ships with the repository."""
+    return ROOT / "models/demo"
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds() -> None:
+    """Start every test from the same random state, without importing torch where it is not used."""
+    random.seed(0)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
+def _marked_processes(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_outlives_the_tests() -> Iterator[None]:
+    """Fail the session when a process that a test started is still there at its end."""
+    mark = os.environ[MARK] = str(os.getpid())
+    yield
+    deadline = time.monotonic() + LEFTOVER_DEADLINE_S
+    while (left := _marked_processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    commands = [f"{process.pid}: {' '.join(process.cmdline())}" for process in left]
+    for process in left:
+        process.kill()
+    assert not commands, "processes outlived the tests:\n" + "\n".join(commands)

@@ -1,0 +1,41 @@
+"""A worker process's server, in the test's own process and over a fake engine."""
+
+from __future__ import annotations
+
+from pagemesh.config import (
+    MemberConfig,
+    ModelConfig,
+    ServerConfig,
+    WorkerConfig,
+)
+from pagemesh.worker.process import Role, WorkerServer
+from tests.fakes.engine import FakeEngine
+
+
+class FakeWorker:
+    """A worker process's server over a fake engine."""
+
+    def __init__(self, role: Role, worker_id: str, kvstore: str, engine: FakeEngine) -> None:
+        config = WorkerConfig(
+            model=ModelConfig(model="demo"),
+            member=MemberConfig(kvstore=kvstore, worker_id=worker_id),
+            server=ServerConfig(grace_period=0.2),
+        )
+        self.worker_id = worker_id
+        self.engine = engine
+        self.server = WorkerServer(config, role)
+
+    async def start(self) -> None:
+        await self.server.start()
+        await self.server.serve(self.engine)
+
+    def metric(self, name: str) -> float:
+        """The value of one of the worker's metrics without labels; 0 when absent."""
+        return self.server._metrics.registry.get_sample_value(name) or 0.0
+
+    async def kill(self) -> None:
+        """Break all connections at once, as the end of the process would."""
+        await self.server._server._server.stop(None)
+
+    async def close(self) -> None:
+        await self.server.close()

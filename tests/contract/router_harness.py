@@ -1,0 +1,145 @@
+"""A whole mesh in one process: kvstore, workers over the fake runner, a router with the demo tokenizer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pagemesh.cache.block_hash import hash_blocks, root_hash
+from pagemesh.config import (
+    KvStoreConfig,
+    RouterConfig,
+    RoutingConfig,
+    ServerConfig,
+)
+from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.kvstore.service import KvStoreService
+from pagemesh.prefill.service import PREFILL_ROLE
+from pagemesh.router.service import RouterProcess
+from pagemesh.rpc.channels import open_channel
+from pagemesh.v1 import (
+    inference_pb2_grpc,
+    kvstore_pb2,
+    kvstore_pb2_grpc,
+    openai_pb2,
+    openai_pb2_grpc,
+)
+from pagemesh.worker.process import Role
+from tests.contract.fake_worker import FakeWorker
+from tests.contract.http_answers import Answer, http_body, pairs, read
+from tests.fakes.engine import FakeEngine
+
+MODEL = Path(__file__).resolve().parents[2] / "models/demo"
+DEADLINE_S = 10.0
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds; fail when that takes longer than DEADLINE_S."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        await asyncio.sleep(0.01)
+
+
+class Mesh:
+    """Everything that a test needs to know of its mesh."""
+
+    def __init__(self, kvstore: KvStoreService, kvstore_address: str, address: str) -> None:
+        self.kvstore = kvstore
+        self.kvstore_address = kvstore_address
+        self.address = address
+        """Of the router."""
+        self.channel = channel = open_channel(address)
+        self.openai: openai_pb2_grpc.OpenAIAsyncStub = openai_pb2_grpc.OpenAIStub(channel)
+        self.inference: inference_pb2_grpc.InferenceAsyncStub = inference_pb2_grpc.InferenceStub(
+            channel
+        )
+        self.workers: dict[str, FakeWorker] = {}
+
+    async def add(self, role: Role, worker_id: str, **engine: Any) -> FakeWorker:
+        """Start a worker and wait until the router can use it."""
+        worker = FakeWorker(role, worker_id, self.kvstore_address, FakeEngine(**engine))
+        await worker.start()
+        self.workers[worker_id] = worker
+        known = f"{role.name}_workers"
+        before = sum(w.startswith(role.name) for w in self.workers)
+        deadline = time.monotonic() + DEADLINE_S
+        while (await self.health())[known] < before:
+            assert time.monotonic() < deadline, f"the router does not see {worker_id}"
+            await asyncio.sleep(0.01)
+        return worker
+
+    async def remove(self, worker_id: str) -> None:
+        await self.workers.pop(worker_id).close()
+
+    async def holders(self, prompt: list[int]) -> dict[str, int]:
+        """How many leading blocks of a prompt the kvstore believes that each worker holds."""
+        names = hash_blocks(root_hash("fake", 16, "float32", b""), prompt, 16)
+        request = kvstore_pb2.LookupRequest(block_hashes=b"".join(names), model_fingerprint="fake")
+        async with open_channel(self.kvstore_address) as channel:
+            stub: kvstore_pb2_grpc.KvStoreAsyncStub = kvstore_pb2_grpc.KvStoreStub(channel)
+            response = await stub.Lookup(request, timeout=5)
+        return {holder.worker_id: holder.block_count for holder in response.holders}
+
+    async def health(self) -> Any:
+        return (await read(self.openai.Health(openai_pb2.OpenAIHealthRequest()))).json()
+
+    async def chat(self, body: object, **metadata: str) -> Answer:
+        return await read(self.openai.ChatCompletions(http_body(body), metadata=pairs(metadata)))
+
+    async def completions(self, body: object, **metadata: str) -> Answer:
+        return await read(self.openai.Completions(http_body(body), metadata=pairs(metadata)))
+
+    async def metric(self, line: str) -> float:
+        """The value of a metric by its name and labels as they are exported; 0 when absent."""
+        page = await read(self.openai.Metrics(openai_pb2.OpenAIMetricsRequest()))
+        for found in page.data.decode().splitlines():
+            if found.startswith(line + " "):
+                return float(found.rpartition(" ")[2])
+        return 0.0
+
+
+@asynccontextmanager
+async def running_mesh(
+    *,
+    decode: int = 1,
+    prefill: int = 0,
+    policy: Any = "kv_aware",
+    request_timeout: float = 20.0,
+    max_waiting_requests: int = 64,
+    remote_prefill_min_tokens: int = 16,
+    **engine: Any,
+) -> AsyncIterator[Mesh]:
+    """A mesh whose workers are named decode-0, prefill-0 …"""
+    kvstore = KvStoreService(KvStoreConfig(server=ServerConfig(grace_period=0.2)))
+    address = await kvstore.start()
+    config = RouterConfig(
+        model=str(MODEL),
+        kvstore=address,
+        request_timeout=request_timeout,
+        max_waiting_requests=max_waiting_requests,
+        # The default's 20 ms are short for a loaded machine that runs the whole mesh on one loop.
+        routing=RoutingConfig(
+            policy=policy, lookup_timeout=5.0, remote_prefill_min_tokens=remote_prefill_min_tokens
+        ),
+        server=ServerConfig(grace_period=0.2),
+    )
+    router = RouterProcess(config)
+    mesh: Mesh | None = None
+    try:
+        mesh = Mesh(kvstore, address, await router.start())
+        for index in range(decode):
+            await mesh.add(DECODE_ROLE, f"decode-{index}", **engine)
+        for index in range(prefill):
+            await mesh.add(PREFILL_ROLE, f"prefill-{index}", **engine)
+        yield mesh
+    finally:
+        await router.close()
+        if mesh is not None:
+            await mesh.channel.close()
+            await asyncio.gather(*(worker.close() for worker in mesh.workers.values()))
+        await kvstore.close()

@@ -1,0 +1,154 @@
+"""What every block index does, run against each implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pagemesh.errors import FailedPreconditionError
+from pagemesh.kvstore.index import BlockIndex
+from pagemesh.kvstore.instrumented_index import InstrumentedIndex
+from pagemesh.kvstore.memory_index import MemoryIndex
+from pagemesh.telemetry.metrics import Metrics
+from tests.unit.kvstore.builders import make_block, make_blocks
+
+
+def memory_index(checked: list[MemoryIndex]) -> BlockIndex:
+    index = MemoryIndex()
+    checked.append(index)
+    return index
+
+
+def instrumented_index(checked: list[MemoryIndex]) -> BlockIndex:
+    return InstrumentedIndex(memory_index(checked), Metrics())
+
+
+@pytest.fixture(params=[memory_index, instrumented_index], ids=lambda make: make.__name__)
+def index(request: pytest.FixtureRequest) -> Iterator[BlockIndex]:
+    make: Callable[[list[MemoryIndex]], BlockIndex] = request.param
+    checked: list[MemoryIndex] = []
+    yield make(checked)
+    for memory in checked:
+        memory.check_integrity()
+
+
+async def test_a_lookup_counts_the_leading_blocks_of_each_worker(index: BlockIndex) -> None:
+    await index.add_worker("a", 10)
+    await index.add_worker("b", 10)
+    await index.add_worker("c", 10)
+    assert await index.store("a", make_blocks(1, 2, 3))
+    assert await index.store("b", make_blocks(1, 2))
+    assert await index.store("c", make_blocks(2, 3))
+
+    assert await index.lookup(make_blocks(1, 2, 3, 4)) == {"a": 3, "b": 2}
+    assert await index.lookup(make_blocks(1)) == {"a": 1, "b": 1}
+    assert await index.lookup(make_blocks(2, 3)) == {"a": 2, "b": 1, "c": 2}
+
+
+async def test_a_lookup_stops_at_the_first_hole(index: BlockIndex) -> None:
+    await index.add_worker("a", 10)
+    await index.store("a", make_blocks(1, 3, 4))
+    assert await index.lookup(make_blocks(1, 2, 3, 4)) == {"a": 1}
+
+
+async def test_unknown_prefixes_and_empty_lookups_have_no_holders(index: BlockIndex) -> None:
+    assert await index.lookup(make_blocks(1)) == {}
+    await index.add_worker("a", 10)
+    await index.store("a", make_blocks(1))
+    assert await index.lookup(make_blocks(9, 1)) == {}
+    assert await index.lookup([]) == {}
+
+
+async def test_storing_twice_counts_once(index: BlockIndex) -> None:
+    await index.add_worker("a", 3)
+    assert await index.store("a", make_blocks(1, 1, 2))
+    assert await index.store("a", make_blocks(2, 3))
+    assert await index.count("a") == 3
+    assert await index.snapshot("a") == frozenset(make_blocks(1, 2, 3))
+
+
+async def test_more_blocks_than_announced_are_refused_as_a_whole(index: BlockIndex) -> None:
+    await index.add_worker("a", 3)
+    assert await index.store("a", make_blocks(1, 2))
+    assert not await index.store("a", make_blocks(3, 4))
+    assert await index.snapshot("a") == frozenset(make_blocks(1, 2))
+    assert await index.lookup(make_blocks(3)) == {}
+
+
+async def test_removed_blocks_are_gone_for_that_worker_only(index: BlockIndex) -> None:
+    await index.add_worker("a", 10)
+    await index.add_worker("b", 10)
+    await index.store("a", make_blocks(1, 2))
+    await index.store("b", make_blocks(1, 2))
+    await index.remove("a", make_blocks(2, 7))
+    assert await index.lookup(make_blocks(1, 2)) == {"a": 1, "b": 2}
+    assert await index.count("a") == 1
+
+
+async def test_a_cleared_worker_holds_nothing_and_can_store_again(index: BlockIndex) -> None:
+    await index.add_worker("a", 2)
+    await index.store("a", make_blocks(1, 2))
+    await index.clear("a")
+    assert await index.lookup(make_blocks(1)) == {}
+    assert await index.count("a") == 0
+    assert await index.store("a", make_blocks(2, 3))
+    assert await index.lookup(make_blocks(2, 3)) == {"a": 2}
+    assert await index.lookup(make_blocks(1)) == {}
+
+
+async def test_a_dropped_worker_is_unknown(index: BlockIndex) -> None:
+    await index.add_worker("a", 10)
+    await index.add_worker("b", 10)
+    await index.store("a", make_blocks(1))
+    await index.store("b", make_blocks(1))
+    await index.drop_worker("a")
+    await index.drop_worker("never-added")
+    assert await index.lookup(make_blocks(1)) == {"b": 1}
+    for call in (index.store, index.remove):
+        with pytest.raises(FailedPreconditionError, match="'a'"):
+            await call("a", make_blocks(1))
+    for ask in (index.clear, index.count, index.snapshot):
+        with pytest.raises(FailedPreconditionError, match="'a'"):
+            await ask("a")
+
+
+@pytest.mark.parametrize("tidied", [False, True], ids=["before-tidying", "after-tidying"])
+async def test_blocks_of_a_dropped_worker_never_show_up_at_another(
+    index: BlockIndex, tidied: bool
+) -> None:
+    await index.add_worker("old", 100)
+    await index.store("old", make_blocks(*range(100)))
+    await index.drop_worker("old")
+    if tidied:
+        assert not await index.tidy(1000)
+    await index.add_worker("new", 100)
+    await index.store("new", make_blocks(5))
+    assert await index.lookup(make_blocks(5, 6)) == {"new": 1}
+    assert await index.lookup(make_blocks(0)) == {}
+
+
+async def test_adding_a_worker_again_starts_it_empty(index: BlockIndex) -> None:
+    await index.add_worker("a", 10)
+    await index.store("a", make_blocks(1))
+    await index.add_worker("a", 1)
+    assert await index.lookup(make_blocks(1)) == {}
+    assert not await index.store("a", make_blocks(1, 2))
+
+
+async def test_tidying_frees_in_slices_and_says_when_it_is_done(index: BlockIndex) -> None:
+    await index.add_worker("a", 100)
+    await index.store("a", make_blocks(*range(100)))
+    await index.drop_worker("a")
+    assert await index.tidy(60)
+    assert not await index.tidy(60)
+    assert not await index.tidy(60)
+
+
+async def test_more_workers_than_bits_in_a_machine_word(index: BlockIndex) -> None:
+    for number in range(150):
+        await index.add_worker(f"worker-{number}", 150)
+        await index.store(f"worker-{number}", make_blocks(*range(number + 1)))
+    holders = await index.lookup(make_blocks(*range(150)))
+    assert holders == {f"worker-{number}": number + 1 for number in range(150)}
+    assert await index.lookup([make_block(149)]) == {"worker-149": 1}

@@ -1,0 +1,342 @@
+"""Disaggregated requests: whatever happens to the prefill worker, the tokens are those of local computing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from pagemesh.config import SchedulerConfig
+from pagemesh.decode import remote_prefill
+from pagemesh.decode.remote_prefill import RemotePrefill, RemotePrefiller
+from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.engine.interface import EngineRequest, KvGrant
+from pagemesh.kvship import encode
+from pagemesh.prefill.service import PREFILL_ROLE
+from pagemesh.sampling.params import SamplingParams
+from pagemesh.v1 import decode_pb2, kv_transfer_pb2
+from pagemesh.worker.dispatcher import RequestEvent
+from tests.fakes.engine import FakeEngine, expected_tokens
+from tests.support.saboteur import Chunks, sabotaged_role
+from tests.support.waiting import wait_until
+from tests.support.workers import RouterSession, RunningWorker, running_worker
+
+PROMPT = [10 + (7 * i) % 900 for i in range(150)]
+NUM_TOKENS = 12
+SMALL_CHUNKS = SchedulerConfig(max_num_batched_tokens=32)
+
+
+@pytest.fixture(autouse=True)
+def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have also the fake's tiny blocks travel in several messages."""
+    monkeypatch.setattr(encode, "MAX_PAYLOAD_BYTES", 1024)
+
+
+@pytest.fixture
+async def prefill() -> AsyncIterator[RunningWorker]:
+    engine = FakeEngine(scheduler=SMALL_CHUNKS)
+    async with running_worker(PREFILL_ROLE, engine) as running:
+        yield running
+        await wait_until(running.all_blocks_free, "all blocks of prefill free")
+
+
+class RecordingEngine(FakeEngine):
+    """Notes with how many tokens each import was given back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.imported: list[int] = []
+        self.import_ids: list[str] = []
+
+    def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
+        self.imported.append(num_valid_tokens)
+        self.import_ids.append(request_id)
+        super().finish_import(request_id, num_valid_tokens)
+
+
+@pytest.fixture
+def decode_engine() -> RecordingEngine:
+    return RecordingEngine()
+
+
+@pytest.fixture
+async def decode(decode_engine: RecordingEngine) -> AsyncIterator[RunningWorker]:
+    async with running_worker(DECODE_ROLE, decode_engine) as running:
+        yield running
+        await wait_until(running.all_blocks_free, "all blocks of decode free")
+        assert len(decode_engine.import_ids) == len(set(decode_engine.import_ids))
+
+
+def fallbacks(decode: RunningWorker, reason: str) -> float:
+    return decode.sample("pagemesh:remote_prefill_fallbacks_total", reason=reason)
+
+
+def outcomes(decode: RunningWorker, outcome: str) -> float:
+    return decode.sample("pagemesh:remote_prefills_total", outcome=outcome)
+
+
+async def assert_same_tokens(decode: RunningWorker, plan: decode_pb2.PrefillPlan) -> None:
+    async with RouterSession(decode.address) as session:
+        received = await session.generate(1, PROMPT, max_tokens=NUM_TOKENS, plan=plan)
+    assert received.error is None
+    assert tuple(received.token_ids) == expected_tokens(PROMPT, NUM_TOKENS)
+
+
+async def test_a_prompt_is_prefilled_on_another_worker(
+    prefill: RunningWorker, decode: RunningWorker, decode_engine: RecordingEngine
+) -> None:
+    async with RouterSession(decode.address) as session:
+        received = await session.generate(1, PROMPT, max_tokens=NUM_TOKENS, plan=prefill.plan)
+    assert tuple(received.token_ids) == expected_tokens(PROMPT, NUM_TOKENS)
+    assert received.usage is not None
+    assert received.usage.received_token_count == 150
+    assert decode_engine.imported == [150]
+    assert outcomes(decode, "complete") == 1
+    assert decode.sample("pagemesh:kv_tokens_received_total") == 150
+    assert prefill.sample("pagemesh:kv_blocks_sent_total", rpc="prefill") == 10
+    assert prefill.sample("vllm:generation_tokens_total", model_name="fake") == 1
+
+
+async def test_only_what_the_decode_worker_lacks_travels(
+    prefill: RunningWorker, decode: RunningWorker
+) -> None:
+    async with RouterSession(decode.address) as session:
+        await session.generate(1, PROMPT[:64])
+        received = await session.generate(2, PROMPT, max_tokens=NUM_TOKENS, plan=prefill.plan)
+    assert tuple(received.token_ids) == expected_tokens(PROMPT, NUM_TOKENS)
+    assert received.usage is not None
+    assert received.usage.cached_token_count == 64
+    assert received.usage.received_token_count == 86
+    assert decode.sample("pagemesh:kv_tokens_received_total") == 86
+
+
+async def test_nothing_is_asked_for_when_less_than_a_block_is_missing(
+    prefill: RunningWorker, decode: RunningWorker
+) -> None:
+    async with RouterSession(decode.address) as session:
+        await session.generate(1, PROMPT)
+        received = await session.generate(2, PROMPT, max_tokens=NUM_TOKENS, plan=prefill.plan)
+    assert tuple(received.token_ids) == expected_tokens(PROMPT, NUM_TOKENS)
+    assert outcomes(decode, "local") == 1
+    assert prefill.sample("pagemesh:kv_bytes_sent_total", rpc="prefill") == 0
+
+
+async def test_many_prompts_at_once_get_their_own_tokens(
+    prefill: RunningWorker, decode: RunningWorker
+) -> None:
+    prompts = {handle: [handle, *PROMPT[: 5 * handle]] for handle in range(1, 16)}
+    async with RouterSession(decode.address) as session:
+        for handle, prompt in prompts.items():
+            await session.submit(handle, prompt, plan=prefill.plan, seed=handle)
+        for handle, prompt in prompts.items():
+            received = await session.over(handle)
+            assert tuple(received.token_ids) == expected_tokens(prompt, 8, seed=handle), handle
+
+
+async def test_a_request_of_one_token_needs_no_blocks_afterwards(
+    prefill: RunningWorker, decode: RunningWorker
+) -> None:
+    async with RouterSession(decode.address) as session:
+        received = await session.generate(1, PROMPT, max_tokens=1, plan=prefill.plan)
+    assert tuple(received.token_ids) == expected_tokens(PROMPT, 1)
+
+
+async def test_a_resumed_request_is_prefilled_where_it_runs(
+    prefill: RunningWorker, decode: RunningWorker
+) -> None:
+    tokens = expected_tokens(PROMPT, NUM_TOKENS)
+    async with RouterSession(decode.address) as session:
+        received = await session.generate(
+            1, PROMPT, resume=tokens[:4], max_tokens=NUM_TOKENS, plan=prefill.plan
+        )
+    assert tuple(received.token_ids) == tokens[4:]
+    assert prefill.sample("pagemesh:kv_bytes_sent_total", rpc="prefill") == 0
+
+
+async def test_a_prefill_worker_that_is_not_there_costs_only_time(decode: RunningWorker) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        await assert_same_tokens(decode, decode_pb2.PrefillPlan(worker_id="gone", address=address))
+    assert fallbacks(decode, "UNAVAILABLE") == 1
+
+
+async def test_a_prefill_worker_killed_in_the_middle_costs_only_time(
+    decode: RunningWorker, decode_engine: RecordingEngine
+) -> None:
+    killed = asyncio.Event()
+
+    async def wait_for_death_after_two_runs(chunks: Chunks) -> Chunks:
+        number = 0
+        async for chunk in chunks:
+            yield chunk
+            number += chunk.HasField("blocks")
+            if number == 2:
+                killed.set()
+                await asyncio.Event().wait()
+
+    role = sabotaged_role(wait_for_death_after_two_runs)
+    engine = FakeEngine(scheduler=SMALL_CHUNKS)
+    async with (
+        running_worker(role, engine, grace_period=0.0) as prefill,
+        RouterSession(decode.address) as session,
+    ):
+        await session.submit(1, PROMPT, max_tokens=NUM_TOKENS, plan=prefill.plan)
+        await asyncio.wait_for(killed.wait(), 5.0)
+        await prefill.server.close()
+        received = await session.over(1)
+    assert received.error is None
+    assert tuple(received.token_ids) == expected_tokens(PROMPT, NUM_TOKENS)
+    # What had come until then was kept.
+    assert decode_engine.imported == [64]
+    assert outcomes(decode, "fallback") == 1
+    assert engine.num_free_blocks == 64
+
+
+async def test_a_prefill_worker_that_stalls_is_given_up(
+    decode: RunningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stall_after_the_header(chunks: Chunks) -> Chunks:
+        async for chunk in chunks:
+            yield chunk
+            await asyncio.Event().wait()
+
+    engine = FakeEngine()
+    async with running_worker(sabotaged_role(stall_after_the_header), engine) as prefill:
+        monkeypatch.setattr(remote_prefill, "STALL_TIMEOUT", 0.2)
+        await assert_same_tokens(decode, prefill.plan)
+        await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
+    assert fallbacks(decode, "KV_STALLED") == 1
+
+
+def flip_a_bit(chunk: kv_transfer_pb2.KvChunk) -> None:
+    payload = bytearray(chunk.blocks.payload)
+    payload[len(payload) // 2] ^= 1
+    chunk.blocks.payload = bytes(payload)
+
+
+def truncate(chunk: kv_transfer_pb2.KvChunk) -> None:
+    chunk.blocks.payload = chunk.blocks.payload[:-4]
+
+
+def name_other_blocks(chunk: kv_transfer_pb2.KvChunk) -> None:
+    chunk.blocks.block_hashes[0] = b"0123456789abcdef"
+
+
+def aim_before_the_grant(chunk: kv_transfer_pb2.KvChunk) -> None:
+    chunk.blocks.first_block_index += 1000
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        pytest.param(flip_a_bit, "KV_WRONG_CHECKSUM", id="flipped bit"),
+        pytest.param(truncate, "KV_WRONG_SIZE", id="truncated"),
+        pytest.param(name_other_blocks, "KV_WRONG_HASH", id="other prompt"),
+        pytest.param(aim_before_the_grant, "KV_OUT_OF_RANGE", id="out of range"),
+    ],
+)
+async def test_kv_that_is_wrong_is_never_used(
+    decode: RunningWorker, spoil: Callable[[kv_transfer_pb2.KvChunk], None], reason: str
+) -> None:
+    async def spoil_the_second_run(chunks: Chunks) -> Chunks:
+        number = 0
+        async for chunk in chunks:
+            if chunk.HasField("blocks"):
+                number += 1
+                if number == 2:
+                    spoil(chunk)
+            yield chunk
+
+    engine = FakeEngine(scheduler=SMALL_CHUNKS)
+    async with running_worker(sabotaged_role(spoil_the_second_run), engine) as prefill:
+        await assert_same_tokens(decode, prefill.plan)
+        await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
+    assert fallbacks(decode, reason) == 1
+    assert decode.sample("pagemesh:kv_rejected_total", reason=reason) == 1
+    assert decode.sample("pagemesh:kv_tokens_received_total") == 32
+
+
+async def test_a_stream_of_another_worker_is_refused(
+    prefill: RunningWorker, decode: RunningWorker
+) -> None:
+    plan = decode_pb2.PrefillPlan(worker_id="someone-else", address=prefill.address)
+    await assert_same_tokens(decode, plan)
+    assert fallbacks(decode, "KV_WRONG_SENDER") == 1
+
+
+async def test_a_stream_that_ends_early_leaves_the_rest_to_be_computed(
+    decode: RunningWorker,
+) -> None:
+    async def only_two_messages(chunks: Chunks) -> Chunks:
+        number = 0
+        async for chunk in chunks:
+            yield chunk
+            number += 1
+            if number == 2:
+                return
+
+    engine = FakeEngine(scheduler=SMALL_CHUNKS)
+    async with running_worker(sabotaged_role(only_two_messages), engine) as prefill:
+        await assert_same_tokens(decode, prefill.plan)
+        await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
+    assert fallbacks(decode, "KV_INCOMPLETE") == 1
+
+
+@pytest.mark.parametrize("how", ["cancel", "break", "deadline"])
+async def test_ending_a_request_frees_its_blocks_on_both_workers(
+    decode: RunningWorker, how: str
+) -> None:
+    engine = FakeEngine(seconds_per_token=0.05, scheduler=SMALL_CHUNKS)
+    async with (
+        running_worker(PREFILL_ROLE, engine) as prefill,
+        RouterSession(decode.address) as session,
+    ):
+        time_limit = 0.1 if how == "deadline" else 20.0
+        await session.submit(1, PROMPT, max_tokens=300, plan=prefill.plan, time_limit=time_limit)
+        await wait_until(lambda: not prefill.all_blocks_free(), "prefill runs")
+        assert not decode.all_blocks_free()
+        if how == "cancel":
+            await session.cancel(1)
+        elif how == "break":
+            session.call.cancel()
+        await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
+        await wait_until(decode.all_blocks_free, "all blocks of decode free")
+        assert outcomes(decode, "cancelled") == 1
+        # Stopped at a chunk's boundary, not run to its end.
+        assert prefill.sample("vllm:generation_tokens_total", model_name="fake") == 0
+
+
+async def test_a_grant_is_given_back_by_a_task_that_never_ran(
+    prefill: RunningWorker, decode: RunningWorker
+) -> None:
+    prefiller = RemotePrefiller(decode.worker)
+    request = EngineRequest("r", tuple(PROMPT), SamplingParams(), await_kv=True)
+    events: list[RequestEvent] = []
+    decode.worker.dispatcher.submit(request, events.append)
+    await wait_until(lambda: bool(events), "the grant")
+    grant = events[0]
+    assert isinstance(grant, KvGrant)
+    deadline = asyncio.get_running_loop().time() + 10
+    task = prefiller.start(RemotePrefill("client-1", request, prefill.plan, deadline), grant)
+    task.cancel()
+    await prefiller.close()
+    decode.worker.engine.cancel("r")
+    await wait_until(decode.all_blocks_free, "all blocks of decode free")
+
+
+async def test_a_stopping_decode_worker_frees_the_prefill_worker(prefill: RunningWorker) -> None:
+    decode_engine = FakeEngine()
+    slow = FakeEngine(seconds_per_token=0.05, scheduler=SMALL_CHUNKS)
+    async with (
+        running_worker(PREFILL_ROLE, slow) as slow_prefill,
+        running_worker(DECODE_ROLE, decode_engine, grace_period=0.0) as decode,
+        RouterSession(decode.address) as session,
+    ):
+        await session.submit(1, PROMPT, plan=slow_prefill.plan)
+        await wait_until(lambda: not slow_prefill.all_blocks_free(), "prefill runs")
+        await asyncio.wait_for(decode.server.close(), 3.0)
+        await wait_until(slow_prefill.all_blocks_free, "all blocks of prefill free")
+        assert decode_engine.num_free_blocks == 64

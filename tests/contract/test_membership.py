@@ -1,0 +1,263 @@
+"""Workers publish, the kvstore keeps, routers follow: all three over real gRPC on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from pagemesh.membership.directory import Directory
+from pagemesh.membership.roster import MemberChange, WorkerState
+from pagemesh.v1 import types_pb2
+from tests.contract.kvstore_harness import (
+    PublishingWorker,
+    connected,
+    eventually,
+    index_becomes,
+    running_kvstore,
+    serving,
+)
+from tests.unit.kvstore.builders import Store, make_block, make_worker
+
+FINGERPRINT = "model-a"
+
+
+@asynccontextmanager
+async def directory_of(kvstore: str, *, grace: float = 30.0) -> AsyncIterator[Directory]:
+    directory = Directory(kvstore, grace=grace)
+    await directory.start()
+    try:
+        yield directory
+    finally:
+        await directory.close()
+
+
+def live_ids(directory: Directory) -> list[str]:
+    return sorted(worker.worker_id for worker in directory.workers() if worker.live)
+
+
+def known_ids(directory: Directory) -> list[str]:
+    return sorted(worker.worker_id for worker in directory.workers())
+
+
+async def index_matches(kvstore: str, *workers: PublishingWorker) -> None:
+    """Wait until the kvstore holds exactly what the workers' caches hold."""
+    async with connected(kvstore) as stub:
+        await index_becomes(stub, {worker.info.worker_id: worker.cached for worker in workers})
+
+
+async def free_port() -> int:
+    """A port that a kvstore had a moment ago."""
+    async with running_kvstore() as address:
+        return int(address.rpartition(":")[2])
+
+
+async def test_a_worker_is_known_with_its_facts_and_its_load() -> None:
+    async with (
+        running_kvstore() as kvstore,
+        directory_of(kvstore) as directory,
+        PublishingWorker(kvstore, make_worker("a", num_blocks=32)),
+    ):
+        idle = types_pb2.WorkerLoad(free_block_count=32)
+        expected = WorkerState(make_worker("a", num_blocks=32), idle, live=True)
+        await eventually(lambda: directory.workers() == [expected])
+
+
+async def test_the_index_follows_the_cache_through_stores_and_evictions() -> None:
+    async with (
+        running_kvstore() as kvstore,
+        PublishingWorker(kvstore, make_worker("a", num_blocks=16)) as worker,
+    ):
+        for start in range(0, 600, 100):
+            await worker.generate(range(start + 20, start + 50))
+        assert 0 < len(worker.cached) <= 16
+        await index_matches(kvstore, worker)
+
+
+async def test_blocks_cached_before_joining_are_published_too() -> None:
+    port = await free_port()
+    async with PublishingWorker(f"127.0.0.1:{port}", make_worker("a", num_blocks=32)) as worker:
+        await worker.generate(range(20, 60))
+        assert worker.cached
+        async with running_kvstore(port=port) as kvstore:
+            await index_matches(kvstore, worker)
+
+
+async def test_lookup_says_who_holds_how_much() -> None:
+    async with (
+        running_kvstore() as kvstore,
+        directory_of(kvstore) as directory,
+        PublishingWorker(kvstore, make_worker("a", num_blocks=32)) as a,
+        PublishingWorker(kvstore, make_worker("b", num_blocks=32)) as b,
+    ):
+        await a.generate(range(20, 37))
+        await b.generate(range(20, 29))
+        await index_matches(kvstore, a, b)
+        chain = sorted(b.cached) + sorted(a.cached - b.cached)
+        assert len(a.cached) == 4
+        assert len(b.cached) == 2
+        holders = await directory.lookup([*chain, make_block(1)], FINGERPRINT, timeout=5.0)
+        assert holders == {"a": 4, "b": 2}
+        assert await directory.lookup(chain, "another-model", timeout=5.0) == {}
+
+
+async def test_a_lookup_that_cannot_be_answered_gives_none() -> None:
+    port = await free_port()
+    async with directory_of(f"127.0.0.1:{port}") as directory:
+        assert await directory.lookup([make_block(1)], FINGERPRINT, timeout=0.5) is None
+
+
+async def test_a_lookup_that_is_refused_gives_none() -> None:
+    async with running_kvstore() as kvstore, directory_of(kvstore) as directory:
+        assert await directory.lookup([b"short"], FINGERPRINT, timeout=5.0) is None
+
+
+async def test_listeners_hear_who_joins_and_leaves() -> None:
+    async with running_kvstore() as kvstore, directory_of(kvstore) as directory:
+        heard: list[tuple[MemberChange, str, int]] = []
+        directory.subscribe(
+            lambda change, worker: heard.append((change, worker.worker_id, worker.info.epoch))
+        )
+        async with PublishingWorker(kvstore, make_worker("a", num_blocks=8)):
+            await eventually(lambda: heard == [(MemberChange.JOINED, "a", 1)])
+            async with PublishingWorker(kvstore, make_worker("a", epoch=2, num_blocks=8)):
+                await eventually(lambda: len(heard) == 3)
+        await eventually(lambda: len(heard) == 4)
+        assert heard[1:] == [
+            (MemberChange.LEFT, "a", 1),
+            (MemberChange.JOINED, "a", 2),
+            (MemberChange.LEFT, "a", 2),
+        ]
+
+
+async def test_a_worker_that_closes_is_gone_at_once_with_its_blocks() -> None:
+    # Long heartbeats: only the end of the stream can be what removes it.
+    async with (
+        running_kvstore(heartbeat_interval=60.0) as kvstore,
+        directory_of(kvstore) as directory,
+        PublishingWorker(kvstore, make_worker("a", num_blocks=32)) as a,
+    ):
+        async with PublishingWorker(kvstore, make_worker("b", num_blocks=32)) as b:
+            await a.generate(range(20, 37))
+            await b.generate(range(20, 37))
+            await index_matches(kvstore, a, b)
+            await eventually(lambda: live_ids(directory) == ["a", "b"])
+        await eventually(lambda: known_ids(directory) == ["a"])
+        await index_matches(kvstore, a)
+
+
+async def test_members_stay_known_while_the_kvstore_is_away() -> None:
+    async with AsyncExitStack() as life:
+        kvstore = await life.enter_async_context(running_kvstore())
+        async with (
+            PublishingWorker(kvstore, make_worker("a", num_blocks=8)),
+            directory_of(kvstore, grace=0.1) as directory,
+        ):
+            await eventually(lambda: live_ids(directory) == ["a"])
+            await life.aclose()
+            await eventually(lambda: live_ids(directory) == [])
+            assert known_ids(directory) == ["a"]
+
+
+async def test_a_kvstore_that_stops_takes_nobody_for_gone() -> None:
+    store = Store()
+    async with AsyncExitStack() as life:
+        kvstore = await life.enter_async_context(serving(store))
+        async with PublishingWorker(kvstore, make_worker("a", num_blocks=8)):
+            await eventually(lambda: any(member.stream for member in store.members))
+            await life.aclose()
+            assert [member.info.worker_id for member in store.members] == ["a"]
+
+
+async def test_a_restarted_kvstore_is_rebuilt_from_snapshots() -> None:
+    async with AsyncExitStack() as first_life:
+        kvstore = await first_life.enter_async_context(running_kvstore())
+        async with (
+            directory_of(kvstore) as directory,
+            PublishingWorker(kvstore, make_worker("a", num_blocks=64)) as a,
+            PublishingWorker(kvstore, make_worker("b", num_blocks=64)) as b,
+        ):
+            heard: list[MemberChange] = []
+            await a.generate(range(20, 60))
+            await b.generate(range(20, 40))
+            await index_matches(kvstore, a, b)
+            await eventually(lambda: live_ids(directory) == ["a", "b"])
+            directory.subscribe(lambda change, _: heard.append(change))
+            await first_life.aclose()
+            # What changes while nobody listens must be in the snapshot.
+            await a.generate(range(100, 120))
+            async with running_kvstore(port=int(kvstore.rpartition(":")[2])):
+                await index_matches(kvstore, a, b)
+                await eventually(lambda: live_ids(directory) == ["a", "b"])
+            # Healthy workers never left, as far as the router is concerned.
+            assert heard == [MemberChange.JOINED, MemberChange.JOINED]
+
+
+async def test_a_worker_that_died_with_the_kvstore_is_forgotten_after_the_grace_time() -> None:
+    async with AsyncExitStack() as first_life:
+        kvstore = await first_life.enter_async_context(running_kvstore())
+        async with (
+            directory_of(kvstore, grace=3.0) as directory,
+            PublishingWorker(kvstore, make_worker("a", num_blocks=8)),
+        ):
+            async with PublishingWorker(kvstore, make_worker("b", num_blocks=8)):
+                await eventually(lambda: live_ids(directory) == ["a", "b"])
+                await first_life.aclose()
+            async with running_kvstore(port=int(kvstore.rpartition(":")[2])):
+                await eventually(lambda: live_ids(directory) == ["a"])
+                assert known_ids(directory) == ["a", "b"]
+                await eventually(lambda: known_ids(directory) == ["a"])
+
+
+async def test_a_broken_watch_goes_on_where_it_was() -> None:
+    store = Store()
+    for worker_id in ("a", "b"):
+        await store.catalog.register(make_worker(worker_id))
+    async with AsyncExitStack() as first_life:
+        kvstore = await first_life.enter_async_context(serving(store))
+        async with directory_of(kvstore) as directory:
+            await eventually(lambda: live_ids(directory) == ["a", "b"])
+            await first_life.aclose()
+            store.members.drop("b")
+            await store.catalog.register(make_worker("c"))
+            async with serving(store, port=int(kvstore.rpartition(":")[2])):
+                # Long before the grace time is over: the change that was missed says so.
+                await eventually(lambda: live_ids(directory) == ["a", "c"])
+                assert known_ids(directory) == ["a", "c"]
+
+
+async def test_events_that_were_lost_are_made_up_for_by_a_snapshot() -> None:
+    store = Store()
+    async with (
+        serving(store, heartbeat_interval=0.1) as kvstore,
+        PublishingWorker(kvstore, make_worker("a", num_blocks=32)) as worker,
+    ):
+        await worker.generate(range(20, 60))
+        await index_matches(kvstore, worker)
+        member = store.members.get("a")
+        assert member is not None
+        # As if the last events had never come, and others had.
+        member.last_sequence -= 3
+        await store.index.remove("a", list(worker.cached)[:5])
+        await index_matches(kvstore, worker)
+
+
+async def test_an_idle_worker_keeps_beating() -> None:
+    store = Store()
+    async with (
+        serving(store, heartbeat_interval=0.05) as kvstore,
+        PublishingWorker(kvstore, make_worker("a", num_blocks=8)),
+    ):
+        # Its first load and its empty snapshot are two events; all others are heartbeats.
+        await eventually(lambda: any(member.last_sequence >= 6 for member in store.members))
+
+
+@pytest.mark.parametrize("started", [False, True], ids=["never-started", "without-a-kvstore"])
+async def test_closing_needs_no_kvstore(started: bool) -> None:
+    directory = Directory(f"127.0.0.1:{await free_port()}")
+    if started:
+        await directory.start()
+    await directory.close()
+    await directory.close()
+    assert directory.workers() == []

@@ -1,0 +1,209 @@
+"""Prefill.Prefill over a real gRPC connection: what is sent, in which order, and who owns the blocks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import grpc
+import numpy as np
+import pytest
+
+from pagemesh.config import SchedulerConfig
+from pagemesh.kvship import encode
+from pagemesh.prefill.service import PREFILL_ROLE
+from pagemesh.prefill.servicer import PrefillServicer
+from pagemesh.rpc.channels import open_channel
+from pagemesh.rpc.status import from_rpc_error
+from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
+from tests.fakes.engine import FakeEngine, expected_tokens
+from tests.support.waiting import wait_until
+from tests.support.workers import RunningWorker, running_worker, unused_context
+
+PROMPT = [10 + (3 * i) % 900 for i in range(70)]
+
+
+@pytest.fixture(autouse=True)
+def one_block_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encode, "MAX_PAYLOAD_BYTES", 512)
+
+
+@pytest.fixture
+async def prefill() -> AsyncIterator[RunningWorker]:
+    engine = FakeEngine(scheduler=SchedulerConfig(max_num_batched_tokens=24))
+    async with running_worker(PREFILL_ROLE, engine) as running:
+        yield running
+        await wait_until(running.all_blocks_free, "all blocks free")
+
+
+@pytest.fixture
+async def stub(prefill: RunningWorker) -> AsyncIterator[prefill_pb2_grpc.PrefillAsyncStub]:
+    async with open_channel(prefill.address) as channel:
+        yield prefill_pb2_grpc.PrefillStub(channel)
+
+
+def make_request(
+    prefill: RunningWorker,
+    *,
+    prompt: Sequence[int] = PROMPT,
+    held: int = 0,
+    fingerprint: str = "fake",
+    max_tokens: int = 16,
+) -> prefill_pb2.PrefillRequest:
+    return prefill_pb2.PrefillRequest(
+        request_id="client-1",
+        prompt_token_ids=prompt,
+        sampling=types_pb2.SamplingParams(max_tokens=max_tokens),
+        held_token_count=held,
+        model_fingerprint=fingerprint,
+        kv_layout=prefill.worker.info.kv_layout,
+    )
+
+
+def slots(blocks: kv_transfer_pb2.KvBlocks) -> list[int]:
+    """The token ids that the fake wrote as KV into the slots that hold some."""
+    values = np.frombuffer(blocks.payload, np.float32).reshape(2, 2, -1, 1, 2)
+    return [int(token_id) for token_id in values[0, 0, : blocks.token_count, 0, 0]]
+
+
+async def test_a_stream_is_header_blocks_and_first_token(
+    prefill: RunningWorker, stub: prefill_pb2_grpc.PrefillAsyncStub
+) -> None:
+    chunks = [chunk async for chunk in stub.Prefill(make_request(prefill), timeout=10)]
+    header = chunks[0].header
+    assert header.worker_id == prefill.worker.info.worker_id
+    assert header.epoch == prefill.worker.info.epoch
+    assert header.block_count == 5
+    blocks = [chunk.blocks for chunk in chunks if chunk.HasField("blocks")]
+    assert [run.first_block_index for run in blocks] == [0, 1, 2, 3, 4]
+    assert [run.token_count for run in blocks] == [16, 16, 16, 16, 6]
+    assert [len(run.block_hashes[0]) for run in blocks] == [16, 16, 16, 16, 0]
+    assert [token for run in blocks for token in slots(run)] == PROMPT
+    tokens = [chunk.first_token.token_id for chunk in chunks if chunk.HasField("first_token")]
+    assert tuple(tokens) == expected_tokens(PROMPT, 1)
+    assert len(chunks) == 7
+
+
+async def test_only_blocks_behind_the_held_tokens_are_sent(
+    prefill: RunningWorker, stub: prefill_pb2_grpc.PrefillAsyncStub
+) -> None:
+    call = stub.Prefill(make_request(prefill, held=48), timeout=10)
+    chunks = [chunk async for chunk in call]
+    assert chunks[0].header.block_count == 2
+    blocks = [chunk.blocks for chunk in chunks if chunk.HasField("blocks")]
+    assert [run.first_block_index for run in blocks] == [3, 4]
+    assert [token for run in blocks for token in slots(run)] == PROMPT[48:]
+
+
+async def test_blocks_travel_while_later_chunks_are_computed() -> None:
+    engine = FakeEngine(seconds_per_token=0.1, scheduler=SchedulerConfig(max_num_batched_tokens=24))
+    async with (
+        running_worker(PREFILL_ROLE, engine) as prefill,
+        open_channel(prefill.address) as channel,
+    ):
+        stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
+        call = stub.Prefill(make_request(prefill), timeout=10)
+        await call.read()
+        first = await call.read()
+        assert isinstance(first, kv_transfer_pb2.KvChunk)
+        assert first.blocks.first_block_index == 0
+        assert prefill.sample("vllm:generation_tokens_total", model_name="fake") == 0
+        call.cancel()
+        await wait_until(prefill.all_blocks_free, "all blocks free")
+
+
+async def test_the_first_token_overtakes_blocks_that_wait(
+    stub: prefill_pb2_grpc.PrefillAsyncStub, prefill: RunningWorker
+) -> None:
+    await _drain(stub.Prefill(make_request(prefill), timeout=10))
+    # All but the last block is in the cache now, so that one step makes everything ready.
+    chunks = [chunk async for chunk in stub.Prefill(make_request(prefill), timeout=10)]
+    position = [chunk.WhichOneof("payload") for chunk in chunks].index("first_token")
+    assert position < len(chunks) - 1
+    assert chunks[position].first_token.cached_token_count == 64
+
+
+async def test_a_cancelled_stream_frees_its_blocks() -> None:
+    engine = FakeEngine(
+        seconds_per_token=0.05, scheduler=SchedulerConfig(max_num_batched_tokens=24)
+    )
+    async with (
+        running_worker(PREFILL_ROLE, engine) as prefill,
+        open_channel(prefill.address) as channel,
+    ):
+        stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
+        call = stub.Prefill(make_request(prefill), timeout=10)
+        await call.read()
+        await wait_until(lambda: not prefill.all_blocks_free(), "prefill runs")
+        call.cancel()
+        await wait_until(prefill.all_blocks_free, "all blocks free")
+
+
+async def test_a_deadline_frees_the_blocks_and_ends_the_stream() -> None:
+    engine = FakeEngine(seconds_per_token=0.2, scheduler=SchedulerConfig(max_num_batched_tokens=8))
+    async with (
+        running_worker(PREFILL_ROLE, engine) as prefill,
+        open_channel(prefill.address) as channel,
+    ):
+        stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await _drain(stub.Prefill(make_request(prefill), timeout=0.3))
+        assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        await wait_until(prefill.all_blocks_free, "all blocks free")
+
+
+async def test_blocks_are_held_until_the_last_one_was_taken(prefill: RunningWorker) -> None:
+    stream = PrefillServicer(prefill.worker).Prefill(make_request(prefill), unused_context())
+    taken = 0
+    async for chunk in stream:
+        taken += chunk.blocks.token_count
+        if taken < len(PROMPT):
+            await prefill.step_has_passed()
+            assert not prefill.all_blocks_free()
+    assert taken == 70
+    await wait_until(prefill.all_blocks_free, "all blocks free")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "reason"),
+    [
+        pytest.param(
+            {"fingerprint": "other"}, "FAILED_PRECONDITION", "MODEL_MISMATCH", id="other model"
+        ),
+        pytest.param({"prompt": []}, "INVALID_ARGUMENT", "INVALID_REQUEST", id="empty prompt"),
+        pytest.param({"held": 8}, "INVALID_ARGUMENT", "INVALID_REQUEST", id="half a block held"),
+        pytest.param({"held": 80}, "INVALID_ARGUMENT", "INVALID_REQUEST", id="too much held"),
+        pytest.param({"max_tokens": 0}, "INVALID_ARGUMENT", "INVALID_REQUEST", id="no tokens"),
+        pytest.param(
+            {"prompt": [5] * 600}, "INVALID_ARGUMENT", "CONTEXT_LENGTH_EXCEEDED", id="too long"
+        ),
+    ],
+)
+async def test_a_wrong_request_is_refused_with_its_reason(
+    prefill: RunningWorker,
+    stub: prefill_pb2_grpc.PrefillAsyncStub,
+    change: dict[str, object],
+    code: str,
+    reason: str,
+) -> None:
+    request = make_request(prefill, **change)  # type: ignore[arg-type]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await _drain(stub.Prefill(request, timeout=10))
+    assert caught.value.code().name == code
+    assert from_rpc_error(caught.value).reason == reason
+
+
+async def test_another_layout_is_refused(
+    prefill: RunningWorker, stub: prefill_pb2_grpc.PrefillAsyncStub
+) -> None:
+    request = make_request(prefill)
+    request.kv_layout.dtype = "bfloat16"
+    with pytest.raises(grpc.aio.AioRpcError, match="bfloat16") as caught:
+        await _drain(stub.Prefill(request, timeout=10))
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
+async def _drain(
+    call: grpc.aio.UnaryStreamCall[prefill_pb2.PrefillRequest, kv_transfer_pb2.KvChunk],
+) -> None:
+    async for _ in call:
+        pass

@@ -1,0 +1,212 @@
+"""What the router sends to a worker, and what it does when the worker answers badly or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.api.httpbody_pb2 import HttpBody
+
+from pagemesh.membership.publisher import Publisher
+from pagemesh.tokenizer import Tokenizer
+from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
+from tests.contract.http_answers import http_body, read
+from tests.contract.router_harness import DEADLINE_S, MODEL, Mesh, eventually, running_mesh
+from tests.fakes.engine import FakeEngine
+
+PROMPT = list(range(10, 50))
+
+
+class ScriptedDecode(decode_pb2_grpc.DecodeServicer):
+    """Records what the router asks for and answers only what the test tells it to."""
+
+    def __init__(self) -> None:
+        self.submits: list[decode_pb2.Submit] = []
+        self.cancelled: list[int] = []
+        self.outputs: asyncio.Queue[decode_pb2.RequestOutput] = asyncio.Queue()
+
+    async def Session(  # noqa: N802  # the name of the RPC
+        self,
+        request_iterator: AsyncIterator[decode_pb2.SessionRequest],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[decode_pb2.SessionResponse]:
+        reading = asyncio.create_task(self._read(request_iterator))
+        try:
+            while True:
+                yield decode_pb2.SessionResponse(outputs=[await self.outputs.get()])
+        finally:
+            reading.cancel()
+
+    async def _read(self, requests: AsyncIterator[decode_pb2.SessionRequest]) -> None:
+        async for request in requests:
+            if request.HasField("submit"):
+                self.submits.append(request.submit)
+            else:
+                self.cancelled.append(request.cancel.handle)
+
+    def answer(self, submit: decode_pb2.Submit, **fields: Any) -> None:
+        self.outputs.put_nowait(decode_pb2.RequestOutput(handle=submit.handle, **fields))
+
+
+@asynccontextmanager
+async def scripted(mesh: Mesh, worker_id: str = "scripted") -> AsyncIterator[ScriptedDecode]:
+    """A member of the mesh that follows a script."""
+    server = grpc.aio.server()
+    servicer = ScriptedDecode()
+    decode_pb2_grpc.add_DecodeServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    engine = FakeEngine()
+    layout = types_pb2.KvLayout(
+        block_size=16, layer_count=2, kv_head_count=1, head_dim=2, dtype="float32"
+    )
+    info = types_pb2.WorkerInfo(
+        worker_id=worker_id,
+        epoch=1,
+        role=types_pb2.WORKER_ROLE_DECODE,
+        address=f"127.0.0.1:{port}",
+        model_name="demo",
+        model_fingerprint="fake",
+        kv_layout=layout,
+        block_count=64,
+        max_model_len=512,
+        max_num_seqs=8,
+    )
+    publisher = Publisher(mesh.kvstore_address, info, engine)
+    publisher.start()
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while (await mesh.health())["decode_workers"] == 0:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        yield servicer
+    finally:
+        await publisher.close()
+        await server.stop(None)
+
+
+@pytest.fixture
+async def mesh() -> AsyncIterator[Mesh]:
+    async with running_mesh(decode=0) as mesh:
+        yield mesh
+
+
+def body(**fields: Any) -> HttpBody:
+    return http_body({"prompt": PROMPT, "max_tokens": 9, **fields})
+
+
+async def test_a_submission_says_everything_about_the_request(mesh: Mesh) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with scripted(mesh) as worker:
+        metadata = (("x-request-id", "client-7"), ("traceparent", trace))
+        request = body(temperature=0.5, top_p=0.25, top_k=3, seed=4, priority=-2, n=2)
+        call = mesh.openai.Completions(request, metadata=metadata)
+        await eventually(lambda: len(worker.submits) == 2)
+        first, second = worker.submits
+        assert list(first.prompt_token_ids) == PROMPT
+        assert first.sampling == types_pb2.SamplingParams(
+            temperature=0.5, top_p=0.25, top_k=3, seed=4, max_tokens=9
+        )
+        assert second.sampling.seed == 5
+        assert (first.request_id, second.request_id) == ("client-7-0", "client-7-1")
+        assert (first.priority, first.traceparent) == (-2, trace)
+        assert 15 < first.timeout.seconds < 20
+        assert first.handle != second.handle
+        assert not first.HasField("prefill_plan")
+        call.cancel()
+
+
+async def test_a_prefill_plan_names_the_prefill_worker() -> None:
+    async with running_mesh(decode=0, prefill=1) as mesh, scripted(mesh) as worker:
+        call = mesh.openai.Completions(body())
+        await eventually(lambda: len(worker.submits) == 1)
+        plan = worker.submits[0].prefill_plan
+        assert plan.worker_id == "prefill-0"
+        assert plan.address == mesh.workers["prefill-0"].server.address
+        call.cancel()
+
+
+async def test_a_client_that_leaves_cancels_all_its_answers(mesh: Mesh) -> None:
+    async with scripted(mesh) as worker:
+        call = mesh.openai.Completions(body(n=2))
+        await eventually(lambda: len(worker.submits) == 2)
+        call.cancel()
+        await eventually(lambda: len(worker.cancelled) == 2)
+        assert worker.cancelled == [submit.handle for submit in worker.submits]
+
+
+async def test_one_failed_answer_ends_the_request_and_cancels_the_others(mesh: Mesh) -> None:
+    async with scripted(mesh) as worker:
+        call = asyncio.create_task(read(mesh.openai.Completions(body(n=2))))
+        await eventually(lambda: len(worker.submits) == 2)
+        error = types_pb2.Error(code="DATA_LOSS", reason="KV_INTEGRITY", message="bad block")
+        worker.answer(worker.submits[0], finish_reason=types_pb2.FINISH_REASON_ERROR, error=error)
+        answer = await call
+        assert (answer.status, answer.json()["error"]["message"]) == (500, "bad block")
+        await eventually(lambda: worker.cancelled == [worker.submits[1].handle])
+
+
+async def test_a_stop_string_frees_the_worker_while_other_answers_go_on(mesh: Mesh) -> None:
+    async with scripted(mesh) as worker:
+        stop = Tokenizer(MODEL).decode([700])
+        call = mesh.openai.Completions(body(n=2, stop=stop, stream=True))
+        await eventually(lambda: len(worker.submits) == 2)
+        worker.answer(worker.submits[0], token_ids=[700])
+        await eventually(lambda: worker.cancelled == [worker.submits[0].handle])
+        assert not call.done()
+        call.cancel()
+
+
+async def test_tokens_that_come_together_stay_together(mesh: Mesh) -> None:
+    async with scripted(mesh) as worker:
+        call = asyncio.create_task(read(mesh.openai.Completions(body())))
+        await eventually(lambda: len(worker.submits) == 1)
+        submit = worker.submits[0]
+        usage = types_pb2.PromptUsage(prompt_token_count=40, cached_token_count=32)
+        worker.answer(submit, token_ids=[20, 21], prompt_usage=usage)
+        worker.answer(submit, token_ids=[22], finish_reason=types_pb2.FINISH_REASON_LENGTH)
+        usage = (await call).json()["usage"]
+        assert usage["completion_tokens"] == 3
+        assert usage["prompt_tokens_details"] == {"cached_tokens": 32}
+
+
+async def test_a_worker_that_refuses_is_left_for_another_once(mesh: Mesh) -> None:
+    error = types_pb2.Error(code="UNAVAILABLE", reason="DRAINING", message="stopping")
+    failed = {"finish_reason": types_pb2.FINISH_REASON_ERROR, "error": error}
+    async with scripted(mesh, "a") as first, scripted(mesh, "b") as second:
+        deadline = time.monotonic() + DEADLINE_S
+        while (await mesh.health())["decode_workers"] < 2:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        call = asyncio.create_task(read(mesh.openai.Completions(body())))
+        await eventually(lambda: len(first.submits) + len(second.submits) == 1)
+        worker, other = (first, second) if first.submits else (second, first)
+        worker.answer(worker.submits[0], **failed)
+        await eventually(lambda: len(other.submits) == 1)
+        other.answer(other.submits[0], **failed)
+        answer = await call
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "draining")
+        assert len(worker.submits) == len(other.submits) == 1
+
+
+async def test_a_worker_that_cancels_on_its_own_is_reported(mesh: Mesh) -> None:
+    async with scripted(mesh) as worker:
+        call = asyncio.create_task(read(mesh.openai.Completions(body())))
+        await eventually(lambda: len(worker.submits) == 1)
+        worker.answer(worker.submits[0], finish_reason=types_pb2.FINISH_REASON_CANCELLED)
+        answer = await call
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "unavailable")
+
+
+async def test_a_silent_worker_keeps_a_client_waiting_only_a_little_past_the_deadline() -> None:
+    async with running_mesh(decode=0, request_timeout=0.3) as mesh, scripted(mesh) as worker:
+        start = time.monotonic()
+        answer = await read(mesh.openai.Completions(body()))
+        assert (answer.status, answer.json()["error"]["code"]) == (504, "timeout")
+        assert 1.0 < time.monotonic() - start < 5.0
+        await eventually(lambda: len(worker.cancelled) == 1)

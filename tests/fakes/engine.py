@@ -1,0 +1,114 @@
+"""An engine without a model: the real scheduler and engine thread over a runner that computes by hand.
+
+Its "KV" of a token is the token's id at every place of the token's slot, so a block table that is
+wrong, a slot that was not written and KV that did not travel all end a request with an ERROR output.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from pagemesh.config import SchedulerConfig
+from pagemesh.engine.engine import EngineCore
+from pagemesh.engine.interface import BlockLayout, EngineInfo
+from pagemesh.errors import KvIntegrityError
+from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.scheduler import Scheduler
+
+VOCAB_SIZE = 1000
+NUM_SPECIAL_TOKENS = 10
+"""The fake never generates the first ids, where tokenizers have their special tokens."""
+
+
+def next_token(context: Sequence[int], seed: int = 0) -> int:
+    """What the fake samples after `context`: a function of all tokens and the seed."""
+    digest = zlib.crc32(struct.pack(f"<{len(context)}I", *context), seed & 0xFFFFFFFF)
+    return NUM_SPECIAL_TOKENS + digest % (VOCAB_SIZE - NUM_SPECIAL_TOKENS)
+
+
+def expected_tokens(prompt: Sequence[int], num_tokens: int, seed: int = 0) -> tuple[int, ...]:
+    """The `num_tokens` tokens that the fake generates after the prompt."""
+    context = list(prompt)
+    for _ in range(num_tokens):
+        context.append(next_token(context, seed))
+    return tuple(context[len(prompt) :])
+
+
+class FakeKv:
+    """KV memory as a numpy array; implements KvAccess. Unwritten slots are NaN."""
+
+    def __init__(self, layout: BlockLayout, num_blocks: int) -> None:
+        # [layer, 2, block, slot, kv head, head dim]
+        shape = (layout.num_layers, 2, num_blocks, layout.block_size)
+        self.memory = np.full((*shape, layout.num_kv_heads, layout.head_dim), np.nan, np.float32)
+
+    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> bytes:
+        return self.memory[first_layer : first_layer + num_layers, :, list(block_ids)].tobytes()
+
+    def write(
+        self, block_ids: Sequence[int], first_layer: int, num_layers: int, payload: bytes
+    ) -> None:
+        shape = (num_layers, 2, len(block_ids), *self.memory.shape[3:])
+        if len(payload) != 4 * int(np.prod(shape)):
+            raise KvIntegrityError(f"{len(payload)} bytes do not fill {shape}")
+        values = np.frombuffer(payload, np.float32).reshape(shape)
+        self.memory[first_layer : first_layer + num_layers, :, list(block_ids)] = values
+
+
+class FakeRunner:
+    """Writes token ids as KV and samples from what it reads back; `pace` seconds per step."""
+
+    def __init__(self, kv: FakeKv, pace: float = 0.0) -> None:
+        self._kv = kv
+        self._block_size = kv.memory.shape[3]
+        self._pace = pace
+        self._never = threading.Event()
+
+    def execute(self, batch: Batch) -> list[int]:
+        self._never.wait(self._pace)
+        sampled = []
+        for sequence in batch.sequences:
+            end = sequence.start + len(sequence.token_ids)
+            blocks = np.repeat(np.array(sequence.block_ids), self._block_size)[:end]
+            slots = np.arange(end) % self._block_size
+            new = np.array(sequence.token_ids, np.float32)[:, None, None]
+            start = sequence.start
+            self._kv.memory[:, :, blocks[start:], slots[start:]] = new
+            context = self._kv.memory[:, :, blocks, slots]  # [layer, 2, token, kv head, head dim]
+            if not (context == context[:1, :1, :, :1, :1]).all():
+                raise KvIntegrityError(f"KV of {sequence.request_id} is incomplete")
+            if sequence.sampling is not None:
+                token_ids = context[0, 0, :, 0, 0].astype(int).tolist()
+                sampled.append(next_token(token_ids, sequence.sampling.seed))
+        return sampled
+
+
+class FakeEngine(EngineCore):
+    """An Engine with deterministic tokens (`expected_tokens`), paged "KV", leases and a pace."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 64,
+        block_size: int = 16,
+        max_model_len: int = 512,
+        seconds_per_token: float = 0.0,
+        scheduler: SchedulerConfig | None = None,
+        eos_token_ids: Sequence[int] = (),
+    ) -> None:
+        config = scheduler or SchedulerConfig()
+        layout = BlockLayout(block_size, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
+        info = EngineInfo("fake", layout, num_blocks, max_model_len, config.max_num_seqs)
+        kv = FakeKv(layout, num_blocks)
+        self.scheduler = Scheduler(info, config, vocab_size=VOCAB_SIZE, eos_token_ids=eos_token_ids)
+        super().__init__(info, self.scheduler, FakeRunner(kv, seconds_per_token), kv)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that nobody holds; equals `info.num_blocks` when nothing leaks."""
+        return self.load().num_free_blocks

@@ -1,0 +1,90 @@
+"""What clients see while no router serves, and how a gateway ends."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+
+import grpc
+import httpx
+import pytest
+
+from pagemesh.config import GatewayConfig
+from pagemesh.gateway.admin import drain
+from pagemesh.gateway.process import envoy_command
+from pagemesh.v1 import inference_pb2, inference_pb2_grpc
+from tests.gateway.conftest import Gateway, StandInRouter, wait_for_status
+
+UNAVAILABLE = {
+    "message": "No router can serve the request right now.",
+    "type": "server_error",
+    "param": None,
+    "code": "unavailable",
+}
+
+
+def test_without_a_router_clients_get_503_at_once_and_service_returns_with_it(
+    own_gateway: Gateway,
+) -> None:
+    own_gateway.router.stop()
+    wait_for_status(f"{own_gateway.url}/health", 503)
+    started = time.monotonic()
+    refused = httpx.post(f"{own_gateway.url}/v1/chat/completions", json={"model": "size"})
+    assert time.monotonic() - started < 1.0
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "1"
+    assert refused.json()["error"] == UNAVAILABLE
+    with grpc.insecure_channel(own_gateway.address) as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Tokenize(inference_pb2.TokenizeRequest(text="x"), timeout=5)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    # Envoy's own words, not the JSON for clients of HTTP.
+    assert (caught.value.details() or "")[:1].isalpha()
+
+    router = StandInRouter(int(own_gateway.router.address.rpartition(":")[2]))
+    router.set_serving(True)
+    try:
+        wait_for_status(f"{own_gateway.url}/health", 200)
+    finally:
+        router.stop()
+
+
+def test_a_router_that_is_not_serving_gets_no_requests(own_gateway: Gateway) -> None:
+    own_gateway.router.set_serving(False)
+    wait_for_status(f"{own_gateway.url}/health", 503)
+    own_gateway.router.set_serving(True)
+    wait_for_status(f"{own_gateway.url}/health", 200)
+
+
+def test_draining_waits_for_running_requests_and_accepts_no_new_ones(
+    own_gateway: Gateway,
+) -> None:
+    tokens = own_gateway.router.openai.next_token
+    tokens.release()
+    body = {"model": "paced:drained"}
+    with httpx.stream("POST", f"{own_gateway.url}/v1/chat/completions", json=body) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith("data: ")
+        started = time.monotonic()
+        asyncio.run(drain(own_gateway.admin_socket, 0.5))
+        assert time.monotonic() - started >= 0.5
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{own_gateway.url}/health")
+        tokens.release()
+        assert next(line for line in lines if line).startswith("data: ")
+    started = time.monotonic()
+    asyncio.run(drain(own_gateway.admin_socket, 5.0))
+    assert time.monotonic() - started < 2.0
+
+
+def test_a_second_gateway_on_the_same_port_ends(own_gateway: Gateway) -> None:
+    settings = GatewayConfig(
+        routers=(own_gateway.router.address,), port=int(own_gateway.address.rpartition(":")[2])
+    )
+    second = subprocess.run(
+        envoy_command(settings), capture_output=True, text=True, check=False, timeout=20
+    )
+    assert second.returncode == 1
+    assert "Address already in use" in second.stderr

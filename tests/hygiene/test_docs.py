@@ -1,0 +1,79 @@
+"""The documents say only what is so, as far as a machine can tell: commands, flags, files and links."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.hygiene.tree import ROOT, files, name_of
+
+DOCUMENTS = [path for path in files(".md") if not name_of(path).startswith("tests/")]
+CODE = re.compile(r"```[^\n]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def code_in(path: Path) -> list[str]:
+    """Lines of code blocks, and code between single backticks."""
+    pieces = CODE.findall(path.read_text(encoding="utf-8"))
+    return [line for block, inline in pieces for line in (block or inline).splitlines()]
+
+
+def in_code(pattern: str) -> list[tuple[str, str]]:
+    """(document, what the pattern's group matched) over all documents."""
+    found = [
+        (name_of(path), match)
+        for path in DOCUMENTS
+        for line in code_in(path)
+        for match in re.findall(pattern, line)
+    ]
+    assert found, f"no document has code like {pattern}: the test would check nothing"
+    return found
+
+
+def test_make_targets_in_documents_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    unknown = [
+        (path, name) for path, name in in_code(r"^\s*(?:\$ )?make ([a-z]+)") if name not in targets
+    ]
+    assert unknown == []
+
+
+def test_files_that_documents_run_exist() -> None:
+    named = in_code(r"(?:python|pytest|ARGS=\"?) ?((?:[\w-]+/)+[\w.-]+)")
+    assert [(path, file) for path, file in named if not (ROOT / file).exists()] == []
+
+
+@cache
+def help_of(command: str) -> str:
+    """What the command line says about itself; empty when there is no such command."""
+    completed = subprocess.run(
+        [sys.executable, "-m", "pagemesh.cli", command, "--help"],
+        capture_output=True,
+        text=True,
+        env={"COLUMNS": "200", "NO_COLOR": "1"},
+    )
+    return completed.stdout if completed.returncode == 0 else ""
+
+
+def test_pagemesh_commands_and_flags_in_documents_exist() -> None:
+    unknown = []
+    # "pagemesh serves …" is what the program prints.
+    for path, line in in_code(r"^\s*(?:\$ )?(?:\.venv/bin/)?(pagemesh (?!serves )[a-z].*)"):
+        _, command, *words = line.split("#")[0].split()
+        flags = [word.split("=")[0] for word in words if word.startswith("--")]
+        unknown += [(path, command, flag) for flag in flags if flag not in help_of(command)]
+        if not help_of(command):
+            unknown.append((path, command, ""))
+    assert unknown == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_links_lead_to_files(path: Path) -> None:
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = [link.split("#")[0] for link in LINK.findall(text) if "://" not in link]
+    assert [target for target in targets if not (path.parent / target).exists()] == []

@@ -1,0 +1,104 @@
+"""Who may import what: routers and kvstores never load torch, the pure parts neither torch nor gRPC."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.hygiene.tree import ROOT, package_roots
+
+# Packages and modules of the processes that must stay small.
+WITHOUT_TORCH = (
+    "cache",
+    "cli",
+    "client",
+    "config",
+    "engine.interface",
+    "errors",
+    "gateway",
+    "kvstore",
+    "membership",
+    "models.resolve",
+    "router",
+    "rpc",
+    "sampling.params",
+    "scheduler",
+    "telemetry",
+    "tokenizer",
+    "v1",
+)
+# Plain Python over ids, numbers and text.
+WITHOUT_GRPC = (
+    "cache",
+    "config",
+    "engine.interface",
+    "errors",
+    "kvstore.index",
+    "kvstore.memory_index",
+    "router.openai",
+    "router.routing",
+    "sampling.params",
+    "scheduler",
+    "tokenizer",
+)
+
+# Prints, for each module named as an argument, which forbidden package it was the first to load.
+PROBE = """
+import importlib, sys
+names, *modules = sys.argv[1:]
+forbidden = set(names.split(","))
+for module in modules:
+    importlib.import_module(module)
+    for name in sorted(forbidden & set(sys.modules)):
+        print(f"{module} loads {name}")
+        forbidden.remove(name)
+"""
+
+
+def modules_of(part: str) -> list[str]:
+    """All modules of a package, or the module itself."""
+    relative = part.replace(".", "/")
+    found = []
+    for root in package_roots():
+        portion = ROOT / root / "pagemesh"
+        paths = [*(portion / relative).rglob("*.py"), portion / f"{relative}.py"]
+        found += [module_name(path, ROOT / root) for path in paths if path.is_file()]
+    return sorted(name for name in found if not name.endswith("__main__"))
+
+
+def module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def loaded(forbidden: str, modules: Iterable[str]) -> str:
+    completed = subprocess.run(
+        [sys.executable, "-c", PROBE, forbidden, *modules], capture_output=True, text=True
+    )
+    return completed.stdout + completed.stderr
+
+
+def test_small_processes_never_load_torch() -> None:
+    modules = [module for part in WITHOUT_TORCH for module in modules_of(part)]
+    assert loaded("torch,transformers", modules) == ""
+
+
+def test_pure_parts_never_load_grpc() -> None:
+    modules = [module for part in WITHOUT_GRPC for module in modules_of(part)]
+    assert loaded("grpc,torch", modules) == ""
+
+
+@pytest.mark.parametrize("part", sorted({*WITHOUT_TORCH, *WITHOUT_GRPC}))
+def test_every_named_part_exists(part: str) -> None:
+    assert modules_of(part)
+
+
+def test_the_probe_names_who_loads_what() -> None:
+    assert (
+        loaded("json,grpc", ["json.decoder", "grpc"])
+        == "json.decoder loads json\ngrpc loads grpc\n"
+    )

@@ -1,0 +1,113 @@
+"""The one distribution holds every package once, and all places that list the package roots agree."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from tests.hygiene.tree import ROOT, files, name_of, package_roots
+
+
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def expected_roots() -> list[str]:
+    return [root.as_posix() for root in package_roots()]
+
+
+def test_hatch_lists_every_root_for_editable_installs() -> None:
+    assert sorted(pyproject()["tool"]["hatch"]["build"]["dev-mode-dirs"]) == expected_roots()
+
+
+def test_hatch_lists_every_root_for_the_wheel() -> None:
+    packages = pyproject()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert sorted(packages) == [f"{root}/pagemesh" for root in expected_roots()]
+
+
+def test_mypy_sees_every_root() -> None:
+    prefix = "$MYPY_CONFIG_FILE_DIR/"
+    listed = [path.removeprefix(prefix) for path in pyproject()["tool"]["mypy"]["mypy_path"]]
+    assert sorted(listed) == expected_roots()
+
+
+def test_make_lint_checks_every_root() -> None:
+    line = re.search(r"^ROOTS\s*:=\s*(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert line is not None
+    assert sorted(line[1].split()) == expected_roots()
+
+
+def test_the_namespace_has_no_init_file() -> None:
+    # transformers imports a top-level package called `kernels` when it finds one, and an __init__.py
+    # in one portion of `pagemesh` would hide all the others.
+    folders = ["services", "kernels", *(f"{root}/pagemesh" for root in expected_roots())]
+    assert [folder for folder in folders if (ROOT / folder / "__init__.py").exists()] == []
+
+
+def test_every_package_below_the_namespace_has_an_init_file() -> None:
+    folders = {
+        path.parent
+        for root in expected_roots()
+        for path in (ROOT / root / "pagemesh").rglob("*.py")
+    }
+    namespaces = {ROOT / root / "pagemesh" for root in expected_roots()}
+    generated = {ROOT / "src/pagemesh/v1"}
+    bare = [
+        name_of(folder)
+        for folder in folders - namespaces - generated
+        if not (folder / "__init__.py").exists()
+    ]
+    assert sorted(bare) == []
+
+
+def test_test_folders_are_no_packages_and_their_files_have_unique_names() -> None:
+    ours = [path for path in files(".py") if "tests" in path.relative_to(ROOT).parts]
+    assert [name_of(path) for path in ours if path.name == "__init__.py"] == []
+    names = Counter(path.name for path in ours if path.name.startswith("test_"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_the_wheel_holds_every_module_once(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    [wheel] = tmp_path.glob("*.whl")
+    held = Counter(zipfile.ZipFile(wheel).namelist())
+    assert [name for name, count in held.items() if count > 1] == []
+    modules = {
+        path.relative_to(ROOT / root).as_posix()
+        for root in expected_roots()
+        for path in files(".py", ".pyi")
+        if path.is_relative_to(ROOT / root / "pagemesh")
+    }
+    assert modules - set(held) == set()
+    assert "pagemesh/py.typed" in held
+
+
+def test_every_direct_dependency_is_pinned_within_its_bounds() -> None:
+    project = pyproject()["project"]
+    extras = project["optional-dependencies"].values()
+    asked = [Requirement(text) for text in sum(extras, project["dependencies"])]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = {
+        pin.name: next(iter(pin.specifier)).version
+        for pin in (Requirement(line) for line in lines if line and not line.startswith("#"))
+    }
+    assert [need.name for need in asked if need.name not in pins] == []
+    outside = [
+        f"{need} but {pins[need.name]}"
+        for need in asked
+        if not need.specifier.contains(pins[need.name], prereleases=True)
+    ]
+    assert outside == []

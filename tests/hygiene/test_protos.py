@@ -1,0 +1,32 @@
+"""The contract is documented and keeps Buf's rules, and the committed stubs are made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools import protos
+
+
+def test_stubs_equal_a_regeneration() -> None:
+    assert protos.stale_stubs() == []
+
+
+def test_protos_keep_bufs_rules_and_have_a_comment_on_everything() -> None:
+    assert protos.buf("lint") == ""
+    assert protos.buf("format", "--diff") == ""
+
+
+def test_a_changed_contract_makes_stubs_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = tmp_path / "pagemesh/v1/types.proto"
+    changed.parent.mkdir(parents=True)
+    for original in (protos.PROTOS / "pagemesh/v1").glob("*.proto"):
+        text = original.read_text(encoding="utf-8")
+        (changed.parent / original.name).write_text(text, encoding="utf-8")
+    text = changed.read_text(encoding="utf-8")
+    changed.write_text(text.replace("max_num_seqs = 10", "max_num_seqs = 11"), encoding="utf-8")
+    monkeypatch.setattr(protos, "PROTOS", tmp_path)
+    assert protos.stale_stubs() == ["types_pb2.py"]

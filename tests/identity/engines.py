@@ -1,0 +1,194 @@
+"""Real engines over the demo model that share one copy of the weights, and what carries KV between them."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from pagemesh.config import SchedulerConfig
+from pagemesh.engine.engine import EngineCore
+from pagemesh.engine.interface import (
+    EngineInfo,
+    EngineRequest,
+    FinishReason,
+    KvGrant,
+    KvProgress,
+    RequestOutput,
+    StepOutput,
+)
+from pagemesh.engine.runner import ModelRunner
+from pagemesh.models.loader import LoadedModel
+from pagemesh.scheduler.request import Request
+from pagemesh.scheduler.scheduler import Scheduler
+
+DEADLINE = 60.0
+Tokens = dict[str, tuple[int, ...]]
+
+
+class CountingScheduler(Scheduler):
+    """Counts preemptions."""
+
+    num_preemptions = 0
+
+    def _preempt(self, request: Request) -> None:
+        self.num_preemptions += 1
+        super()._preempt(request)
+
+
+class Peer:
+    """An engine, its scheduler and the outputs that it delivered."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        num_blocks: int = 1024,
+        block_size: int = 16,
+        max_num_batched_tokens: int = 512,
+        enable_prefix_caching: bool = True,
+    ) -> None:
+        layout = model.block_layout(block_size)
+        config = SchedulerConfig(16, max_num_batched_tokens)
+        info = EngineInfo(
+            model.fingerprint, layout, num_blocks, model.max_model_len, config.max_num_seqs
+        )
+        self.scheduler = CountingScheduler(
+            info,
+            config,
+            vocab_size=model.vocab_size,
+            eos_token_ids=model.eos_token_ids,
+            enable_prefix_caching=enable_prefix_caching,
+        )
+        runner = ModelRunner(model, block_size, num_blocks)
+        self.engine = EngineCore(info, self.scheduler, runner, runner.kv)
+        self.ends: dict[str, RequestOutput] = {}
+        self.tokens: dict[str, list[int]] = {}
+
+    def note(self, output: StepOutput) -> None:
+        for item in output.outputs:
+            self.tokens.setdefault(item.request_id, []).extend(item.token_ids)
+            if item.finish_reason is not None:
+                assert item.finish_reason is not FinishReason.ERROR, item.error
+                assert item.request_id not in self.ends
+                self.ends[item.request_id] = item
+
+    def close(self) -> None:
+        self.engine.stop()
+        self.scheduler.requests.check_integrity()
+        assert self.engine.load().num_free_blocks == self.engine.info.num_blocks
+
+
+@contextmanager
+def running(peer: Peer, *, listener_queue: queue.Queue[tuple[Peer, StepOutput]]) -> Iterator[Peer]:
+    """The peer's engine, started; nothing is left in it at the end."""
+    peer.engine.start(lambda output: listener_queue.put((peer, output)))
+    try:
+        yield peer
+    finally:
+        peer.engine.stop()
+    peer.close()
+
+
+def generate(peer: Peer, requests: Sequence[EngineRequest]) -> Tokens:
+    """Tokens of all requests, computed by one engine in one continuous batch."""
+    steps: queue.Queue[tuple[Peer, StepOutput]] = queue.Queue()
+    with running(peer, listener_queue=steps):
+        return _generate(peer, steps, requests)
+
+
+def generate_twice(peer: Peer, requests: Sequence[EngineRequest]) -> tuple[Tokens, Tokens]:
+    """Tokens of all requests with a cold and then with a warm prefix cache."""
+    steps: queue.Queue[tuple[Peer, StepOutput]] = queue.Queue()
+    with running(peer, listener_queue=steps):
+        cold = _generate(peer, steps, requests)
+        peer.tokens.clear()
+        peer.ends.clear()
+        return cold, _generate(peer, steps, requests)
+
+
+def _generate(
+    peer: Peer, steps: queue.Queue[tuple[Peer, StepOutput]], requests: Sequence[EngineRequest]
+) -> Tokens:
+    for request in requests:
+        peer.engine.submit(request)
+    while len(peer.ends) < len(requests):
+        peer.note(steps.get(timeout=DEADLINE)[1])
+    return {request_id: tuple(tokens) for request_id, tokens in peer.tokens.items()}
+
+
+@dataclass
+class Transfer:
+    """One prompt's KV on its way."""
+
+    grant: KvGrant
+    num_wanted_tokens: int
+    """The transfer breaks off after this many tokens."""
+
+
+class Courier:
+    """Prefills on one engine and decodes on the other; every fourth transfer breaks off on the way."""
+
+    def __init__(self, prefill: Peer, decode: Peer, requests: Sequence[EngineRequest]) -> None:
+        self.prefill = prefill
+        self.decode = decode
+        self.requests = {request.request_id: request for request in requests}
+        self.transfers: dict[str, Transfer] = {}
+        self.breaking = set(list(self.requests)[3::4])
+        self.num_received_tokens = 0
+
+    def run(self) -> Tokens:
+        steps: queue.Queue[tuple[Peer, StepOutput]] = queue.Queue()
+        with (
+            running(self.prefill, listener_queue=steps),
+            running(self.decode, listener_queue=steps),
+        ):
+            for request in self.requests.values():
+                self.decode.engine.submit(replace(request, await_kv=True))
+            while len(self.decode.ends) < len(self.requests) or self.transfers:
+                peer, output = steps.get(timeout=DEADLINE)
+                peer.note(output)
+                for grant in output.grants:
+                    self.begin(grant)
+                for progress in output.progress:
+                    self.carry(progress)
+                if peer is self.prefill:
+                    for item in output.outputs:
+                        for token_id in item.token_ids:
+                            self.decode.engine.first_token(item.request_id, token_id)
+            self.settle()
+        return {request_id: tuple(tokens) for request_id, tokens in self.decode.tokens.items()}
+
+    def begin(self, grant: KvGrant) -> None:
+        request = self.requests[grant.request_id]
+        num_wanted = len(request.prompt_token_ids)
+        if grant.request_id in self.breaking:
+            num_wanted = (grant.num_held_tokens + num_wanted) // 2
+        self.transfers[grant.request_id] = Transfer(grant, num_wanted)
+        self.prefill.engine.submit(replace(request, hold_blocks=True))
+
+    def carry(self, progress: KvProgress) -> None:
+        """Copy what can be read; a prompt's last blocks are copied again with every chunk of it."""
+        transfer = self.transfers.get(progress.request_id)
+        if transfer is None:
+            return
+        assert progress.block_hashes == transfer.grant.block_hashes
+        block_size = self.decode.engine.info.layout.block_size
+        first = transfer.grant.num_held_tokens // block_size
+        last = -(-progress.num_tokens // block_size)
+        for layer in range(self.decode.engine.info.layout.num_layers):
+            payload = self.prefill.engine.kv.read(progress.block_ids[first:last], layer, 1)
+            self.decode.engine.kv.write(transfer.grant.block_ids[first:last], layer, 1, payload)
+        if progress.num_tokens >= transfer.num_wanted_tokens:
+            del self.transfers[progress.request_id]
+            self.num_received_tokens += transfer.num_wanted_tokens - transfer.grant.num_held_tokens
+            self.prefill.engine.release(progress.request_id)
+            num_valid = max(transfer.num_wanted_tokens, transfer.grant.num_held_tokens)
+            self.decode.engine.finish_import(progress.request_id, num_valid)
+
+    def settle(self) -> None:
+        """Wait until both engines ran the commands that end the leases."""
+        for peer in (self.prefill, self.decode):
+            peer.engine.pin("settle", ()).result(DEADLINE)
+            peer.engine.release("settle")

@@ -1,0 +1,109 @@
+"""The runner's greedy tokens are those of transformers, however a prompt is cut, batched or stored."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from pagemesh.config import ModelConfig
+from pagemesh.engine.runner import ModelRunner
+from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
+from pagemesh.models.loader import LoadedModel, load_model
+from pagemesh.sampling.params import SamplingParams
+from tests.identity.llama_checkpoints import CONFIGS, Continuation, load_llama, make_llama
+from tests.identity.runner_driver import Driver
+
+NUM_TOKENS = 12
+PROMPT_LENGTHS = (1, 2, 15, 16, 17, 40, 77)
+WHOLE = 1000
+# Rounding moves logits by about 1e-5; a choice closer than this would make a comparison a gamble.
+CLEAR_MARGIN = 2e-4
+
+
+class Case(NamedTuple):
+    model: LoadedModel
+    prompts: list[list[int]]
+    expected: list[list[int]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@pytest.fixture(scope="module", params=["demo", *CONFIGS])
+def case(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, demo_model: Path
+) -> Case:
+    if request.param == "demo":
+        folder, reference = demo_model, load_llama(demo_model)
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        lines = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+        text = "\n".join(json.loads(line)["question"] for line in lines[:30])
+        token_ids = tokenizer.encode(text).ids
+    else:
+        folder = tmp_path_factory.mktemp("llama")
+        reference = make_llama(folder, **CONFIGS[request.param])
+        token_ids = random.Random(9).choices(range(131), k=400)
+    prompts = [token_ids[3 * length : 4 * length] for length in PROMPT_LENGTHS]
+    continuations = [Continuation(reference, prompt, NUM_TOKENS) for prompt in prompts]
+    assert min(each.least_margin for each in continuations) > CLEAR_MARGIN
+    expected = [each.token_ids for each in continuations]
+    assert len({tuple(ids) for ids in expected}) == len(prompts)
+    return Case(load_model(ModelConfig(str(folder))), prompts, expected)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 5, 16, WHOLE])
+def test_tokens_are_those_of_transformers_for_any_chunk_size(case: Case, chunk_size: int) -> None:
+    driver = Driver(ModelRunner(case.model, block_size=16, num_blocks=64), chunk_size)
+    assert driver.generate(case.prompts, NUM_TOKENS) == case.expected
+
+
+def test_a_prompt_alone_gives_the_tokens_that_it_gives_in_a_batch(case: Case) -> None:
+    runner = ModelRunner(case.model, block_size=16, num_blocks=64)
+    alone = [Driver(runner, WHOLE).generate([prompt], NUM_TOKENS)[0] for prompt in case.prompts]
+    assert alone == case.expected
+
+
+@pytest.mark.parametrize("block_size", [1, 7])
+def test_block_size_does_not_matter(case: Case, block_size: int) -> None:
+    runner = ModelRunner(case.model, block_size, num_blocks=300)
+    assert Driver(runner, 16).generate(case.prompts, NUM_TOKENS) == case.expected
+
+
+def test_blocks_may_be_reused_in_any_order(case: Case) -> None:
+    driver = Driver(ModelRunner(case.model, block_size=4, num_blocks=80), 16)
+    for _ in range(2):
+        assert driver.generate(case.prompts, NUM_TOKENS) == case.expected
+
+
+def test_the_reference_attention_gives_the_same_tokens(case: Case) -> None:
+    runner = ModelRunner(
+        case.model, 16, 64, make_attention=lambda shape, device: ReferencePagedAttention(shape)
+    )
+    assert Driver(runner, 16).generate(case.prompts, NUM_TOKENS) == case.expected
+
+
+def test_seeded_tokens_do_not_depend_on_chunks_or_batches(case: Case) -> None:
+    sampling = [
+        SamplingParams(temperature=0.9, top_p=0.95, top_k=60, seed=seed)
+        for seed in range(len(case.prompts))
+    ]
+    runner = ModelRunner(case.model, block_size=16, num_blocks=64)
+    together = Driver(runner, 5).generate(case.prompts, NUM_TOKENS, sampling)
+    alone = [
+        Driver(runner, WHOLE).generate([prompt], NUM_TOKENS, [params])[0]
+        for prompt, params in zip(case.prompts, sampling, strict=True)
+    ]
+    assert alone == together
+    assert together != case.expected

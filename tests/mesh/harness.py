@@ -1,0 +1,224 @@
+"""A real `pagemesh up` in a process of its own, and what a test needs to look into it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import openai
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+START_DEADLINE_S = 90.0
+DEADLINE_S = 30.0
+MODEL = "demo"
+
+Found = TypeVar("Found")
+
+
+def free_port() -> int:
+    """A port of the loopback address on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def until(get: Callable[[], Found], what: str, deadline_s: float = DEADLINE_S) -> Found:
+    """Call `get` until it gives something true; fail, naming `what`, when that takes too long."""
+    deadline = time.monotonic() + deadline_s
+    while not (found := get()):
+        assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {what}"
+        time.sleep(0.005)
+    return found
+
+
+def can_connect(address: str) -> bool:
+    """Whether somebody listens on host:port."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def up_command(*arguments: str) -> list[str]:
+    """The command line of `pagemesh up`."""
+    return [sys.executable, "-P", "-m", "pagemesh.cli", "up", *arguments]
+
+
+def option(process: psutil.Process, flag: str) -> str | None:
+    """Value of a flag on the command line of a process."""
+    words = process.cmdline()
+    return words[words.index(flag) + 1] if flag in words else None
+
+
+class Mesh:
+    """A running mesh, seen from outside."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int, output: Path) -> None:
+        self.process = process
+        self.address = f"127.0.0.1:{port}"
+        self.url = f"http://{self.address}"
+        self._output = output
+        self._metrics_addresses: dict[str, str] = {}
+        self._client = openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE_S
+        )
+
+    @property
+    def output(self) -> str:
+        """What `pagemesh up` has printed so far."""
+        return self._output.read_text()
+
+    def client(self) -> openai.OpenAI:
+        """The real client, without retries that would hide errors; closed with the mesh."""
+        return self._client
+
+    def parts(self) -> dict[str, psutil.Process]:
+        """The processes by name, as they are now."""
+        parts = {}
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                words = process.cmdline()
+                if process.name() == "envoy":
+                    parts["gateway"] = process
+                elif "pagemesh.cli" in words:
+                    command = words[words.index("pagemesh.cli") + 1]
+                    parts[option(process, "--worker-id") or command] = process
+            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+                continue
+        return parts
+
+    def workers(self) -> list[str]:
+        """Names of the workers."""
+        return [name for name in self.parts() if name.startswith(("prefill-", "decode-"))]
+
+    def metric(self, part: str, name: str, **labels: str) -> float:
+        """Sum of a metric's samples over the labels that are not given."""
+        text = httpx.get(f"http://{self._metrics_address(part)}/metrics", timeout=5).text
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def _metrics_address(self, part: str) -> str:
+        # Looked up once: a part that is restarted keeps its ports.
+        if part not in self._metrics_addresses:
+            port = option(self.parts()[part], "--metrics-port")
+            self._metrics_addresses[part] = f"127.0.0.1:{port}"
+        return self._metrics_addresses[part]
+
+    def num_used_blocks(self, worker: str) -> float:
+        """Blocks that requests own, by the block pool's own count."""
+        total = self.metric(worker, "pagemesh:kv_blocks")
+        assert total > 0
+        return total - self.metric(worker, "pagemesh:kv_blocks_free")
+
+    def wait_until_idle(self) -> None:
+        """Fail unless all workers are there, and every block of theirs comes back soon."""
+        for worker in self.workers():
+            self.wait_until_worker_idle(worker)
+
+    def wait_until_worker_idle(self, worker: str) -> None:
+        """Fail unless every block of one worker comes back soon."""
+        until(lambda: self.num_used_blocks(worker) == 0, f"{worker} is idle")
+
+    def kill(self, part: str) -> Callable[[], None]:
+        """kill -9; gives a function that waits until the part serves again."""
+        num_returns = self.output.count(f"{part} serves again")
+        process = self.parts()[part]
+        process.kill()
+        process.wait(10)
+
+        def wait_until_back() -> None:
+            until(
+                lambda: self.output.count(f"{part} serves again") > num_returns,
+                f"{part} serves again",
+                60,
+            )
+
+        return wait_until_back
+
+    def wait_until_complete(self) -> None:
+        """Wait until the router reaches both workers."""
+        until(
+            lambda: self.health().items() >= {"decode_workers": 1, "prefill_workers": 1}.items(),
+            "the router reaches all workers",
+        )
+
+    def health(self) -> dict[str, Any]:
+        """What the gateway's /health says; empty while nobody answers."""
+        try:
+            return dict(httpx.get(f"{self.url}/health", timeout=5).json())
+        except (httpx.TransportError, ValueError):
+            return {}
+
+    def leftovers(self) -> Callable[[], list[str]]:
+        """A question to ask after the end: which processes and ports of now are still there."""
+        processes = [psutil.Process(self.process.pid), *self.parts().values()]
+        addresses = [self.address]
+        for process in processes[1:]:
+            for flag in ("--port", "--metrics-port"):
+                if port := option(process, flag):
+                    addresses.append(f"127.0.0.1:{port}")
+
+        def ask() -> list[str]:
+            running = [str(process) for process in processes if is_alive(process)]
+            return running + [address for address in addresses if can_connect(address)]
+
+        return ask
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether the very process still runs; a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@contextmanager
+def running_mesh(folder: Path, *arguments: str) -> Iterator[Mesh]:
+    """A mesh that answers, with the demo model unless told otherwise; gone afterwards."""
+    port = free_port()
+    output = folder / "output.txt"
+    command = up_command("--port", str(port), "--log-dir", str(folder / "logs"), *arguments)
+    with output.open("w") as stdout:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            text=True,
+            # Ctrl-C in a terminal that runs the tests is not meant for the mesh.
+            start_new_session=True,
+        )
+    mesh = Mesh(process, port, output)
+    try:
+        until(
+            lambda: "Press Ctrl-C" in mesh.output or process.poll() is not None,
+            "pagemesh up answers",
+            START_DEADLINE_S,
+        )
+        assert process.poll() is None, mesh.output
+        yield mesh
+    finally:
+        mesh.client().close()
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+            raise

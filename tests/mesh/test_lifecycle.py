@@ -1,0 +1,168 @@
+"""How `pagemesh up` ends, and how it refuses to begin."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.mesh.harness import Mesh, free_port, running_mesh, until, up_command
+
+DEMO = Path(__file__).resolve().parents[2] / "models/demo"
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def shared_memory_segments() -> set[Path]:
+    return set(SHARED_MEMORY.iterdir()) if SHARED_MEMORY.is_dir() else set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_signal_ends_everything_within_five_seconds(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    segments = shared_memory_segments()
+    with running_mesh(tmp_path, "--model", str(DEMO)) as mesh:
+        # A request is running, of which nobody reads the answer.
+        with mesh.client().completions.create(
+            model="demo",
+            prompt="Count from 1 to 100:",
+            max_tokens=1500,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        ) as stream:
+            next(iter(stream))
+            left = mesh.leftovers()
+            assert len(left()) > 10
+            started = time.monotonic()
+            mesh.process.send_signal(number)
+            assert mesh.process.wait(10) == 0
+            assert time.monotonic() - started < 5.0
+            assert left() == []
+        assert mesh.output.rstrip().endswith("Stopped.")
+    assert shared_memory_segments() <= segments
+    assert "< (no answer" not in mesh.output
+
+
+def test_the_parts_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, "--model", str(DEMO), "--no-sample") as mesh:
+        left = mesh.leftovers()
+        mesh.process.kill()
+        mesh.process.wait(10)
+        until(lambda: left() == [], "everything is gone", 5)
+
+
+def refused(*arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of a `pagemesh up` that must not start; it has printed nothing else."""
+    completed = subprocess.run(
+        up_command(*arguments), capture_output=True, text=True, check=False, timeout=60
+    )
+    return completed.returncode, completed.stderr
+
+
+def one_sentence(text: str) -> bool:
+    return text.startswith("pagemesh up: ") and text.count("\n") == 1 and "Traceback" not in text
+
+
+def test_a_taken_port_is_refused_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        code, text = refused("--model", str(DEMO), "--port", str(port))
+    assert code == 1
+    assert text == f"pagemesh up: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def edited(folder: Path, edit: Callable[[Path], None]) -> str:
+    """A copy of the demo model with something wrong."""
+    shutil.copytree(DEMO, folder, ignore=shutil.ignore_patterns("*.py", "demo_corpus"))
+    edit(folder)
+    return str(folder)
+
+
+def name_another_architecture(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["FooForCausalLM"]}))
+
+
+def cut_the_weights(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "config.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "tokenizer.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
+        (cut_the_weights, "model.safetensors"),
+        (name_another_architecture, "FooForCausalLM"),
+        (shutil.rmtree, "no such folder"),
+    ],
+    ids=[
+        "no config",
+        "broken config",
+        "no tokenizer",
+        "broken tokenizer",
+        "no weights",
+        "cut weights",
+        "unknown architecture",
+        "no folder",
+    ],
+)
+def test_a_model_folder_that_cannot_be_used_is_refused_in_one_sentence(
+    tmp_path: Path, edit: Callable[[Path], None], named: str
+) -> None:
+    model = edited(tmp_path / "model", edit)
+    code, text = refused("--model", model, "--port", str(free_port()))
+    assert code == 1
+    assert one_sentence(text), text
+    assert named in text
+    assert not [p for p in psutil.process_iter() if model in " ".join(safe_command_line(p))]
+
+
+def safe_command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--prot", "1"], "--prot"),
+        (["--port", "abc"], "--port"),
+        (["--port", "99999"], "--port"),
+        (["--decode", "0"], "--decode"),
+        (["--block-size", "0"], "--block-size"),
+        (["--policy", "best"], "--policy"),
+        (["here"], "here"),
+    ],
+)
+def test_a_bad_flag_is_refused_in_one_sentence(arguments: list[str], named: str) -> None:
+    code, text = refused(*arguments)
+    assert code == 2
+    assert one_sentence(text), text
+    assert named in text
+
+
+def test_a_sample_answer_is_streamed_when_the_mesh_is_up(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, "--model", str(DEMO)) as mesh:
+        answer = sample_answer(mesh)
+    assert len(answer) > 10
+    assert "no answer" not in answer
+
+
+def sample_answer(mesh: Mesh) -> str:
+    lines = mesh.output.splitlines()
+    return next(line for line in lines if line.startswith("< ")).removeprefix("< ")

@@ -1,0 +1,191 @@
+"""The real openai client against a whole mesh behind real Envoy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.mesh.harness import MODEL, Mesh
+
+DEMO = Path(__file__).resolve().parents[2] / "models/demo"
+CAPITAL: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def questions(count: int) -> list[str]:
+    lines = (DEMO / "questions.jsonl").read_text().splitlines()
+    assert len(lines) >= count
+    return [json.loads(line)["question"] for line in lines[:count]]
+
+
+def test_a_chat_is_answered_at_once_and_as_a_stream(mesh: Mesh) -> None:
+    client = mesh.client()
+    whole = client.chat.completions.create(model=MODEL, messages=CAPITAL, temperature=0)
+    assert whole.choices[0].finish_reason == "stop"
+    assert whole.model == MODEL
+    content = whole.choices[0].message.content
+    assert content is not None
+    assert len(content) > 10
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=CAPITAL,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(pieces) == content
+    assert len([piece for piece in pieces if piece]) > 3
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+
+
+def test_a_completion_is_answered_at_once_and_as_a_stream(mesh: Mesh) -> None:
+    client = mesh.client()
+    options: dict[str, Any] = {
+        "model": MODEL,
+        "prompt": "The capital of France",
+        "max_tokens": 12,
+        "temperature": 0,
+        "extra_body": {"ignore_eos": True},
+    }
+    whole = client.completions.create(**options)
+    assert whole.choices[0].finish_reason == "length"
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 12
+    chunks = list(client.completions.create(stream=True, **options))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
+
+
+async def test_32_concurrent_requests_get_the_answers_that_they_get_alone(mesh: Mesh) -> None:
+    client = openai.AsyncOpenAI(base_url=f"{mesh.url}/v1", api_key="none", max_retries=0)
+
+    async def ask(question: str) -> str | None:
+        answer = await client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": question}],
+            temperature=0,
+            max_tokens=48,
+        )
+        return answer.choices[0].message.content
+
+    asked = questions(32)
+    together = await asyncio.gather(*map(ask, asked))
+    alone = [await ask(question) for question in asked]
+    assert together == alone
+    assert all(alone)
+    await client.close()
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_one_another(mesh: Mesh) -> None:
+    client = mesh.client()
+
+    def ask(seed: int) -> str | None:
+        answer = client.completions.create(
+            model=MODEL, prompt="Tell me a", max_tokens=24, temperature=1.5, seed=seed
+        )
+        return answer.choices[0].text
+
+    assert ask(7) == ask(7)
+    assert len({ask(seed) for seed in range(4)}) > 1
+
+
+def test_the_model_is_listed_and_retrieved(mesh: Mesh) -> None:
+    client = mesh.client()
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).id == MODEL
+
+
+def test_health_and_metrics_are_served(mesh: Mesh) -> None:
+    assert httpx.get(f"{mesh.url}/health").status_code == 200
+    metrics = httpx.get(f"{mesh.url}/metrics")
+    assert metrics.status_code == 200
+    assert "vllm:time_to_first_token_seconds_bucket" in metrics.text
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hello"}, "messages"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": 1e9}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"max_tokens": -3}, "max_tokens"),
+        ({"max_tokens": 10**12}, "max_tokens"),
+        ({"seed": "x"}, "seed"),
+        ({"stream": "yes"}, "stream"),
+        ({"stop": 5}, "stop"),
+    ],
+)
+def test_bad_input_is_400_and_names_the_field(
+    mesh: Mesh, options: dict[str, Any], param: str
+) -> None:
+    body = {"model": MODEL, "messages": CAPITAL, **options}
+    with pytest.raises(openai.BadRequestError) as caught:
+        mesh.client().chat.completions.create(**body)
+    assert (caught.value.param or "").startswith(param)
+    assert caught.value.type == "invalid_request_error"
+
+
+def test_a_prompt_longer_than_the_context_is_400(mesh: Mesh) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        mesh.client().completions.create(model=MODEL, prompt="word " * 5000)
+    assert caught.value.code == "context_length_exceeded"
+    assert "2048" in caught.value.message
+
+
+def test_broken_json_is_400(mesh: Mesh) -> None:
+    headers = {"content-type": "application/json"}
+    for content in (b"{", b"", b"[]", b'"x"', b"\xff\xfe", b'{"model": NaN}'):
+        response = httpx.post(
+            f"{mesh.url}/v1/chat/completions", content=content, headers=headers, timeout=10
+        )
+        assert response.status_code == 400, content
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_unknown_model_is_404(mesh: Mesh, stream: bool) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        mesh.client().chat.completions.create(
+            model="no/such-model", messages=CAPITAL, stream=stream
+        )
+    assert caught.value.code == "model_not_found"
+    with pytest.raises(openai.NotFoundError):
+        mesh.client().models.retrieve("no/such-model")
+
+
+def test_an_unknown_route_is_404(mesh: Mesh) -> None:
+    with pytest.raises(openai.NotFoundError, match="Unknown route: POST /v1/embeddings"):
+        mesh.client().embeddings.create(model=MODEL, input="x")
+
+
+def test_a_body_above_the_limit_is_413(mesh: Mesh) -> None:
+    with pytest.raises(openai.APIStatusError) as caught:
+        mesh.client().completions.create(model=MODEL, prompt="a" * (33 * 2**20))
+    assert caught.value.status_code == 413
+    assert caught.value.code == "request_too_large"
+
+
+def test_a_body_below_the_limit_reaches_the_router(mesh: Mesh) -> None:
+    body = b'{"model": "demo", "messages": []' + b" " * (30 * 2**20) + b"}"
+    headers = {"content-type": "application/json"}
+    response = httpx.post(
+        f"{mesh.url}/v1/chat/completions", content=body, headers=headers, timeout=20
+    )
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "messages"

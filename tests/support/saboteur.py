@@ -1,0 +1,46 @@
+"""A prefill worker that lies, stalls or stops, as a test tells it to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+
+import grpc
+
+from pagemesh.prefill.service import PREFILL_ROLE
+from pagemesh.prefill.servicer import PrefillServicer
+from pagemesh.rpc.server import GrpcServer
+from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc
+from pagemesh.worker.process import Role
+from pagemesh.worker.worker import Worker
+
+Chunks = AsyncGenerator[kv_transfer_pb2.KvChunk]
+
+
+class Saboteur(prefill_pb2_grpc.PrefillServicer):
+    """A prefill worker whose stream goes through `sabotage`."""
+
+    def __init__(self, honest: PrefillServicer, sabotage: Callable[[Chunks], Chunks]) -> None:
+        self._honest = honest
+        self._sabotage = sabotage
+
+    async def Prefill(  # noqa: N802  # the name of the RPC
+        self,
+        request: prefill_pb2.PrefillRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> Chunks:
+        honest = self._honest.Prefill(request, context)
+        async with aclosing(honest), aclosing(self._sabotage(honest)) as spoiled:
+            async for chunk in spoiled:
+                yield chunk
+
+
+def sabotaged_role(sabotage: Callable[[Chunks], Chunks]) -> Role:
+    def add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
+        server.add(
+            prefill_pb2_grpc.add_PrefillServicer_to_server,
+            Saboteur(PrefillServicer(worker), sabotage),
+        )
+
+    return Role("prefill", PREFILL_ROLE.service_name, add_services)

@@ -1,0 +1,54 @@
+import pytest
+
+from pagemesh.cache.block_hash import hash_blocks, root_hash
+
+ROOT = root_hash("fingerprint", 4, "float32", b"")
+
+
+def test_names_never_change_between_versions() -> None:
+    # Routers and workers of different releases must agree on these.
+    assert ROOT.hex() == "a4eb0b15cba54ab8da8549f84a55612f"
+    assert [name.hex() for name in hash_blocks(ROOT, range(9), 4)] == [
+        "6a4edc861fab4b4711c9a1f633b80dbb",
+        "c5905cdf8ec35b8ef651482383fa712b",
+    ]
+
+
+def test_only_full_blocks_have_names() -> None:
+    assert hash_blocks(ROOT, [1, 2, 3], 4) == []
+    assert len(hash_blocks(ROOT, [1, 2, 3, 4], 4)) == 1
+    assert len(hash_blocks(ROOT, [1, 2, 3, 4, 5, 6, 7], 4)) == 1
+
+
+def test_equal_prefixes_have_equal_names_and_later_tokens_do_not_matter() -> None:
+    first = hash_blocks(ROOT, [1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 9], 4)
+    second = hash_blocks(ROOT, [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0], 4)
+    assert first[:2] == second[:2]
+    assert first[2] != second[2]
+
+
+def test_a_name_covers_everything_before_it() -> None:
+    first = hash_blocks(ROOT, [1, 2, 3, 4, 5, 6, 7, 8], 4)
+    second = hash_blocks(ROOT, [0, 2, 3, 4, 5, 6, 7, 8], 4)
+    assert first[1] != second[1]
+
+
+def test_the_chain_continues_from_a_name() -> None:
+    token_ids = list(range(100, 120))
+    names = hash_blocks(ROOT, token_ids, 4)
+    assert hash_blocks(names[1], token_ids[8:], 4) == names[2:]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        root_hash("fingerprinT", 4, "float32", b""),
+        root_hash("fingerprint", 8, "float32", b""),
+        root_hash("fingerprint", 4, "bfloat16", b""),
+        root_hash("fingerprint", 4, "float32", b"tenant"),
+        root_hash("fingerprintf", 4, "loat32", b""),
+    ],
+    ids=["fingerprint", "block size", "dtype", "salt", "shifted fields"],
+)
+def test_everything_that_makes_kv_differ_changes_the_root(other: bytes) -> None:
+    assert other != ROOT

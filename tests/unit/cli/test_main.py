@@ -1,0 +1,103 @@
+"""The command itself: what it lists, its exit codes, what it loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from pagemesh.cli.main import COMMANDS, main
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert list(COMMANDS) == ["up", "gateway", "router", "prefill", "decode", "kvstore"]
+    assert all(f"  {name}" in printed for name in COMMANDS)
+
+
+def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pagemesh {metadata.version('pagemesh')}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["upp"], "pagemesh: there is no command 'upp'; see pagemesh --help\n"),
+        (["up", "--decode", "0"], "pagemesh up: --decode is 0, but must be at least 1\n"),
+        (["decode"], "pagemesh decode: --model is '', but must be a folder or a hub id\n"),
+        (["gateway"], "pagemesh gateway: --routers is (), but must be one or more host:port\n"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_exit_code_2(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr() == ("", sentence)
+
+
+def test_no_command_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage: pagemesh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("kvstore", []),
+        ("router", ["--model", "models/demo", "--kvstore", "127.0.0.1:1"]),
+        ("decode", ["--model", "models/demo"]),
+        ("prefill", ["--model", "models/demo"]),
+    ],
+)
+def test_a_taken_port_is_one_sentence_and_exit_code_1(command: str, flags: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        completed = subprocess.run(
+            [sys.executable, "-m", "pagemesh.cli", command, *flags, "--port", str(port)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert completed.returncode == 1
+    assert completed.stderr.startswith(f"pagemesh {command}: cannot listen on 127.0.0.1:{port}")
+    assert completed.stderr.count("\n") == 1
+
+
+def test_a_reader_that_has_gone_is_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as gone:
+        completed = subprocess.run(
+            [sys.executable, "-m", "pagemesh.cli", "up", "--help"],
+            stdout=gone,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert completed.stderr == ""
+
+
+def test_help_and_the_supervisor_load_nothing_heavy() -> None:
+    script = (
+        "import json, sys\n"
+        "import pagemesh.cli.main\n"
+        "light = sorted(sys.modules)\n"
+        "import pagemesh.cli.up.run\n"
+        "print(json.dumps([light, sorted(sys.modules)]))\n"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    for_help, for_up = json.loads(completed.stdout)
+    heavy = {"torch", "transformers", "numpy", "tokenizers", "huggingface_hub", "structlog"}
+    assert heavy & set(for_up) == set()
+    assert {"grpc", "google.protobuf"} & set(for_help) == set()

@@ -1,0 +1,133 @@
+"""What `pagemesh up` would start, and how cores and ports are shared out."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from pagemesh.cli.arguments import parse
+from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, share_cores
+from pagemesh.cli.up.ports import pick_free, require_free
+from pagemesh.config import (
+    CacheConfig,
+    GatewayConfig,
+    KvStoreConfig,
+    RouterConfig,
+    RoutingConfig,
+    SchedulerConfig,
+    UpConfig,
+    WorkerConfig,
+)
+from pagemesh.errors import ConfigError
+
+
+def plan(config: UpConfig) -> MeshPlan:
+    return make_plan(config, Path("/run/pagemesh"), access_log=None)
+
+
+def settings_of(plan: MeshPlan, name: str, kind: type) -> object:
+    part = next(part for part in plan.parts if part.name == name)
+    words = list(part.command)
+    return parse(kind, "pagemesh", "", words[words.index("pagemesh.cli") + 2 :])
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "num_workers", "threads"),
+    [
+        (1, 1, [1]),
+        (1, 3, [1, 1, 1]),
+        (2, 2, [1, 1]),
+        (8, 1, [8]),
+        (8, 3, [2, 3, 3]),
+        (16, 2, [8, 8]),
+    ],
+)
+def test_cores_are_shared_out(num_cores: int, num_workers: int, threads: list[int]) -> None:
+    assert share_cores(num_cores, num_workers) == threads
+
+
+def test_the_parts_and_when_they_are_stopped() -> None:
+    parts = plan(UpConfig(prefill=1, decode=2)).parts
+    assert sorted((part.stage, part.name) for part in parts) == [
+        (Stage.GATEWAY, "gateway"),
+        (Stage.ROUTER, "router"),
+        (Stage.WORKER, "decode-0"),
+        (Stage.WORKER, "decode-1"),
+        (Stage.WORKER, "prefill-0"),
+        (Stage.KVSTORE, "kvstore"),
+    ]
+    assert len({part.address for part in parts}) == 6
+
+
+def test_settings_reach_the_parts() -> None:
+    config = UpConfig(
+        model="m/demo",
+        served_model_name="tiny",
+        threads=5,
+        cache=CacheConfig(block_size=8),
+        scheduler=SchedulerConfig(max_num_seqs=3),
+        routing=RoutingConfig(policy="round_robin"),
+    )
+    mesh = plan(config)
+    kvstore = settings_of(mesh, "kvstore", KvStoreConfig)
+    router = settings_of(mesh, "router", RouterConfig)
+    decode = settings_of(mesh, "decode-0", WorkerConfig)
+    gateway = settings_of(mesh, "gateway", GatewayConfig)
+    assert isinstance(kvstore, KvStoreConfig)
+    assert isinstance(router, RouterConfig)
+    assert isinstance(decode, WorkerConfig)
+    assert isinstance(gateway, GatewayConfig)
+    kvstore_address = f"127.0.0.1:{kvstore.server.port}"
+    assert (router.model, router.served_name, router.kvstore) == ("m/demo", "tiny", kvstore_address)
+    assert router.routing == config.routing
+    assert (decode.model.model, decode.model.served_name) == ("m/demo", "tiny")
+    assert (decode.cache, decode.scheduler) == (config.cache, config.scheduler)
+    assert (decode.member.worker_id, decode.member.kvstore) == ("decode-0", kvstore_address)
+    assert decode.model.threads == 3
+    assert gateway.routers == (f"127.0.0.1:{router.server.port}",)
+    assert gateway.admin_socket == "/run/pagemesh/envoy.sock"
+
+
+def test_no_openmp_thread_of_a_worker_spins() -> None:
+    worker = next(part for part in plan(UpConfig(threads=4)).parts if part.name == "prefill-0")
+    assert worker.environment == {
+        "OMP_NUM_THREADS": "2",
+        "OMP_WAIT_POLICY": "passive",
+        "KMP_BLOCKTIME": "0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000"),
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("::", "http://[::1]:8000"),
+        ("::1", "http://[::1]:8000"),
+        ("box.local", "http://box.local:8000"),
+    ],
+)
+def test_the_url_is_one_that_clients_on_this_machine_can_use(host: str, url: str) -> None:
+    assert plan(UpConfig(host=host)).url == url
+
+
+def test_free_ports_differ_and_are_free() -> None:
+    ports = pick_free("127.0.0.1", 50)
+    assert len(set(ports)) == 50
+    for port in ports:
+        require_free("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_a_taken_port_is_refused(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on {host}:{port}: Address already"):
+            require_free(host, port)
+
+
+def test_a_host_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--host is 'no host', which is no address"):
+        require_free("no host", 80)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pagemesh.client.requests import Settings, generate_request, tokenize_request
+from pagemesh.client.results import Chunk, Completion, Usage, join_chunks
+from pagemesh.errors import InternalError, InvalidRequestError
+
+USAGE = Usage(1, 2, 0)
+
+
+def test_defaults_leave_the_choice_to_the_mesh() -> None:
+    request = generate_request("Hi", {})
+    assert request.WhichOneof("prompt") == "text"
+    assert (request.text, request.model, list(request.stop)) == ("Hi", "", [])
+    assert (request.sampling.temperature, request.sampling.max_tokens) == (0.0, 0)
+    assert not request.use_seed
+
+
+def test_every_setting_is_sent() -> None:
+    settings: Settings = {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "model": "demo",
+        "max_tokens": 7,
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "top_k": 3,
+        "seed": 2**64 - 1,
+        "stop": ["a", "b"],
+    }
+    request = generate_request(None, settings)
+    assert [(m.role, m.content) for m in request.chat.messages] == [("user", "Hi")]
+    assert (request.model, list(request.stop), request.use_seed) == ("demo", ["a", "b"], True)
+    sampling = request.sampling
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (7, 0.5, 0.25)
+    assert (sampling.top_k, sampling.seed) == (3, 2**64 - 1)
+
+
+def test_one_stop_string_is_not_taken_for_its_letters() -> None:
+    assert list(generate_request("Hi", {"stop": "END"}).stop) == ["END"]
+
+
+def test_a_seed_of_zero_is_a_seed() -> None:
+    assert generate_request("Hi", {"seed": 0}).use_seed
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "message"),
+    [
+        (None, {}, "0 of prompt, messages, token_ids are given"),
+        ("Hi", {"token_ids": [1]}, "2 of prompt, messages, token_ids are given"),
+        ("Hi", {"max_tokens": 0}, "max_tokens is 0"),
+        ("Hi", {"max_tokens": -1}, "out of range"),
+        ("Hi", {"seed": -1}, "out of range"),
+        (None, {"token_ids": [-1]}, "out of range"),
+        (None, {"messages": [{"role": "user"}]}, r"messages\[0\] has no content"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(prompt: str | None, settings: Any, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        generate_request(prompt, settings)
+
+
+def test_either_text_or_messages_are_tokenized() -> None:
+    assert tokenize_request("Hi", {}).text == "Hi"
+    request = tokenize_request(None, {"messages": [{"role": "user", "content": "Hi"}]})
+    assert request.chat.messages[0].content == "Hi"
+    with pytest.raises(InvalidRequestError, match="0 of text, messages are given"):
+        tokenize_request(None, {})
+
+
+def test_chunks_are_joined() -> None:
+    chunks = [Chunk("a", (1,)), Chunk("b", (2, 3), "stop", USAGE)]
+    assert join_chunks(chunks) == Completion("ab", (1, 2, 3), "stop", USAGE)
+
+
+def test_an_answer_without_an_end_is_an_error() -> None:
+    with pytest.raises(InternalError):
+        join_chunks([Chunk("a", (1,))])
+    with pytest.raises(InternalError):
+        join_chunks([])

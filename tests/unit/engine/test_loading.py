@@ -1,0 +1,60 @@
+"""Building a real engine from settings."""
+
+from pathlib import Path
+
+import pytest
+
+from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.loading import load_engine
+from pagemesh.errors import ConfigError
+from tests.fakes.inbox import Inbox
+from tests.unit.scheduler.builders import make_request
+
+
+def test_the_engine_has_the_blocks_that_fit_into_its_memory(demo_model: Path) -> None:
+    cache = CacheConfig(block_size=32, kv_cache_memory=0.125)
+    engine = load_engine(ModelConfig(str(demo_model)), cache, SchedulerConfig(max_num_seqs=3))
+    layout = BlockLayout(32, num_layers=6, num_kv_heads=4, head_dim=32, dtype="float32")
+    assert engine.info.layout == layout
+    assert layout.num_bytes == 196_608
+    assert engine.info.num_blocks == 2**27 // 196_608 == 682
+    assert (engine.info.max_model_len, engine.info.max_num_seqs) == (2048, 3)
+    assert engine.load().num_free_blocks == 682
+    engine.stop()
+
+
+def test_a_loaded_engine_answers(demo_model: Path) -> None:
+    model = ModelConfig(str(demo_model), max_model_len=64)
+    engine = load_engine(model, CacheConfig(kv_cache_memory=0.01), SchedulerConfig())
+    inbox = Inbox()
+    engine.start(inbox)
+    engine.submit(make_request("a", 20, max_tokens=3, ignore_eos=True))
+    inbox.wait_for_end("a")
+    engine.stop()
+    assert len(inbox.tokens["a"]) == 3
+
+
+def test_a_cache_too_small_for_one_request_is_refused(demo_model: Path) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_engine(
+            ModelConfig(str(demo_model)), CacheConfig(kv_cache_memory=0.001), SchedulerConfig()
+        )
+    assert refusal.value.message == (
+        "--kv-cache-memory 0.001 GiB holds the KV of 160 tokens, but requests may have 2048:"
+        " raise --kv-cache-memory to at least 0.012 or lower --max-model-len"
+    )
+
+
+def test_the_memory_that_a_refusal_asks_for_is_enough(demo_model: Path) -> None:
+    engine = load_engine(
+        ModelConfig(str(demo_model)), CacheConfig(kv_cache_memory=0.012), SchedulerConfig()
+    )
+    assert engine.info.num_blocks * engine.info.layout.block_size >= 2048
+    engine.stop()
+
+
+def test_a_block_longer_than_any_request_is_refused(demo_model: Path) -> None:
+    model = ModelConfig(str(demo_model), max_model_len=10)
+    with pytest.raises(ConfigError, match=r"--block-size is 16, but .* at most 10 tokens"):
+        load_engine(model, CacheConfig(), SchedulerConfig())

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import threading
+
+import psutil
+import pytest
+import torch
+
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.kv_storage import KvStorage, num_blocks_for
+from pagemesh.errors import ConfigError, KvIntegrityError
+
+
+def make_storage(dtype: str = "float32", num_blocks: int = 9) -> KvStorage:
+    """Every element is different."""
+    layout = BlockLayout(block_size=4, num_layers=3, num_kv_heads=2, head_dim=5, dtype=dtype)
+    storage = KvStorage(layout, num_blocks)
+    for index, layer in enumerate(storage.layers):
+        values = torch.arange(layer.numel(), dtype=torch.float32).view(layer.shape)
+        layer.copy_(values % 251 + index)
+    return storage
+
+
+def test_layers_start_as_zeros_in_the_layouts_shape_and_type() -> None:
+    storage = KvStorage(BlockLayout(4, 3, 2, 5, "bfloat16"), 9)
+    assert [tuple(layer.shape) for layer in storage.layers] == [(2, 9, 4, 2, 5)] * 3
+    assert all(layer.dtype == torch.bfloat16 for layer in storage.layers)
+    assert not any(layer.any() for layer in storage.layers)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_reading_gives_elements_in_the_agreed_order(dtype: str) -> None:
+    storage = make_storage(dtype)
+    payload = storage.read([7, 2, 3, 0], first_layer=1, num_layers=2)
+    expected = torch.stack(list(storage.layers))[1:3][:, :, [7, 2, 3, 0]]
+    assert payload == expected.contiguous().view(torch.uint8).numpy().tobytes()
+    assert len(payload) == 2 * 4 * storage.layout.num_bytes_per_layer
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_writing_elsewhere_gives_the_same_blocks_and_touches_no_others(dtype: str) -> None:
+    source, target = make_storage(dtype), KvStorage(make_storage(dtype).layout, 12)
+    payload = source.read([7, 2, 3], 0, 3)
+    target.write([1, 11, 5], 0, 3, payload)
+    assert target.read([1, 11, 5], 0, 3) == payload
+    for mine, other in zip(source.layers, target.layers, strict=True):
+        assert torch.equal(other[:, [1, 11, 5]], mine[:, [7, 2, 3]])
+        untouched = [0, 2, 3, 4, 6, 7, 8, 9, 10]
+        assert not other[:, untouched].any()
+
+
+def test_writing_some_layers_leaves_the_others() -> None:
+    storage = make_storage()
+    before = storage.read([4], 0, 1) + storage.read([4], 2, 1)
+    storage.write([4], 1, 1, bytes(storage.layout.num_bytes_per_layer))
+    assert not storage.layers[1][:, 4].any()
+    assert storage.read([4], 0, 1) + storage.read([4], 2, 1) == before
+
+
+def test_no_blocks_are_no_bytes() -> None:
+    storage = make_storage()
+    assert storage.read([], 0, 3) == b""
+    storage.write([], 0, 3, b"")
+
+
+@pytest.mark.parametrize("num_bytes", [0, 319, 321, 640])
+def test_a_payload_of_another_size_is_refused(num_bytes: int) -> None:
+    storage = make_storage()
+    before = storage.read([3], 0, 3)
+    with pytest.raises(KvIntegrityError) as caught:
+        storage.write([3], 1, 1, b"x" * num_bytes)
+    assert caught.value.message == (
+        f"KV of 1 blocks in 1 layers has {num_bytes} bytes, but must have 320"
+    )
+    assert storage.read([3], 0, 3) == before
+
+
+@pytest.mark.parametrize(("block_ids", "first", "num"), [([0], 2, 2), ([9], 0, 1), ([-1], 0, 1)])
+def test_blocks_and_layers_out_of_range_are_refused(
+    block_ids: list[int], first: int, num: int
+) -> None:
+    storage = make_storage()
+    with pytest.raises(KvIntegrityError, match="but there are"):
+        storage.read(block_ids, first, num)
+    with pytest.raises(KvIntegrityError, match="but there are"):
+        storage.write(block_ids, first, num, bytes(num * storage.layout.num_bytes_per_layer))
+
+
+def test_threads_may_move_different_blocks_at_once() -> None:
+    storage = make_storage(num_blocks=64)
+    originals = [storage.read([block], 0, 3) for block in range(64)]
+
+    def rotate(first: int) -> None:
+        for _ in range(20):
+            blocks = list(range(first, first + 16))
+            storage.write(blocks[1:] + blocks[:1], 0, 3, storage.read(blocks, 0, 3))
+
+    threads = [threading.Thread(target=rotate, args=(first,)) for first in range(0, 64, 16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for first in range(0, 64, 16):
+        for offset in range(16):
+            # Twenty rotations of sixteen blocks move each by four.
+            moved = storage.read([first + (offset + 4) % 16], 0, 3)
+            assert moved == originals[first + offset]
+
+
+def test_memory_is_committed_when_blocks_are_written() -> None:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    storage = KvStorage(BlockLayout(16, 4, 8, 128, "float32"), 1024)
+    assert storage.layout.num_bytes * 1024 == 512 << 20
+    assert process.memory_info().rss - before < 64 << 20
+    storage.layers[0].fill_(1.0)
+    assert process.memory_info().rss - before > 100 << 20
+
+
+def test_number_of_blocks_for_a_memory_size() -> None:
+    layout = BlockLayout(16, 6, 4, 32, "float32")
+    assert layout.num_bytes == 98304
+    assert num_blocks_for(layout, 0.25) == 2730
+
+
+def test_memory_for_less_than_one_block_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--kv-cache-memory is 1e-06 GiB, but one block"):
+        num_blocks_for(BlockLayout(16, 6, 4, 32, "float32"), 1e-6)

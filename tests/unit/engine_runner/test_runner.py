@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from pagemesh.config import ModelConfig
+from pagemesh.engine.runner import ModelRunner
+from pagemesh.errors import InternalError
+from pagemesh.models.loader import LoadedModel, load_model
+from pagemesh.sampling.params import SamplingParams
+from pagemesh.scheduler.batch import Batch, ScheduledSequence
+from tests.unit.models.model_folder import make_tensors, write_model
+
+GREEDY = SamplingParams(temperature=0.0)
+PROMPT = [1, 5, 2, 9, 4, 4, 0, 8]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> LoadedModel:
+    return load_model(ModelConfig(str(write_model(tmp_path))))
+
+
+def make_runner(model: LoadedModel) -> ModelRunner:
+    return ModelRunner(model, block_size=4, num_blocks=16)
+
+
+def make_sequence(
+    request_id: str = "r",
+    token_ids: list[int] = PROMPT,
+    start: int = 0,
+    block_ids: tuple[int, ...] = (3, 1, 2),
+    sampling: SamplingParams | None = GREEDY,
+    suppressed: tuple[int, ...] = (),
+) -> ScheduledSequence:
+    return ScheduledSequence(request_id, token_ids, start, block_ids, sampling, suppressed)
+
+
+def next_token(model: LoadedModel, token_ids: list[int]) -> int:
+    return make_runner(model).execute(Batch([make_sequence(token_ids=token_ids)]))[0]
+
+
+def test_ids_come_in_batch_order_for_the_sequences_that_ask(model: LoadedModel) -> None:
+    runner = make_runner(model)
+    prompts = [PROMPT[:7], PROMPT[:2], PROMPT[:5], PROMPT[:4]]
+    blocks = [(0, 1), (2,), (3, 4), (5,)]
+    for index in (0, 2):
+        # The first and the third decode their last token, the others run whole prompts.
+        context = make_sequence(
+            token_ids=prompts[index][:-1], block_ids=blocks[index], sampling=None
+        )
+        assert runner.execute(Batch([context])) == []
+    batch = [
+        make_sequence("a", prompts[0][-1:], 6, blocks[0]),
+        make_sequence("b", prompts[1], 0, blocks[1]),
+        make_sequence("c", prompts[2][-1:], 4, blocks[2]),
+        make_sequence("d", prompts[3], 0, blocks[3], sampling=None),
+    ]
+    expected = [next_token(model, prompt) for prompt in prompts[:3]]
+    assert len(set(expected)) == 3
+    assert runner.execute(Batch(batch)) == expected
+
+
+def test_an_unsampled_chunk_stores_its_kv(model: LoadedModel) -> None:
+    runner = make_runner(model)
+    assert runner.execute(Batch([make_sequence(token_ids=PROMPT[:6], sampling=None)])) == []
+    written = runner.kv.layers[0].flatten(3).abs().sum(-1) > 0
+    assert written[0].nonzero().tolist() == [[1, 0], [1, 1], [3, 0], [3, 1], [3, 2], [3, 3]]
+    assert torch.equal(written[0], written[1])
+    rest = make_sequence(token_ids=PROMPT[6:], start=6)
+    assert runner.execute(Batch([rest])) == [next_token(model, PROMPT)]
+
+
+def test_suppressed_tokens_are_not_sampled(model: LoadedModel) -> None:
+    first = next_token(model, PROMPT)
+    sequences = [
+        make_sequence("a", suppressed=(first,)),
+        make_sequence("b", block_ids=(4, 5)),
+    ]
+    second, unchanged = make_runner(model).execute(Batch(sequences))
+    assert second != first
+    assert unchanged == first
+
+
+def test_the_draw_is_for_the_position_of_the_new_token(model: LoadedModel) -> None:
+    params = SamplingParams(temperature=5.0, seed=3)
+    runner = make_runner(model)
+    whole = runner.execute(Batch([make_sequence(sampling=params)]))
+    runner.execute(Batch([make_sequence(token_ids=PROMPT[:7], block_ids=(5, 6), sampling=None)]))
+    decode = make_sequence(token_ids=PROMPT[7:], start=7, block_ids=(5, 6), sampling=params)
+    assert runner.execute(Batch([decode])) == whole
+    others = {
+        runner.execute(Batch([make_sequence(sampling=SamplingParams(temperature=5.0, seed=s))]))[0]
+        for s in range(20)
+    }
+    assert len(others) > 3
+
+
+def test_broken_logits_name_their_request_and_harm_nobody_after(tmp_path: Path) -> None:
+    tensors = make_tensors()
+    tensors["model.embed_tokens.weight"][7] = math.nan
+    model = load_model(ModelConfig(str(write_model(tmp_path, tensors))))
+    runner = make_runner(model)
+    poisoned = make_sequence("broken", [1, 1, 1, 7], 0, (8, 9))
+    with pytest.raises(InternalError) as caught:
+        runner.execute(Batch([make_sequence("sound", PROMPT[:7], 0, (0, 1)), poisoned]))
+    assert caught.value.message == "the model gave logits that are not finite for broken"
+    # Its blocks go to others; the slot behind the last token of "fresh" still holds the NaN.
+    fresh = make_sequence("fresh", PROMPT[:6], 0, (9, 8), sampling=None)
+    runner.execute(Batch([fresh]))
+    decodes = [
+        make_sequence("fresh", PROMPT[6:7], 6, (9, 8)),
+        make_sequence("sound", PROMPT[7:], 7, (0, 1)),
+    ]
+    expected = [next_token(model, PROMPT[:7]), next_token(model, PROMPT)]
+    assert runner.execute(Batch(decodes)) == expected
+    assert runner.kv.layers[0][:, 8, 3].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_low_precision_models_run_whole_and_in_chunks(tmp_path: Path, dtype: str) -> None:
+    model = load_model(ModelConfig(str(write_model(tmp_path)), dtype=dtype))  # type: ignore[arg-type]
+    runner = make_runner(model)
+    assert runner.kv.layout.dtype == dtype
+    whole = runner.execute(Batch([make_sequence()]))
+    runner.execute(Batch([make_sequence(token_ids=PROMPT[:5], block_ids=(7, 8), sampling=None)]))
+    assert runner.execute(Batch([make_sequence(token_ids=PROMPT[5:], start=5, block_ids=(7, 8))]))
+    assert whole == [next_token(load_model(ModelConfig(str(tmp_path))), PROMPT)]
+
+
+def test_weights_are_not_changed_by_a_step(model: LoadedModel) -> None:
+    runner = make_runner(model)
+    first = runner.execute(Batch([make_sequence()]))
+    assert [runner.execute(Batch([make_sequence()])) for _ in range(3)] == [first] * 3

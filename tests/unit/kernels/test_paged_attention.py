@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from pagemesh.kernels.paged_attention import (
+    AttentionShape,
+    PagedAttention,
+    PagedSequence,
+    make_paged_attention,
+)
+from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
+from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
+from tests.unit.kernels.paged_cache import make_layer, make_shape
+
+# float32: sums of up to 60 products in another order. bfloat16 and float16: 8 and 11 bits of the
+# inputs' precision, once for the weights and once for the result.
+TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+
+Maker = Callable[[AttentionShape], PagedAttention]
+IMPLEMENTATIONS = [ReferencePagedAttention, CpuPagedAttention]
+
+
+@pytest.fixture(autouse=True)
+def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Memory that is not initialised shows."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def plain_attention(
+    shape: AttentionShape, sequence: PagedSequence, layer_kv: torch.Tensor, query: torch.Tensor
+) -> torch.Tensor:
+    """One sequence's result by loops over queries, heads and positions, in float64."""
+    slots = [
+        (sequence.block_ids[position // shape.block_size], position % shape.block_size)
+        for position in range(sequence.context_len)
+    ]
+    output = torch.zeros(query.shape, dtype=torch.float64)
+    for row in range(sequence.num_queries):
+        seen = slots[: sequence.context_len - sequence.num_queries + row + 1]
+        for head in range(shape.num_heads):
+            kv_head = head // (shape.num_heads // shape.num_kv_heads)
+            keys = torch.stack([layer_kv[0, block, slot, kv_head] for block, slot in seen]).double()
+            values = torch.stack([layer_kv[1, b, slot, kv_head] for b, slot in seen]).double()
+            weights = torch.softmax(keys @ query[row, head].double() / math.sqrt(shape.head_dim), 0)
+            output[row, head] = weights @ values
+    return output.to(query.dtype)
+
+
+@pytest.mark.parametrize("make", IMPLEMENTATIONS)
+@pytest.mark.parametrize("num_queries", [1, 7])
+def test_it_is_causal_softmax_attention(make: Maker, num_queries: int) -> None:
+    shape = make_shape()
+    layer_kv, sequences, query = make_layer(shape, [(num_queries, 13)])
+    expected = plain_attention(shape, sequences[0], layer_kv, query)
+    output = make(shape).plan(sequences).attend(query, layer_kv)
+    torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
+
+
+BATCHES = {
+    "one token": [(1, 1)],
+    "one decode": [(1, 23)],
+    "equal decodes": [(1, 17)] * 4,
+    "similar decodes": [(1, 18), (1, 19), (1, 20), (1, 21), (1, 22)],
+    "scattered decodes": [(1, 60), (1, 1), (1, 33), (1, 2), (1, 5), (1, 6)],
+    "whole prompt": [(23, 23)],
+    "chunk at an offset": [(4, 23)],
+    "chunks": [(5, 5), (2, 31), (16, 20)],
+    "mixed": [(1, 3), (1, 11), (1, 12), (1, 40), (9, 9), (3, 30), (1, 8)],
+}
+
+
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("heads", [(6, 2, 24), (4, 4, 16), (5, 1, 40)], ids=["GQA", "MHA", "MQA"])
+def test_the_cpu_agrees_with_the_reference(
+    lengths: list[tuple[int, int]], dtype: torch.dtype, heads: tuple[int, int, int]
+) -> None:
+    shape = make_shape(*heads, dtype=dtype)
+    layer_kv, sequences, query = make_layer(shape, lengths)
+    expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv)
+    output = CpuPagedAttention(shape).plan(sequences).attend(query, layer_kv)
+    assert output.is_contiguous()
+    assert output.dtype == dtype
+    tolerance = TOLERANCES[dtype]
+    torch.testing.assert_close(output, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_a_plan_serves_every_layer_and_strided_queries() -> None:
+    shape = make_shape()
+    first, second = (make_layer(shape, BATCHES["mixed"], seed) for seed in (3, 4))
+    sequences = first.sequences
+    plan = CpuPagedAttention(shape).plan(sequences)
+    reference = ReferencePagedAttention(shape).plan(sequences)
+    other_kv = first.layer_kv.flip(-1).contiguous()
+    for layer_kv, query in [
+        (first.layer_kv, first.query),
+        (other_kv, torch.cat([second.query, second.query], dim=1)[:, : shape.num_heads]),
+    ]:
+        torch.testing.assert_close(
+            plan.attend(query, layer_kv), reference.attend(query, layer_kv), rtol=2e-6, atol=2e-6
+        )
+
+
+def test_a_buffer_that_grows_keeps_earlier_groups_right() -> None:
+    shape = make_shape()
+    attention = CpuPagedAttention(shape)
+    for lengths in ([(1, 2), (3, 50)], [(1, 60), (1, 3)], [(1, 1)]):
+        layer_kv, sequences, query = make_layer(shape, lengths)
+        expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv)
+        output = attention.plan(sequences).attend(query, layer_kv)
+        torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
+
+
+def test_groups_stay_small_and_read_little_padding() -> None:
+    shape = make_shape(num_blocks=5000, block_size=16)
+    attention = CpuPagedAttention(shape)
+
+    def starts(contexts: list[int]) -> list[int]:
+        table = list(range(400))
+        sequences = [PagedSequence(1, context, table) for context in contexts]
+        return list(attention._group_starts(sequences))
+
+    assert starts([100] * 6) == [0]
+    assert starts([1, 1, 100, 100, 110]) == [0, 2]
+    assert starts([16, 32]) == [0, 1]
+    # A block is 2 * 16 * 2 * 24 * 4 bytes: 170 of them are gathered at most for more than one.
+    assert starts([16 * 60] * 5) == [0, 2, 4]
+    assert starts([16 * 200] * 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("make", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    "sequence",
+    [PagedSequence(0, 3, [0]), PagedSequence(4, 3, [0]), PagedSequence(1, 6, [0])],
+    ids=["no query", "more queries than tokens", "table too short"],
+)
+def test_sequences_that_make_no_sense_are_refused(make: Maker, sequence: PagedSequence) -> None:
+    with pytest.raises(ValueError, match="do not fit 1 blocks of 5"):
+        make(make_shape()).plan([sequence])
+
+
+@pytest.mark.parametrize("make", IMPLEMENTATIONS)
+def test_a_query_that_does_not_match_the_plan_is_refused(make: Maker) -> None:
+    shape = make_shape()
+    layer_kv, sequences, query = make_layer(shape, [(2, 7)])
+    plan = make(shape).plan(sequences)
+    for wrong in (query[:1], query[:, :3], query.bfloat16()):
+        with pytest.raises(ValueError, match="but the plan is for"):
+            plan.attend(wrong, layer_kv)
+
+
+def test_dispatch_knows_the_cpu_only() -> None:
+    assert isinstance(make_paged_attention(make_shape(), torch.device("cpu")), CpuPagedAttention)
+    with pytest.raises(ValueError, match="no paged attention for meta devices"):
+        make_paged_attention(make_shape(), torch.device("meta"))

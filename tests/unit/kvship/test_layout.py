@@ -1,0 +1,39 @@
+"""What two workers must agree on."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.errors import FailedPreconditionError
+from pagemesh.kvship.layout import layout_to_proto, require_same_kv
+from pagemesh.v1 import types_pb2
+
+LAYOUT = BlockLayout(block_size=16, num_layers=4, num_kv_heads=2, head_dim=64, dtype="bfloat16")
+WORKER = types_pb2.WorkerInfo(
+    worker_id="p", model_fingerprint="model", kv_layout=layout_to_proto(LAYOUT)
+)
+
+
+def test_a_layout_keeps_all_its_fields() -> None:
+    assert layout_to_proto(LAYOUT) == types_pb2.KvLayout(
+        block_size=16, layer_count=4, kv_head_count=2, head_dim=64, dtype="bfloat16"
+    )
+
+
+def test_equal_model_and_layout_are_accepted() -> None:
+    require_same_kv(WORKER, "model", layout_to_proto(LAYOUT))
+
+
+def test_another_model_is_refused_by_name() -> None:
+    with pytest.raises(FailedPreconditionError, match=r"'other'.*p serves 'model'") as caught:
+        require_same_kv(WORKER, "other", layout_to_proto(LAYOUT))
+    assert caught.value.reason == "MODEL_MISMATCH"
+
+
+def test_another_layout_is_refused_with_both_shapes() -> None:
+    other = layout_to_proto(LAYOUT)
+    other.block_size = 32
+    with pytest.raises(FailedPreconditionError, match=r"32 tokens.*16 tokens x 4 layers") as caught:
+        require_same_kv(WORKER, "model", other)
+    assert caught.value.reason == "LAYOUT_MISMATCH"

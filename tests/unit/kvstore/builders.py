@@ -1,0 +1,58 @@
+"""Workers, blocks and a catalog to test with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pagemesh.kvstore.catalog import Catalog
+from pagemesh.kvstore.changes import ChangeLog
+from pagemesh.kvstore.members import Members
+from pagemesh.kvstore.memory_index import MemoryIndex
+from pagemesh.v1 import types_pb2
+from tests.fakes.clock import FakeClock
+
+FIRST_REVISION = 100
+HEARTBEAT_INTERVAL = 1.0
+
+
+def make_block(number: int) -> bytes:
+    """A block hash, different for every number."""
+    return number.to_bytes(16, "big")
+
+
+def make_blocks(*numbers: int) -> list[bytes]:
+    return [make_block(number) for number in numbers]
+
+
+def make_worker(
+    worker_id: str = "decode-0",
+    *,
+    epoch: int = 1,
+    address: str = "127.0.0.1:7001",
+    fingerprint: str = "model-a",
+    num_blocks: int = 1000,
+) -> types_pb2.WorkerInfo:
+    return types_pb2.WorkerInfo(
+        worker_id=worker_id,
+        epoch=epoch,
+        role=types_pb2.WORKER_ROLE_DECODE,
+        address=address,
+        model_name="demo",
+        model_fingerprint=fingerprint,
+        block_count=num_blocks,
+        max_model_len=2048,
+        max_num_seqs=8,
+    )
+
+
+@dataclass
+class Store:
+    """A catalog and the parts it is made of."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    log: ChangeLog = field(default_factory=lambda: ChangeLog(FIRST_REVISION, capacity=8))
+    index: MemoryIndex = field(default_factory=MemoryIndex)
+
+    def __post_init__(self) -> None:
+        self.members = Members(self.log, self.clock, HEARTBEAT_INTERVAL)
+        self.catalog = Catalog(self.members, self.log, self.index)

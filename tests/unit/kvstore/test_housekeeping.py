@@ -1,0 +1,74 @@
+"""Silent workers are dropped, unless it was the kvstore that was not listening."""
+
+from __future__ import annotations
+
+from pagemesh.kvstore.catalog import Beat, Stored
+from pagemesh.kvstore.housekeeping import TIDY_SLICE, Housekeeper
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.v1 import types_pb2
+from tests.unit.kvstore.builders import Store, make_blocks, make_worker
+
+PERIOD = 0.5
+
+
+def make_housekeeper(store: Store, metrics: Metrics | None = None) -> Housekeeper:
+    return Housekeeper(store.catalog, store.index, metrics or Metrics(), PERIOD, store.clock)
+
+
+async def pass_time(store: Store, housekeeper: Housekeeper, num_ticks: int) -> None:
+    for _ in range(num_ticks):
+        store.clock.advance(PERIOD)
+        await housekeeper.tick()
+
+
+def member_ids(store: Store) -> list[str]:
+    return [member.info.worker_id for member in store.catalog.members()]
+
+
+async def test_a_silent_worker_is_dropped_after_three_intervals() -> None:
+    store = Store()
+    housekeeper = make_housekeeper(store)
+    await store.catalog.register(make_worker("a"))
+    await pass_time(store, housekeeper, 6)
+    assert member_ids(store) == ["a"]
+    await pass_time(store, housekeeper, 1)
+    assert member_ids(store) == []
+
+
+async def test_nobody_is_dropped_for_heartbeats_that_a_stopped_kvstore_could_not_read() -> None:
+    store = Store()
+    housekeeper = make_housekeeper(store)
+    await store.catalog.register(make_worker("beating"))
+    await store.catalog.register(make_worker("quiet"))
+    stream = await store.catalog.open_stream("beating", 1)
+    store.clock.advance(60.0)
+    await housekeeper.tick()
+    assert member_ids(store) == ["beating", "quiet"]
+    await store.catalog.publish(stream, 1, Beat(types_pb2.WorkerLoad()))
+    await pass_time(store, housekeeper, 1)
+    assert member_ids(store) == ["beating"]
+
+
+async def test_blocks_of_dropped_workers_are_freed_however_many_they_are() -> None:
+    store = Store()
+    housekeeper = make_housekeeper(store)
+    await store.catalog.register(make_worker("a", num_blocks=3 * TIDY_SLICE))
+    stream = await store.catalog.open_stream("a", 1)
+    await store.catalog.publish(stream, 1, Stored(make_blocks(*range(3 * TIDY_SLICE))))
+    await store.catalog.close_stream(stream)
+    await housekeeper.tick()
+    assert not await store.index.tidy(0)
+    store.index.check_integrity()
+
+
+async def test_members_and_blocks_are_counted() -> None:
+    store = Store()
+    metrics = Metrics()
+    housekeeper = make_housekeeper(store, metrics)
+    for worker_id in ("a", "b"):
+        await store.catalog.register(make_worker(worker_id))
+        stream = await store.catalog.open_stream(worker_id, 1)
+        await store.catalog.publish(stream, 1, Stored(make_blocks(1, 2, 3)))
+    await housekeeper.tick()
+    assert metrics.registry.get_sample_value("pagemesh:kvstore_workers") == 2
+    assert metrics.registry.get_sample_value("pagemesh:index_blocks") == 6

@@ -1,0 +1,52 @@
+"""The publisher by itself: it never waits, and nothing piles up."""
+
+from __future__ import annotations
+
+import queue
+
+from pagemesh.engine.interface import StepOutput
+from pagemesh.membership.outbox import CacheChanges
+from pagemesh.membership.publisher import MAX_BLOCKS_PER_EVENT, Publisher, change_requests
+from pagemesh.v1 import kvstore_pb2
+from tests.fakes.engine import FakeEngine
+from tests.unit.kvstore.builders import make_blocks, make_worker
+
+
+def test_too_many_unreported_changes_make_it_ask_for_one_snapshot() -> None:
+    steps: queue.Queue[StepOutput] = queue.Queue()
+    engine = FakeEngine(num_blocks=2)
+    publisher = Publisher("127.0.0.1:1", make_worker(num_blocks=2), engine)
+    publisher.on_step(StepOutput(cache_snapshot=[]))
+    engine.start(steps.put)
+    try:
+        publisher.on_step(StepOutput(stored_block_hashes=make_blocks(1, 2, 3, 4)))
+        assert steps.empty()
+        publisher.on_step(StepOutput(stored_block_hashes=make_blocks(5)))
+        publisher.on_step(StepOutput(stored_block_hashes=make_blocks(6, 7, 8, 9, 10)))
+        assert steps.get(timeout=10).cache_snapshot == ()
+    finally:
+        engine.stop()
+    assert all(step.cache_snapshot is None for step in list(steps.queue))
+
+
+def test_changes_become_events_in_the_order_that_never_holds_too_many_blocks() -> None:
+    changes = CacheChanges(cleared=True, removed=make_blocks(1), stored=make_blocks(2, 3))
+    assert change_requests(changes) == [
+        kvstore_pb2.PublishRequest(cleared=kvstore_pb2.BlocksCleared()),
+        kvstore_pb2.PublishRequest(
+            removed=kvstore_pb2.BlocksRemoved(block_hashes=make_blocks(1)[0])
+        ),
+        kvstore_pb2.PublishRequest(
+            stored=kvstore_pb2.BlocksStored(block_hashes=b"".join(make_blocks(2, 3)))
+        ),
+    ]
+
+
+def test_many_blocks_are_spread_over_events() -> None:
+    blocks = make_blocks(*range(MAX_BLOCKS_PER_EVENT + 1))
+    requests = change_requests(CacheChanges(cleared=False, removed=[], stored=blocks))
+    assert [len(r.stored.block_hashes) for r in requests] == [16 * MAX_BLOCKS_PER_EVENT, 16]
+
+
+def test_no_changes_are_no_events() -> None:
+    assert change_requests(CacheChanges(cleared=False, removed=[], stored=[])) == []

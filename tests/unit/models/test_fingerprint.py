@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from pagemesh.models.checkpoint import Checkpoint
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.fingerprint import fingerprint
+from pagemesh.models.llama import make_spec
+from pagemesh.models.spec import DecoderSpec, RopeSpec
+from tests.unit.models.model_folder import (
+    CONFIG,
+    SHAPES,
+    make_tensors,
+    write_model,
+    write_sharded_model,
+)
+
+SPEC = make_spec(ConfigJson(CONFIG, "config.json"))
+
+
+def identity(folder: Path, spec: DecoderSpec = SPEC, dtype: str = "float32") -> str:
+    return fingerprint(spec, dtype, Checkpoint.open(folder), SHAPES)
+
+
+def test_it_is_a_hex_digest_that_does_not_depend_on_the_files(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    digest = identity(write_model(one))
+    assert len(bytes.fromhex(digest)) == 16
+    assert identity(write_sharded_model(two)) == digest
+
+
+def test_type_rope_and_architecture_count(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    specs = [
+        SPEC,
+        dataclasses.replace(SPEC, rope=RopeSpec(theta=5e5)),
+        dataclasses.replace(SPEC, norm_eps=1e-5),
+        dataclasses.replace(SPEC, architecture="Other"),
+    ]
+    digests = {identity(tmp_path, spec) for spec in specs}
+    assert len(digests | {identity(tmp_path, dtype="bfloat16")}) == 5
+
+
+def test_the_first_and_the_last_bytes_of_every_tensor_count(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    digests = {identity(tmp_path)}
+    for name in SHAPES:
+        for place in (0, -1):
+            tensor = make_tensors()[name].clone()
+            tensor.view(-1)[place] += 1
+            write_model(tmp_path, make_tensors(**{name: tensor}))
+            digests.add(identity(tmp_path))
+    assert len(digests) == 1 + 2 * len(SHAPES)
+
+
+def test_large_tensors_are_sampled_at_both_ends_only(tmp_path: Path) -> None:
+    # 600 * 8 * 4 bytes; the first and last 4 KiB are the first and last 128 rows.
+    digests = []
+    for row in (None, 0, 127, 128, 471, 472, 599):
+        embedding = torch.zeros(600, 8)
+        if row is not None:
+            embedding[row, -1] = 1.0
+        write_model(tmp_path, make_tensors(**{"model.embed_tokens.weight": embedding}))
+        digests.append(identity(tmp_path))
+    plain, first, near, inner, other, far, last = digests
+    assert inner == other == plain
+    assert len({plain, first, near, far, last}) == 5
+
+
+def test_tensors_that_the_model_does_not_use_do_not_count(tmp_path: Path) -> None:
+    digest = identity(write_model(tmp_path))
+    assert identity(write_model(tmp_path, make_tensors(extra=torch.ones(3)))) == digest

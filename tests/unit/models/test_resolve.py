@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pagemesh.errors import ConfigError
+from pagemesh.models.resolve import resolve_model_path
+
+
+def message_of(model: str, *, tokenizer_only: bool = False) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolve_model_path(model, tokenizer_only=tokenizer_only)
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def test_a_folder_is_its_own_path(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert resolve_model_path(str(tmp_path)) == tmp_path
+
+
+def test_a_tokenizer_folder_needs_no_weights_but_a_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert resolve_model_path(str(tmp_path), tokenizer_only=True) == tmp_path
+    assert (
+        message_of(str(tmp_path)) == f"--model is '{tmp_path}', but {tmp_path} has no config.json"
+    )
+
+
+def test_a_folder_without_tokenizer_is_refused_where_one_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    message = message_of(str(tmp_path), tokenizer_only=True)
+    assert message == f"--model is '{tmp_path}', but {tmp_path} has no tokenizer.json"
+
+
+def test_a_path_that_is_not_there_is_never_sought_on_the_hub() -> None:
+    for path in ("/no/such/model", "./model", "~/no-such-model", "a/b/c"):
+        assert message_of(path) == f"--model is '{path}', but there is no such folder"
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_text("")
+    assert message_of(str(path)) == f"--model is '{path}', which is a file, but must be a folder"
+
+
+def test_neither_a_folder_nor_a_hub_id() -> None:
+    assert message_of("not an id!") == (
+        "--model is 'not an id!', but there is no such folder, and it is not a hub id either"
+    )
+
+
+def test_an_id_that_is_not_in_the_cache_of_an_offline_machine() -> None:
+    assert message_of("org/model") == (
+        "--model is 'org/model', but there is no such folder, and the Hugging Face hub cannot be "
+        "reached and the model is not in its cache"
+    )
+
+
+def test_an_unreachable_hub_is_one_sentence(tmp_path: Path) -> None:
+    # A process of its own, because the hub's client reads these variables once, on import.
+    environment = os.environ | {
+        "HF_HUB_OFFLINE": "0",
+        "HF_ENDPOINT": "http://127.0.0.1:1",
+        "HF_HOME": str(tmp_path),
+    }
+    program = (
+        "from pagemesh.models.resolve import resolve_model_path\n"
+        "from pagemesh.errors import ConfigError\n"
+        "try:\n    resolve_model_path('org/model')\n"
+        "except ConfigError as error:\n    print(error.message)\n"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert completed.stdout == (
+        "--model is 'org/model', but there is no such folder, and the Hugging Face hub cannot be "
+        "reached and the model is not in its cache\n"
+    )

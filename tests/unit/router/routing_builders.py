@@ -1,0 +1,32 @@
+"""Builders for the tests of routing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.router.routing.candidate import Candidate, Role, RouteRequest
+
+LAYOUT = BlockLayout(block_size=16, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
+
+
+def make_candidate(worker_id: str = "a", **changes: Any) -> Candidate:
+    fields: dict[str, Any] = {
+        "role": Role.DECODE,
+        "address": f"{worker_id}:1",
+        "model_name": "demo",
+        "model_fingerprint": "f",
+        "layout": LAYOUT,
+        "max_model_len": 2048,
+        "max_num_seqs": 64,
+    }
+    return Candidate(worker_id=worker_id, **{**fields, **changes})
+
+
+def make_route_request(**changes: Any) -> RouteRequest:
+    fields: dict[str, Any] = {
+        "model_name": "demo",
+        "num_prompt_tokens": 64,
+        "num_total_tokens": 100,
+    }
+    return RouteRequest(**{**fields, **changes})

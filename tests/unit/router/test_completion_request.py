@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.router.openai.completion_request import (
+    CompletionRequest,
+    parse_completion_request,
+)
+
+
+def parse(**fields: Any) -> CompletionRequest:
+    return parse_completion_request(json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("Hi", ["Hi"]),
+        (["Hi", "Ho"], ["Hi", "Ho"]),
+        ([1, 2], [[1, 2]]),
+        ([[1, 2], [3]], [[1, 2], [3]]),
+        ([0], [[0]]),
+    ],
+)
+def test_a_prompt_has_four_forms(prompt: Any, prompts: list[Any]) -> None:
+    assert parse(prompt=prompt).prompts == prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param", "message"),
+    [
+        (5, "prompt", "prompt is 5: "),
+        ({}, "prompt", "prompt is {}: "),
+        (None, "prompt", "prompt is null: "),
+        ([], "prompt", "prompt is an empty list"),
+        ([[]], "prompt", "prompt is an empty list"),
+        (["a", 5], "prompt", 'prompt is ["a", 5]: '),
+        ([-1], "prompt[0]", "prompt[0] is -1: "),
+        ([1.5], "prompt[0]", "prompt[0] is 1.5: "),
+        ([True], "prompt[0]", "prompt[0] is true: "),
+        ([[1], [2, -7]], "prompt[1][1]", "prompt[1][1] is -7: "),
+        ([["a"]], "prompt[0][0]", 'prompt[0][0] is "a": '),
+        (["a"] * 129, "prompt", "prompt has 129 entries, but at most 128 are allowed"),
+    ],
+)
+def test_a_faulty_prompt_is_named_with_its_value(prompt: Any, param: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as error:
+        parse(prompt=prompt)
+    assert error.value.param == param
+    assert message in error.value.message
+
+
+def test_a_missing_prompt_is_named() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^prompt is missing$"):
+        parse()
+
+
+def test_many_token_ids_are_one_prompt() -> None:
+    assert parse(prompt=list(range(500))).prompts == [list(range(500))]
+
+
+def test_what_is_not_supported_is_refused() -> None:
+    with pytest.raises(UnsupportedError) as error:
+        parse(prompt="Hi", echo=True)
+    assert error.value.param == "echo"

@@ -1,0 +1,135 @@
+"""The parts of the generation path that need no worker."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pagemesh.errors import ContextLengthError, OverloadedError
+from pagemesh.router.generation.admission import Admission
+from pagemesh.router.generation.choice_text import ChoiceText
+from pagemesh.router.generation.idle import IdleClock
+from pagemesh.router.generation.limits import resolve_max_tokens
+from pagemesh.router.generation.request import ChoiceDelta, StopReason
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.tokenizer import Tokenizer
+
+IM_END = 2
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demo_model: Path) -> Tokenizer:
+    return Tokenizer(demo_model)
+
+
+def limit(num_prompt_tokens: int, asked: int | None = None, default: int | None = None) -> int:
+    return resolve_max_tokens(
+        num_prompt_tokens,
+        100,
+        asked,
+        default,
+        prompt_field="messages",
+        limit_field="max_completion_tokens",
+    )
+
+
+def test_the_room_in_the_context_is_the_limit_without_any_other() -> None:
+    assert limit(40) == 60
+    assert limit(99) == 1
+
+
+def test_a_default_is_cut_to_the_room_but_a_wish_is_not() -> None:
+    assert limit(40, default=16) == 16
+    assert limit(90, default=16) == 10
+    assert limit(40, asked=60) == 60
+    with pytest.raises(ContextLengthError) as error:
+        limit(40, asked=61)
+    assert error.value.param == "max_completion_tokens"
+    assert error.value.message == (
+        "max_completion_tokens is 61, but after the prompt's 40 tokens the model's context of "
+        "100 tokens has room for 60"
+    )
+
+
+@pytest.mark.parametrize("num_prompt_tokens", [100, 5000])
+def test_a_prompt_that_fills_the_context_is_refused(num_prompt_tokens: int) -> None:
+    with pytest.raises(ContextLengthError) as error:
+        limit(num_prompt_tokens)
+    assert error.value.param == "messages"
+    assert f"the prompt has {num_prompt_tokens} tokens" in error.value.message
+    assert "context of 100 tokens" in error.value.message
+
+
+def test_only_so_many_requests_are_admitted() -> None:
+    admission = Admission(2, "demo", Metrics())
+    with admission.place():
+        with admission.place(), pytest.raises(OverloadedError, match="2 requests"):
+            admission.place().__enter__()
+        with admission.place():
+            pass
+
+
+async def ids_of(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    return tuple(await tokenizer.encode(text, add_special_tokens=False))
+
+
+async def test_a_stop_token_is_counted_but_has_no_text(tokenizer: Tokenizer) -> None:
+    ids = await ids_of(tokenizer, "ab")
+    text = ChoiceText(0, tokenizer, (), 0)
+    delta = text.push((*ids, ids[-1]), StopReason.STOP)
+    assert delta == ChoiceDelta(0, "ab", (*ids, ids[-1]), StopReason.STOP)
+    assert text.num_tokens == len(ids) + 1
+
+
+async def test_the_last_token_of_a_full_answer_has_text(tokenizer: Tokenizer) -> None:
+    ids = await ids_of(tokenizer, "ab")
+    delta = ChoiceText(0, tokenizer, (), 0).push(ids, StopReason.LENGTH)
+    assert delta == ChoiceDelta(0, "ab", ids, StopReason.LENGTH)
+
+
+async def test_a_stop_string_ends_the_choice_at_the_token_that_completes_it(
+    tokenizer: Tokenizer,
+) -> None:
+    ids = await ids_of(tokenizer, "one two three")
+    text = ChoiceText(3, tokenizer, (" two",), 0)
+    delta = text.push(ids, None)
+    assert (delta.index, delta.text, delta.stop_reason) == (3, "one", StopReason.STOP)
+    assert tokenizer.decode(delta.token_ids) == "one two"
+    assert text.num_tokens == len(delta.token_ids)
+
+
+async def test_stop_strings_wait_for_min_tokens(tokenizer: Tokenizer) -> None:
+    ids = await ids_of(tokenizer, "one two one two")
+    first = await ids_of(tokenizer, "one two")
+    delta = ChoiceText(0, tokenizer, (" two",), len(first)).push(ids, None)
+    assert delta.text == "one two one"
+
+
+async def test_held_back_text_comes_with_the_end(tokenizer: Tokenizer) -> None:
+    ids = await ids_of(tokenizer, "one tw")
+    text = ChoiceText(0, tokenizer, (" two",), 0)
+    assert text.push(ids, None).text == "one"
+    assert text.push((IM_END,), StopReason.STOP).text == " tw"
+
+
+async def test_silence_is_noticed_first_soon_and_then_rarely() -> None:
+    loop = asyncio.get_running_loop()
+    noticed: asyncio.Queue[float] = asyncio.Queue()
+    start = loop.time()
+    clock = IdleClock(lambda: noticed.put_nowait(loop.time() - start), first=0.05, then=0.2)
+    times = [await asyncio.wait_for(noticed.get(), 10) for _ in range(2)]
+    clock.close()
+    assert times[0] >= 0.05
+    assert times[1] - times[0] >= 0.19
+
+
+async def test_a_sign_of_life_puts_silence_off() -> None:
+    loop = asyncio.get_running_loop()
+    noticed: asyncio.Queue[float] = asyncio.Queue()
+    clock = IdleClock(lambda: noticed.put_nowait(loop.time()), first=0.01, then=0.1)
+    clock.sign()
+    signed = loop.time()
+    assert await asyncio.wait_for(noticed.get(), 10) - signed >= 0.09
+    clock.close()

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from pagemesh.errors import InternalError
+from pagemesh.sampling.params import SamplingParams
+from pagemesh.sampling.randomness import uniform_draws
+from pagemesh.sampling.sampler import SampledRow, sample
+
+NAN, INF = math.nan, math.inf
+
+
+def make_row(position: int = 0, suppressed: tuple[int, ...] = (), **params: Any) -> SampledRow:
+    return SampledRow(f"r{position}", SamplingParams(**params), position, suppressed)
+
+
+def plain_choice(logits: list[float], params: SamplingParams, position: int) -> int:
+    """The definition, with Python's own floats, sorts and loops."""
+    scores = [value / params.temperature for value in logits]
+    kept = sorted(range(len(scores)), key=lambda token: -scores[token])
+    if params.top_k:
+        kth = scores[kept[min(params.top_k, len(kept)) - 1]]
+        kept = [token for token in kept if scores[token] >= kth]
+    weights = {token: math.exp(scores[token] - max(scores)) for token in kept}
+    nucleus: list[int] = []
+    total, gathered = sum(weights.values()), 0.0
+    for token in kept:
+        if gathered >= params.top_p * total and weights[token] < weights[nucleus[-1]]:
+            break
+        nucleus.append(token)
+        gathered += weights[token]
+    target = uniform_draws([params.seed], [position])[0] * sum(weights[t] for t in nucleus)
+    for token in sorted(nucleus):
+        target -= weights[token]
+        if target < 0:
+            return token
+    raise AssertionError("the draw lies beyond the last token")
+
+
+def test_greedy_takes_the_most_likely_token_and_the_first_of_equals() -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 3.0, 0.0], [-1.0, -2.0, -INF]])
+    assert sample(logits, [make_row(temperature=0.0)] * 3) == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0.3},
+        {"temperature": 2.5, "top_k": 7},
+        {"top_p": 0.6},
+        {"top_p": 0.05},
+        {"temperature": 1.5, "top_k": 40, "top_p": 0.9},
+        {"top_k": 1},
+        {"top_k": 5000},
+        {"temperature": 1e-4},
+    ],
+    ids=str,
+)
+def test_choices_equal_the_plain_definition(params: dict[str, Any]) -> None:
+    logits = torch.randn(40, 67) * 3
+    rows = [make_row(position, seed=11, **params) for position in range(40)]
+    expected = [
+        plain_choice(values, row.params, row.position)
+        for values, row in zip(logits.double().tolist(), rows, strict=True)
+    ]
+    assert sample(logits, rows) == expected
+
+
+def test_a_nucleus_wider_than_the_likely_tokens_is_exact() -> None:
+    # Nearly flat over 1300 tokens: 90 % of the mass needs more than the first 512 of them.
+    logits = torch.randn(6, 1300) * 0.01
+    rows = [make_row(position, seed=3, top_p=0.9) for position in range(6)]
+    expected = [
+        plain_choice(values, row.params, row.position)
+        for values, row in zip(logits.double().tolist(), rows, strict=True)
+    ]
+    assert sample(logits, rows) == expected
+
+
+def drawn_tokens(logits: list[float], num_draws: int, **params: Any) -> Counter[int]:
+    rows = [make_row(position, seed=5, **params) for position in range(num_draws)]
+    return Counter(sample(torch.tensor([logits]).repeat(num_draws, 1), rows))
+
+
+def test_frequencies_follow_the_softmax() -> None:
+    probabilities = [0.4, 0.3, 0.15, 0.1, 0.04, 0.01]
+    counts = drawn_tokens([math.log(p) for p in probabilities], 10_000)
+    chi_square = sum(
+        (counts[token] - 10_000 * p) ** 2 / (10_000 * p) for token, p in enumerate(probabilities)
+    )
+    assert chi_square < 20.5  # 5 degrees of freedom: 0.1 % of samples are above
+
+
+def test_frequencies_follow_the_temperature() -> None:
+    # Temperature 1/2 squares the odds: 2 to 1 becomes 4 to 1.
+    counts = drawn_tokens([math.log(2.0), 0.0], 10_000, temperature=0.5)
+    assert abs(counts[0] - 8000) < 132  # 3.3 standard deviations of 40
+
+
+def test_top_k_keeps_exactly_the_highest() -> None:
+    assert set(drawn_tokens([0.0, 0.3, 0.1, 0.2, -0.1], 500, top_k=2)) == {1, 3}
+
+
+def test_top_k_keeps_tokens_equal_to_the_last_kept() -> None:
+    assert set(drawn_tokens([0.0, 0.3, 0.1, 0.1, -0.1], 500, top_k=2)) == {1, 2, 3}
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_the_mass() -> None:
+    logits = [math.log(p) for p in (0.1, 0.5, 0.15, 0.25)]
+    assert set(drawn_tokens(logits, 500, top_p=0.74)) == {1, 3}
+    assert set(drawn_tokens(logits, 500, top_p=0.76)) == {1, 2, 3}
+    assert set(drawn_tokens(logits, 500, top_p=0.4)) == {1}
+
+
+def test_top_p_counts_the_mass_that_top_k_left() -> None:
+    # Of {0.5, 0.25} the first alone has two thirds.
+    logits = [math.log(p) for p in (0.1, 0.5, 0.15, 0.25)]
+    assert set(drawn_tokens(logits, 500, top_k=2, top_p=0.6)) == {1}
+
+
+def test_a_token_depends_on_seed_and_position_and_not_on_the_row() -> None:
+    logits = torch.randn(1, 500).repeat(30, 1)
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_k": 50},
+        {"temperature": 1.3, "top_p": 0.9},
+    ]
+    rows = [make_row(position, seed=9, **kinds[position % 3]) for position in range(30)]
+    together = sample(logits.clone(), rows)
+    assert [sample(logits[:1].clone(), [row])[0] for row in rows] == together
+    assert sample(logits.clone(), rows[::-1]) == together[::-1]
+    assert len(set(together)) > 10
+    other_seed = [make_row(row.position, seed=8) for row in rows]
+    assert sample(logits.clone(), other_seed) != together
+
+
+def test_greedy_and_drawn_rows_mix() -> None:
+    logits = torch.randn(4, 90)
+    mixed = [make_row(0, temperature=0.0), make_row(1), make_row(2, temperature=0.0), make_row(3)]
+    expected = [sample(logits[i : i + 1].clone(), [row])[0] for i, row in enumerate(mixed)]
+    assert sample(logits.clone(), mixed) == expected
+    assert [expected[0], expected[2]] == logits[[0, 2]].argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_suppressed_tokens_are_never_chosen(temperature: float) -> None:
+    logits = torch.tensor([[9.0, 1.0, 8.0, 0.0], [9.0, 1.0, 8.0, 0.0]])
+    rows = [make_row(0, (0, 2), temperature=temperature), make_row(1, temperature=0.0)]
+    ids = sample(logits, rows)
+    assert ids[0] in {1, 3}
+    assert ids[1] == 0
+
+
+def test_low_precision_logits_are_sampled_in_full_precision() -> None:
+    logits = (torch.randn(20, 300) * 2).bfloat16()
+    rows = [make_row(position, seed=1, top_p=0.9) for position in range(20)]
+    assert sample(logits.clone(), rows) == sample(logits.float(), rows)
+
+
+@pytest.mark.parametrize("bad", [[NAN, 1.0], [0.0, INF], [-INF, -INF]], ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_not_finite_name_their_requests(
+    bad: list[float], temperature: float
+) -> None:
+    rows = [make_row(position, temperature=temperature) for position in range(3)]
+    with pytest.raises(InternalError) as caught:
+        sample(torch.tensor([[0.0, 1.0], bad, bad]), rows)
+    assert caught.value.message == "the model gave logits that are not finite for r1, r2"
+    assert caught.value.reason == "LOGITS_NOT_FINITE"

@@ -1,0 +1,148 @@
+"""Requests, schedulers, and a mesh-free driver that steps a scheduler with the fake runner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagemesh.config import SchedulerConfig
+from pagemesh.engine.interface import (
+    BlockLayout,
+    EngineInfo,
+    EngineRequest,
+    KvGrant,
+    KvProgress,
+    RequestOutput,
+)
+from pagemesh.sampling.params import SamplingParams
+from pagemesh.scheduler.scheduler import Scheduler
+from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner
+
+
+def make_info(
+    num_blocks: int = 16, block_size: int = 4, max_model_len: int = 64, max_num_seqs: int = 8
+) -> EngineInfo:
+    layout = BlockLayout(block_size, num_layers=1, num_kv_heads=1, head_dim=1, dtype="float32")
+    return EngineInfo("fake", layout, num_blocks, max_model_len, max_num_seqs)
+
+
+def make_request(
+    request_id: str,
+    prompt: int | Sequence[int],
+    *,
+    max_tokens: int = 4,
+    min_tokens: int = 0,
+    stop: Sequence[int] = (),
+    ignore_eos: bool = False,
+    seed: int = 0,
+    resume: Sequence[int] = (),
+    priority: int = 0,
+    salt: bytes = b"",
+    export: bool = False,
+    await_kv: bool = False,
+) -> EngineRequest:
+    """A request; a number as prompt means that many tokens, different for every request_id."""
+    if isinstance(prompt, int):
+        first = 100 + sum(request_id.encode()) % 400
+        prompt = range(first, first + prompt)
+    sampling = SamplingParams(
+        seed=seed,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop_token_ids=tuple(stop),
+        ignore_eos=ignore_eos,
+    )
+    return EngineRequest(
+        request_id,
+        tuple(prompt),
+        sampling,
+        resume_token_ids=tuple(resume),
+        priority=priority,
+        cache_salt=salt,
+        hold_blocks=export,
+        await_kv=await_kv,
+    )
+
+
+class Stepper:
+    """A scheduler, a fake runner and everything that the scheduler made known so far."""
+
+    def __init__(
+        self,
+        info: EngineInfo | None = None,
+        *,
+        max_num_batched_tokens: int = 64,
+        eos_token_ids: Sequence[int] = (),
+        enable_prefix_caching: bool = True,
+    ) -> None:
+        self.info = info or make_info()
+        self.scheduler = Scheduler(
+            self.info,
+            SchedulerConfig(self.info.max_num_seqs, max_num_batched_tokens),
+            vocab_size=VOCAB_SIZE,
+            eos_token_ids=eos_token_ids,
+            enable_prefix_caching=enable_prefix_caching,
+        )
+        self.requests = self.scheduler.requests
+        self.kv = FakeKv(self.info.layout, self.info.num_blocks)
+        self.runner = FakeRunner(self.kv)
+        self.tokens: dict[str, list[int]] = {}
+        self.ends: dict[str, list[RequestOutput]] = {}
+        self.grants: dict[str, KvGrant] = {}
+        self.progress: dict[str, list[KvProgress]] = {}
+        self.cached: set[bytes] = set()
+
+    def submit(self, *requests: EngineRequest) -> None:
+        for request in requests:
+            self.requests.submit(request)
+
+    def step(self) -> list[tuple[str, int, int]]:
+        """One step; gives (request_id, start, number of tokens) of each sequence."""
+        batch = self.scheduler.schedule()
+        shares = [(s.request_id, s.start, len(s.token_ids)) for s in batch.sequences]
+        self.scheduler.update(batch, self.runner.execute(batch))
+        self.collect()
+        return shares
+
+    def run(self, max_steps: int = 1000) -> None:
+        """Step until nothing can be computed."""
+        for _ in range(max_steps):
+            if not self.step():
+                return
+        raise AssertionError("the scheduler does not come to an end")
+
+    def collect(self) -> None:
+        """Take the output and check what must hold after every step."""
+        output = self.scheduler.take_output(self.scheduler.load())
+        self.requests.check_integrity()
+        if output is None:
+            return
+        for item in output.outputs:
+            self.tokens.setdefault(item.request_id, []).extend(item.token_ids)
+            if item.finish_reason is not None:
+                self.ends.setdefault(item.request_id, []).append(item)
+        for grant in output.grants:
+            assert grant.request_id not in self.grants
+            self.grants[grant.request_id] = grant
+        for progress in output.progress:
+            self.progress.setdefault(progress.request_id, []).append(progress)
+        assert self.cached.isdisjoint(output.stored_block_hashes)
+        assert self.cached.issuperset(output.removed_block_hashes)
+        self.cached.update(output.stored_block_hashes)
+        self.cached.difference_update(output.removed_block_hashes)
+
+    def write_prompt(self, grant: KvGrant, prompt: Sequence[int], num_tokens: int) -> None:
+        """What an importer does: fill the granted blocks behind the held ones."""
+        block_size = self.info.layout.block_size
+        for position in range(grant.num_held_tokens, num_tokens):
+            block_id = grant.block_ids[position // block_size]
+            self.kv.memory[:, :, block_id, position % block_size] = prompt[position]
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self.scheduler.load().num_free_blocks
+
+    def reason(self, request_id: str) -> str:
+        """Finish reason of a request that ended exactly once."""
+        (end,) = self.ends[request_id]
+        assert end.finish_reason is not None
+        return end.finish_reason.value

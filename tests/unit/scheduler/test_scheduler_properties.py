@@ -1,0 +1,204 @@
+"""Random submits, cancels, imports, exports, pins and releases on pools that are always too small.
+
+Outsiders behave as the lease contract lets them: an importer writes garbage into everything it was
+granted until it says how much of it is valid, also after its request was cancelled; exports and pins
+are read after every step until they are released.
+"""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pagemesh.cache.block_hash import hash_blocks, root_hash
+from pagemesh.engine.interface import EngineRequest
+from tests.fakes.engine import expected_tokens
+from tests.unit.scheduler.builders import Stepper, make_info, make_request
+
+BLOCK_SIZE = 4
+GARBAGE = 999
+
+# Few families of prompts, so that prefixes are often shared.
+prompts = st.builds(
+    lambda first, shared, own: (*range(first, first + shared), *own),
+    st.sampled_from([100, 200]),
+    st.integers(1, 14),
+    st.lists(st.integers(300, 303), max_size=4),
+)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """A scheduler, and everybody outside who leases blocks of it."""
+
+    @initialize(
+        num_blocks=st.integers(7, 14),
+        budget=st.integers(1, 24),
+        max_num_seqs=st.integers(1, 5),
+        caching=st.booleans(),
+    )
+    def start(self, num_blocks: int, budget: int, max_num_seqs: int, caching: bool) -> None:
+        info = make_info(num_blocks, BLOCK_SIZE, max_model_len=27, max_num_seqs=max_num_seqs)
+        self.stepper = Stepper(info, max_num_batched_tokens=budget, enable_prefix_caching=caching)
+        self.specs: dict[str, EngineRequest] = {}
+        self.expected: dict[str, tuple[int, ...]] = {}
+        self.importing: set[str] = set()
+        self.exporting: set[str] = set()
+        self.pins: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self.num_pins = 0
+
+    @rule(
+        prompt=prompts,
+        kind=st.sampled_from(["plain", "plain", "export", "import"]),
+        num_resumed=st.integers(0, 2),
+        max_tokens=st.integers(3, 9),
+        priority=st.integers(0, 2),
+        seed=st.integers(0, 1),
+    )
+    def submit(
+        self,
+        prompt: tuple[int, ...],
+        kind: str,
+        num_resumed: int,
+        max_tokens: int,
+        priority: int,
+        seed: int,
+    ) -> None:
+        request_id = f"r{len(self.specs)}"
+        if kind == "export":
+            num_resumed, max_tokens = 0, 1
+        tokens = expected_tokens(prompt, max_tokens, seed)
+        spec = make_request(
+            request_id,
+            prompt,
+            max_tokens=max_tokens,
+            seed=seed,
+            resume=tokens[:num_resumed],
+            priority=priority,
+            export=kind == "export",
+            await_kv=kind == "import",
+        )
+        self.specs[request_id] = spec
+        self.expected[request_id] = tokens[num_resumed:]
+        if kind == "export":
+            self.exporting.add(request_id)
+        if kind == "import":
+            self.importing.add(request_id)
+        self.stepper.submit(spec)
+
+    @rule()
+    def step(self) -> None:
+        self.stepper.step()
+
+    @precondition(lambda self: self.specs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        self.stepper.requests.cancel(data.draw(st.sampled_from(sorted(self.specs))))
+
+    @precondition(lambda self: self.granted())
+    @rule(data=st.data())
+    def report_first_token(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.sampled_from(self.granted()))
+        spec = self.specs[request_id]
+        first = expected_tokens(spec.prompt_token_ids, 1, spec.sampling.seed)[0]
+        self.stepper.requests.first_token(request_id, first)
+
+    @precondition(lambda self: self.granted())
+    @rule(data=st.data())
+    def finish_import(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.sampled_from(self.granted()))
+        held = self.stepper.grants[request_id].num_held_tokens
+        length = len(self.specs[request_id].prompt_token_ids)
+        self.end_import(request_id, data.draw(st.integers(held, length)))
+
+    @precondition(lambda self: self.exporting)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.sampled_from(sorted(self.exporting)))
+        self.exporting.remove(request_id)
+        self.stepper.requests.release(request_id)
+
+    @rule(prompt=prompts)
+    def pin(self, prompt: tuple[int, ...]) -> None:
+        layout = self.stepper.info.layout
+        root = root_hash("fake", BLOCK_SIZE, layout.dtype, b"")
+        pin_id, self.num_pins = f"pin{self.num_pins}", self.num_pins + 1
+        block_ids = self.stepper.requests.pin(pin_id, hash_blocks(root, prompt, BLOCK_SIZE))
+        self.pins[pin_id] = (block_ids, prompt)
+
+    @precondition(lambda self: self.pins)
+    @rule(data=st.data())
+    def unpin(self, data: st.DataObject) -> None:
+        pin_id = data.draw(st.sampled_from(sorted(self.pins)))
+        del self.pins[pin_id]
+        self.stepper.requests.release(pin_id)
+
+    @invariant()
+    def leases_are_sound(self) -> None:
+        stepper = self.stepper
+        stepper.collect()
+        for request_id in self.granted():  # the importer is still at work
+            spec, grant = self.specs[request_id], stepper.grants[request_id]
+            garbage = [GARBAGE] * len(spec.prompt_token_ids)
+            stepper.write_prompt(grant, garbage, len(garbage))
+        for request_id in self.exporting & stepper.progress.keys():
+            progress = stepper.progress[request_id][-1]
+            prompt = self.specs[request_id].prompt_token_ids
+            self.check_kv(progress.block_ids, prompt[: progress.num_tokens])
+        for block_ids, prompt in self.pins.values():
+            self.check_kv(block_ids, prompt[: len(block_ids) * BLOCK_SIZE])
+
+    def teardown(self) -> None:
+        if not hasattr(self, "stepper"):
+            return
+        stepper = self.stepper
+        for pin_id in self.pins:
+            stepper.requests.release(pin_id)
+        self.pins.clear()
+        # Every turn either computes a token or ends a lease.
+        for _ in range(1000):
+            computed = stepper.step()
+            ended = sorted(self.exporting & stepper.ends.keys())
+            granted = self.granted()
+            for request_id in ended:
+                stepper.requests.release(request_id)
+            self.exporting.difference_update(ended)
+            for request_id in granted:
+                self.end_import(request_id, len(self.specs[request_id].prompt_token_ids))
+            if not (computed or ended or granted):
+                break
+        self.leases_are_sound()
+        for request_id in self.specs:
+            reason = stepper.reason(request_id)
+            tokens = tuple(stepper.tokens[request_id])
+            expected = self.expected[request_id]
+            assert tokens == expected if reason == "length" else tokens == expected[: len(tokens)]
+            assert reason in ("length", "cancelled")
+        assert stepper.num_free_blocks == stepper.info.num_blocks
+        assert len(stepper.requests.waiting) == len(stepper.requests.seated) == 0
+
+    def granted(self) -> list[str]:
+        """Imports whose lease is open."""
+        return sorted(self.importing & self.stepper.grants.keys())
+
+    def end_import(self, request_id: str, num_valid_tokens: int) -> None:
+        grant = self.stepper.grants[request_id]
+        prompt = self.specs[request_id].prompt_token_ids
+        self.stepper.write_prompt(grant, prompt, num_valid_tokens)
+        self.stepper.requests.finish_import(request_id, num_valid_tokens)
+        self.importing.remove(request_id)
+
+    def check_kv(self, block_ids: tuple[int, ...], token_ids: tuple[int, ...]) -> None:
+        for position, token_id in enumerate(token_ids):
+            block_id = block_ids[position // BLOCK_SIZE]
+            assert (self.stepper.kv.memory[:, :, block_id, position % BLOCK_SIZE] == token_id).all()
+
+
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(
+    max_examples=100,
+    stateful_step_count=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -1,0 +1,93 @@
+"""Metrics drawn from submissions and steps, with literal times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pagemesh.engine.interface import EngineRequest, FinishReason, RequestOutput, StepOutput
+from pagemesh.sampling.params import SamplingParams
+from pagemesh.telemetry.engine import EngineMetrics
+from pagemesh.telemetry.metrics import Metrics
+from tests.fakes.clock import FakeClock
+from tests.fakes.engine import FakeEngine
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.engine = FakeEngine()
+        self.clock = FakeClock()
+        self.metrics = Metrics()
+        self.observer = EngineMetrics(self.metrics, "demo", self.engine, self.clock)
+
+    def submit(self, request_id: str, num_prompt_tokens: int) -> None:
+        prompt = tuple(range(num_prompt_tokens))
+        self.observer.on_submit(EngineRequest(request_id, prompt, SamplingParams()))
+
+    def step(self, seconds: float, *outputs: RequestOutput) -> None:
+        self.clock.advance(seconds)
+        self.observer.on_step(StepOutput(outputs=outputs))
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, {"model_name": "demo", **labels})
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    watched = Watched()
+    yield watched
+    watched.engine.stop()
+
+
+def test_latencies_are_those_of_the_clock(watched: Watched) -> None:
+    watched.submit("a", 20)
+    watched.step(0.5, RequestOutput("a", (7,), num_cached_tokens=16))
+    watched.step(0.25, RequestOutput("a", (8,)))
+    watched.step(0.75, RequestOutput("a", (9,), FinishReason.STOP))
+    assert watched.sample("vllm:time_to_first_token_seconds_sum") == 0.5
+    assert watched.sample("vllm:time_to_first_token_seconds_count") == 1
+    assert watched.sample("vllm:inter_token_latency_seconds_sum") == 1.0
+    assert watched.sample("vllm:inter_token_latency_seconds_count") == 2
+    assert watched.sample("vllm:request_time_per_output_token_seconds_sum") == 0.5
+    assert watched.sample("vllm:e2e_request_latency_seconds_sum") == 1.5
+
+
+def test_tokens_are_counted(watched: Watched) -> None:
+    watched.submit("a", 20)
+    watched.step(0.1, RequestOutput("a", (7,), num_cached_tokens=16))
+    watched.step(0.1, RequestOutput("a", (8, 9)))
+    assert watched.sample("vllm:prompt_tokens_total") == 20
+    assert watched.sample("vllm:generation_tokens_total") == 3
+    assert watched.sample("vllm:prefix_cache_queries_total") == 20
+    assert watched.sample("vllm:prefix_cache_hits_total") == 16
+
+
+def test_ends_are_counted_by_vllms_reasons(watched: Watched) -> None:
+    for number, reason in enumerate(FinishReason):
+        watched.submit(str(number), 1)
+        watched.step(0.1, RequestOutput(str(number), finish_reason=reason))
+    for label in ("stop", "length", "abort", "error"):
+        assert watched.sample("vllm:request_success_total", finished_reason=label) == 1
+    # What was given up says nothing about how long requests take.
+    assert watched.sample("vllm:e2e_request_latency_seconds_count") == 2
+
+
+def test_unknown_requests_are_ignored(watched: Watched) -> None:
+    watched.step(0.1, RequestOutput("stranger", (1,), FinishReason.STOP))
+    assert watched.sample("vllm:generation_tokens_total") == 0
+
+
+def test_gauges_are_the_engines_load_at_the_moment(watched: Watched) -> None:
+    assert watched.sample("vllm:kv_cache_usage_perc") == 0
+    assert watched.sample("pagemesh:kv_blocks_free") == 64
+    assert watched.sample("pagemesh:kv_blocks") == 64
+    watched.engine.scheduler.requests.submit(
+        EngineRequest("a", tuple(range(20)), SamplingParams(), hold_blocks=True)
+    )
+    watched.engine.start(lambda step: None)
+    # The first command after the start is answered when the load of what was there is known.
+    watched.engine.pin("barrier", ()).result(5)
+    watched.engine.pin("barrier-2", ()).result(5)
+    assert watched.sample("pagemesh:kv_blocks_free") == 62
+    assert watched.sample("vllm:kv_cache_usage_perc") == pytest.approx(2 / 64)

@@ -1,0 +1,57 @@
+"""What a log line looks like; in a process of its own, because logging belongs to the whole process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+PROGRAM = """
+import logging, sys
+import structlog
+from pagemesh.config import ServerConfig
+from pagemesh.telemetry.logs import bind_request_id, configure_logging
+
+log = structlog.get_logger("pagemesh.example")
+configure_logging(ServerConfig(log_level="info", log_format=sys.argv[1]), "decode")
+log.debug("too detailed")
+log.info("serving", address="127.0.0.1:1")
+bind_request_id("abc")
+log.warning("with id")
+logging.getLogger("somebody").warning("from a library")
+try:
+    raise ValueError("broken")
+except ValueError:
+    log.exception("failed")
+"""
+
+
+def run(log_format: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, log_format],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == ""
+    return done.stderr.splitlines()
+
+
+def test_json_has_one_object_per_line() -> None:
+    lines = [json.loads(line) for line in run("json")]
+    assert [line["event"] for line in lines] == ["serving", "with id", "from a library", "failed"]
+    assert all(line["service"] == "decode" for line in lines)
+    assert all(line["timestamp"].endswith("Z") for line in lines)
+    assert [line["level"] for line in lines] == ["info", "warning", "warning", "error"]
+    assert lines[0]["address"] == "127.0.0.1:1"
+    assert "request_id" not in lines[0]
+    assert lines[1]["request_id"] == "abc"
+    assert "ValueError: broken" in lines[3]["exception"]
+
+
+def test_console_is_for_people() -> None:
+    text = "\n".join(run("console"))
+    assert "serving" in text
+    assert "too detailed" not in text
+    assert "request_id=abc" in text

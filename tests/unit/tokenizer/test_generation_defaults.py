@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from pagemesh.errors import ConfigError
+from pagemesh.tokenizer.generation_defaults import GenerationDefaults, load_generation_defaults
+
+
+def load(folder: Path, **config: object) -> GenerationDefaults:
+    (folder / "generation_config.json").write_text(json.dumps(config))
+    return load_generation_defaults(folder)
+
+
+def test_a_model_without_defaults_samples_plainly(tmp_path: Path) -> None:
+    plain = GenerationDefaults(temperature=1.0, top_p=1.0, top_k=0, max_tokens=None)
+    assert load_generation_defaults(tmp_path) == plain
+    assert load(tmp_path) == plain
+
+
+def test_the_models_own_settings_are_the_defaults(tmp_path: Path) -> None:
+    settings = load(tmp_path, temperature=0.6, top_p=0.95, top_k=20, max_new_tokens=64)
+    assert settings == GenerationDefaults(0.6, 0.95, 20, 64)
+
+
+def test_no_sampling_means_greedy_unless_a_temperature_is_set(tmp_path: Path) -> None:
+    assert load(tmp_path, do_sample=False).temperature == 0.0
+    assert load(tmp_path, do_sample=False, temperature=0.5).temperature == 0.5
+    assert load(tmp_path, do_sample=True).temperature == 1.0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("temperature", -1), ("top_p", 2), ("top_k", "many"), ("temperature", True)]
+)
+def test_a_setting_that_cannot_be_is_named(tmp_path: Path, key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"generation_config\.json: {key} is {value!r}"):
+        load(tmp_path, **{key: value})
+
+
+def test_settings_that_would_be_ignored_are_logged(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        load(tmp_path, repetition_penalty=1.1, min_p=0.0)
+    assert [(entry["key"], entry["value"]) for entry in logs] == [("repetition_penalty", 1.1)]

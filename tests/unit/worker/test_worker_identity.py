@@ -1,0 +1,72 @@
+"""What a worker announces, and how its process is set up."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pagemesh.config import MemberConfig, ModelConfig, ServerConfig, WorkerConfig
+from pagemesh.engine.interface import BlockLayout, EngineInfo
+from pagemesh.errors import ConfigError
+from pagemesh.v1 import types_pb2
+from pagemesh.worker.process import prepare_threads
+from pagemesh.worker.worker import check_advertised, describe_worker
+
+ENGINE = EngineInfo("digest", BlockLayout(16, 4, 2, 64, "bfloat16"), 100, 2048, 8)
+
+
+def make_config(**member: str) -> WorkerConfig:
+    return WorkerConfig(model=ModelConfig(model="models/demo"), member=MemberConfig(**member))
+
+
+def test_a_worker_is_named_after_its_role_and_address() -> None:
+    info = describe_worker(make_config(), "prefill", "127.0.0.1:7001", ENGINE)
+    assert info.worker_id == "prefill-127.0.0.1-7001"
+    assert info.role == types_pb2.WORKER_ROLE_PREFILL
+    assert info.address == "127.0.0.1:7001"
+    assert info.model_name == "demo"
+    assert info.model_fingerprint == "digest"
+    assert info.kv_layout.dtype == "bfloat16"
+    assert (info.block_count, info.max_model_len, info.max_num_seqs) == (100, 2048, 8)
+
+
+def test_settings_override_name_and_address() -> None:
+    config = make_config(worker_id="decode-0", advertise="decode-0.mesh:7001")
+    info = describe_worker(config, "decode", "0.0.0.0:7001", ENGINE)
+    assert (info.worker_id, info.address) == ("decode-0", "decode-0.mesh:7001")
+    assert info.role == types_pb2.WORKER_ROLE_DECODE
+
+
+def test_a_later_start_has_a_greater_epoch() -> None:
+    first = describe_worker(make_config(), "decode", "127.0.0.1:7001", ENGINE)
+    second = describe_worker(make_config(), "decode", "127.0.0.1:7001", ENGINE)
+    assert second.epoch > first.epoch > 0
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_an_address_that_others_cannot_reach_is_refused(host: str) -> None:
+    config = WorkerConfig(
+        model=ModelConfig(model="models/demo"),
+        member=MemberConfig(kvstore="kvstore:7000"),
+        server=ServerConfig(host=host),
+    )
+    with pytest.raises(ConfigError, match="--advertise"):
+        check_advertised(config)
+
+
+def test_threads_do_not_spin_and_are_as_many_as_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "unset")
+    prepare_threads(3)
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert os.environ["KMP_BLOCKTIME"] == "0"
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert os.environ["MKL_NUM_THREADS"] == "3"
+
+
+def test_all_cores_are_used_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "unset")
+    prepare_threads(0)
+    assert os.environ["OMP_NUM_THREADS"] == "unset"
