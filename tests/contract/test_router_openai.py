@@ -176,6 +176,19 @@ async def test_errors_are_openais_with_a_status(
     assert error["message"]
 
 
+async def test_megabytes_that_fit_into_no_context_are_refused_unread(mesh: Mesh) -> None:
+    text = "What is 3 + 9? " * 2_000_000
+    messages = [{"role": "user", "content": text}]
+    for answer, param in [
+        (await mesh.completions({"prompt": text}), "prompt"),
+        (await mesh.chat({"messages": messages}), "messages"),
+    ]:
+        error = answer.json()["error"]
+        assert (answer.status, error["param"]) == (400, param)
+        assert error["code"] == "context_length_exceeded"
+        assert "30000" in error["message"] and "512 tokens" in error["message"]
+
+
 async def test_only_json_is_read(mesh: Mesh) -> None:
     form = HttpBody(content_type="application/x-www-form-urlencoded", data=b"prompt=x")
     answer = await read(mesh.openai.Completions(form))
@@ -206,6 +219,10 @@ async def test_health_says_what_is_missing() -> None:
         refused = await mesh.completions({"prompt": PROMPT})
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
         assert refused.json()["error"]["code"] == "no_worker"
+        models = await read(mesh.openai.ListModels(openai_pb2.OpenAIListModelsRequest()))
+        assert (models.status, models.json()["error"]["code"]) == (503, "no_worker")
+        model = await read(mesh.openai.GetModel(openai_pb2.OpenAIGetModelRequest(model="demo")))
+        assert (model.status, model.json()["error"]["code"]) == (503, "no_worker")
         await mesh.add(DECODE_ROLE, "decode-0")
         answer = await read(mesh.openai.Health(openai_pb2.OpenAIHealthRequest()))
         assert (answer.status, answer.json()["status"]) == (200, "ok")

@@ -20,6 +20,9 @@ from pagemesh.tokenizer.folder import read_json
 NUM_INLINE_CHARS = 8192
 """Texts up to this length are tokenized on the event loop (well under 5 ms); longer ones in a thread."""
 
+_LIKELY_CHARS_PER_TOKEN = 8
+"""Hardly any text has more characters per token than this."""
+
 _SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 
 
@@ -63,6 +66,20 @@ class Tokenizer:
             return self._encode(text, add_special_tokens)
         # The library releases the GIL while it works.
         return await asyncio.to_thread(self._encode, text, add_special_tokens)
+
+    async def has_more_than(self, num_tokens: int, text: str) -> bool:
+        """Whether a text is certainly longer, found out from as short a prefix as will do.
+
+        Keeps megabytes that fit into no context from being tokenized to their end.
+        """
+        num_chars = _LIKELY_CHARS_PER_TOKEN * num_tokens
+        while num_chars < len(text):
+            ids = await self.encode(text[:num_chars], add_special_tokens=False)
+            # The last word is cut: without it, the prefix's tokens are the text's.
+            if len(ids) - _LIKELY_CHARS_PER_TOKEN > num_tokens:
+                return True
+            num_chars *= 4
+        return False
 
     async def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Ids of a conversation rendered with the chat template, ready for the assistant's answer."""

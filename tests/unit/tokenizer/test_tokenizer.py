@@ -21,6 +21,7 @@ TEXTS = [
     "<|im_start|>user\nspecial<|im_end|>",
     "a" * 3,
 ]
+LONG_TEXTS = ["What is 3 + 9? " * 3000, "a" * 20_000, " " * 20_000, "東京" * 5000]
 CHATS: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "Hi"}],
     [
@@ -181,3 +182,11 @@ async def test_long_texts_are_tokenized_whole(tokenizer: Tokenizer) -> None:
     text = "word " * NUM_INLINE_CHARS
     ids = await tokenizer.encode(text, add_special_tokens=True)
     assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("text", LONG_TEXTS, ids=["words", "letters", "spaces", "kanji"])
+async def test_only_texts_with_more_tokens_have_more_tokens(text: str, demo_model: Path) -> None:
+    tokenizer = Tokenizer(demo_model)
+    num_tokens = len(await tokenizer.encode(text, add_special_tokens=False))
+    assert await tokenizer.has_more_than(num_tokens // 100, text)
+    assert not await tokenizer.has_more_than(num_tokens, text)

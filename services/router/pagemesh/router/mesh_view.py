@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -20,9 +21,14 @@ class MeshView:
         self.model = model
         self._planner = planner
         self._metrics = metrics
-        self._workers = metrics.gauge(names.WORKERS)
-        self._running = metrics.gauge(names.NUM_REQUESTS_RUNNING).labels(model.name)
-        self._waiting = metrics.gauge(names.NUM_REQUESTS_WAITING).labels(model.name)
+        # Read when somebody scrapes, here or on the router's own metrics port.
+        for role in Role:
+            workers = metrics.gauge(names.WORKERS).labels(model.name, role.value)
+            workers.set_function(partial(self.num_workers, role))
+        running = metrics.gauge(names.NUM_REQUESTS_RUNNING).labels(model.name)
+        running.set_function(lambda: planner.reported_load()[0])
+        waiting = metrics.gauge(names.NUM_REQUESTS_WAITING).labels(model.name)
+        waiting.set_function(lambda: planner.reported_load()[1])
 
     def num_workers(self, role: Role) -> int:
         """Workers of the model that can be reached."""
@@ -38,13 +44,13 @@ class MeshView:
         return self._planner.max_model_len()
 
     def model_object(self) -> dict[str, Any]:
-        """The model as OpenAI's models routes show it."""
+        """The model as OpenAI's models routes show it; UnavailableError while nobody can run it."""
         return {
             "id": self.model.name,
             "object": "model",
             "created": self.model.created,
             "owned_by": "pagemesh",
-            "max_model_len": self.max_model_len(),
+            "max_model_len": self.require_max_model_len(),
         }
 
     def health(self) -> dict[str, Any]:
@@ -62,9 +68,4 @@ class MeshView:
 
     def metrics_page(self) -> tuple[str, bytes]:
         """Content type and text of the metrics, with the workers' loads as last reported."""
-        for role in Role:
-            self._workers.labels(self.model.name, role.value).set(self.num_workers(role))
-        running, waiting = self._planner.reported_load()
-        self._running.set(running)
-        self._waiting.set(waiting)
         return CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pagemesh.errors import InvalidRequestError, ModelNotFoundError
+from pagemesh.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
@@ -27,12 +28,31 @@ class ServedModel:
                 f"the model {name!r} does not exist; this mesh serves {self.name!r}", param="model"
             )
 
-    async def encode_prompt(self, text: str, field: str) -> list[int]:
-        """Ids of a plain prompt; InvalidRequestError when there are none."""
+    async def encode_prompt(self, text: str, field: str, max_model_len: int) -> list[int]:
+        """Ids of a plain prompt; InvalidRequestError when there are none or far too many."""
+        await self._check_length(text, field, max_model_len)
         ids = await self.tokenizer.encode(text, add_special_tokens=True)
         if not ids:
             raise InvalidRequestError(f"{field} is empty", param=field)
         return ids
+
+    async def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], field: str, max_model_len: int
+    ) -> list[int]:
+        """Ids of a conversation; ContextLengthError when there are far too many."""
+        text = self.tokenizer.chat_template.render(messages)
+        await self._check_length(text, field, max_model_len)
+        # The template writes the special tokens itself.
+        return await self.tokenizer.encode(text, add_special_tokens=False)
+
+    async def _check_length(self, text: str, field: str, max_model_len: int) -> None:
+        if await self.tokenizer.has_more_than(max_model_len, text):
+            raise ContextLengthError(
+                f"the prompt has {len(text)} characters and more than {max_model_len} tokens, but "
+                f"the model's context of {max_model_len} tokens leaves room for at most "
+                f"{max_model_len - 1}",
+                param=field,
+            )
 
     def check_token_ids(self, token_ids: list[int], field: str) -> list[int]:
         """The ids of a prompt, unless one of them is not in the vocabulary or there are none."""

@@ -40,11 +40,12 @@ class Endpoints:
         fields = parse_chat_request(body)
         self._model.check_name(fields.model)
         messages = [message.for_template() for message in fields.messages]
-        prompt = await self._model.tokenizer.encode_chat(messages)
+        max_model_len = self._max_model_len()
+        prompt = await self._model.encode_chat(messages, "messages", max_model_len)
         limit_field, asked = fields.token_limit
         max_tokens = resolve_max_tokens(
             len(prompt),
-            self._max_model_len(),
+            max_model_len,
             asked,
             self._model.defaults.max_tokens,
             prompt_field="messages",
@@ -62,13 +63,13 @@ class Endpoints:
         """A job from the body of POST /v1/completions."""
         fields = parse_completion_request(body)
         self._model.check_name(fields.model)
+        max_model_len = self._max_model_len()
         prompts = [
-            await self._model.encode_prompt(prompt, "prompt")
+            await self._model.encode_prompt(prompt, "prompt", max_model_len)
             if isinstance(prompt, str)
             else self._model.check_token_ids(prompt, "prompt")
             for prompt in fields.prompts
         ]
-        max_model_len = self._max_model_len()
         max_tokens = [
             resolve_max_tokens(
                 len(prompt),

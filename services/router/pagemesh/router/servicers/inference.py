@@ -83,7 +83,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             case "text":
                 ids = await self._model.tokenizer.encode(request.text, add_special_tokens=True)
             case "chat":
-                ids = await self._encode_chat(request.chat)
+                ids = await self._model.tokenizer.encode_chat(_read_chat(request.chat))
             case _:
                 raise InvalidRequestError("neither text nor chat is set", param="input")
         return inference_pb2.TokenizeResponse(
@@ -120,12 +120,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self._model.check_name(request.model)
         _check_sampling(request)
         field = request.WhichOneof("prompt") or "prompt"
-        prompt = await self._encode(request, field)
+        max_model_len = self._mesh.require_max_model_len()
+        prompt = await self._encode(request, field, max_model_len)
         wanted = types_pb2.SamplingParams()
         wanted.CopyFrom(request.sampling)
         wanted.max_tokens = resolve_max_tokens(
             len(prompt),
-            self._mesh.require_max_model_len(),
+            max_model_len,
             request.sampling.max_tokens or None,
             None,
             prompt_field=field,
@@ -149,29 +150,31 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             traceparent=call.traceparent,
         )
 
-    async def _encode(self, request: inference_pb2.GenerateRequest, field: str) -> list[int]:
+    async def _encode(
+        self, request: inference_pb2.GenerateRequest, field: str, max_model_len: int
+    ) -> list[int]:
         match field:
             case "text":
-                return await self._model.encode_prompt(request.text, field)
+                return await self._model.encode_prompt(request.text, field, max_model_len)
             case "chat":
-                return await self._encode_chat(request.chat)
+                messages = _read_chat(request.chat)
+                return await self._model.encode_chat(messages, field, max_model_len)
             case "token_ids":
                 return self._model.check_token_ids(list(request.token_ids.ids), field)
         raise InvalidRequestError("none of text, chat and token_ids is set", param=field)
 
-    async def _encode_chat(self, chat: inference_pb2.ChatPrompt) -> list[int]:
-        if not chat.messages:
-            raise InvalidRequestError("chat.messages is empty", param="chat.messages")
-        for index, message in enumerate(chat.messages):
-            if message.role not in _ROLES:
-                raise InvalidRequestError(
-                    f"chat.messages[{index}].role is {message.role!r}, but must be system, user "
-                    "or assistant",
-                    param=f"chat.messages[{index}].role",
-                )
-        return await self._model.tokenizer.encode_chat(
-            [{"role": message.role, "content": message.content} for message in chat.messages]
-        )
+
+def _read_chat(chat: inference_pb2.ChatPrompt) -> list[dict[str, str]]:
+    if not chat.messages:
+        raise InvalidRequestError("chat.messages is empty", param="chat.messages")
+    for index, message in enumerate(chat.messages):
+        if message.role not in _ROLES:
+            raise InvalidRequestError(
+                f"chat.messages[{index}].role is {message.role!r}, but must be system, user "
+                "or assistant",
+                param=f"chat.messages[{index}].role",
+            )
+    return [{"role": message.role, "content": message.content} for message in chat.messages]
 
 
 def _check_sampling(request: inference_pb2.GenerateRequest) -> None:

@@ -69,7 +69,12 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         self, request: openai_pb2.OpenAIListModelsRequest, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """GET /v1/models"""
-        yield json_answer({"object": "list", "data": [self._mesh.model_object()]})
+        try:
+            models = [self._mesh.model_object()]
+        except PagemeshError as error:
+            yield await error_answer(context, error)
+            return
+        yield json_answer({"object": "list", "data": models})
 
     async def GetModel(  # noqa: N802  # the name of the RPC
         self, request: openai_pb2.OpenAIGetModelRequest, context: AnyContext
@@ -77,10 +82,11 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         """GET /v1/models/{model}"""
         try:
             self._mesh.model.check_name(request.model)
+            model = self._mesh.model_object()
         except PagemeshError as error:
             yield await error_answer(context, error)
             return
-        yield json_answer(self._mesh.model_object())
+        yield json_answer(model)
 
     async def Health(  # noqa: N802  # the name of the RPC
         self, request: openai_pb2.OpenAIHealthRequest, context: AnyContext
