@@ -48,8 +48,11 @@ async def eventually(condition: Callable[[], bool]) -> None:
 class Mesh:
     """Everything that a test needs to know of its mesh."""
 
-    def __init__(self, kvstore: KvStoreService, kvstore_address: str, address: str) -> None:
+    def __init__(
+        self, kvstore: KvStoreService, kvstore_address: str, router: RouterProcess, address: str
+    ) -> None:
         self.kvstore = kvstore
+        self.router = router
         self.kvstore_address = kvstore_address
         self.address = address
         """Of the router."""
@@ -131,7 +134,7 @@ async def running_mesh(
     router = RouterProcess(config)
     mesh: Mesh | None = None
     try:
-        mesh = Mesh(kvstore, address, await router.start())
+        mesh = Mesh(kvstore, address, router, await router.start())
         for index in range(decode):
             await mesh.add(DECODE_ROLE, f"decode-{index}", **engine)
         for index in range(prefill):

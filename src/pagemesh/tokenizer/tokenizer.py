@@ -64,7 +64,6 @@ class Tokenizer:
         """Ids of a text, without blocking the event loop for long ones."""
         if len(text) <= NUM_INLINE_CHARS:
             return self._encode(text, add_special_tokens)
-        # The library releases the GIL while it works.
         return await asyncio.to_thread(self._encode, text, add_special_tokens)
 
     async def has_more_than(self, num_tokens: int, text: str) -> bool:
@@ -91,7 +90,11 @@ class Tokenizer:
         return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        # Of the library's functions only those for batches release the GIL while they work.
+        (encoding,) = self._tokenizer.encode_batch_fast(
+            [text], add_special_tokens=add_special_tokens
+        )
+        ids: list[int] = encoding.ids
         return ids
 
     def _vocab_size(self, folder: Path) -> int:

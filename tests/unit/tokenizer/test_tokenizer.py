@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -182,6 +183,19 @@ async def test_long_texts_are_tokenized_whole(tokenizer: Tokenizer) -> None:
     text = "word " * NUM_INLINE_CHARS
     ids = await tokenizer.encode(text, add_special_tokens=True)
     assert tokenizer.decode(ids) == text
+
+
+async def test_other_threads_run_while_a_long_text_is_tokenized(tokenizer: Tokenizer) -> None:
+    encoding = asyncio.create_task(
+        tokenizer.encode("hello world " * 50_000, add_special_tokens=True)
+    )
+    num_turns = 0
+    while not encoding.done():
+        await asyncio.sleep(0.001)
+        num_turns += 1
+    assert len(await encoding) > 50_000
+    # A library that held the GIL would leave one or two.
+    assert num_turns > 10
 
 
 @pytest.mark.parametrize("text", LONG_TEXTS, ids=["words", "letters", "spaces", "kanji"])

@@ -26,6 +26,9 @@ from pagemesh.tokenizer.generation_defaults import load_generation_defaults
 from pagemesh.tokenizer.tokenizer import Tokenizer
 from pagemesh.v1 import inference_pb2_grpc, openai_pb2_grpc
 
+_FAREWELL_S = 0.5
+"""End of the grace period, or half of a short one, in which clients are told that it is over."""
+
 SERVICE_NAMES = ("pagemesh.v1.Inference", "pagemesh.v1.OpenAI")
 
 _log = structlog.get_logger(__name__)
@@ -84,6 +87,9 @@ class RouterProcess:
             self._model.name, self._directory, self._sessions, config.routing, metrics
         )
         generator = Generator(self._model.name, planner, self._model.tokenizer, metrics)
+        grace = config.server.grace_period
+        patience = grace - min(_FAREWELL_S, grace / 2)
+        self._server.on_drain(lambda: generator.drain(patience))
         admission = Admission(config.max_waiting_requests, self._model.name, metrics)
         mesh = MeshView(self._model, planner, metrics)
         openai = OpenAIServicer(

@@ -42,8 +42,8 @@ _STOP_REASONS: Final = {
 }
 
 
-_Event = tuple[int, decode_pb2.RequestOutput] | Idle | DeadlineError
-"""Index of a choice and what its worker sent; silence; or the end of the request's time."""
+_Event = tuple[int, decode_pb2.RequestOutput] | Idle | PagemeshError
+"""Index of a choice and what its worker sent; silence; or why the request as a whole ends."""
 
 
 class _Running:
@@ -104,7 +104,7 @@ class Generation:
         while num_open:
             # Ends at the latest with the deadline's entry.
             event = await self._events.get()
-            if isinstance(event, DeadlineError):
+            if isinstance(event, PagemeshError):
                 raise event
             if isinstance(event, Idle):
                 yield event
@@ -115,6 +115,10 @@ class Generation:
             self._idle.sign()
             num_open -= delta.stop_reason is not None
             yield delta
+
+    def fail(self, error: PagemeshError) -> None:
+        """Have `deltas` raise this after what is already known."""
+        self._events.put_nowait(error)
 
     def close(self) -> None:
         """Cancel what still runs and give everything back. Idempotent."""
@@ -201,7 +205,7 @@ class Generation:
         )
 
     def _expire(self) -> None:
-        self._events.put_nowait(DeadlineError("the request took longer than it was given"))
+        self.fail(DeadlineError("the request took longer than it was given"))
 
     def _report_idle(self) -> None:
         self._events.put_nowait(Idle.IDLE)

@@ -22,7 +22,13 @@ TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 class CompletionRequest(RequestFields):
     """A valid request to continue one or several prompts."""
 
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    # Without fail_fast, each of a million ids would be reported as not being a string.
+    prompt: (
+        str
+        | Annotated[list[str], Field(fail_fast=True)]
+        | Annotated[list[TokenId], Field(fail_fast=True)]
+        | Annotated[list[Annotated[list[TokenId], Field(fail_fast=True)]], Field(fail_fast=True)]
+    )
 
     @property
     def prompts(self) -> list[str | list[int]]:

@@ -1,0 +1,41 @@
+"""What a router's clients are told when it stops before their answers are complete."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.contract.http_answers import http_body, read
+from tests.contract.router_harness import eventually, running_mesh
+
+REQUEST = {"prompt": list(range(10, 50)), "max_tokens": 400, "seed": 0}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_cut_by_the_routers_stop_ends_with_an_error(stream: bool) -> None:
+    async with running_mesh(seconds_per_token=0.05) as mesh:
+        call = mesh.openai.Completions(http_body({**REQUEST, "stream": stream}))
+        answer = asyncio.create_task(read(call))
+        engine = mesh.workers["decode-0"].engine
+        await eventually(lambda: engine.num_free_blocks < engine.info.num_blocks)
+        await mesh.router.close()
+        got = await answer
+        if stream:
+            assert got.status == 200
+            error = got.events()[-1]["error"]
+        else:
+            assert got.status == 503
+            error = got.json()["error"]
+        assert (error["type"], error["code"]) == ("server_error", "draining")
+        assert error["message"] == "the router is stopping"
+
+
+async def test_an_answer_that_ends_within_the_grace_period_is_complete() -> None:
+    async with running_mesh(seconds_per_token=0.01) as mesh:
+        call = mesh.openai.Completions(http_body({**REQUEST, "max_tokens": 5, "stream": True}))
+        answer = asyncio.create_task(read(call))
+        engine = mesh.workers["decode-0"].engine
+        await eventually(lambda: engine.num_free_blocks < engine.info.num_blocks)
+        await mesh.router.close()
+        assert (await answer).events()[-1] == "[DONE]"
