@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
-from pagemesh.router.openai.chat_request import ChatRequest, parse_chat_request
+from pagemesh.router.openai.chat_request import MAX_MESSAGES, ChatRequest, parse_chat_request
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -201,3 +201,10 @@ def test_messages_that_only_other_models_understand_are_refused(
     with pytest.raises(UnsupportedError) as error:
         parse(messages=[message])
     assert error.value.param == param
+
+
+def test_more_messages_than_fit_into_any_context_are_refused() -> None:
+    assert len(parse(messages=[USER] * MAX_MESSAGES).messages) == 16_384
+    with pytest.raises(InvalidRequestError, match="at most 16384") as caught:
+        parse(messages=[USER] * (MAX_MESSAGES + 1))
+    assert caught.value.param == "messages"

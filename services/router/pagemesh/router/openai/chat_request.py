@@ -11,6 +11,9 @@ from pagemesh.errors import UnsupportedError
 from pagemesh.router.openai.fields import RequestFields, parse_object, validate
 from pagemesh.router.openai.unsupported import refuse_unsupported
 
+MAX_MESSAGES = 16_384
+"""More than fit into any context; megabytes of empty ones would keep the event loop busy for seconds."""
+
 _UNSUPPORTED_ROLES = ("tool", "function")
 _PART_TYPES = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal")
 
@@ -49,7 +52,7 @@ class Message(pydantic.BaseModel):
 class ChatRequest(RequestFields):
     """A valid request for the next message of a conversation."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
 
     @property
@@ -70,7 +73,7 @@ def parse_chat_request(body: bytes) -> ChatRequest:
 
 def _refuse_unsupported_messages(messages: Any) -> None:
     """Name what is valid for OpenAI but cannot be done here; everything else is left to `validate`."""
-    if not isinstance(messages, list):
+    if not isinstance(messages, list) or len(messages) > MAX_MESSAGES:
         return
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
