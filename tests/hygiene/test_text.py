@@ -12,7 +12,7 @@ READABLE = (
     "Makefile", "Dockerfile", "run",
 )  # fmt: skip
 LEFT_FOR_LATER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
-SOMEBODYS_FOLDER = re.compile(r"(?<![\w.$}:/-])/(work|home|root|Users|mnt)/\w")
+SOMEBODYS_FOLDER = re.compile(r"(?<![\w.$}:/-])/(home|root|Users|mnt)/\w")
 ITSELF = Path(__file__).resolve()
 
 
@@ -36,7 +36,7 @@ def test_no_path_of_somebodys_machine() -> None:
 
 def test_paths_are_told_from_routes_and_words() -> None:
     assert SOMEBODYS_FOLDER.search('open("/home/me/model")')
-    assert SOMEBODYS_FOLDER.search("see /work/notes.md")
+    assert SOMEBODYS_FOLDER.search("see /mnt/notes.md")
     assert not SOMEBODYS_FOLDER.search("https://example.com/home/page")
     assert not SOMEBODYS_FOLDER.search("network/home/x")
 
