@@ -160,12 +160,15 @@ def test_without_the_kvstore_requests_are_still_answered(fragile_mesh: Mesh) -> 
 def test_a_router_killed_in_mid_stream_ends_the_stream_and_frees_the_blocks(
     fragile_mesh: Mesh,
 ) -> None:
+    before = num_aborted(fragile_mesh)
     with long_stream(fragile_mesh) as stream:
         wait_until_back = fragile_mesh.kill("router")
         with pytest.raises((openai.APIError, httpx.TransportError)):
             for _ in stream:
                 pass
     fragile_mesh.wait_until_worker_idle("decode-0")
+    # Not because the answer was complete.
+    assert num_aborted(fragile_mesh) - before == 1
     wait_until_back()
     fragile_mesh.wait_until_complete()
     assert ask(fragile_mesh, completion("The capital of Italy is", 4))
