@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains the demo model from nothing, on two CPU cores, in well under an hour.
+"""Trains the demo model from nothing on two CPU cores; the model card says how long that took.
 
 The text comes from `demo_corpus`, the same for the same seed. Most steps read short rows; every
 eighth reads a row as long as the context, so that answers stay right after a long conversation.
