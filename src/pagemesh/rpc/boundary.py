@@ -6,7 +6,8 @@ incoming metadata to the logs.
 
 A servicer's response stream is closed here the moment its RPC ends. grpc itself leaves that to the
 garbage collector, so that the `finally` of a cancelled stream would run at some later time; here the
-`finally` of an async generator is a place where leases can be given back.
+`finally` of an async generator is a place where leases can be given back. It runs to its end: when a
+write fails because the peer is gone, grpc cancels the call a little later, which must not cut it off.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from typing import Any, Final, cast
 
 import grpc
 import structlog
 
 from pagemesh.errors import PagemeshError
+from pagemesh.rpc.cancelling import run_to_end
 from pagemesh.rpc.status import abort, as_pagemesh_error
 from pagemesh.telemetry.logs import bind_request_id
 
@@ -125,9 +126,12 @@ async def _run(
 ) -> Any:
     if not inspect.isasyncgenfunction(behavior):
         return await behavior(request, context)
-    async with aclosing(behavior(request, context)) as responses:
+    responses = behavior(request, context)
+    try:
         async for response in responses:
             await context.write(response)
+    finally:
+        await run_to_end(responses.aclose())
     return None
 
 

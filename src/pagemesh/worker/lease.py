@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
 
+from pagemesh.rpc.cancelling import until_done
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -32,19 +34,9 @@ class BlockWorkers:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             if not work.cancel():
-                await _until_done(future)
+                await until_done(future)
             raise
 
     def close(self) -> None:
         """Wait for what runs and end the threads."""
         self._executor.shutdown()
-
-
-async def _until_done(future: asyncio.Future[T]) -> None:
-    """Wait although cancelled again; ends because `function` only copies memory."""
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError:
-            continue
-    future.exception()  # seen, so that asyncio does not report it as forgotten

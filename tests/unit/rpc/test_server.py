@@ -22,7 +22,6 @@ from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.rpc.status import from_rpc_error
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
-from tests.support.waiting import wait_until
 
 SERVICE = "pagemesh.v1.KvStore"
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -36,7 +35,8 @@ class ExampleServicer(kvstore_pb2_grpc.KvStoreServicer):
         self.error = error
         self.request_id = ""
         self.num_open = 0
-        self.closed_by_own_task: list[bool] = []
+        self.watch: asyncio.Task[Any] | None = None
+        self.closing = asyncio.Event()
 
     async def Lookup(  # noqa: N802  # the name of the RPC
         self, request: kvstore_pb2.LookupRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -52,7 +52,7 @@ class ExampleServicer(kvstore_pb2_grpc.KvStoreServicer):
         self, request: kvstore_pb2.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[kvstore_pb2.WatchResponse]:
         self.num_open += 1
-        task = asyncio.current_task()
+        self.watch = asyncio.current_task()
         try:
             yield kvstore_pb2.WatchResponse(revision=1)
             if self.error is not None:
@@ -61,7 +61,7 @@ class ExampleServicer(kvstore_pb2_grpc.KvStoreServicer):
             while True:
                 yield kvstore_pb2.WatchResponse(left="x" * 1_000_000)
         finally:
-            self.closed_by_own_task.append(asyncio.current_task() is task)
+            self.closing.set()
             await asyncio.to_thread(time.sleep, 0.05)  # as a copy that must end first
             self.num_open -= 1
 
@@ -208,9 +208,14 @@ async def test_a_cancelled_stream_runs_its_finally_before_the_call_ends(server: 
         await call.read()
         assert servicer.num_open == 1
         call.cancel()
-        await wait_until(lambda: servicer.num_open == 0, "the stream's finally")
-    # By the call itself and not, some time later, by the garbage collector.
-    assert servicer.closed_by_own_task == [True]
+        await asyncio.wait_for(servicer.closing.wait(), 5)
+        assert servicer.watch is not None
+        # As grpc does when a failed write was the first to tell that the peer is gone.
+        servicer.watch.cancel()
+        await asyncio.wait([servicer.watch], timeout=5)
+        assert servicer.watch.done()
+        # Not, some time later, by the garbage collector.
+        assert servicer.num_open == 0
 
 
 async def test_the_request_id_of_the_metadata_is_bound_to_the_logs(server: GrpcServer) -> None:

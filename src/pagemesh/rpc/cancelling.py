@@ -1,0 +1,30 @@
+"""Waiting for what has to end although the one who waits is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run something short that frees or flushes; a cancelled caller is cancelled only when it is over."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await until_done(task)
+        raise
+
+
+async def until_done(future: asyncio.Future[T]) -> None:
+    """Wait for the end, whatever it is, although cancelled, perhaps several times."""
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            continue
+    if not future.cancelled():
+        future.exception()  # seen, so that asyncio does not report it as forgotten
