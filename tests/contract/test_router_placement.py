@@ -100,6 +100,14 @@ async def test_without_the_kvstore_requests_are_routed_by_load() -> None:
         assert await mesh.metric("pagemesh:routing_without_index_total") == 1
 
 
+async def test_a_worker_alone_gets_its_requests_without_a_lookup() -> None:
+    async with running_mesh(decode=1) as mesh:
+        await mesh.kvstore.close()
+        answer = await mesh.completions({"prompt": PROMPT, "max_tokens": 2})
+        assert answer.status == 200
+        assert await mesh.metric("pagemesh:routing_without_index_total") == 0
+
+
 async def test_a_worker_that_comes_back_under_its_name_is_used_again() -> None:
     async with running_mesh(decode=1) as mesh:
         await mesh.remove("decode-0")

@@ -154,7 +154,11 @@ class RemotePrefiller:
     ) -> bool:
         """Use one message; whether it was the first token."""
         try:
-            first_token = await self._worker.block_workers.run(receiver.accept, chunk)
+            if chunk.HasField("blocks"):
+                first_token = await self._worker.block_workers.run(receiver.accept, chunk)
+            else:
+                # Nothing to copy: the way to a thread and back would only delay the first token.
+                first_token = receiver.accept(chunk)
         except KvIntegrityError as error:
             self._rejected.labels(error.reason).inc()
             raise

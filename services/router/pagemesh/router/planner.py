@@ -95,7 +95,7 @@ class Planner:
         """Choose workers for a prompt; raises UnavailableError when no decode worker can take it."""
         chains: dict[tuple[str, BlockLayout], list[bytes]] = {}
         held: dict[str, int] = {}
-        if self._policy.uses_index:
+        if self._policy.uses_index and self._has_choice():
             chains = self._name_blocks(prompt_token_ids)
             held = await self._look_up(chains)
         # No await from here to `begin`: the next request must see this one's place taken.
@@ -115,6 +115,10 @@ class Planner:
         prefill = plan_prefill(decode, candidates, request, self._config.remote_prefill_min_tokens)
         route = Route(decode, prefill)
         return Placement(route, session, self._in_flight.begin(route))
+
+    def _has_choice(self) -> bool:
+        """Whether it matters who holds what: a single worker gets every prompt, and computes it all."""
+        return len(self.workers(Role.DECODE)) > 1 or bool(self.workers(Role.PREFILL))
 
     def _nobody(self) -> UnavailableError:
         return UnavailableError(
