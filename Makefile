@@ -13,7 +13,7 @@ BENCHMARKS := first_token mesh_overhead memory
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint protos bench clean
+.PHONY: help run test breakages lint protos bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -23,6 +23,9 @@ run: $(VENV)/.ready ## Start a whole mesh with the demo model on http://127.0.0.
 
 test: $(VENV)/.ready-dev ## Run all tests
 	@$(BIN)/pytest $(ARGS)
+
+breakages: $(VENV)/.ready-dev ## Break the code on purpose and see the tests fail (a quarter of an hour)
+	@$(BIN)/python tools/breakages.py $(ARGS)
 
 lint: $(VENV)/.ready-dev ## Check style, types and protos
 	$(BIN)/ruff check .

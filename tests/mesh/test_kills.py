@@ -152,8 +152,12 @@ def long_stream(mesh: Mesh) -> Iterator[openai.Stream[Any]]:
 
 
 def test_without_the_kvstore_requests_are_still_answered(fragile_mesh: Mesh) -> None:
-    wait_until_back = fragile_mesh.kill("kvstore")
-    assert ask(fragile_mesh, completion("The capital of Spain is", 4))
+    mesh = fragile_mesh
+    before = mesh.metric("router", "pagemesh:routing_without_index_total")
+    wait_until_back = mesh.kill("kvstore")
+    # Long enough to have blocks that the router asks about.
+    assert ask(mesh, completion("The capital of Spain is Madrid. " * 8, 4))
+    assert mesh.metric("router", "pagemesh:routing_without_index_total") - before == 1
     wait_until_back()
 
 

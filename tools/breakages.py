@@ -1,0 +1,129 @@
+"""Breaks the code on purpose, one fault at a time, and checks that the named tests then fail.
+
+The faults are those of tests/breakages.toml; names or parts of names as arguments choose some. The
+tree itself is not touched: everything happens in a copy of its tracked files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+# A fault may make something hang; tests have shorter deadlines of their own.
+DEADLINE_S = 600.0
+SOME_TESTS_FAILED = 1  # pytest's exit code
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Text that is replaced in a file."""
+
+    file: str
+    find: str
+    replace: str
+
+
+@dataclass(frozen=True)
+class Breakage:
+    """A fault and the tests, as file::function, that must notice it."""
+
+    name: str
+    tests: Sequence[str]
+    edits: Sequence[Edit]
+
+
+def load_breakages() -> list[Breakage]:
+    """All faults, in order."""
+    table = tomllib.loads((ROOT / "tests/breakages.toml").read_text(encoding="utf-8"))
+    return [_parse(entry) for entry in table["breakage"]]
+
+
+def _parse(entry: Mapping[str, Any]) -> Breakage:
+    return Breakage(entry["name"], entry["tests"], [Edit(**edit) for edit in entry["edits"]])
+
+
+def unnoticed(breakage: Breakage, tree: Path) -> list[str]:
+    """The tests that pass although the copy of the repository in `tree` is broken."""
+    originals = {
+        edit.file: (tree / edit.file).read_text(encoding="utf-8") for edit in breakage.edits
+    }
+    try:
+        for edit in breakage.edits:
+            path = tree / edit.file
+            text = path.read_text(encoding="utf-8")
+            path.write_text(text.replace(edit.find, edit.replace, 1), encoding="utf-8")
+        failed = _failed_tests(breakage.tests, tree)
+    finally:
+        for file, text in originals.items():
+            (tree / file).write_text(text, encoding="utf-8")
+    return [test for test in breakage.tests if test not in failed]
+
+
+def _failed_tests(tests: Sequence[str], tree: Path) -> set[str]:
+    """Functions that failed; those whose set-up failed prove nothing and are not among them."""
+    roots = [str(path.parent) for path in (*tree.glob("*/pagemesh"), *tree.glob("*/*/pagemesh"))]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rf", "--tb=no", "-p", "no:cacheprovider", *tests],
+        cwd=tree,
+        # Before the folders of the editable install, so that processes of the tests see them too.
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(roots), "COLUMNS": "500"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    if done.returncode not in (0, SOME_TESTS_FAILED):
+        raise RuntimeError(f"pytest could not run:\n{done.stdout}{done.stderr}")
+    return set(re.findall(r"^FAILED ([^\s\[]+)", done.stdout, re.MULTILINE))
+
+
+def copy_tree(tree: Path) -> None:
+    """Copy what git tracks or would track."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in listed.stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
+
+
+def main(wanted: Sequence[str]) -> int:
+    """Try the faults; 1 if a test did not notice one."""
+    chosen = [
+        breakage
+        for breakage in load_breakages()
+        if not wanted or any(part in breakage.name for part in wanted)
+    ]
+    num_unnoticed = 0
+    with tempfile.TemporaryDirectory(prefix="pagemesh-breakages-") as folder:
+        copy_tree(Path(folder))
+        for breakage in chosen:
+            started = time.monotonic()
+            passed = unnoticed(breakage, Path(folder))
+            num_unnoticed += len(passed)
+            verdict = "UNNOTICED" if passed else "noticed"
+            print(f"{verdict:9} {time.monotonic() - started:4.0f} s  {breakage.name}", flush=True)
+            for test in passed:
+                print(f"             passes: {test}", flush=True)
+    print(f"{len(chosen)} faults, {num_unnoticed} tests that did not notice theirs")
+    return 1 if num_unnoticed or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
