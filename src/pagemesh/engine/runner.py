@@ -5,6 +5,7 @@ Owns the KV memory and knows block tables; it does not know requests, queues or 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from pagemesh.engine.kv_storage import KvStorage
+from pagemesh.engine.step_threads import StepThreads
 from pagemesh.kernels.paged_attention import (
     AttentionPlan,
     AttentionShape,
@@ -40,6 +42,7 @@ class ModelRunner:
         self.kv = KvStorage(model.block_layout(block_size), num_blocks)
         """The KV memory."""
         self._decoder = model.decoder
+        self._threads = StepThreads(sum(map(math.prod, model.spec.layer_shapes().values())))
         shape = AttentionShape(
             num_heads=model.spec.num_heads,
             num_kv_heads=model.spec.num_kv_heads,
@@ -64,6 +67,7 @@ class ModelRunner:
         ordered = [sequences[index] for index in order]
         flat = _flatten(ordered, self.kv.layout.block_size)
         token_ids, positions, slots = torch.from_numpy(flat)
+        self._threads.use(len(token_ids))
         rows, sampled = _sampled_rows(ordered)
         hidden = self._decoder.forward(
             token_ids,

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pagemesh.engine.step_threads import MIN_SHARED_WORK, StepThreads
+
+
+@pytest.fixture(autouse=True)
+def four_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_only_steps_with_enough_to_do_use_all_threads() -> None:
+    threads = StepThreads(MIN_SHARED_WORK // 8)
+    used = []
+    for num_tokens in (1, 7, 8, 100, 2):
+        threads.use(num_tokens)
+        used.append(torch.get_num_threads())
+    assert used == [1, 1, 4, 4, 1]
+
+
+def test_a_large_layer_is_shared_even_for_one_token() -> None:
+    threads = StepThreads(MIN_SHARED_WORK)
+    threads.use(1)
+    assert torch.get_num_threads() == 4
