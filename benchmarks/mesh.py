@@ -101,20 +101,24 @@ class Mesh:
             connection.close()
 
     def parts(self) -> dict[str, Part]:
-        """The mesh's processes by name: supervisor, gateway, router, kvstore, prefill-0, decode-0, …"""
+        """The processes by name: supervisor, gateway, router, kvstore, decode-0, decode-0 engine, …"""
         supervisor = psutil.Process(self._process.pid)
         parts = {"supervisor": Part(supervisor, {})}
+        engines = []
         for child in supervisor.children(recursive=True):
             command = child.cmdline()
             if "pagemesh.cli" in command:
                 role, *arguments = command[command.index("pagemesh.cli") + 1 :]
                 flags = dict(pairwise(arguments))
                 parts[flags.get("--worker-id", role)] = Part(child, flags)
+            elif "pagemesh.engine.process" in command:
+                engines.append(child)
             else:
                 parts["gateway" if "envoy" in Path(command[0]).name else command[0]] = Part(
                     child, {}
                 )
-        return parts
+        workers = {part.process.pid: name for name, part in parts.items()}
+        return parts | {f"{workers[e.ppid()]} engine": Part(e, {}) for e in engines}
 
     def stream(self, path: str, body: Mapping[str, object]) -> Iterator[tuple[float, str]]:
         """POST and yield (time.perf_counter(), data) for every server-sent event as it arrives."""

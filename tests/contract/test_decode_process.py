@@ -12,10 +12,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pagemesh.rpc.channels import open_channel
+from tests.support.waiting import wait_until
 from tests.support.workers import RouterSession
 
 PROGRAM = """
@@ -32,25 +34,13 @@ run(
 )
 """
 
-NEVER_LOADS = """
-import sys, threading, types
-
-def load_engine(*settings):
-    print("loading", file=sys.stderr, flush=True)
-    threading.Event().wait()
-
-sys.modules["pagemesh.engine.loading"] = types.SimpleNamespace(load_engine=load_engine)
-"""
-
 
 @asynccontextmanager
-async def worker_process(
-    role: str, model: Path, preamble: str = ""
-) -> AsyncIterator[asyncio.subprocess.Process]:
+async def worker_process(role: str, model: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        preamble + PROGRAM.format(role=role),
+        PROGRAM.format(role=role),
         str(model),
         stderr=asyncio.subprocess.PIPE,
     )
@@ -103,8 +93,31 @@ async def test_a_worker_stops_in_time_although_a_request_runs(demo_model: Path) 
 
 
 async def test_a_worker_that_still_loads_stops_at_once(demo_model: Path) -> None:
-    async with worker_process("decode", demo_model, preamble=NEVER_LOADS) as process:
-        assert process.stderr is not None
-        assert await asyncio.wait_for(process.stderr.readline(), 60) == b"loading\n"
+    async with worker_process("decode", demo_model) as process:
+        engine = await engine_of(process)
+        # Frozen, it loads for ever.
+        engine.suspend()
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 5) == 0
+        assert not engine.is_running()
+
+
+async def test_a_worker_ends_with_its_engine(demo_model: Path) -> None:
+    async with worker_process("decode", demo_model) as process:
+        await serving_line(process)
+        engine = await engine_of(process)
+        engine.kill()
+        assert await asyncio.wait_for(process.wait(), 10) == 1
+        assert process.stderr is not None
+        assert "InternalError: the engine was lost" in (await process.stderr.read()).decode()
+
+
+async def engine_of(process: asyncio.subprocess.Process) -> psutil.Process:
+    """The engine's process, as soon as it runs its own program."""
+    worker = psutil.Process(process.pid)
+
+    def engines() -> list[psutil.Process]:
+        return [c for c in worker.children() if "pagemesh.engine.process" in c.cmdline()]
+
+    await wait_until(lambda: bool(engines()), "the engine's process", 60)
+    return engines()[0]

@@ -1,4 +1,4 @@
-"""Who may import what: routers and kvstores never load torch, the pure parts neither torch nor gRPC."""
+"""Who may import what: only an engine loads torch, and only when it is loaded; pure parts load no gRPC."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ WITHOUT_TORCH = (
     "cli",
     "client",
     "config",
+    "decode",
     "engine.interface",
+    "engine.process",
+    "engine.remote",
     "errors",
     "gateway",
+    "kvship",
     "kvstore",
     "membership",
     "models.resolve",
+    "prefill",
     "router",
     "rpc",
     "sampling.params",
@@ -30,6 +35,7 @@ WITHOUT_TORCH = (
     "telemetry",
     "tokenizer",
     "v1",
+    "worker",
 )
 # Plain Python over ids, numbers and text.
 WITHOUT_GRPC = (

@@ -165,7 +165,8 @@ class Mesh:
 
     def leftovers(self) -> Callable[[], list[str]]:
         """A question to ask after the end: which processes and ports of now are still there."""
-        processes = [psutil.Process(self.process.pid), *self.parts().values()]
+        supervisor = psutil.Process(self.process.pid)
+        processes = [supervisor, *supervisor.children(recursive=True)]
         addresses = [self.address]
         for process in processes[1:]:
             for flag in ("--port", "--metrics-port"):

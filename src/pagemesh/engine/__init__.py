@@ -1,4 +1,5 @@
-"""The engine: a thread that computes batch after batch. Knows nothing of RPCs, roles and text.
+"""The engine: computes batch after batch, in a process of its own. Knows nothing of RPCs, roles and text.
 
-`interface` is what services see and imports no torch; `loading.load_engine` builds a real engine.
+`interface` is what services see; `remote` starts a process and talks to it, `process` is its other end.
+Neither loads torch: in that process `loading.load_engine` does, which builds a real engine.
 """

@@ -1,4 +1,4 @@
-"""The engine as services see it: every call is a command for the engine thread."""
+"""The engine in this process: every call is a command for the engine thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine takes and gives: the contract between services and the engine thread. No torch, no grpc.
+"""What an engine takes and gives: the contract between services and engines. No torch, no grpc.
 
 A request belongs to whoever submitted it until its last output (`finish_reason` set) was delivered.
 Requests whose KV travels hold their blocks longer, as a lease:
@@ -110,7 +110,7 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """Everything that one engine step made known; delivered once, in order, on the engine thread."""
+    """Everything that one engine step made known; delivered once, in order."""
 
     outputs: Sequence[RequestOutput] = ()
     progress: Sequence[KvProgress] = ()
@@ -190,7 +190,10 @@ class Engine(Protocol):
         ...
 
     def start(self, listener: StepListener) -> None:
-        """Start the engine thread; `listener` is called on it after every step that made something known."""
+        """Start computing; `listener` is called after every step that made something known.
+
+        On which thread depends on the engine; calls never overlap.
+        """
         ...
 
     def submit(self, request: EngineRequest) -> None:
@@ -233,5 +236,5 @@ class Engine(Protocol):
         ...
 
     def stop(self) -> None:
-        """Cancel everything, deliver the last outputs, join the thread. Idempotent."""
+        """Cancel everything, deliver the last outputs, end. Idempotent."""
         ...

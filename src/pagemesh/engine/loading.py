@@ -14,8 +14,15 @@ from pagemesh.models.loader import load_model
 from pagemesh.scheduler.scheduler import Scheduler
 
 
-def load_engine(model: ModelConfig, cache: CacheConfig, scheduler: SchedulerConfig) -> Engine:
+def load_engine(
+    model: ModelConfig,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    kv_descriptor: int | None = None,
+) -> Engine:
     """Load the model, reserve the KV cache and give an engine that is not started yet.
+
+    The KV lies in the memory behind `kv_descriptor` (see `kv_memory`), or in memory of its own.
 
     Raises ConfigError when the folder cannot be used or one request of full length does not fit.
     """
@@ -30,7 +37,7 @@ def load_engine(model: ModelConfig, cache: CacheConfig, scheduler: SchedulerConf
         max_model_len=loaded.max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
     )
-    runner = ModelRunner(loaded, cache.block_size, num_blocks)
+    runner = ModelRunner(loaded, cache.block_size, num_blocks, kv_descriptor=kv_descriptor)
     core_scheduler = Scheduler(
         info,
         scheduler,

@@ -38,9 +38,10 @@ class ModelRunner:
         block_size: int,
         num_blocks: int,
         make_attention: AttentionMaker = make_paged_attention,
+        kv_descriptor: int | None = None,
     ) -> None:
-        self.kv = KvStorage(model.block_layout(block_size), num_blocks)
-        """The KV memory."""
+        self.kv = KvStorage(model.block_layout(block_size), num_blocks, kv_descriptor)
+        """The KV memory; its own, or that behind the descriptor."""
         self._decoder = model.decoder
         self._threads = StepThreads(sum(map(math.prod, model.spec.layer_shapes().values())))
         shape = AttentionShape(

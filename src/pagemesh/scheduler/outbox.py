@@ -26,7 +26,8 @@ class Outbox:
         self._progress: list[KvProgress] = []
         self._grants: list[KvGrant] = []
         self._wants_snapshot = False
-        self._delivered_load: EngineLoad | None = None
+        # Before the first delivery everybody takes the engine to be empty.
+        self._delivered_load = EngineLoad(num_free_blocks=pool.num_free_blocks)
 
     def add_output(
         self,
@@ -71,8 +72,8 @@ class Outbox:
     def take(self, load: EngineLoad) -> StepOutput | None:
         """Everything since the last call, or None when there is nothing."""
         events = self._pool.drain_events()
-        # The end of an export or pin frees blocks and says nothing else; at rest no later step tells.
-        load_news = load.num_running == 0 and self._delivered_load not in (None, load)
+        # A chunk of a prompt, or the end of an export or pin, changes the load and says nothing else.
+        load_news = load != self._delivered_load
         news = (
             self._outputs,
             self._progress,

@@ -1,9 +1,10 @@
-"""From the engine's thread to the event loop: one hop per step, then each event to whoever waits for it."""
+"""From the engine to the event loop: at most one hop per step, then each event to whoever waits for it."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable
 
 import structlog
@@ -18,7 +19,6 @@ from pagemesh.engine.interface import (
     StepListener,
     StepOutput,
 )
-from pagemesh.errors import UnavailableError
 from pagemesh.telemetry.engine import EngineMetrics
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -39,11 +39,11 @@ class StepDispatcher:
         self._engine = engine
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self._listeners: dict[str, RequestListener] = {}
         self._step_listeners: list[StepListener] = []
         self._numbers = itertools.count(1)
         self._load = engine.load()
-        self._engine_lost = asyncio.Event()
 
     @property
     def load(self) -> EngineLoad:
@@ -52,7 +52,7 @@ class StepDispatcher:
 
     def start(self) -> None:
         """Start the engine."""
-        self._engine.start(self._on_engine_thread)
+        self._engine.start(self._on_step)
 
     def subscribe(self, listener: StepListener) -> None:
         """Have `listener` called on the loop once per step, before the step's requests are."""
@@ -64,25 +64,20 @@ class StepDispatcher:
 
     def submit(self, request: EngineRequest, listener: RequestListener) -> None:
         """Queue a request and route its events to `listener`; UnavailableError if the engine stopped."""
-        try:
-            self._engine.submit(request)
-        except UnavailableError:
-            self._engine_lost.set()
-            raise
+        self._engine.submit(request)
         # Not too late: events reach this loop only after the present callback.
         self._listeners[request.request_id] = listener
         self._metrics.on_submit(request)
-
-    async def engine_lost(self) -> None:
-        """Wait until a request was refused because the engine stopped, by itself or as it was told."""
-        await self._engine_lost.wait()
 
     def forget(self, request_id: str) -> None:
         """Route no further events of a request."""
         self._listeners.pop(request_id, None)
 
-    def _on_engine_thread(self, step: StepOutput) -> None:
-        self._loop.call_soon_threadsafe(self._dispatch, step)
+    def _on_step(self, step: StepOutput) -> None:
+        if threading.get_ident() == self._loop_thread:
+            self._dispatch(step)
+        else:
+            self._loop.call_soon_threadsafe(self._dispatch, step)
 
     def _dispatch(self, step: StepOutput) -> None:
         self._load = step.load

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
-import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -16,6 +14,8 @@ import structlog
 
 from pagemesh.config import WorkerConfig
 from pagemesh.engine.interface import Engine
+from pagemesh.engine.pipe import EngineSettings
+from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.errors import InternalError
 from pagemesh.membership.publisher import Publisher
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
@@ -142,7 +142,7 @@ def run_worker(config: WorkerConfig, role: Role) -> None:
 
 
 def prepare_threads(num_threads: int) -> None:
-    """Set how many threads tensor operations use and how they wait; must precede the import of torch.
+    """Set how many threads tensor operations use and how they wait, in the engine's environment.
 
     OpenMP's threads otherwise spin while they wait, and several workers on one machine then take the
     cores from each other: steps get 2 to 12 times slower.
@@ -157,58 +157,32 @@ def prepare_threads(num_threads: int) -> None:
 async def _run(config: WorkerConfig, role: Role) -> None:
     stop = stop_on_signals()
     async with WorkerServer(config, role) as server:
-        engine = await _load_unless_stopped(config, stop)
-        # What is loaded by now stays. The garbage collector would walk it again and again, in pauses
-        # that every token waits for, and for seconds when the process ends.
-        gc.freeze()
+        engine = await _load_unless_stopped(config, role, stop)
         if engine is None:
             return
-        worker = await server.serve(engine)
-        lost = asyncio.create_task(worker.dispatcher.engine_lost())
+        await server.serve(engine)
+        ended = asyncio.create_task(engine.ended())
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait((lost, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             # A worker that can serve nothing must not look alive: whoever started it may try again.
-            raise InternalError("the engine was stopped by a bug; see the log")
+            raise InternalError("the engine was lost; see the log")
 
 
-async def _load_unless_stopped(config: WorkerConfig, stop: asyncio.Event) -> Engine | None:
-    """The engine, loaded off the loop; None when the process is told to stop before."""
-    loop = asyncio.get_running_loop()
-    loaded: asyncio.Future[Engine] = loop.create_future()
-
-    def load() -> None:
-        try:
-            # Here and not above: the import of torch takes seconds, which must not keep health checks
-            # waiting, and the thread settings of the environment must be there before it.
-            from pagemesh.engine.loading import load_engine
-
-            engine = load_engine(config.model, config.cache, config.scheduler)
-        except BaseException as error:
-            _settle(loop, loaded, error)
-        else:
-            _settle(loop, loaded, engine)
-
-    # A daemon thread, unlike those of an executor, does not keep a stopped process from ending.
-    threading.Thread(target=load, name="load", daemon=True).start()
+async def _load_unless_stopped(
+    config: WorkerConfig, role: Role, stop: asyncio.Event
+) -> RemoteEngine | None:
+    """The engine, in a process of its own; None when the worker is told to stop before it is loaded."""
+    process = EngineProcess(
+        EngineSettings(config.model, config.cache, config.scheduler, config.server, role.name)
+    )
+    loaded = asyncio.create_task(asyncio.to_thread(process.connect))
     stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait((loaded, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    return loaded.result() if loaded.done() else None
-
-
-def _settle(
-    loop: asyncio.AbstractEventLoop,
-    future: asyncio.Future[Engine],
-    outcome: Engine | BaseException,
-) -> None:
-    """Resolve a future of the loop from another thread."""
-
-    def settle() -> None:
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(settle)
+    try:
+        await asyncio.wait((loaded, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        if not loaded.done():
+            process.kill()
+            await asyncio.wait({loaded})
+    return None if stop.is_set() and loaded.exception() else loaded.result()

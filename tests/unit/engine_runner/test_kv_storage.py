@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 
 import psutil
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.kv_storage import KvStorage, num_blocks_for
 from pagemesh.errors import ConfigError, KvIntegrityError
 
@@ -126,3 +128,22 @@ def test_number_of_blocks_for_a_memory_size() -> None:
 def test_memory_for_less_than_one_block_is_refused() -> None:
     with pytest.raises(ConfigError, match="--kv-cache-memory is 1e-06 GiB, but one block"):
         num_blocks_for(BlockLayout(16, 6, 4, 32, "float32"), 1e-6)
+
+
+def test_more_memory_than_there_is_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--kv-cache-memory"):
+        KvStorage(BlockLayout(16, 4, 8, 128, "float32"), 1 << 40)
+
+
+def test_two_storages_over_one_descriptor_are_the_same_memory() -> None:
+    descriptor = open_memory()
+    try:
+        layout = BlockLayout(4, 3, 2, 5, "float32")
+        one, other = KvStorage(layout, 9, descriptor), KvMemory(layout, 9, descriptor)
+    finally:
+        os.close(descriptor)
+    one.layers[1][0, 7, 2] = 5.0
+    assert other.read([7], 1, 1) == one.read([7], 1, 1)
+    assert any(other.read([7], 1, 1))
+    other.write([3], 0, 1, bytes([1]) * layout.num_bytes_per_layer)
+    assert one.layers[0][:, 3].all()

@@ -46,10 +46,13 @@ class ScriptedEngine(FakeEngine):
         self.finished_imports.append((request_id, num_valid_tokens))
 
     def step(self, output: StepOutput) -> None:
-        assert self._script_listener is not None
-        thread = threading.Thread(target=self._script_listener, args=(output,))
+        thread = threading.Thread(target=self.step_here, args=(output,))
         thread.start()
         thread.join()
+
+    def step_here(self, output: StepOutput) -> None:
+        assert self._script_listener is not None
+        self._script_listener(output)
 
 
 class Listener:
@@ -150,13 +153,19 @@ async def test_ids_for_the_engine_are_unique(dispatcher: StepDispatcher) -> None
     assert dispatcher.unique_id("same").startswith("same#")
 
 
-async def test_a_stopped_engine_is_noticed_by_the_next_request() -> None:
+async def test_a_stopped_engine_refuses_requests() -> None:
     engine = FakeEngine()
     dispatcher = StepDispatcher(engine, EngineMetrics(Metrics(), "fake", engine))
     dispatcher.start()
-    lost = asyncio.create_task(dispatcher.engine_lost())
     await asyncio.to_thread(engine.stop)
-    assert not lost.done()
     with pytest.raises(UnavailableError):
         dispatcher.submit(make_request("a"), Listener())
-    await asyncio.wait_for(lost, 1.0)
+
+
+async def test_steps_told_on_the_loop_itself_are_dispatched_at_once(
+    engine: ScriptedEngine, dispatcher: StepDispatcher
+) -> None:
+    steps: list[StepOutput] = []
+    dispatcher.subscribe(steps.append)
+    engine.step_here(StepOutput())
+    assert len(steps) == 1

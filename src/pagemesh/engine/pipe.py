@@ -1,0 +1,67 @@
+"""What a worker and its engine's process say to each other, as pickled objects over a socket pair."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
+from pagemesh.errors import PagemeshError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The first message to an engine's process."""
+
+    model: ModelConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+
+    server: ServerConfig
+    """For its logs."""
+
+    role: str
+    """Name of the worker's service, for its logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A call of one of the `Engine`'s methods, to the engine's process."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """How a pin ended, from the engine's process."""
+
+    request_id: str
+    outcome: tuple[int, ...] | PagemeshError
+
+
+class Pipe:
+    """One end of the socket pair. Any thread may send; one thread receives."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._connection = Connection(descriptor)
+        self._sending = threading.Lock()
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._connection.fileno()
+
+    def send(self, message: object) -> None:
+        """Send one object; OSError when the other end is gone."""
+        with self._sending:
+            self._connection.send(message)
+
+    def receive(self) -> Any:
+        """Wait for one object; EOFError or OSError when the other end is gone."""
+        return self._connection.recv()
+
+    def close(self) -> None:
+        """Let the other end know that nothing follows. Idempotent."""
+        self._connection.close()

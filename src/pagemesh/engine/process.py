@@ -1,0 +1,101 @@
+"""The engine's own process: `python -m pagemesh.engine.process SOCKET MEMORY`, started by a worker.
+
+Ends when it is told to stop, and at once when the worker is gone.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import Future
+from functools import partial
+from typing import Final
+
+from pagemesh.engine.interface import Engine
+from pagemesh.engine.pipe import Command, EngineSettings, Pinned, Pipe
+from pagemesh.errors import InternalError, PagemeshError, UnavailableError
+from pagemesh.telemetry.logs import configure_logging
+
+_CALLS: Final = frozenset(
+    ("submit", "cancel", "release", "first_token", "finish_import", "publish_snapshot")
+)
+
+
+def main(socket: int, memory: int) -> None:
+    """Load the engine, say what it is or why it cannot be, and run it until told to stop."""
+    # Ctrl-C reaches every process of a terminal; the worker decides when the engine stops.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pipe = Pipe(socket)
+    settings: EngineSettings = pipe.receive()
+    configure_logging(settings.server, settings.role)
+    loaded: Future[Engine] = Future()
+    stop = threading.Event()
+    threading.Thread(
+        target=_follow, args=(pipe, loaded, stop), name="commands", daemon=True
+    ).start()
+    try:
+        # Here, because the import of torch takes seconds, in which the worker may go away.
+        from pagemesh.engine.loading import load_engine
+
+        engine = load_engine(settings.model, settings.cache, settings.scheduler, memory)
+    except PagemeshError as error:
+        pipe.send(error)
+        return
+    # What is loaded by now stays. The garbage collector would walk it again and again, in pauses that
+    # every token waits for, and for seconds when the process ends.
+    gc.freeze()
+    loaded.set_result(engine)
+    pipe.send(engine.info)
+    # Ends by the worker's word; if that never comes, because the worker is gone, `_follow` ends all.
+    stop.wait()
+    engine.stop()
+
+
+def _follow(pipe: Pipe, loaded: Future[Engine], stop: threading.Event) -> None:
+    """Do what the worker asks, from the first moment on, so that its end is noticed at any time."""
+    try:
+        while (command := _receive(pipe)).method != "stop":
+            _execute(command, loaded.result(), pipe)
+        stop.set()
+        # Until the process ends: the worker may be gone while the engine still stops.
+        pipe.receive()
+    except (EOFError, OSError):
+        os._exit(1)
+    except UnavailableError:
+        # The engine was stopped by a bug, which it has logged. A process that can compute nothing ends.
+        stop.set()
+
+
+def _receive(pipe: Pipe) -> Command:
+    command = pipe.receive()
+    assert isinstance(command, Command), command
+    return command
+
+
+def _execute(command: Command, engine: Engine, pipe: Pipe) -> None:
+    match command.method:
+        case "start":
+            engine.start(pipe.send)
+        case "pin":
+            request_id, block_hashes = command.arguments
+            pinned = engine.pin(request_id, block_hashes)
+            pinned.add_done_callback(partial(_answer_pin, pipe, request_id))
+        case method if method in _CALLS:
+            getattr(engine, method)(*command.arguments)
+
+
+def _answer_pin(pipe: Pipe, request_id: str, pinned: Future[tuple[int, ...]]) -> None:
+    error = pinned.exception()
+    if error is None:
+        pipe.send(Pinned(request_id, pinned.result()))
+    elif isinstance(error, PagemeshError):
+        pipe.send(Pinned(request_id, error))
+    else:
+        pipe.send(Pinned(request_id, InternalError("the blocks could not be pinned")))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,133 @@
+"""The engine as a worker has it: in a process of its own, so that gRPC and the engine share no GIL.
+
+Calls travel as messages and return at once. KV blocks lie in memory that both processes map.
+(vLLM and SGLang separate their engine from their server likewise.)
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from pagemesh.engine.interface import (
+    EngineInfo,
+    EngineLoad,
+    EngineRequest,
+    KvAccess,
+    StepListener,
+)
+from pagemesh.engine.kv_memory import KvMemory, open_memory
+from pagemesh.engine.link import STOP_TIMEOUT, EngineLink
+from pagemesh.engine.pipe import EngineSettings, Pipe
+from pagemesh.errors import InternalError, PagemeshError, UnavailableError
+
+
+class EngineProcess:
+    """A process that loads an engine: `connect` once, or `kill` at any time before."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        ours, theirs = socket.socketpair()
+        self._memory = open_memory()
+        with theirs:
+            descriptors = (theirs.fileno(), self._memory)
+            # -P: modules that happen to lie in the current folder must not hide installed ones.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "pagemesh.engine.process", *map(str, descriptors)],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+            )
+        self._pipe = Pipe(ours.detach())
+        self._pipe.send(settings)
+
+    def connect(self) -> RemoteEngine:
+        """Wait until the engine is loaded; ConfigError when it says why it cannot be.
+
+        Blocks for as long as loading takes; `kill` ends the wait with InternalError.
+        """
+        try:
+            answer = self._pipe.receive()
+        except (EOFError, OSError):
+            answer = InternalError("the engine's process ended while it loaded the model")
+        try:
+            if isinstance(answer, PagemeshError):
+                self._process.wait(STOP_TIMEOUT)
+                raise answer
+            assert isinstance(answer, EngineInfo), answer
+            kv = KvMemory(answer.layout, answer.num_blocks, self._memory)
+        finally:
+            os.close(self._memory)
+        load = EngineLoad(num_free_blocks=answer.num_blocks)
+        return RemoteEngine(answer, kv, EngineLink(self._process, self._pipe, load))
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+
+
+class RemoteEngine:
+    """Implements `pagemesh.engine.interface.Engine`; `start` belongs to an event loop."""
+
+    def __init__(self, info: EngineInfo, kv: KvAccess, link: EngineLink) -> None:
+        self._info = info
+        self._kv = kv
+        self._link = link
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts that do not change while the engine lives."""
+        return self._info
+
+    @property
+    def kv(self) -> KvAccess:
+        """Access to the paged KV for exports and imports."""
+        return self._kv
+
+    def load(self) -> EngineLoad:
+        """The load that the engine last made known."""
+        return self._link.load
+
+    def start(self, listener: StepListener) -> None:
+        """Start the engine; `listener` is called on this event loop."""
+        self._link.follow(listener)
+        self._link.send("start")
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request; raises UnavailableError when the engine is stopped or gone."""
+        if not self._link.send("submit", request):
+            raise UnavailableError("the engine is stopped")
+
+    def cancel(self, request_id: str) -> None:
+        """End a request with CANCELLED."""
+        self._link.send("cancel", request_id)
+
+    def release(self, request_id: str) -> None:
+        """End an export or a pin."""
+        self._link.send("release", request_id)
+
+    def first_token(self, request_id: str, token_id: int) -> None:
+        """Report an import's first token; it is delivered at once."""
+        self._link.send("first_token", request_id, token_id)
+
+    def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
+        """End an import's lease."""
+        self._link.send("finish_import", request_id, num_valid_tokens)
+
+    def pin(self, request_id: str, block_hashes: Sequence[bytes]) -> Future[tuple[int, ...]]:
+        """Hold cached blocks until `release`; the future fails when the engine is stopped or gone."""
+        return self._link.pin(request_id, tuple(block_hashes))
+
+    def publish_snapshot(self) -> None:
+        """Have the next StepOutput name all cached blocks."""
+        self._link.send("publish_snapshot")
+
+    async def ended(self) -> None:
+        """Wait until the engine's process has ended, told or not."""
+        await self._link.ended()
+
+    def stop(self) -> None:
+        """Cancel everything, deliver the last outputs, end the process. Not on the event loop."""
+        self._link.close()

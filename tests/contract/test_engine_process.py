@@ -1,0 +1,211 @@
+"""An engine in a process of its own: the same tokens and bytes as here, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
+from pagemesh.engine.interface import (
+    EngineRequest,
+    FinishReason,
+    RequestOutput,
+    StepOutput,
+)
+from pagemesh.engine.pipe import EngineSettings
+from pagemesh.engine.remote import EngineProcess, RemoteEngine
+from pagemesh.errors import ConfigError, InternalError, InvalidRequestError, UnavailableError
+from pagemesh.sampling.params import SamplingParams
+from tests.support.waiting import wait_until
+
+PROMPT = tuple(range(20, 100))
+
+
+def settings(model: Path) -> EngineSettings:
+    return EngineSettings(
+        ModelConfig(model=str(model), threads=1),
+        CacheConfig(kv_cache_memory=0.02),
+        SchedulerConfig(),
+        ServerConfig(),
+        "decode",
+    )
+
+
+def request(request_id: str, max_tokens: int = 8, *, hold_blocks: bool = False) -> EngineRequest:
+    sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    return EngineRequest(request_id, PROMPT, sampling, hold_blocks=hold_blocks)
+
+
+class Steps:
+    """Everything that an engine made known."""
+
+    def __init__(self) -> None:
+        self.all: list[StepOutput] = []
+
+    def outputs(self, request_id: str) -> list[RequestOutput]:
+        return [o for step in self.all for o in step.outputs if o.request_id == request_id]
+
+    def ended(self, request_id: str) -> Callable[[], bool]:
+        return lambda: any(o.finish_reason is not None for o in self.outputs(request_id))
+
+    def tokens(self, request_id: str) -> list[int]:
+        return [token for o in self.outputs(request_id) for token in o.token_ids]
+
+
+@asynccontextmanager
+async def running_engine(model: Path) -> AsyncIterator[tuple[RemoteEngine, Steps]]:
+    process = EngineProcess(settings(model))
+    engine = await asyncio.to_thread(process.connect)
+    steps = Steps()
+    engine.start(steps.all.append)
+    try:
+        yield engine, steps
+    finally:
+        await asyncio.to_thread(engine.stop)
+
+
+@pytest.fixture
+async def remote(demo_model: Path) -> AsyncIterator[tuple[RemoteEngine, Steps]]:
+    async with running_engine(demo_model) as running:
+        yield running
+
+
+async def test_tokens_and_kv_are_those_of_an_engine_in_this_process(
+    demo_model: Path, remote: tuple[RemoteEngine, Steps]
+) -> None:
+    from pagemesh.engine.loading import load_engine
+
+    chosen = settings(demo_model)
+    local = load_engine(chosen.model, chosen.cache, chosen.scheduler)
+    local_steps = Steps()
+    local.start(local_steps.all.append)
+    engine, steps = remote
+    assert engine.info == local.info
+    blocks = []
+    for side, known in ((local, local_steps), (engine, steps)):
+        side.submit(request("answer"))
+        side.submit(request("export", 1, hold_blocks=True))
+        await wait_until(known.ended("answer"), "the answer")
+        await wait_until(known.ended("export"), "the export")
+        progress = [p for step in known.all for p in step.progress][-1]
+        blocks.append(side.kv.read(progress.block_ids, 0, side.info.layout.num_layers))
+        side.release("export")
+    await asyncio.to_thread(local.stop)
+    assert steps.tokens("answer") == local_steps.tokens("answer")
+    assert len(steps.tokens("answer")) == 8
+    np.testing.assert_allclose(
+        np.frombuffer(blocks[1], np.float32), np.frombuffer(blocks[0], np.float32), atol=1e-4
+    )
+    assert np.frombuffer(blocks[1], np.float32).any()
+    await wait_until(
+        lambda: engine.load().num_free_blocks == engine.info.num_blocks, "all blocks are free"
+    )
+
+
+async def test_a_pin_gives_the_cached_blocks_and_holds_them(
+    remote: tuple[RemoteEngine, Steps],
+) -> None:
+    engine, steps = remote
+    engine.submit(request("first"))
+    await wait_until(steps.ended("first"), "the first request")
+    stored = [name for step in steps.all for name in step.stored_block_hashes]
+    block_ids = await asyncio.wrap_future(engine.pin("pin", stored))
+    assert len(block_ids) == len(stored) == 5
+    free = engine.info.num_blocks - len(block_ids)
+    await wait_until(lambda: engine.load().num_free_blocks == free, "the pin holds its blocks")
+    engine.release("pin")
+    await wait_until(
+        lambda: engine.load().num_free_blocks == engine.info.num_blocks, "all blocks are free"
+    )
+
+
+async def test_a_pin_under_a_name_in_use_fails_as_it_does_here(
+    remote: tuple[RemoteEngine, Steps],
+) -> None:
+    engine, _ = remote
+    assert await asyncio.wrap_future(engine.pin("pin", ())) == ()
+    with pytest.raises(InvalidRequestError, match="in use"):
+        await asyncio.wrap_future(engine.pin("pin", ()))
+
+
+async def test_stopping_cancels_what_runs_and_says_so(remote: tuple[RemoteEngine, Steps]) -> None:
+    engine, steps = remote
+    engine.submit(request("long", 1500))
+    await wait_until(lambda: bool(steps.tokens("long")), "the first token")
+    await asyncio.to_thread(engine.stop)
+    assert steps.outputs("long")[-1].finish_reason is FinishReason.CANCELLED
+    with pytest.raises(UnavailableError):
+        engine.submit(request("late"))
+    with pytest.raises(UnavailableError):
+        await asyncio.wrap_future(engine.pin("late", ()))
+
+
+async def test_an_engine_that_is_killed_is_noticed(remote: tuple[RemoteEngine, Steps]) -> None:
+    engine, steps = remote
+    engine.submit(request("long", 1500))
+    await wait_until(lambda: bool(steps.tokens("long")), "the first token")
+    (child,) = psutil.Process().children()
+    child.suspend()
+    pin = engine.pin("pin", ())
+    child.kill()
+    await asyncio.wait_for(engine.ended(), 5)
+    with pytest.raises(UnavailableError):
+        pin.result(timeout=0)
+    with pytest.raises(UnavailableError):
+        engine.submit(request("late"))
+
+
+async def test_what_the_engine_has_against_its_settings_is_raised(tmp_path: Path) -> None:
+    process = EngineProcess(settings(tmp_path))
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        await asyncio.to_thread(process.connect)
+    assert psutil.Process().children() == []
+
+
+async def test_an_engine_that_is_killed_while_it_loads_is_noticed(demo_model: Path) -> None:
+    process = EngineProcess(settings(demo_model))
+    process.kill()
+    with pytest.raises(InternalError, match="ended while it loaded"):
+        await asyncio.to_thread(process.connect)
+
+
+ORPHAN = """
+import psutil
+import sys
+from pathlib import Path
+from pagemesh.engine.remote import EngineProcess
+from tests.contract.test_engine_process import settings
+
+process = EngineProcess(settings(Path(sys.argv[1])))
+if sys.argv[2] == "loaded":
+    process.connect()
+print(psutil.Process().children()[0].pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("phase", ["loading", "loaded"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
+def test_the_engine_ends_with_its_worker(
+    demo_model: Path, phase: str, number: signal.Signals
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHAN, str(demo_model), phase],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        assert worker.stdout is not None
+        engine = psutil.Process(int(worker.stdout.readline()))
+        worker.send_signal(number)
+        worker.wait(5)
+        engine.wait(5)
