@@ -8,7 +8,7 @@ from pagemesh.config import (
     ServerConfig,
     WorkerConfig,
 )
-from pagemesh.worker.process import Role, WorkerServer
+from pagemesh.worker.server import Role, WorkerServer
 from tests.fakes.engine import FakeEngine
 
 

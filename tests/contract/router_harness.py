@@ -28,7 +28,7 @@ from pagemesh.v1 import (
     openai_pb2,
     openai_pb2_grpc,
 )
-from pagemesh.worker.process import Role
+from pagemesh.worker.server import Role
 from tests.contract.fake_worker import FakeWorker
 from tests.contract.http_answers import Answer, http_body, pairs, read
 from tests.fakes.engine import FakeEngine

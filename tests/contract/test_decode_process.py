@@ -102,11 +102,17 @@ async def test_a_worker_that_still_loads_stops_at_once(demo_model: Path) -> None
         assert not engine.is_running()
 
 
-async def test_a_worker_ends_with_its_engine(demo_model: Path) -> None:
+async def test_a_worker_and_its_requests_end_with_its_engine(demo_model: Path) -> None:
     async with worker_process("decode", demo_model) as process:
-        await serving_line(process)
+        line = await serving_line(process)
         engine = await engine_of(process)
-        engine.kill()
+        async with RouterSession(line["address"]) as session:
+            await session.submit(1, [20, 21, 22], max_tokens=1500)
+            await session.has_tokens(1)
+            engine.kill()
+            error = (await session.over(1)).error
+            assert error is not None
+            assert (error.code, error.reason) == ("UNAVAILABLE", "WORKER_LOST")
         assert await asyncio.wait_for(process.wait(), 10) == 1
         assert process.stderr is not None
         assert "InternalError: the engine was lost" in (await process.stderr.read()).decode()

@@ -164,6 +164,19 @@ async def test_an_engine_that_is_killed_is_noticed(remote: tuple[RemoteEngine, S
         engine.submit(request("late"))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+async def test_signals_for_the_group_of_processes_are_the_workers_business(
+    remote: tuple[RemoteEngine, Steps], number: signal.Signals
+) -> None:
+    engine, steps = remote
+    engine.submit(request("long", 200))
+    await wait_until(lambda: bool(steps.tokens("long")), "the first token")
+    (child,) = psutil.Process().children()
+    child.send_signal(number)
+    await wait_until(steps.ended("long"), "the last token", 30)
+    assert len(steps.tokens("long")) == 200
+
+
 async def test_what_the_engine_has_against_its_settings_is_raised(tmp_path: Path) -> None:
     process = EngineProcess(settings(tmp_path))
     with pytest.raises(ConfigError, match=r"config\.json"):

@@ -14,7 +14,7 @@ from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
 from pagemesh.worker.fetch import KvTransferServicer
-from pagemesh.worker.process import Role
+from pagemesh.worker.server import Role
 from tests.fakes.engine import FakeEngine
 from tests.support.waiting import wait_until
 from tests.support.workers import RouterSession, RunningWorker, running_worker, unused_context

@@ -133,10 +133,12 @@ class Mesh:
         """Fail unless every block of one worker comes back soon."""
         until(lambda: self.num_used_blocks(worker) == 0, f"{worker} is idle")
 
-    def kill(self, part: str) -> Callable[[], None]:
-        """kill -9; gives a function that waits until the part serves again."""
+    def kill(self, part: str, *, engine: bool = False) -> Callable[[], None]:
+        """kill -9 of a part or its engine; gives a function that waits until it serves again."""
         num_returns = self.output.count(f"{part} serves again")
         process = self.parts()[part]
+        if engine:
+            (process,) = process.children()
         process.kill()
         process.wait(10)
 

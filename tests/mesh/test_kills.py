@@ -140,6 +140,20 @@ def test_a_stream_whose_decode_worker_is_killed_ends_with_an_error(fragile_mesh:
     wait_until_back()
 
 
+def test_a_killed_engine_takes_its_worker_with_it_and_both_are_replaced(
+    fragile_mesh: Mesh,
+) -> None:
+    mesh = fragile_mesh
+    with long_stream(mesh) as stream:
+        wait_until_back = mesh.kill("decode-0", engine=True)
+        with pytest.raises(openai.APIError, match="decode-0"):
+            for _ in stream:
+                pass
+    wait_until_back()
+    mesh.wait_until_complete()
+    assert ask(mesh, completion("The capital of Italy is", 4))
+
+
 @contextmanager
 def long_stream(mesh: Mesh) -> Iterator[openai.Stream[Any]]:
     """A long answer of which the first token has arrived."""

@@ -12,7 +12,7 @@ from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc
-from pagemesh.worker.process import Role
+from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
 
 Chunks = AsyncGenerator[kv_transfer_pb2.KvChunk]

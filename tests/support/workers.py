@@ -15,7 +15,7 @@ from pagemesh.config import ModelConfig, ServerConfig, WorkerConfig
 from pagemesh.engine.interface import Engine
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
-from pagemesh.worker.process import Role, WorkerServer
+from pagemesh.worker.server import Role, WorkerServer
 from pagemesh.worker.worker import Worker
 from tests.support.waiting import wait_until
 

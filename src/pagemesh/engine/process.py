@@ -26,8 +26,9 @@ _CALLS: Final = frozenset(
 
 def main(socket: int, memory: int) -> None:
     """Load the engine, say what it is or why it cannot be, and run it until told to stop."""
-    # Ctrl-C reaches every process of a terminal; the worker decides when the engine stops.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Both may reach a whole group of processes; the worker decides when its engine stops.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     pipe = Pipe(socket)
     settings: EngineSettings = pipe.receive()
     configure_logging(settings.server, settings.role)

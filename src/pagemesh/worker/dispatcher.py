@@ -13,12 +13,14 @@ from pagemesh.engine.interface import (
     Engine,
     EngineLoad,
     EngineRequest,
+    FinishReason,
     KvGrant,
     KvProgress,
     RequestOutput,
     StepListener,
     StepOutput,
 )
+from pagemesh.errors import PagemeshError
 from pagemesh.telemetry.engine import EngineMetrics
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -68,6 +70,14 @@ class StepDispatcher:
         # Not too late: events reach this loop only after the present callback.
         self._listeners[request.request_id] = listener
         self._metrics.on_submit(request)
+
+    def end_all(self, error: PagemeshError) -> None:
+        """Tell whoever waits for a request that it failed: the engine is gone and will not."""
+        outputs = [
+            RequestOutput(request_id, finish_reason=FinishReason.ERROR, error=error)
+            for request_id in self._listeners
+        ]
+        self._dispatch(StepOutput(outputs=outputs, load=self._load))
 
     def forget(self, request_id: str) -> None:
         """Route no further events of a request."""

@@ -19,7 +19,7 @@ from pagemesh.engine.interface import (
     StepListener,
     StepOutput,
 )
-from pagemesh.errors import UnavailableError
+from pagemesh.errors import UnavailableError, WorkerLostError
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.telemetry.engine import EngineMetrics
 from pagemesh.telemetry.metrics import Metrics
@@ -169,3 +169,18 @@ async def test_steps_told_on_the_loop_itself_are_dispatched_at_once(
     dispatcher.subscribe(steps.append)
     engine.step_here(StepOutput())
     assert len(steps) == 1
+
+
+async def test_without_an_engine_every_request_ends_with_the_error(
+    dispatcher: StepDispatcher,
+) -> None:
+    listeners = [Listener(), Listener()]
+    for number, listener in enumerate(listeners):
+        dispatcher.submit(make_request(f"r{number}"), listener)
+    error = WorkerLostError("gone")
+    dispatcher.end_all(error)
+    for number, listener in enumerate(listeners):
+        expected = RequestOutput(f"r{number}", finish_reason=FinishReason.ERROR, error=error)
+        assert listener.events == [expected]
+    dispatcher.end_all(error)
+    assert [len(listener.events) for listener in listeners] == [1, 1]

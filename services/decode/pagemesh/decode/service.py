@@ -9,7 +9,8 @@ from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.servicer import DecodeServicer
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc
-from pagemesh.worker.process import Role, run_worker
+from pagemesh.worker.process import run_worker
+from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
 
 

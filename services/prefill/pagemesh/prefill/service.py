@@ -8,7 +8,8 @@ from pagemesh.config import WorkerConfig
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.v1 import prefill_pb2, prefill_pb2_grpc
-from pagemesh.worker.process import Role, run_worker
+from pagemesh.worker.process import run_worker
+from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
 
 

@@ -1,0 +1,126 @@
+"""A worker's server: start, serve, drain, close. A role adds its own RPCs to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+import structlog
+
+from pagemesh.config import WorkerConfig
+from pagemesh.engine.interface import Engine
+from pagemesh.membership.publisher import Publisher
+from pagemesh.rpc.server import GrpcServer
+from pagemesh.telemetry.engine import EngineMetrics
+from pagemesh.telemetry.metrics import Metrics, MetricsServer
+from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
+from pagemesh.worker.dispatcher import StepDispatcher
+from pagemesh.worker.fetch import KvTransferServicer
+from pagemesh.worker.lease import BlockWorkers
+from pagemesh.worker.worker import Worker, check_advertised, describe_worker
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_FETCH_SERVICE = kv_transfer_pb2.DESCRIPTOR.services_by_name["KvTransfer"].full_name
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What makes a worker a prefill or a decode worker."""
+
+    name: Literal["prefill", "decode"]
+    service_name: str
+    """Full name of the role's gRPC service."""
+    add_services: Callable[[Worker, GrpcServer, AsyncExitStack], None]
+    """Adds the role's servicers; what it pushes on the stack is closed after the last RPC ended."""
+
+
+class WorkerServer:
+    """One worker from its first health answer to its end.
+
+    start: health answers NOT_SERVING, metrics are served. `serve(engine)`: takes over the engine,
+    starts it, joins the mesh, and answers RPCs. close: leaves the mesh, drains, stops the engine.
+    Close is idempotent and may follow at any point. An async context manager does start and close.
+    """
+
+    def __init__(self, config: WorkerConfig, role: Role) -> None:
+        check_advertised(config)
+        self._config = config
+        self._role = role
+        self._metrics = Metrics()
+        self._metrics_address: str | None = None
+        self._stack = AsyncExitStack()
+        self._server = GrpcServer(config.server, (role.service_name, _FETCH_SERVICE))
+        self.address = ""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Bind the ports; ConfigError if one is taken."""
+        self._stack.push_async_callback(self._server.close)
+        self.address = await self._server.start()
+        config = self._config.server
+        if config.metrics_port is not None:
+            metrics_server = MetricsServer(config.host, config.metrics_port, self._metrics)
+            self._stack.push_async_callback(asyncio.to_thread, metrics_server.close)
+            self._metrics_address = metrics_server.address
+
+    async def serve(self, engine: Engine) -> Worker:
+        """Start the engine and answer RPCs from now on."""
+        info = describe_worker(self._config, self._role.name, self.address, engine.info)
+        engine_metrics = EngineMetrics(self._metrics, info.model_name, engine)
+        worker = Worker(
+            info=info,
+            engine=engine,
+            dispatcher=StepDispatcher(engine, engine_metrics),
+            block_workers=BlockWorkers(),
+            metrics=self._metrics,
+        )
+        self._stack.push_async_callback(asyncio.to_thread, worker.block_workers.close)
+        self._stack.push_async_callback(asyncio.to_thread, engine.stop)
+        self._join_mesh(worker)
+        self._role.add_services(worker, self._server, self._stack)
+        self._server.add(
+            kv_transfer_pb2_grpc.add_KvTransferServicer_to_server, KvTransferServicer(worker)
+        )
+        # Once more, to be closed before everything that its RPCs use.
+        self._stack.push_async_callback(self._server.close)
+        worker.dispatcher.start()
+        await self._server.set_serving()
+        log.info(
+            "serving",
+            address=self.address,
+            metrics_address=self._metrics_address,
+            worker_id=info.worker_id,
+            model=info.model_name,
+            num_blocks=info.block_count,
+        )
+        return worker
+
+    async def close(self) -> None:
+        """Leave the mesh, drain within the grace period, free everything. Idempotent."""
+        await self._stack.aclose()
+
+    def _join_mesh(self, worker: Worker) -> None:
+        kvstore = self._config.member.kvstore
+        if kvstore is None:
+            return
+        publisher = Publisher(kvstore, worker.info, worker.engine)
+        worker.dispatcher.subscribe(publisher.on_step)
+        # The first thing to happen when the worker stops: routers must not send it more requests.
+        self._server.on_drain(publisher.close)
+        publisher.start()
