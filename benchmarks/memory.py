@@ -31,14 +31,12 @@ def main() -> None:
             list(
                 mesh.stream("/v1/completions", {"model": "demo", "prompt": words, "max_tokens": 32})
             )
-        resident_mb = {
-            name: part.process.memory_info().rss / MIB for name, part in mesh.parts().items()
-        }
-    for name in sorted(resident_mb):
-        report.add(name, "MB", [resident_mb[name]], aim=AIMS_MB.get(name))
+        memory = {name: part.process.memory_full_info() for name, part in mesh.parts().items()}
+    for name in sorted(memory):
+        report.add(name, "MB", [memory[name].rss / MIB], aim=AIMS_MB.get(name))
     for worker in ("decode-0", "prefill-0"):
-        # KV pages that both have touched count twice.
-        both_mb = resident_mb[worker] + resident_mb[f"{worker} engine"]
+        # Proportional sizes: KV pages lie in the memory of both, and count once.
+        both_mb = (memory[worker].pss + memory[f"{worker} engine"].pss) / MIB
         report.add(f"{worker} and its engine", "MB", [both_mb], aim=worker_aim_mb())
     report.print()
     report.write(path)
