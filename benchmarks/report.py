@@ -93,14 +93,18 @@ class Report:
 
 
 def commit() -> str:
-    """The commit measured, marked when files differ from it."""
+    """The commit measured, marked when other files than the figures themselves differ from it."""
+    head = _git("rev-parse", "--short=12", "HEAD") or "unknown"
+    changed = _git("status", "--porcelain", "--", ".", ":!benchmarks/results")
+    return f"{head}-dirty" if changed else head
+
+
+def _git(*arguments: str) -> str:
+    """What git says; empty outside of a repository."""
     completed = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return completed.stdout.strip() or "unknown"
+    return completed.stdout.strip()
 
 
 def machine() -> dict[str, object]:
