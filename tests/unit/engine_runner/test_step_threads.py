@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pagemesh.engine.step_threads import MIN_SHARED_WORK, StepThreads
+from pagemesh.engine.step_threads import MIN_SHARED_WEIGHTS, MIN_SHARED_WORK, StepThreads
 
 
 @pytest.fixture(autouse=True)
@@ -17,15 +17,17 @@ def four_threads() -> Iterator[None]:
 
 
 def test_only_steps_with_enough_to_do_use_all_threads() -> None:
-    threads = StepThreads(MIN_SHARED_WORK // 8)
+    threads = StepThreads(MIN_SHARED_WORK // 64)
     used = []
-    for num_tokens in (1, 7, 8, 100, 2):
+    for num_tokens in (1, 63, 64, 100, 2):
         threads.use(num_tokens)
         used.append(torch.get_num_threads())
     assert used == [1, 1, 4, 4, 1]
 
 
-def test_a_large_layer_is_shared_even_for_one_token() -> None:
-    threads = StepThreads(MIN_SHARED_WORK)
-    threads.use(1)
-    assert torch.get_num_threads() == 4
+@pytest.mark.parametrize(
+    ("num_weights", "used"), [(MIN_SHARED_WEIGHTS, 4), (MIN_SHARED_WEIGHTS - 1, 1)]
+)
+def test_a_large_layer_is_shared_even_for_one_token(num_weights: int, used: int) -> None:
+    StepThreads(num_weights).use(1)
+    assert torch.get_num_threads() == used
