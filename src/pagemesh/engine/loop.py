@@ -54,8 +54,9 @@ class EngineLoop:
     def _step(self, listener: StepListener) -> bool:
         """Compute one batch; False when there was nothing to compute."""
         batch = self._scheduler.schedule()
-        # What commands and admissions made known does not wait for the device.
-        self._deliver(listener)
+        # What commands and admissions made known does not wait for the device; a load of which nobody
+        # waits for news does.
+        self._deliver(listener, load_is_news=not batch.sequences)
         if not batch.sequences:
             return False
         try:
@@ -77,9 +78,9 @@ class EngineLoop:
             raise InternalError(f"{len(sampled)} tokens sampled for {num_expected} sequences")
         return sampled
 
-    def _deliver(self, listener: StepListener) -> None:
+    def _deliver(self, listener: StepListener, *, load_is_news: bool = True) -> None:
         self.load = self._scheduler.load()
-        output = self._scheduler.take_output(self.load)
+        output = self._scheduler.take_output(self.load, load_is_news=load_is_news)
         if output is None:
             return
         try:

@@ -69,11 +69,14 @@ class Outbox:
         """Have the next StepOutput name all cached blocks."""
         self._wants_snapshot = True
 
-    def take(self, load: EngineLoad) -> StepOutput | None:
-        """Everything since the last call, or None when there is nothing."""
+    def take(self, load: EngineLoad, *, load_is_news: bool = True) -> StepOutput | None:
+        """Everything since the last call, or None when there is nothing.
+
+        Without `load_is_news`, a changed load alone waits for a later call.
+        """
         events = self._pool.drain_events()
         # A chunk of a prompt, or the end of an export or pin, changes the load and says nothing else.
-        load_news = load != self._delivered_load
+        load_news = load_is_news and load != self._delivered_load
         news = (
             self._outputs,
             self._progress,

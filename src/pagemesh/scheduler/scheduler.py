@@ -94,9 +94,9 @@ class Scheduler:
         """Have the next output name all cached blocks."""
         self._outbox.want_snapshot()
 
-    def take_output(self, load: EngineLoad) -> StepOutput | None:
-        """Everything that became known since the last call, or None."""
-        return self._outbox.take(load)
+    def take_output(self, load: EngineLoad, *, load_is_news: bool = True) -> StepOutput | None:
+        """Everything that became known since the last call, or None; see `Outbox.take`."""
+        return self._outbox.take(load, load_is_news=load_is_news)
 
     def _plan_decodes(self, plan: StepPlan) -> None:
         for request in self.requests.seated:

@@ -306,3 +306,16 @@ def test_a_snapshot_names_all_cached_blocks_after_the_step() -> None:
     assert set(output.cache_snapshot or ()) == stepper.cached
     assert len(stepper.cached) == 2
     assert stepper.scheduler.take_output(stepper.scheduler.load()) is None
+
+
+def test_a_chunk_that_says_nothing_else_tells_the_load_after_it_is_computed() -> None:
+    stepper = Stepper(max_num_batched_tokens=3)
+    scheduler = stepper.scheduler
+    stepper.submit(make_request("a", 10, max_tokens=1))
+    batch = scheduler.schedule()
+    assert scheduler.take_output(scheduler.load(), load_is_news=False) is None
+    scheduler.update(batch, stepper.runner.execute(batch))
+    output = scheduler.take_output(scheduler.load())
+    assert output is not None
+    assert not output.outputs
+    assert (output.load.num_running, output.load.num_pending_prefill_tokens) == (1, 7)
