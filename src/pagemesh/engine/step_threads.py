@@ -9,9 +9,8 @@ import torch
 MIN_SHARED_WORK: Final = 1 << 26
 """Multiplications in a layer from which on threads share them.
 
-Below, waking the others takes as long as they save. With a layer of 0.6 million weights, a decode takes
-1.5 ms on one thread and 2.4 ms on two, 64 tokens of a prompt 6.5 and 7.1 ms, 512 tokens 61 and 40 ms;
-with 1.6 million weights 64 tokens take 16 and 13 ms.
+Below, waking the others takes as long as they save: so it is for a decode of the demo model, and still
+for 64 tokens of a prompt, but not for 512.
 """
 
 MIN_SHARED_WEIGHTS: Final = 1 << 22
