@@ -54,8 +54,7 @@ class EngineLoop:
     def _step(self, listener: StepListener) -> bool:
         """Compute one batch; False when there was nothing to compute."""
         batch = self._scheduler.schedule()
-        # What commands and admissions made known does not wait for the device; a load of which nobody
-        # waits for news does.
+        # What commands and admissions made known does not wait for the device; the load alone does.
         self._deliver(listener, load_is_news=not batch.sequences)
         if not batch.sequences:
             return False
