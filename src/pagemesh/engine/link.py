@@ -74,7 +74,7 @@ class EngineLink:
         except subprocess.TimeoutExpired:
             log.error("the engine did not stop in time", timeout=STOP_TIMEOUT)
             self._process.kill()
-            self._process.wait()
+            self._process.wait(STOP_TIMEOUT)
         if self._followed_on is not None and self._followed_on.is_running():
             self._ended.wait(STOP_TIMEOUT)
 
@@ -105,6 +105,7 @@ class EngineLink:
         """The other end is closed: nothing will follow."""
         assert self._followed_on is not None
         self._followed_on.remove_reader(self._pipe.fileno())
+        self._pipe.close()
         self._ended.set()
         self._gone.set()
         for request_id in list(self._pins):

@@ -63,5 +63,6 @@ class Pipe:
         return self._connection.recv()
 
     def close(self) -> None:
-        """Let the other end know that nothing follows. Idempotent."""
-        self._connection.close()
+        """Let the other end know that nothing follows; later sends fail with OSError. Idempotent."""
+        with self._sending:  # nobody may write to a descriptor that means something else by now
+            self._connection.close()

@@ -84,7 +84,8 @@ def _execute(command: Command, engine: Engine, pipe: Pipe) -> None:
             request_id, block_hashes = command.arguments
             pinned = engine.pin(request_id, block_hashes)
             pinned.add_done_callback(partial(_answer_pin, pipe, request_id))
-        case method if method in _CALLS:
+        case method:
+            assert method in _CALLS, method
             getattr(engine, method)(*command.arguments)
 
 

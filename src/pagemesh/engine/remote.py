@@ -54,6 +54,9 @@ class EngineProcess:
             answer = InternalError("the engine's process ended while it loaded the model")
         try:
             if isinstance(answer, PagemeshError):
+                # It has said all that it had to say.
+                self._pipe.close()
+                self._process.kill()
                 self._process.wait(STOP_TIMEOUT)
                 raise answer
             assert isinstance(answer, EngineInfo), answer

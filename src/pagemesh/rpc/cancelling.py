@@ -10,12 +10,16 @@ T = TypeVar("T")
 
 
 async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run something short that frees or flushes; a cancelled caller is cancelled only when it is over."""
+    """Run something short that frees or flushes; a cancelled caller is cancelled only when it is over.
+
+    When the work fails, that is raised, also to a cancelled caller: it must not be lost.
+    """
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await until_done(task)
+        task.result()
         raise
 
 
