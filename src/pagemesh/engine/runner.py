@@ -17,6 +17,7 @@ from pagemesh.engine.step_threads import StepThreads
 from pagemesh.kernels.paged_attention import (
     AttentionPlan,
     AttentionShape,
+    LayerAttention,
     PagedAttention,
     PagedSequence,
     make_paged_attention,
@@ -43,6 +44,7 @@ class ModelRunner:
         self.kv = KvStorage(model.block_layout(block_size), num_blocks, kv_descriptor)
         """The KV memory; its own, or that behind the descriptor."""
         self._decoder = model.decoder
+        self._layer_attention = model.layer_attention
         self._threads = StepThreads(sum(map(math.prod, model.spec.layer_shapes().values())))
         shape = AttentionShape(
             num_heads=model.spec.num_heads,
@@ -92,16 +94,21 @@ class ModelRunner:
             ]
         )
         num_slots = self.kv.num_blocks * self.kv.layout.block_size
-        return _PagedStep(self.kv.layers, slot_rows(slots, num_slots), plan)
+        return _PagedStep(self.kv.layers, self._layer_attention, slot_rows(slots, num_slots), plan)
 
 
 class _PagedStep:
     """`StepAttention` over the paged KV."""
 
     def __init__(
-        self, layers: Sequence[torch.Tensor], rows: torch.Tensor, plan: AttentionPlan
+        self,
+        layers: Sequence[torch.Tensor],
+        layer_attention: Sequence[LayerAttention],
+        rows: torch.Tensor,
+        plan: AttentionPlan,
     ) -> None:
         self._layers = layers
+        self._layer_attention = layer_attention
         self._rows = rows
         self._plan = plan
 
@@ -109,7 +116,7 @@ class _PagedStep:
         write_kv(self._layers[layer], keys_values, self._rows)
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
-        return self._plan.attend(query, self._layers[layer])
+        return self._plan.attend(query, self._layers[layer], self._layer_attention[layer])
 
 
 def _layout_key(sequence: ScheduledSequence) -> tuple[bool, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import torch
 from pagemesh.config import ModelConfig
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.errors import ConfigError
+from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.decoder import Decoder
@@ -31,6 +34,9 @@ class LoadedModel:
     """A model in memory."""
 
     decoder: Decoder
+    layer_attention: Sequence[LayerAttention]
+    """How each layer attends."""
+
     dtype: torch.dtype
     """Type of weights, activations and KV."""
 
@@ -88,6 +94,7 @@ def load_model(config: ModelConfig) -> LoadedModel:
         weights = WeightReader(checkpoint, architecture.tensor_name, spec, _DTYPES[dtype]).read()
     return LoadedModel(
         decoder=Decoder(spec, weights, max_model_len),
+        layer_attention=[LayerAttention(1 / math.sqrt(spec.head_dim))] * spec.num_layers,
         dtype=_DTYPES[dtype],
         fingerprint=identity,
         max_model_len=max_model_len,

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 
 from pagemesh.kernels.paged_attention import (
     AttentionShape,
+    LayerAttention,
     PagedAttention,
     PagedSequence,
     make_paged_attention,
@@ -20,6 +20,7 @@ from tests.unit.kernels.paged_cache import make_layer, make_shape
 # inputs' precision, once for the weights and once for the result.
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
+PLAIN = LayerAttention(scale=0.25)
 Maker = Callable[[AttentionShape], PagedAttention]
 IMPLEMENTATIONS = [ReferencePagedAttention, CpuPagedAttention]
 
@@ -48,7 +49,7 @@ def plain_attention(
             kv_head = head // (shape.num_heads // shape.num_kv_heads)
             keys = torch.stack([layer_kv[0, block, slot, kv_head] for block, slot in seen]).double()
             values = torch.stack([layer_kv[1, b, slot, kv_head] for b, slot in seen]).double()
-            weights = torch.softmax(keys @ query[row, head].double() / math.sqrt(shape.head_dim), 0)
+            weights = torch.softmax(keys @ query[row, head].double() * PLAIN.scale, 0)
             output[row, head] = weights @ values
     return output.to(query.dtype)
 
@@ -59,7 +60,7 @@ def test_it_is_causal_softmax_attention(make: Maker, num_queries: int) -> None:
     shape = make_shape()
     layer_kv, sequences, query = make_layer(shape, [(num_queries, 13)])
     expected = plain_attention(shape, sequences[0], layer_kv, query)
-    output = make(shape).plan(sequences).attend(query, layer_kv)
+    output = make(shape).plan(sequences).attend(query, layer_kv, PLAIN)
     torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
 
 
@@ -84,8 +85,8 @@ def test_the_cpu_agrees_with_the_reference(
 ) -> None:
     shape = make_shape(*heads, dtype=dtype)
     layer_kv, sequences, query = make_layer(shape, lengths)
-    expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv)
-    output = CpuPagedAttention(shape).plan(sequences).attend(query, layer_kv)
+    expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
+    output = CpuPagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
     assert output.is_contiguous()
     assert output.dtype == dtype
     tolerance = TOLERANCES[dtype]
@@ -104,7 +105,10 @@ def test_a_plan_serves_every_layer_and_strided_queries() -> None:
         (other_kv, torch.cat([second.query, second.query], dim=1)[:, : shape.num_heads]),
     ]:
         torch.testing.assert_close(
-            plan.attend(query, layer_kv), reference.attend(query, layer_kv), rtol=2e-6, atol=2e-6
+            plan.attend(query, layer_kv, PLAIN),
+            reference.attend(query, layer_kv, PLAIN),
+            rtol=2e-6,
+            atol=2e-6,
         )
 
 
@@ -113,8 +117,8 @@ def test_a_buffer_that_grows_keeps_earlier_groups_right() -> None:
     attention = CpuPagedAttention(shape)
     for lengths in ([(1, 2), (3, 50)], [(1, 60), (1, 3)], [(1, 1)]):
         layer_kv, sequences, query = make_layer(shape, lengths)
-        expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv)
-        output = attention.plan(sequences).attend(query, layer_kv)
+        expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
+        output = attention.plan(sequences).attend(query, layer_kv, PLAIN)
         torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
 
 
@@ -153,7 +157,7 @@ def test_a_query_that_does_not_match_the_plan_is_refused(make: Maker) -> None:
     plan = make(shape).plan(sequences)
     for wrong in (query[:1], query[:, :3], query.bfloat16()):
         with pytest.raises(ValueError, match="but the plan is for"):
-            plan.attend(wrong, layer_kv)
+            plan.attend(wrong, layer_kv, PLAIN)
 
 
 def test_dispatch_knows_the_cpu_only() -> None:

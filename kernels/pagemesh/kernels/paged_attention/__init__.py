@@ -12,6 +12,7 @@ from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
 from pagemesh.kernels.paged_attention.interface import (
     AttentionPlan,
     AttentionShape,
+    LayerAttention,
     PagedAttention,
     PagedSequence,
 )
@@ -19,6 +20,7 @@ from pagemesh.kernels.paged_attention.interface import (
 __all__ = [
     "AttentionPlan",
     "AttentionShape",
+    "LayerAttention",
     "PagedAttention",
     "PagedSequence",
     "make_paged_attention",

@@ -20,6 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
+    LayerAttention,
     PagedSequence,
     check_query,
     check_sequences,
@@ -97,14 +98,16 @@ class CpuPlan:
         self._parts = parts
         self._num_queries = num_queries
 
-    def attend(self, query: torch.Tensor, layer_kv: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
+    ) -> torch.Tensor:
         """See `AttentionPlan`."""
         check_query(query, self._shape, self._num_queries)
         if len(self._parts) == 1:
-            return self._parts[0].attend(query, layer_kv)
+            return self._parts[0].attend(query, layer_kv, features.scale)
         output = query.new_empty(query.shape)
         for part in self._parts:
-            output[part.rows] = part.attend(query[part.rows], layer_kv)
+            output[part.rows] = part.attend(query[part.rows], layer_kv, features.scale)
         return output
 
 
@@ -113,7 +116,7 @@ class _Part(Protocol):
 
     rows: slice
 
-    def attend(self, query: torch.Tensor, layer_kv: torch.Tensor) -> torch.Tensor: ...
+    def attend(self, query: torch.Tensor, layer_kv: torch.Tensor, scale: float) -> torch.Tensor: ...
 
 
 class _Gather:
@@ -157,12 +160,16 @@ class _Decodes:
                 self._hide_unused(np.array(contexts), tokens)
         self._keys, self._values = keys, values
 
-    def attend(self, query: torch.Tensor, layer_kv: torch.Tensor) -> torch.Tensor:
+    def attend(self, query: torch.Tensor, layer_kv: torch.Tensor, scale: float) -> torch.Tensor:
         self._gather.read(layer_kv)
         if self._unused_slots is not None:
             self._slots.index_fill_(0, self._unused_slots, 0.0)
         output = scaled_dot_product_attention(
-            query.view(self._query_shape), self._keys, self._values, attn_mask=self._mask
+            query.view(self._query_shape),
+            self._keys,
+            self._values,
+            attn_mask=self._mask,
+            scale=scale,
         )
         return output.reshape(query.shape)
 
@@ -201,7 +208,7 @@ class _Chunk:
             future = torch.full((self._num_queries, context_len), -math.inf, dtype=shape.dtype)
             self._mask = future.triu_(context_len - self._num_queries + 1)
 
-    def attend(self, query: torch.Tensor, layer_kv: torch.Tensor) -> torch.Tensor:
+    def attend(self, query: torch.Tensor, layer_kv: torch.Tensor, scale: float) -> torch.Tensor:
         self._gather.read(layer_kv)
         output = scaled_dot_product_attention(
             query.view(self._query_shape).permute(1, 2, 0, 3),
@@ -209,5 +216,6 @@ class _Chunk:
             self._values,
             attn_mask=self._mask,
             is_causal=self._mask is None,
+            scale=scale,
         )
         return output.permute(2, 0, 1, 3).reshape(query.shape)

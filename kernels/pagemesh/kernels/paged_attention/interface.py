@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -19,6 +20,29 @@ class AttentionShape(NamedTuple):
     dtype: torch.dtype
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerAttention:
+    """How one layer attends; made once per model. Two of them are equal only when they are the same."""
+
+    scale: float
+    """Factor of the products of queries and keys; 1 / √head_dim in most models."""
+
+    sliding_window: int | None = None
+    """A query at position p sees the keys at positions above p - sliding_window; all when None."""
+
+    soft_cap: float | None = None
+    """Scaled scores s become soft_cap · tanh(s / soft_cap), before anything is masked (Gemma 2,
+    https://arxiv.org/abs/2408.00118)."""
+
+    sinks: torch.Tensor | None = None
+    """[heads]: one more logit of each head in the denominator of its softmax (GPT-OSS; after
+    attention sinks, Xiao et al. 2023, https://arxiv.org/abs/2309.17453)."""
+
+    alibi_slopes: torch.Tensor | None = None
+    """[heads]: slope · (key position - query position) is added to the scaled scores (ALiBi, Press et
+    al. 2021, https://arxiv.org/abs/2108.12409)."""
+
+
 class PagedSequence(NamedTuple):
     """One sequence's share of a step."""
 
@@ -30,8 +54,10 @@ class PagedSequence(NamedTuple):
 class AttentionPlan(Protocol):
     """One step's work, prepared once and run once per layer, before the next step is planned."""
 
-    def attend(self, query: torch.Tensor, layer_kv: torch.Tensor) -> torch.Tensor:
-        """Causal attention of all sequences' queries, scaled by 1 / √head_dim.
+    def attend(
+        self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
+    ) -> torch.Tensor:
+        """Causal attention of all sequences' queries, with what is particular to the layer.
 
         `query` is [T, heads, head_dim] in the order of the sequences, possibly strided; query head h
         reads kv head h // (heads / kv heads). `layer_kv` is [2, blocks, block_size, kv heads,

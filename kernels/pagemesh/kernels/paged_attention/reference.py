@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
+    LayerAttention,
     PagedSequence,
     check_query,
     check_sequences,
@@ -34,7 +34,9 @@ class ReferencePlan:
         self._shape = shape
         self._sequences = sequences
 
-    def attend(self, query: torch.Tensor, layer_kv: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
+    ) -> torch.Tensor:
         """See `AttentionPlan`."""
         check_query(query, self._shape, sum(s.num_queries for s in self._sequences))
         num_groups = self._shape.num_heads // self._shape.num_kv_heads
@@ -45,9 +47,23 @@ class ReferencePlan:
             keys, values = blocks.repeat_interleave(num_groups, dim=2)  # [slots, heads, head_dim]
             first = sequence.context_len - sequence.num_queries
             for position in range(first, sequence.context_len):
-                seen = slice(0, position + 1)
+                window = features.sliding_window or position + 1
+                seen = slice(max(position + 1 - window, 0), position + 1)
                 scores = torch.einsum("hd,shd->hs", query[row].float(), keys[seen])
-                weights = torch.softmax(scores / math.sqrt(self._shape.head_dim), dim=-1)
+                weights = _weights(scores * features.scale, features)
                 outputs.append(torch.einsum("hs,shd->hd", weights, values[seen]))
                 row += 1
         return torch.stack(outputs).to(query.dtype)
+
+
+def _weights(scores: torch.Tensor, features: LayerAttention) -> torch.Tensor:
+    """Softmax over the visible keys up to the query's own, [heads, keys], float32."""
+    num_heads, num_keys = scores.shape
+    if features.soft_cap is not None:
+        scores = features.soft_cap * torch.tanh(scores / features.soft_cap)
+    if features.alibi_slopes is not None:
+        distances = torch.arange(1 - num_keys, 1)
+        scores = scores + features.alibi_slopes.float()[:, None] * distances
+    if features.sinks is not None:
+        scores = torch.cat([scores, features.sinks.float().view(num_heads, 1)], dim=1)
+    return torch.softmax(scores, dim=1)[:, :num_keys]
