@@ -16,8 +16,8 @@ class StopResult(NamedTuple):
     text: str
     """Text that can be given out."""
 
-    stopped: bool
-    """Whether a stop string is complete; the text before it has been given out, nothing will follow."""
+    stop: str | None
+    """The stop string that is complete; the text before it has been given out, nothing will follow."""
 
 
 class StopMatcher:
@@ -31,17 +31,18 @@ class StopMatcher:
     def push(self, piece: str) -> StopResult:
         """Add text; holds back an end that may turn out to be the beginning of a stop string."""
         if not self._automata:
-            return StopResult(piece, False)
+            return StopResult(piece, None)
         text = self._held + piece
         for index, char in enumerate(piece, start=len(self._held) + 1):
             # Of stop strings that end at the same place, the longest began first.
-            lengths = [len(a.stop) for a in self._automata if a.feed(char)]
-            if lengths:
+            complete = [a.stop for a in self._automata if a.feed(char)]
+            if complete:
                 self._held = ""
-                return StopResult(text[: index - max(lengths)], True)
+                stop = max(complete, key=len)
+                return StopResult(text[: index - len(stop)], stop)
         num_certain = len(text) - max(automaton.num_matched for automaton in self._automata)
         self._held = text[num_certain:]
-        return StopResult(text[:num_certain], False)
+        return StopResult(text[:num_certain], None)
 
     def flush(self) -> str:
         """The text held back, when no more will come."""

@@ -16,7 +16,8 @@ def run(stops: Sequence[str], pieces: Sequence[str]) -> tuple[list[str], bool]:
     for piece in pieces:
         found = matcher.push(piece)
         texts.append(found.text)
-        if found.stopped:
+        if found.stop is not None:
+            assert found.stop in stops
             return texts, True
     return [*texts, matcher.flush()], False
 
@@ -47,6 +48,12 @@ def test_the_stop_string_that_is_complete_first_wins() -> None:
 
 def test_of_two_that_end_together_the_longer_one_is_cut() -> None:
     assert run(["c", "abc"], ["xabc"]) == (["x"], True)
+
+
+def test_the_stop_string_that_was_found_is_named() -> None:
+    assert StopMatcher(["c", "abc", "d"]).push("xabc").stop == "abc"
+    assert StopMatcher(["c", "abc", "d"]).push("xad").stop == "d"
+    assert StopMatcher(["c", "abc", "d"]).push("xa").stop is None
 
 
 @pytest.mark.parametrize("stop", ["\n\n", "🚀", "a"])

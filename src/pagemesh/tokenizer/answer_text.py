@@ -1,0 +1,63 @@
+"""Turns one answer's tokens into text: detokenizing, stop tokens, stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pagemesh.tokenizer.detokenizer import IncrementalDetokenizer
+from pagemesh.tokenizer.stop_strings import StopMatcher
+from pagemesh.tokenizer.tokenizer import Tokenizer
+
+
+class TextPiece(NamedTuple):
+    """What became of some tokens."""
+
+    text: str
+    """New text; may be empty while a character or a stop string may be incomplete."""
+
+    num_tokens: int
+    """How many of the ids belong to the answer: all of them, unless a stop string came before the last."""
+
+    stop_string: str | None = None
+    """The stop string that ended the answer; nothing may be added after it."""
+
+
+class AnswerText:
+    """The text side of one answer. As in vLLM, a stop token has no text."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], min_tokens: int) -> None:
+        """Stop strings, which are not empty, are sought in what follows the first `min_tokens` tokens."""
+        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._stops = StopMatcher(stop)
+        self._has_stops = bool(stop)
+        self._min_tokens = min_tokens
+        self.num_tokens = 0
+        """Tokens so far, those of stop tokens and stop strings included."""
+
+    def push(
+        self, token_ids: Sequence[int], *, ended: bool = False, stop_token: bool = False
+    ) -> TextPiece:
+        """Add ids, the last ones when `ended`; with `stop_token`, the very last of them is one."""
+        with_text = token_ids[:-1] if stop_token else token_ids
+        if not self._has_stops:
+            self.num_tokens += len(token_ids)
+            text = self._detokenizer.push(with_text)
+            return TextPiece(text + self._detokenizer.flush() if ended else text, len(token_ids))
+        text = ""
+        for position, token_id in enumerate(with_text, start=1):
+            self.num_tokens += 1
+            piece = self._detokenizer.push([token_id])
+            if self.num_tokens <= self._min_tokens:
+                text += piece
+                continue
+            found = self._stops.push(piece)
+            text += found.text
+            if found.stop is not None:
+                return TextPiece(text, position, found.stop)
+        self.num_tokens += len(token_ids) - len(with_text)
+        if not ended:
+            return TextPiece(text, len(token_ids))
+        found = self._stops.push(self._detokenizer.flush())
+        rest = self._stops.flush() if found.stop is None else ""
+        return TextPiece(text + found.text + rest, len(token_ids), found.stop)
