@@ -19,6 +19,7 @@ from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.errors import KvIntegrityError
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.scheduler import Scheduler
+from pagemesh.scheduler.step_result import StepResult
 
 VOCAB_SIZE = 1000
 NUM_SPECIAL_TOKENS = 10
@@ -69,7 +70,7 @@ class FakeRunner:
         self._pace = pace
         self._never = threading.Event()
 
-    def execute(self, batch: Batch) -> list[int]:
+    def execute(self, batch: Batch) -> StepResult:
         self._never.wait(self._pace)
         sampled = []
         for sequence in batch.sequences:
@@ -85,7 +86,7 @@ class FakeRunner:
             if sequence.sampling is not None:
                 token_ids = context[0, 0, :, 0, 0].astype(int).tolist()
                 sampled.append(next_token(token_ids, sequence.sampling.seed))
-        return sampled
+        return StepResult(sampled)
 
 
 class FakeEngine(EngineCore):

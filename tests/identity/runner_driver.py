@@ -47,7 +47,7 @@ class Driver:
             # Decodes first, as the scheduler does.
             unfinished.sort(key=lambda each: not each.output)
             scheduled = [self._schedule(each) for each in unfinished]
-            drawn = iter(self._runner.execute(Batch(scheduled)))
+            drawn = iter(self._runner.execute(Batch(scheduled)).token_ids)
             for each, sequence in zip(unfinished, scheduled, strict=True):
                 each.num_computed += len(sequence.token_ids)
                 if sequence.sampling is not None:

@@ -20,6 +20,7 @@ from pagemesh.engine.interface import (
 )
 from pagemesh.engine.loop import EngineLoop, Runner
 from pagemesh.errors import PagemeshError, UnavailableError
+from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.scheduler.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
@@ -81,9 +82,11 @@ class EngineCore:
         """End an export or a pin."""
         self._commands.put(partial(self._requests.release, request_id))
 
-    def first_token(self, request_id: str, token_id: int) -> None:
+    def first_token(
+        self, request_id: str, token_id: int, logprobs: TokenLogprobs | None = None
+    ) -> None:
         """Report an import's first token; it is delivered at once."""
-        self._commands.put(partial(self._requests.first_token, request_id, token_id))
+        self._commands.put(partial(self._requests.first_token, request_id, token_id, logprobs))
 
     def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
         """End an import's lease."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pagemesh.errors import PagemeshError
+from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 
 
@@ -70,6 +71,12 @@ class RequestOutput:
     """Prefix tokens taken from the prefix cache; meaningful with the first token."""
     num_received_tokens: int = 0
     """Prompt tokens whose KV was imported; meaningful with the first token."""
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    """One for each of `token_ids`; None when the request does not ask for them."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    """With the first token of a request that asks for them: of each prompt token but the first."""
+    cumulative_logprob: float | None = None
+    """Sum over all tokens reported until now; None when the request does not ask for `logprobs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +215,13 @@ class Engine(Protocol):
         """End an export's lease: cancel what still runs and free its blocks; unknown ids are ignored."""
         ...
 
-    def first_token(self, request_id: str, token_id: int) -> None:
-        """Import: report the first token, sampled elsewhere, before all KV is here; at most once."""
+    def first_token(
+        self, request_id: str, token_id: int, logprobs: TokenLogprobs | None = None
+    ) -> None:
+        """Import: report the first token, sampled elsewhere, before all KV is here; at most once.
+
+        Without the `logprobs` that the request asks for, the token is sampled here instead.
+        """
         ...
 
     def finish_import(self, request_id: str, num_valid_tokens: int) -> None:

@@ -11,6 +11,7 @@ from pagemesh.engine.interface import FinishReason, StepListener
 from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.scheduler import Scheduler
+from pagemesh.scheduler.step_result import StepResult
 
 log = structlog.get_logger(__name__)
 
@@ -18,8 +19,8 @@ log = structlog.get_logger(__name__)
 class Runner(Protocol):
     """Computes batches on a device."""
 
-    def execute(self, batch: Batch) -> list[int]:
-        """Write the batch's KV; gives one token for each sequence with `sampling`, in batch order."""
+    def execute(self, batch: Batch) -> StepResult:
+        """Write the batch's KV and sample; what fails one sequence alone is among the result's errors."""
         ...
 
 
@@ -59,23 +60,24 @@ class EngineLoop:
         if not batch.sequences:
             return False
         try:
-            sampled = self._execute(batch)
+            result = self._execute(batch)
         except Exception as error:
             # Boundary to the device: a failing batch costs its own requests, not the worker.
             log.exception("batch failed", request_ids=[s.request_id for s in batch.sequences])
             message = f"the batch could not be computed: {type(error).__name__}: {error}"
             self._scheduler.fail(batch, InternalError(message))
         else:
-            self._scheduler.update(batch, sampled)
+            self._scheduler.update(batch, result)
         self._deliver(listener)
         return True
 
-    def _execute(self, batch: Batch) -> list[int]:
-        sampled = self._runner.execute(batch)
+    def _execute(self, batch: Batch) -> StepResult:
+        result = self._runner.execute(batch)
+        num_sampled = len(result.token_ids)
         num_expected = sum(sequence.sampling is not None for sequence in batch.sequences)
-        if len(sampled) != num_expected:
-            raise InternalError(f"{len(sampled)} tokens sampled for {num_expected} sequences")
-        return sampled
+        if num_sampled != num_expected:
+            raise InternalError(f"{num_sampled} tokens sampled for {num_expected} sequences")
+        return result
 
     def _deliver(self, listener: StepListener, *, load_is_news: bool = True) -> None:
         self.load = self._scheduler.load()

@@ -24,6 +24,7 @@ from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.link import STOP_TIMEOUT, EngineLink
 from pagemesh.engine.pipe import EngineSettings, Pipe
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
+from pagemesh.sampling.logprobs import TokenLogprobs
 
 
 class EngineProcess:
@@ -111,9 +112,11 @@ class RemoteEngine:
         """End an export or a pin."""
         self._link.send("release", request_id)
 
-    def first_token(self, request_id: str, token_id: int) -> None:
+    def first_token(
+        self, request_id: str, token_id: int, logprobs: TokenLogprobs | None = None
+    ) -> None:
         """Report an import's first token; it is delivered at once."""
-        self._link.send("first_token", request_id, token_id)
+        self._link.send("first_token", request_id, token_id, logprobs)
 
     def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
         """End an import's lease."""

@@ -26,6 +26,7 @@ from pagemesh.kernels.write_kv import slot_rows, write_kv
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.sampler import SampledRow, sample
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
+from pagemesh.scheduler.step_result import StepResult
 
 AttentionMaker = Callable[[AttentionShape, torch.device], PagedAttention]
 
@@ -57,12 +58,10 @@ class ModelRunner:
         self._attention = make_attention(shape, torch.device("cpu"))
 
     @torch.inference_mode()
-    def execute(self, batch: Batch) -> list[int]:
-        """Compute all tokens of the batch and store their KV.
+    def execute(self, batch: Batch) -> StepResult:
+        """Compute all tokens of the batch, store their KV and sample.
 
-        Gives the sampled ids of the sequences with `sampling` set, in batch order. Raises
-        InternalError naming the requests whose logits are not finite; the KV of the whole batch is
-        stored all the same.
+        Requests whose logits are not finite are among the errors of the result.
         """
         sequences = batch.sequences
         # Decodes first, similar contexts side by side: attention groups neighbours.
@@ -79,10 +78,12 @@ class ModelRunner:
             None if len(rows) == len(token_ids) else torch.tensor(rows, dtype=torch.int64),
         )
         if not rows:
-            return []
-        drawn = iter(sample(self._decoder.logits(hidden), sampled))
+            return StepResult()
+        samples = sample(self._decoder.logits(hidden), sampled)
+        drawn = iter(samples.token_ids)
         ids = {index: next(drawn) for index in order if sequences[index].sampling is not None}
-        return [ids[index] for index in sorted(ids)]
+        token_ids = [ids[index] for index in sorted(ids)]
+        return StepResult(token_ids, errors=samples.errors)
 
     def _step_attention(
         self, sequences: Sequence[ScheduledSequence], slots: torch.Tensor

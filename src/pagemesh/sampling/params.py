@@ -33,6 +33,13 @@ class SamplingParams:
     ignore_eos: bool = False
     """When true, the model's own end-of-sequence tokens do not end the request."""
 
+    logprobs: int | None = None
+    """Likeliest tokens whose log probabilities are reported beside each sampled token's; 0 reports
+    that one alone, none no log probabilities."""
+
+    prompt_logprobs: int | None = None
+    """The same for each token of the prompt but the first."""
+
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is always taken."""

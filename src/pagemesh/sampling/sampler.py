@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from pagemesh.errors import InternalError
+from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.randomness import uniform_draws
 
@@ -31,24 +32,40 @@ class SampledRow:
     """Tokens that must not be chosen."""
 
 
-def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[int]:
-    """One token id per row of logits [R, vocab], which may be overwritten.
+class Samples(NamedTuple):
+    """What was sampled."""
 
-    Raises InternalError naming the requests whose logits are not finite.
-    """
+    token_ids: list[int]
+    """One per row; without meaning for the requests in `errors`."""
+
+    errors: dict[str, PagemeshError]
+    """By request id: rows from which nothing can be sampled."""
+
+
+def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
+    """One token for each row of logits [R, vocab], which may be overwritten."""
     logits = logits.float()
     _suppress(logits, rows)
     best, best_ids = logits.max(dim=-1)
-    _refuse_not_finite(best, rows)
+    # The maximum of a row with a NaN is NaN, so that one value per row tells of the whole row.
+    errors = {
+        row.request_id: _not_finite(row)
+        for row, value in zip(rows, best.tolist(), strict=True)
+        if not math.isfinite(value)
+    }
     token_ids: list[int] = best_ids.tolist()
-    drawn = [index for index, row in enumerate(rows) if not row.params.greedy]
+    drawn = [
+        index
+        for index, row in enumerate(rows)
+        if not row.params.greedy and row.request_id not in errors
+    ]
     if drawn:
         picked = logits if len(drawn) == len(rows) else logits[drawn]
         for index, token_id in zip(
             drawn, _draw(picked, [rows[index] for index in drawn]), strict=True
         ):
             token_ids[index] = token_id
-    return token_ids
+    return Samples(token_ids, errors)
 
 
 def _suppress(logits: torch.Tensor, rows: Sequence[SampledRow]) -> None:
@@ -60,18 +77,11 @@ def _suppress(logits: torch.Tensor, rows: Sequence[SampledRow]) -> None:
         logits[indices, token_ids] = -math.inf
 
 
-def _refuse_not_finite(best: torch.Tensor, rows: Sequence[SampledRow]) -> None:
-    # The maximum of a row with a NaN is NaN, so that one value per row tells of the whole row.
-    failed = [
-        row.request_id
-        for row, value in zip(rows, best.tolist(), strict=True)
-        if not math.isfinite(value)
-    ]
-    if failed:
-        raise InternalError(
-            f"the model gave logits that are not finite for {', '.join(failed)}",
-            reason="LOGITS_NOT_FINITE",
-        )
+def _not_finite(row: SampledRow) -> PagemeshError:
+    return InternalError(
+        f"the model gave logits that are not finite for {row.request_id}",
+        reason="LOGITS_NOT_FINITE",
+    )
 
 
 def _draw(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[int]:

@@ -12,6 +12,7 @@ from itertools import count
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.engine.interface import EngineInfo, EngineRequest, FinishReason
 from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError
+from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.scheduler.admission import check_request, max_total_tokens
 from pagemesh.scheduler.block_tables import BlockTables
 from pagemesh.scheduler.outbox import Outbox
@@ -97,18 +98,26 @@ class Lifecycle:
             self.cancel(request_id)
             self._end_lease(request)
 
-    def first_token(self, request_id: str, token_id: int) -> None:
-        """Report an import's first token, unless the request is over or has generated tokens."""
+    def first_token(
+        self, request_id: str, token_id: int, logprobs: TokenLogprobs | None = None
+    ) -> None:
+        """Report an import's first token, unless the request is over or has generated tokens.
+
+        Nor is it when its log probabilities were asked for and did not come: it is sampled here then.
+        """
         request = self._requests.get(request_id)
         if request is None or request.state is not RequestState.WAITING_KV:
             return
-        if request.num_generated_tokens > 0:
+        is_wanted = request.num_generated_tokens == 0 and (
+            logprobs is not None or request.spec.sampling.logprobs is None
+        )
+        if not is_wanted:
             return
         if not 0 <= token_id < self._vocab_size:
             message = f"first token {token_id} is outside the vocabulary of {self._vocab_size}"
             self.finish(request, FinishReason.ERROR, InternalError(message))
             return
-        self.append_token(request, token_id)
+        self.append_token(request, token_id, logprobs)
 
     def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
         """End an import's lease; KV of the prompt's first `num_valid_tokens` is in the blocks.
@@ -134,10 +143,14 @@ class Lifecycle:
             request.state = RequestState.RUNNING
         self._end_lease(request)
 
-    def append_token(self, request: Request, token_id: int) -> None:
+    def append_token(
+        self, request: Request, token_id: int, logprobs: TokenLogprobs | None = None
+    ) -> None:
         """Add and report the next token; ends the request when a stop rule says so."""
         request.token_ids.append(token_id)
-        self._outbox.add_output(request, (token_id,))
+        if logprobs is not None:
+            request.cumulative_logprob += logprobs.logprob
+        self._outbox.add_output(request, (token_id,), logprobs=logprobs)
         reason = self._stop_rules.reason(request)
         if reason is not None:
             self.finish(request, reason)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.engine.interface import (
     EngineLoad,
@@ -12,8 +15,11 @@ from pagemesh.engine.interface import (
     StepOutput,
 )
 from pagemesh.errors import PagemeshError
+from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.scheduler.block_tables import BlockTables
 from pagemesh.scheduler.request import Request
+
+_NOTHING: Final = RequestOutput("")
 
 
 class Outbox:
@@ -35,17 +41,31 @@ class Outbox:
         token_ids: tuple[int, ...] = (),
         reason: FinishReason | None = None,
         error: PagemeshError | None = None,
+        logprobs: TokenLogprobs | None = None,
     ) -> None:
-        """New tokens of a request, or its end, or both."""
-        known = self._outputs.get(request.request_id)
-        self._outputs[request.request_id] = RequestOutput(
+        """A new token of a request with its log probabilities, or its end, or both."""
+        known = self._outputs.get(request.request_id, _NOTHING)
+        output = RequestOutput(
             request.request_id,
-            (*known.token_ids, *token_ids) if known else token_ids,
+            (*known.token_ids, *token_ids),
             reason,
             error,
             num_cached_tokens=request.num_cached_tokens or 0,
             num_received_tokens=request.num_received_tokens,
+            logprobs=known.logprobs,
+            prompt_logprobs=known.prompt_logprobs,
+            cumulative_logprob=known.cumulative_logprob,
         )
+        if logprobs is not None:
+            output = replace(
+                output,
+                logprobs=(*(known.logprobs or ()), logprobs),
+                cumulative_logprob=request.cumulative_logprob,
+            )
+        if token_ids and request.prompt_logprobs:
+            output = replace(output, prompt_logprobs=tuple(request.prompt_logprobs))
+            request.prompt_logprobs = []
+        self._outputs[request.request_id] = output
 
     def add_refusal(self, request_id: str, error: PagemeshError) -> None:
         """A request that is not taken."""

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from pagemesh.engine.interface import EngineRequest
+from pagemesh.sampling.logprobs import TokenLogprobs
 
 
 class RequestState(enum.Enum):
@@ -68,6 +69,12 @@ class Request:
 
     num_received_tokens: int = 0
     """Prompt tokens whose KV came from the importer; while it is at work, those expected from it."""
+
+    cumulative_logprob: float = 0.0
+    """Sum of the log probabilities of the reported tokens, where they are asked for."""
+
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of the prompt's tokens from the second on, as far as they are known; reported with the first token."""
 
     @property
     def request_id(self) -> str:

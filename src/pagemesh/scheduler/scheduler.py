@@ -21,6 +21,7 @@ from pagemesh.scheduler.outbox import Outbox
 from pagemesh.scheduler.request import Request, RequestState
 from pagemesh.scheduler.request_queue import by_precedence
 from pagemesh.scheduler.step_plan import StepPlan
+from pagemesh.scheduler.step_result import StepResult
 from pagemesh.scheduler.stop import StopRules
 
 
@@ -59,16 +60,23 @@ class Scheduler:
         self._plan_prefills(plan)
         return Batch(tuple(plan.sequences))
 
-    def update(self, batch: Batch, sampled: Sequence[int]) -> None:
-        """The batch was computed; `sampled` has one token for each sequence with `sampling`."""
-        next_tokens = iter(sampled)
+    def update(self, batch: Batch, result: StepResult) -> None:
+        """The batch was computed, but for the sequences among the result's errors: those end."""
+        next_tokens = iter(result.token_ids)
         for sequence in batch.sequences:
             request = self.requests[sequence.request_id]
+            token_id = next(next_tokens) if sequence.sampling is not None else None
+            error = result.errors.get(sequence.request_id)
+            if error is not None:
+                self.requests.finish(request, FinishReason.ERROR, error)
+                continue
             self._tables.mark_computed(request, sequence.start + len(sequence.token_ids))
             if request.spec.hold_blocks:
                 self._outbox.add_progress(request)
-            if sequence.sampling is not None:
-                self.requests.append_token(request, next(next_tokens))
+            request.prompt_logprobs += result.prompt_logprobs.get(sequence.request_id, ())
+            if token_id is not None:
+                logprobs = result.logprobs.get(sequence.request_id)
+                self.requests.append_token(request, token_id, logprobs)
 
     def fail(self, batch: Batch, error: PagemeshError) -> None:
         """The batch could not be computed: its requests end with the error."""

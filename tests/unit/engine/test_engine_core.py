@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,7 @@ from pagemesh.engine.interface import (
 from pagemesh.errors import InternalError, InvalidRequestError, UnavailableError
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.scheduler import Scheduler
+from pagemesh.scheduler.step_result import StepResult
 from tests.fakes.engine import VOCAB_SIZE, FakeEngine, FakeKv, FakeRunner, expected_tokens
 from tests.fakes.inbox import DEADLINE, Inbox
 from tests.unit.scheduler.builders import make_info, make_request
@@ -35,12 +37,13 @@ class GatedRunner(FakeRunner):
         self.error: Exception | None = None
         self.num_extra_tokens = 0
 
-    def execute(self, batch: Batch) -> list[int]:
+    def execute(self, batch: Batch) -> StepResult:
         self.entered.release()
         assert self.gate.acquire(timeout=DEADLINE)
         if self.error is not None:
             raise self.error
-        return super().execute(batch) + [0] * self.num_extra_tokens
+        result = super().execute(batch)
+        return replace(result, token_ids=[*result.token_ids, *[0] * self.num_extra_tokens])
 
 
 class CountingScheduler(Scheduler):

@@ -8,7 +8,6 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine.runner import ModelRunner
-from pagemesh.errors import InternalError
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
@@ -38,8 +37,12 @@ def make_sequence(
     return ScheduledSequence(request_id, token_ids, start, block_ids, sampling, suppressed)
 
 
+def sampled(runner: ModelRunner, *sequences: ScheduledSequence) -> list[int]:
+    return list(runner.execute(Batch(sequences)).token_ids)
+
+
 def next_token(model: LoadedModel, token_ids: list[int]) -> int:
-    return make_runner(model).execute(Batch([make_sequence(token_ids=token_ids)]))[0]
+    return sampled(make_runner(model), make_sequence(token_ids=token_ids))[0]
 
 
 def test_ids_come_in_batch_order_for_the_sequences_that_ask(model: LoadedModel) -> None:
@@ -51,7 +54,7 @@ def test_ids_come_in_batch_order_for_the_sequences_that_ask(model: LoadedModel) 
         context = make_sequence(
             token_ids=prompts[index][:-1], block_ids=blocks[index], sampling=None
         )
-        assert runner.execute(Batch([context])) == []
+        assert sampled(runner, context) == []
     batch = [
         make_sequence("a", prompts[0][-1:], 6, blocks[0]),
         make_sequence("b", prompts[1], 0, blocks[1]),
@@ -60,17 +63,17 @@ def test_ids_come_in_batch_order_for_the_sequences_that_ask(model: LoadedModel) 
     ]
     expected = [next_token(model, prompt) for prompt in prompts[:3]]
     assert len(set(expected)) == 3
-    assert runner.execute(Batch(batch)) == expected
+    assert sampled(runner, *batch) == expected
 
 
 def test_an_unsampled_chunk_stores_its_kv(model: LoadedModel) -> None:
     runner = make_runner(model)
-    assert runner.execute(Batch([make_sequence(token_ids=PROMPT[:6], sampling=None)])) == []
+    assert sampled(runner, make_sequence(token_ids=PROMPT[:6], sampling=None)) == []
     written = runner.kv.layers[0].flatten(3).abs().sum(-1) > 0
     assert written[0].nonzero().tolist() == [[1, 0], [1, 1], [3, 0], [3, 1], [3, 2], [3, 3]]
     assert torch.equal(written[0], written[1])
     rest = make_sequence(token_ids=PROMPT[6:], start=6)
-    assert runner.execute(Batch([rest])) == [next_token(model, PROMPT)]
+    assert sampled(runner, rest) == [next_token(model, PROMPT)]
 
 
 def test_suppressed_tokens_are_not_sampled(model: LoadedModel) -> None:
@@ -79,7 +82,7 @@ def test_suppressed_tokens_are_not_sampled(model: LoadedModel) -> None:
         make_sequence("a", suppressed=(first,)),
         make_sequence("b", block_ids=(4, 5)),
     ]
-    second, unchanged = make_runner(model).execute(Batch(sequences))
+    second, unchanged = sampled(make_runner(model), *sequences)
     assert second != first
     assert unchanged == first
 
@@ -87,12 +90,12 @@ def test_suppressed_tokens_are_not_sampled(model: LoadedModel) -> None:
 def test_the_draw_is_for_the_position_of_the_new_token(model: LoadedModel) -> None:
     params = SamplingParams(temperature=5.0, seed=3)
     runner = make_runner(model)
-    whole = runner.execute(Batch([make_sequence(sampling=params)]))
-    runner.execute(Batch([make_sequence(token_ids=PROMPT[:7], block_ids=(5, 6), sampling=None)]))
+    whole = sampled(runner, make_sequence(sampling=params))
+    sampled(runner, make_sequence(token_ids=PROMPT[:7], block_ids=(5, 6), sampling=None))
     decode = make_sequence(token_ids=PROMPT[7:], start=7, block_ids=(5, 6), sampling=params)
-    assert runner.execute(Batch([decode])) == whole
+    assert sampled(runner, decode) == whole
     others = {
-        runner.execute(Batch([make_sequence(sampling=SamplingParams(temperature=5.0, seed=s))]))[0]
+        sampled(runner, make_sequence(sampling=SamplingParams(temperature=5.0, seed=s)))[0]
         for s in range(20)
     }
     assert len(others) > 3
@@ -104,18 +107,21 @@ def test_broken_logits_name_their_request_and_harm_nobody_after(tmp_path: Path) 
     model = load_model(ModelConfig(str(write_model(tmp_path, tensors))))
     runner = make_runner(model)
     poisoned = make_sequence("broken", [1, 1, 1, 7], 0, (8, 9))
-    with pytest.raises(InternalError) as caught:
-        runner.execute(Batch([make_sequence("sound", PROMPT[:7], 0, (0, 1)), poisoned]))
-    assert caught.value.message == "the model gave logits that are not finite for broken"
+    sound = make_sequence("sound", PROMPT[:7], 0, (0, 1))
+    result = runner.execute(Batch([poisoned, sound]))
+    assert result.token_ids[1] == next_token(model, PROMPT[:7])
+    assert {name: error.reason for name, error in result.errors.items()} == {
+        "broken": "LOGITS_NOT_FINITE"
+    }
     # Its blocks go to others; the slot behind the last token of "fresh" still holds the NaN.
     fresh = make_sequence("fresh", PROMPT[:6], 0, (9, 8), sampling=None)
-    runner.execute(Batch([fresh]))
+    sampled(runner, fresh)
     decodes = [
         make_sequence("fresh", PROMPT[6:7], 6, (9, 8)),
         make_sequence("sound", PROMPT[7:], 7, (0, 1)),
     ]
     expected = [next_token(model, PROMPT[:7]), next_token(model, PROMPT)]
-    assert runner.execute(Batch(decodes)) == expected
+    assert sampled(runner, *decodes) == expected
     assert runner.kv.layers[0][:, 8, 3].isnan().all()
 
 
@@ -124,13 +130,13 @@ def test_low_precision_models_run_whole_and_in_chunks(tmp_path: Path, dtype: str
     model = load_model(ModelConfig(str(write_model(tmp_path)), dtype=dtype))  # type: ignore[arg-type]
     runner = make_runner(model)
     assert runner.kv.layout.dtype == dtype
-    whole = runner.execute(Batch([make_sequence()]))
-    runner.execute(Batch([make_sequence(token_ids=PROMPT[:5], block_ids=(7, 8), sampling=None)]))
-    assert runner.execute(Batch([make_sequence(token_ids=PROMPT[5:], start=5, block_ids=(7, 8))]))
+    whole = sampled(runner, make_sequence())
+    sampled(runner, make_sequence(token_ids=PROMPT[:5], block_ids=(7, 8), sampling=None))
+    assert sampled(runner, make_sequence(token_ids=PROMPT[5:], start=5, block_ids=(7, 8)))
     assert whole == [next_token(load_model(ModelConfig(str(tmp_path))), PROMPT)]
 
 
 def test_weights_are_not_changed_by_a_step(model: LoadedModel) -> None:
     runner = make_runner(model)
-    first = runner.execute(Batch([make_sequence()]))
-    assert [runner.execute(Batch([make_sequence()])) for _ in range(3)] == [first] * 3
+    first = sampled(runner, make_sequence())
+    assert [sampled(runner, make_sequence()) for _ in range(3)] == [first] * 3

@@ -7,16 +7,22 @@ from typing import Any
 import pytest
 import torch
 
-from pagemesh.errors import InternalError
+from pagemesh.sampling import sampler
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.randomness import uniform_draws
-from pagemesh.sampling.sampler import SampledRow, sample
+from pagemesh.sampling.sampler import SampledRow
 
 NAN, INF = math.nan, math.inf
 
 
 def make_row(position: int = 0, suppressed: tuple[int, ...] = (), **params: Any) -> SampledRow:
     return SampledRow(f"r{position}", SamplingParams(**params), position, suppressed)
+
+
+def sample(logits: torch.Tensor, rows: list[SampledRow]) -> list[int]:
+    samples = sampler.sample(logits, rows)
+    assert samples.errors == {}
+    return samples.token_ids
 
 
 def plain_choice(logits: list[float], params: SamplingParams, position: int) -> int:
@@ -165,11 +171,14 @@ def test_low_precision_logits_are_sampled_in_full_precision() -> None:
 
 @pytest.mark.parametrize("bad", [[NAN, 1.0], [0.0, INF], [-INF, -INF]], ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_not_finite_name_their_requests(
+def test_logits_that_are_not_finite_fail_their_own_requests(
     bad: list[float], temperature: float
 ) -> None:
-    rows = [make_row(position, temperature=temperature) for position in range(3)]
-    with pytest.raises(InternalError) as caught:
-        sample(torch.tensor([[0.0, 1.0], bad, bad]), rows)
-    assert caught.value.message == "the model gave logits that are not finite for r1, r2"
-    assert caught.value.reason == "LOGITS_NOT_FINITE"
+    rows = [make_row(position, temperature=temperature) for position in range(4)]
+    samples = sampler.sample(torch.tensor([[-99.0, 1.0], bad, bad, [1.0, -99.0]]), rows)
+    assert (samples.token_ids[0], samples.token_ids[3]) == (1, 0)
+    assert {name: error.message for name, error in samples.errors.items()} == {
+        "r1": "the model gave logits that are not finite for r1",
+        "r2": "the model gave logits that are not finite for r2",
+    }
+    assert samples.errors["r1"].reason == "LOGITS_NOT_FINITE"

@@ -1,0 +1,27 @@
+"""Log probabilities of one token and of its likeliest rivals. Plain data, no torch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class TokenLogprobs(NamedTuple):
+    """What the model thought of a token, before any sampling parameter changed the distribution.
+
+    The log probabilities are those of the softmax of the model's own logits (vLLM's `raw_logprobs`).
+    """
+
+    token_id: int
+    """The token that stands at the position."""
+
+    logprob: float
+    """Its natural log probability."""
+
+    rank: int
+    """Tokens that are at least as likely, itself included; 1 is the likeliest."""
+
+    top_token_ids: tuple[int, ...] = ()
+    """As many of the likeliest tokens as were asked for, likeliest first, of equal ones the lower id."""
+
+    top_logprobs: tuple[float, ...] = ()
+    """Their log probabilities."""
