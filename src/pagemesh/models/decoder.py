@@ -10,28 +10,24 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
+from pagemesh.kernels.linear import Linear
 from pagemesh.models.rope import rotate, rotation_table
 from pagemesh.models.spec import DecoderSpec
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. Projections that read the same input are fused, as [out, in]."""
+    """One layer. Projections that read the same input are fused."""
 
     attention_norm: torch.Tensor
     """float32 [hidden]."""
-    qkv: torch.Tensor
+    qkv: Linear
     """Query, key and value heads, the rows of the first two in pairs (see `rope`)."""
-    qkv_bias: torch.Tensor | None
-    o: torch.Tensor
-    """[in, out], for the fused addition to the residual; so is `down`."""
-    o_bias: torch.Tensor | None
+    o: Linear
     mlp_norm: torch.Tensor
     """float32 [hidden]."""
-    gate_up: torch.Tensor
-    gate_up_bias: torch.Tensor | None
-    down: torch.Tensor
-    down_bias: torch.Tensor | None
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +39,8 @@ class DecoderWeights:
     layers: Sequence[LayerWeights]
     final_norm: torch.Tensor
     """float32 [hidden]."""
-    lm_head: torch.Tensor
-    """[vocab, hidden]; the embedding itself when tied."""
+    lm_head: Linear
+    """To the vocabulary."""
 
 
 class StepAttention(Protocol):
@@ -90,8 +86,7 @@ class Decoder:
         last = len(self._layers) - 1
         for index, layer in enumerate(self._layers):
             normed = self._norm(hidden, layer.attention_norm)
-            qkv = functional.linear(normed, layer.qkv, layer.qkv_bias)
-            heads = qkv.view(-1, spec.num_qkv_heads, spec.head_dim)
+            heads = layer.qkv(normed).view(-1, spec.num_qkv_heads, spec.head_dim)
             rotate(heads[:, : spec.num_heads + spec.num_kv_heads], rotation)
             attention.write(
                 index, heads[:, spec.num_heads :].view(-1, 2, spec.num_kv_heads, spec.head_dim)
@@ -102,17 +97,14 @@ class Decoder:
             if index == last and rows is not None:
                 # Nothing reads the other tokens' hidden states any more, only their KV.
                 attended, hidden = attended.index_select(0, rows), hidden.index_select(0, rows)
-            hidden = _add_projected(hidden, attended, layer.o, layer.o_bias)
-            normed = self._norm(hidden, layer.mlp_norm)
-            gate, up = functional.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-            hidden = _add_projected(
-                hidden, functional.silu(gate).mul_(up), layer.down, layer.down_bias
-            )
+            hidden = layer.o.add_to(hidden, attended)
+            gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, -1)
+            hidden = layer.down.add_to(hidden, functional.silu(gate).mul_(up))
         return self._norm(hidden, self._final_norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [R, vocab] of normed hidden states [R, hidden], in the model's own type."""
-        return functional.linear(hidden, self._weights.lm_head)
+        return self._weights.lm_head(hidden)
 
     def _norm(self, hidden: torch.Tensor, gained_weight: torch.Tensor) -> torch.Tensor:
         """RMSNorm in float32 (Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467).
@@ -132,11 +124,3 @@ class Decoder:
             attention_norm=layer.attention_norm * self._norm_gain,
             mlp_norm=layer.mlp_norm * self._norm_gain,
         )
-
-
-def _add_projected(
-    residual: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    if bias is not None:
-        residual = residual + bias
-    return torch.addmm(residual, inputs, weight)

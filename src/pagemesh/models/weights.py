@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from pagemesh.kernels.linear import Linear, make_linear
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.decoder import DecoderWeights, LayerWeights
 from pagemesh.models.rope import pair_rows
@@ -35,22 +36,24 @@ class WeightReader:
             embed=embed,
             layers=[self._layer(f"layers.{index}") for index in range(spec.num_layers)],
             final_norm=self._norm("final_norm"),
-            lm_head=embed if spec.tie_word_embeddings else self._matrix("lm_head"),
+            lm_head=make_linear(embed if spec.tie_word_embeddings else self._matrix("lm_head")),
         )
 
     def _layer(self, prefix: str) -> LayerWeights:
-        attention_bias, mlp_bias = self._spec.attention_bias, self._spec.mlp_bias
+        has_attention_bias, has_mlp_bias = self._spec.attention_bias, self._spec.mlp_bias
         return LayerWeights(
             attention_norm=self._norm(f"{prefix}.attention_norm"),
-            qkv=self._fused(prefix, ("q", "k", "v"), "weight"),
-            qkv_bias=self._fused(prefix, ("q", "k", "v"), "bias") if attention_bias else None,
-            o=self._fused(prefix, ("o",), "weight").t(),
-            o_bias=self._fused(prefix, ("o",), "bias") if attention_bias else None,
+            qkv=self._linear(prefix, ("q", "k", "v"), has_attention_bias),
+            o=self._linear(prefix, ("o",), has_attention_bias),
             mlp_norm=self._norm(f"{prefix}.mlp_norm"),
-            gate_up=self._fused(prefix, ("gate", "up"), "weight"),
-            gate_up_bias=self._fused(prefix, ("gate", "up"), "bias") if mlp_bias else None,
-            down=self._fused(prefix, ("down",), "weight").t(),
-            down_bias=self._fused(prefix, ("down",), "bias") if mlp_bias else None,
+            gate_up=self._linear(prefix, ("gate", "up"), has_mlp_bias),
+            down=self._linear(prefix, ("down",), has_mlp_bias),
+        )
+
+    def _linear(self, prefix: str, projections: Sequence[str], has_bias: bool) -> Linear:
+        return make_linear(
+            self._fused(prefix, projections, "weight"),
+            self._fused(prefix, projections, "bias") if has_bias else None,
         )
 
     def _fused(self, prefix: str, projections: Sequence[str], kind: str) -> torch.Tensor:
