@@ -13,7 +13,9 @@ from pagemesh.kernels.paged_attention import (
     make_paged_attention,
 )
 from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
+from pagemesh.kernels.paged_attention.cpu_parts import span_of
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
+from tests.unit.kernels.dense_attention import dense_attention
 from tests.unit.kernels.paged_cache import make_layer, make_shape
 
 # float32: sums of up to 60 products in another order. bfloat16 and float16: 8 and 11 bits of the
@@ -34,32 +36,12 @@ def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def plain_attention(
-    shape: AttentionShape, sequence: PagedSequence, layer_kv: torch.Tensor, query: torch.Tensor
-) -> torch.Tensor:
-    """One sequence's result by loops over queries, heads and positions, in float64."""
-    slots = [
-        (sequence.block_ids[position // shape.block_size], position % shape.block_size)
-        for position in range(sequence.context_len)
-    ]
-    output = torch.zeros(query.shape, dtype=torch.float64)
-    for row in range(sequence.num_queries):
-        seen = slots[: sequence.context_len - sequence.num_queries + row + 1]
-        for head in range(shape.num_heads):
-            kv_head = head // (shape.num_heads // shape.num_kv_heads)
-            keys = torch.stack([layer_kv[0, block, slot, kv_head] for block, slot in seen]).double()
-            values = torch.stack([layer_kv[1, b, slot, kv_head] for b, slot in seen]).double()
-            weights = torch.softmax(keys @ query[row, head].double() * PLAIN.scale, 0)
-            output[row, head] = weights @ values
-    return output.to(query.dtype)
-
-
 @pytest.mark.parametrize("make", IMPLEMENTATIONS)
 @pytest.mark.parametrize("num_queries", [1, 7])
 def test_it_is_causal_softmax_attention(make: Maker, num_queries: int) -> None:
     shape = make_shape()
     layer_kv, sequences, query = make_layer(shape, [(num_queries, 13)])
-    expected = plain_attention(shape, sequences[0], layer_kv, query)
+    expected = dense_attention(shape, sequences[0], layer_kv, query, PLAIN)
     output = make(shape).plan(sequences).attend(query, layer_kv, PLAIN)
     torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
 
@@ -129,7 +111,7 @@ def test_groups_stay_small_and_read_little_padding() -> None:
     def starts(contexts: list[int]) -> list[int]:
         table = list(range(400))
         sequences = [PagedSequence(1, context, table) for context in contexts]
-        return list(attention._group_starts(sequences))
+        return list(attention._group_starts([span_of(s, None, 16) for s in sequences]))
 
     assert starts([100] * 6) == [0]
     assert starts([1, 1, 100, 100, 110]) == [0, 2]
