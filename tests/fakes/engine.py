@@ -17,7 +17,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.errors import KvIntegrityError
-from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_result import StepResult
 
@@ -64,11 +64,22 @@ class FakeKv:
 class FakeRunner:
     """Writes token ids as KV and samples from what it reads back; `pace` seconds per step."""
 
-    def __init__(self, kv: FakeKv, pace: float = 0.0) -> None:
+    def __init__(self, kv: FakeKv, pace: float = 0.0, num_swap_blocks: int = 0) -> None:
         self._kv = kv
+        self._swap = np.full_like(kv.memory[:, :, :1], np.nan).repeat(num_swap_blocks, axis=2)
         self._block_size = kv.memory.shape[3]
         self._pace = pace
         self._never = threading.Event()
+
+    def move(self, moves: BlockMoves) -> None:
+        cache, swap = self._kv.memory, self._swap
+        for block_id, swap_id in moves.swap_outs:
+            swap[:, :, swap_id] = cache[:, :, block_id]
+        for swap_id, block_id in moves.swap_ins:
+            cache[:, :, block_id] = swap[:, :, swap_id]
+        sources = [cache[:, :, source].copy() for source, _ in moves.copies]
+        for content, (_, target) in zip(sources, moves.copies, strict=True):
+            cache[:, :, target] = content
 
     def execute(self, batch: Batch) -> StepResult:
         self._never.wait(self._pace)

@@ -17,10 +17,19 @@ _ROOT = hashlib.blake2b(digest_size=BLOCK_HASH_SIZE, key=b"pagemesh.v1.root")
 _BLOCK = hashlib.blake2b(digest_size=BLOCK_HASH_SIZE, key=b"pagemesh.v1.block")
 
 
-def root_hash(model_fingerprint: str, block_size: int, kv_dtype: str, cache_salt: bytes) -> bytes:
-    """Start of the chain: everything besides the tokens that makes KV differ, and the tenant's salt."""
+def root_hash(
+    model_fingerprint: str,
+    block_size: int,
+    kv_dtype: str,
+    cache_salt: bytes = b"",
+    adapter: str = "",
+) -> bytes:
+    """Start of the chain: everything besides the tokens that makes KV differ, and the tenant's salt.
+
+    `adapter` is the LoRA adapter's name; empty for the model itself.
+    """
     state = _ROOT.copy()
-    for part in (model_fingerprint.encode(), kv_dtype.encode(), cache_salt):
+    for part in (model_fingerprint.encode(), kv_dtype.encode(), adapter.encode(), cache_salt):
         # Lengths keep ("ab", "c") apart from ("a", "bc").
         state.update(struct.pack("<Q", len(part)) + part)
     state.update(struct.pack("<Q", block_size))

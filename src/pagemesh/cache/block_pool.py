@@ -64,7 +64,7 @@ class BlockPool:
         return block_ids
 
     def acquire(self, block_ids: Iterable[int]) -> None:
-        """Hold cached blocks once more."""
+        """Hold blocks that are cached, or held by others, once more."""
         for block_id in block_ids:
             if self._ref_counts[block_id] == 0:
                 del self._free_named[block_id]
@@ -116,7 +116,6 @@ class BlockPool:
         assert len(free) == len(set(free)), "a block is free twice"
         for block_id, ref_count in enumerate(self._ref_counts):
             assert ref_count == holders[block_id], f"block {block_id}: wrong reference count"
-            assert ref_count <= 1 or self._hashes[block_id], f"block {block_id}: shared unnamed"
         assert set(free) == {i for i, count in enumerate(self._ref_counts) if count == 0}
         assert all(self._hashes[block_id] is None for block_id in self._free_unnamed)
         named = {name: i for i, name in enumerate(self._hashes) if name is not None}

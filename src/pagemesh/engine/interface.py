@@ -57,6 +57,14 @@ class EngineRequest:
     await_kv: bool = False
     """Import: reserve blocks and wait for `finish_import` before the request is scheduled."""
 
+    fork_of: str | None = None
+    """request_id of a request with the same prompt and salt, the leader, whose prompt KV this one shares.
+
+    As long as the leader still computes or imports the prompt, the fork waits for it. A leader that is
+    over, unknown or an export is no leader: the fork is then a request like any other. Either way its
+    tokens are those that it would have alone.
+    """
+
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:

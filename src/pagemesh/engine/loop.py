@@ -9,7 +9,7 @@ import structlog
 from pagemesh.engine.commands import CommandQueue
 from pagemesh.engine.interface import FinishReason, StepListener
 from pagemesh.errors import InternalError, PagemeshError
-from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_result import StepResult
 
@@ -18,6 +18,10 @@ log = structlog.get_logger(__name__)
 
 class Runner(Protocol):
     """Computes batches on a device."""
+
+    def move(self, moves: BlockMoves) -> None:
+        """Copy KV blocks, in the order of `BlockMoves`."""
+        ...
 
     def execute(self, batch: Batch) -> StepResult:
         """Write the batch's KV and sample; what fails one sequence alone is among the result's errors."""
@@ -55,6 +59,10 @@ class EngineLoop:
     def _step(self, listener: StepListener) -> bool:
         """Compute one batch; False when there was nothing to compute."""
         batch = self._scheduler.schedule()
+        if batch.moves:
+            # First of all: a block whose KV leaves it may have been granted to an importer, who writes
+            # into it as soon as it knows. A failure is none of the batch's: nobody's KV can be trusted.
+            self._runner.move(batch.moves)
         # What commands and admissions made known does not wait for the device; the load alone does.
         self._deliver(listener, load_is_news=not batch.sequences)
         if not batch.sequences:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pagemesh.engine.block_mover import BlockMover
 from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.engine.step_threads import StepThreads
 from pagemesh.kernels.paged_attention import (
@@ -25,7 +26,7 @@ from pagemesh.kernels.paged_attention import (
 from pagemesh.kernels.write_kv import slot_rows, write_kv
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.sampler import SampledRow, sample
-from pagemesh.scheduler.batch import Batch, ScheduledSequence
+from pagemesh.scheduler.batch import Batch, BlockMoves, ScheduledSequence
 from pagemesh.scheduler.step_result import StepResult
 
 AttentionMaker = Callable[[AttentionShape, torch.device], PagedAttention]
@@ -41,9 +42,11 @@ class ModelRunner:
         num_blocks: int,
         make_attention: AttentionMaker = make_paged_attention,
         kv_descriptor: int | None = None,
+        num_swap_blocks: int = 0,
     ) -> None:
         self.kv = KvStorage(model.block_layout(block_size), num_blocks, kv_descriptor)
         """The KV memory; its own, or that behind the descriptor."""
+        self._mover = BlockMover(self.kv, num_swap_blocks)
         self._decoder = model.decoder
         self._layer_attention = model.layer_attention
         self._threads = StepThreads(sum(map(math.prod, model.spec.layer_shapes().values())))
@@ -56,6 +59,10 @@ class ModelRunner:
             dtype=model.dtype,
         )
         self._attention = make_attention(shape, torch.device("cpu"))
+
+    def move(self, moves: BlockMoves) -> None:
+        """Copy KV blocks; before the batch that came with the moves is computed."""
+        self._mover.move(moves)
 
     @torch.inference_mode()
     def execute(self, batch: Batch) -> StepResult:

@@ -27,10 +27,24 @@ def check_request(spec: EngineRequest, info: EngineInfo, vocab_size: int) -> Non
         )
     if spec.hold_blocks and spec.await_kv:
         raise InvalidRequestError("a request cannot export and import KV at once")
+    if spec.fork_of is not None and (spec.hold_blocks or spec.await_kv):
+        raise InvalidRequestError(
+            f"fork_of is {spec.fork_of!r}, but a fork can neither export nor import KV",
+            param="fork_of",
+        )
     _check_ids("prompt_token_ids", spec.prompt_token_ids, vocab_size)
     _check_ids("resume_token_ids", spec.resume_token_ids, vocab_size)
     _check_ids("stop_token_ids", spec.sampling.stop_token_ids, vocab_size)
     _check_length(spec, info)
+
+
+def check_fork(spec: EngineRequest, leader: EngineRequest) -> None:
+    """Raise InvalidRequestError unless the two have the same KV for the whole prompt."""
+    for field in ("prompt_token_ids", "cache_salt"):
+        if getattr(spec, field) != getattr(leader, field):
+            raise InvalidRequestError(
+                f"fork_of is {spec.fork_of!r}, whose {field} is another", param="fork_of"
+            )
 
 
 def _check_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pagemesh.sampling.params import SamplingParams
 
@@ -31,10 +32,37 @@ class ScheduledSequence:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockMoves:
+    """KV blocks to copy, over all layers, before anything else of the step happens.
+
+    Done in the order of the fields, each as (source, target). No target is used twice, and no target is
+    the source of a later move, except that a block may be copied after it was swapped in.
+    """
+
+    swap_outs: Sequence[tuple[int, int]] = ()
+    """From a block of the cache to a block of the swap space."""
+
+    swap_ins: Sequence[tuple[int, int]] = ()
+    """From a block of the swap space to a block of the cache."""
+
+    copies: Sequence[tuple[int, int]] = ()
+    """From a block of the cache to another."""
+
+    def __bool__(self) -> bool:
+        return bool(self.swap_outs or self.swap_ins or self.copies)
+
+
+NO_MOVES: Final = BlockMoves()
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """All sequences of a step, decodes first."""
+    """All sequences of a step, decodes first, and the moves that they rely on."""
 
     sequences: Sequence[ScheduledSequence]
+
+    moves: BlockMoves = NO_MOVES
+    """May be there without sequences: blocks of the cache were promised to somebody else."""
 
     @property
     def num_tokens(self) -> int:

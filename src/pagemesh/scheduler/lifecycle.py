@@ -13,7 +13,7 @@ from pagemesh.cache.block_pool import BlockPool
 from pagemesh.engine.interface import EngineInfo, EngineRequest, FinishReason
 from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.scheduler.admission import check_request, max_total_tokens
+from pagemesh.scheduler.admission import check_fork, check_request, max_total_tokens
 from pagemesh.scheduler.block_tables import BlockTables
 from pagemesh.scheduler.outbox import Outbox
 from pagemesh.scheduler.request import Request, RequestState
@@ -57,6 +57,9 @@ class Lifecycle:
         try:
             self._check_new(spec.request_id)
             check_request(spec, self._info, self._vocab_size)
+            leader = self._requests.get(spec.fork_of or "")
+            if leader is not None:
+                check_fork(spec, leader.spec)
         except PagemeshError as error:
             self._outbox.add_refusal(spec.request_id, error)
             return
@@ -67,6 +70,7 @@ class Lifecycle:
             max_total_tokens=max_total_tokens(spec, self._info.max_model_len),
             leased=spec.hold_blocks,
             awaits_kv=spec.await_kv,
+            leader=leader,
         )
         self._requests[request.request_id] = request
         self.waiting.add(request)
@@ -174,6 +178,7 @@ class Lifecycle:
         """Assert that the pool's blocks are held by known requests and pins alone."""
         tables = [request.block_ids for request in self._requests.values()]
         self._pool.check_integrity([*tables, *self._pins.values()])
+        self._tables.check_integrity(self._requests.values())
 
     def _check_new(self, request_id: str) -> None:
         if request_id in self._requests or request_id in self._pins:

@@ -50,6 +50,9 @@ class Request:
     awaits_kv: bool
     """Import whose KV may still come from outside."""
 
+    leader: Request | None = None
+    """Of a fork: the request whose prompt KV it shares, if that was known when the fork came."""
+
     state: RequestState = RequestState.WAITING
 
     num_computed_tokens: int = 0
@@ -105,6 +108,28 @@ class Request:
     def num_uncomputed_tokens(self) -> int:
         """Known tokens whose KV is missing; at least 1 until the request ends."""
         return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def num_leader_tokens(self) -> int:
+        """Leading tokens that a fork takes from its leader: all but one, from which it samples."""
+        return min(self.num_prompt_tokens, self.num_tokens - 1)
+
+    @property
+    def awaits_leader(self) -> bool:
+        """Whether a fork should wait: its leader is yet to compute what the fork will share.
+
+        Not for one that is behind it: that might wait for many others. Nor once it was admitted
+        itself: then more of its KV may be in the prefix cache than the leader has.
+        """
+        leader = self.leader
+        return (
+            leader is not None
+            and self.num_cached_tokens is None
+            and leader.state is not RequestState.FINISHED
+            and not leader.spec.hold_blocks
+            and leader.num_computed_tokens < self.num_leader_tokens
+            and leader.precedence < self.precedence
+        )
 
     @property
     def is_decoding(self) -> bool:

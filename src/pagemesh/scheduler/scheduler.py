@@ -17,6 +17,7 @@ from pagemesh.errors import PagemeshError
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.block_tables import BlockTables
 from pagemesh.scheduler.lifecycle import Lifecycle
+from pagemesh.scheduler.move_plan import MovePlan
 from pagemesh.scheduler.outbox import Outbox
 from pagemesh.scheduler.request import Request, RequestState
 from pagemesh.scheduler.request_queue import by_precedence
@@ -43,7 +44,8 @@ class Scheduler:
     ) -> None:
         self._config = config
         self._pool = BlockPool(info.num_blocks, enable_prefix_caching)
-        self._tables = BlockTables(self._pool, info)
+        self._moves = MovePlan()
+        self._tables = BlockTables(self._pool, info, self._moves)
         self._stop_rules = StopRules(eos_token_ids)
         self._outbox = Outbox(self._pool, self._tables)
         self.requests = Lifecycle(
@@ -58,7 +60,7 @@ class Scheduler:
         plan = StepPlan(self._config.max_num_batched_tokens, self._stop_rules)
         self._plan_decodes(plan)
         self._plan_prefills(plan)
-        return Batch(tuple(plan.sequences))
+        return Batch(tuple(plan.sequences), self._moves.take())
 
     def update(self, batch: Batch, result: StepResult) -> None:
         """The batch was computed, but for the sequences among the result's errors: those end."""
@@ -88,7 +90,7 @@ class Scheduler:
         """The present load."""
         running = [r for r in self.requests.seated if r.state is RequestState.RUNNING]
         prefilling = [r for r in running if not r.is_decoding]
-        to_prefill = [r for r in self.requests.waiting if not r.awaits_kv]
+        to_prefill = [r for r in self.requests.waiting if not (r.awaits_kv or r.awaits_leader)]
         return EngineLoad(
             num_running=len(running),
             num_waiting=len(self.requests.waiting) + len(self.requests.seated) - len(running),
@@ -124,6 +126,8 @@ class Scheduler:
         admitting = True
         for request in merge(prefilling, self.requests.waiting, key=by_precedence):
             if request.state is RequestState.WAITING:
+                if request.awaits_leader:
+                    continue
                 # Nobody overtakes: a request that needs many blocks would wait for ever.
                 admitting = admitting and self._admit(request, plan)
             if request.state is RequestState.RUNNING and not plan.is_full:

@@ -14,6 +14,7 @@ from pagemesh.engine.interface import (
     RequestOutput,
 )
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.scheduler.batch import NO_MOVES
 from pagemesh.scheduler.scheduler import Scheduler
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner
 
@@ -39,6 +40,7 @@ def make_request(
     salt: bytes = b"",
     export: bool = False,
     await_kv: bool = False,
+    fork_of: str | None = None,
 ) -> EngineRequest:
     """A request; a number as prompt means that many tokens, different for every request_id."""
     if isinstance(prompt, int):
@@ -60,6 +62,7 @@ def make_request(
         cache_salt=salt,
         hold_blocks=export,
         await_kv=await_kv,
+        fork_of=fork_of,
     )
 
 
@@ -90,6 +93,7 @@ class Stepper:
         self.grants: dict[str, KvGrant] = {}
         self.progress: dict[str, list[KvProgress]] = {}
         self.cached: set[bytes] = set()
+        self.moves = NO_MOVES
 
     def submit(self, *requests: EngineRequest) -> None:
         for request in requests:
@@ -99,6 +103,8 @@ class Stepper:
         """One step; gives (request_id, start, number of tokens) of each sequence."""
         batch = self.scheduler.schedule()
         shares = [(s.request_id, s.start, len(s.token_ids)) for s in batch.sequences]
+        self.runner.move(batch.moves)
+        self.moves = batch.moves
         self.scheduler.update(batch, self.runner.execute(batch))
         self.collect()
         return shares
@@ -136,6 +142,13 @@ class Stepper:
         for position in range(grant.num_held_tokens, num_tokens):
             block_id = grant.block_ids[position // block_size]
             self.kv.memory[:, :, block_id, position % block_size] = prompt[position]
+
+    def check_kv(self, block_ids: Sequence[int], token_ids: Sequence[int]) -> None:
+        """Assert that the blocks hold the KV of the tokens."""
+        block_size = self.info.layout.block_size
+        for position, token_id in enumerate(token_ids):
+            block_id = block_ids[position // block_size]
+            assert (self.kv.memory[:, :, block_id, position % block_size] == token_id).all()
 
     @property
     def num_free_blocks(self) -> int:

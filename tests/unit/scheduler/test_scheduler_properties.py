@@ -1,4 +1,4 @@
-"""Random submits, cancels, imports, exports, pins and releases on pools that are always too small.
+"""Random submits, forks, cancels, imports, exports, pins and releases on pools that are always too small.
 
 Outsiders behave as the lease contract lets them: an importer writes garbage into everything it was
 granted until it says how much of it is valid, also after its request was cancelled; exports and pins
@@ -64,27 +64,50 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority: int,
         seed: int,
     ) -> None:
-        request_id = f"r{len(self.specs)}"
         if kind == "export":
             num_resumed, max_tokens = 0, 1
         tokens = expected_tokens(prompt, max_tokens, seed)
-        spec = make_request(
-            request_id,
-            prompt,
-            max_tokens=max_tokens,
-            seed=seed,
-            resume=tokens[:num_resumed],
-            priority=priority,
-            export=kind == "export",
-            await_kv=kind == "import",
+        self.take_in(
+            make_request(
+                f"r{len(self.specs)}",
+                prompt,
+                max_tokens=max_tokens,
+                seed=seed,
+                resume=tokens[:num_resumed],
+                priority=priority,
+                export=kind == "export",
+                await_kv=kind == "import",
+            ),
+            tokens,
         )
-        self.specs[request_id] = spec
-        self.expected[request_id] = tokens[num_resumed:]
-        if kind == "export":
-            self.exporting.add(request_id)
-        if kind == "import":
-            self.importing.add(request_id)
-        self.stepper.submit(spec)
+
+    @precondition(lambda self: self.specs)
+    @rule(
+        data=st.data(),
+        num_resumed=st.integers(0, 2),
+        max_tokens=st.integers(3, 9),
+        priority=st.integers(0, 2),
+        seed=st.integers(2, 3),
+    )
+    def fork(
+        self, data: st.DataObject, num_resumed: int, max_tokens: int, priority: int, seed: int
+    ) -> None:
+        """The leader may be anything: running, over, an export, a fork itself."""
+        leader = data.draw(st.sampled_from(sorted(self.specs)))
+        prompt = self.specs[leader].prompt_token_ids
+        tokens = expected_tokens(prompt, max_tokens, seed)
+        self.take_in(
+            make_request(
+                f"r{len(self.specs)}",
+                prompt,
+                max_tokens=max_tokens,
+                seed=seed,
+                resume=tokens[:num_resumed],
+                priority=priority,
+                fork_of=leader,
+            ),
+            tokens,
+        )
 
     @rule()
     def step(self) -> None:
@@ -144,9 +167,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         for request_id in self.exporting & stepper.progress.keys():
             progress = stepper.progress[request_id][-1]
             prompt = self.specs[request_id].prompt_token_ids
-            self.check_kv(progress.block_ids, prompt[: progress.num_tokens])
+            stepper.check_kv(progress.block_ids, prompt[: progress.num_tokens])
         for block_ids, prompt in self.pins.values():
-            self.check_kv(block_ids, prompt[: len(block_ids) * BLOCK_SIZE])
+            stepper.check_kv(block_ids, prompt[: len(block_ids) * BLOCK_SIZE])
 
     def teardown(self) -> None:
         if not hasattr(self, "stepper"):
@@ -177,6 +200,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stepper.num_free_blocks == stepper.info.num_blocks
         assert len(stepper.requests.waiting) == len(stepper.requests.seated) == 0
 
+    def take_in(self, spec: EngineRequest, tokens: tuple[int, ...]) -> None:
+        self.specs[spec.request_id] = spec
+        self.expected[spec.request_id] = tokens[len(spec.resume_token_ids) :]
+        if spec.hold_blocks:
+            self.exporting.add(spec.request_id)
+        if spec.await_kv:
+            self.importing.add(spec.request_id)
+        self.stepper.submit(spec)
+
     def granted(self) -> list[str]:
         """Imports whose lease is open."""
         return sorted(self.importing & self.stepper.grants.keys())
@@ -187,11 +219,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.stepper.write_prompt(grant, prompt, num_valid_tokens)
         self.stepper.requests.finish_import(request_id, num_valid_tokens)
         self.importing.remove(request_id)
-
-    def check_kv(self, block_ids: tuple[int, ...], token_ids: tuple[int, ...]) -> None:
-        for position, token_id in enumerate(token_ids):
-            block_id = block_ids[position // BLOCK_SIZE]
-            assert (self.stepper.kv.memory[:, :, block_id, position % BLOCK_SIZE] == token_id).all()
 
 
 TestScheduler = SchedulerMachine.TestCase

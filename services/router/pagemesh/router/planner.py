@@ -194,4 +194,4 @@ def _layout(layout: types_pb2.KvLayout) -> BlockLayout:
 
 @lru_cache(maxsize=64)
 def _root(model_fingerprint: str, block_size: int, kv_dtype: str) -> bytes:
-    return root_hash(model_fingerprint, block_size, kv_dtype, b"")
+    return root_hash(model_fingerprint, block_size, kv_dtype)
