@@ -29,9 +29,9 @@ class FakeWorker:
         await self.server.start()
         await self.server.serve(self.engine)
 
-    def metric(self, name: str) -> float:
-        """The value of one of the worker's metrics without labels; 0 when absent."""
-        return self.server._metrics.registry.get_sample_value(name) or 0.0
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of one of the worker's metrics; 0 when absent."""
+        return self.server._metrics.registry.get_sample_value(name, labels) or 0.0
 
     async def kill(self) -> None:
         """Break all connections at once, as the end of the process would."""

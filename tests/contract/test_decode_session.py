@@ -90,6 +90,35 @@ async def test_resumed_tokens_are_counted_and_not_repeated(worker: RunningWorker
     assert tuple(received.token_ids) == tokens[3:]
 
 
+async def test_forks_share_the_prompt_of_an_earlier_request(slow_worker: RunningWorker) -> None:
+    async with RouterSession(slow_worker.address) as session:
+        await session.submit(1, PROMPT, max_tokens=20)
+        for handle in (2, 3):
+            await session.submit(handle, PROMPT, seed=handle, max_tokens=20, fork_of=1)
+        for handle in (2, 3):
+            received = await session.over(handle)
+            assert tuple(received.token_ids) == expected_tokens(PROMPT, 20, seed=handle)
+            assert received.usage is not None
+            assert received.usage.cached_token_count == 36  # all but the last one
+
+
+async def test_a_fork_of_a_request_that_is_over_runs_alone(worker: RunningWorker) -> None:
+    async with RouterSession(worker.address) as session:
+        await session.generate(1, PROMPT)
+        for handle, leader in ((2, 1), (3, 99)):
+            received = await session.generate(handle, PROMPT, seed=handle, fork_of=leader)
+            assert tuple(received.token_ids) == expected_tokens(PROMPT, 8, seed=handle)
+
+
+async def test_a_fork_outlives_its_cancelled_leader(slow_worker: RunningWorker) -> None:
+    async with RouterSession(slow_worker.address) as session:
+        await session.submit(1, PROMPT, max_tokens=400)
+        await session.submit(2, PROMPT, seed=2, fork_of=1)
+        await session.cancel(1)
+        received = await session.over(2)
+    assert tuple(received.token_ids) == expected_tokens(PROMPT, 8, seed=2)
+
+
 async def test_cancel_ends_a_request_and_leaves_the_others(slow_worker: RunningWorker) -> None:
     async with RouterSession(slow_worker.address) as session:
         await session.submit(1, PROMPT, max_tokens=400)
@@ -161,6 +190,12 @@ async def test_a_request_is_ended_when_its_time_is_over(slow_worker: RunningWork
         pytest.param([5], {"time_limit": 0.0}, "DEADLINE_EXCEEDED", id="no time left"),
         pytest.param(
             [5], {"plan": decode_pb2.PrefillPlan(worker_id="p")}, "INVALID_REQUEST", id="no address"
+        ),
+        pytest.param(
+            [5],
+            {"plan": decode_pb2.PrefillPlan(worker_id="p", address="a:1"), "fork_of": 7},
+            "INVALID_REQUEST",
+            id="fork with a plan",
         ),
     ],
 )

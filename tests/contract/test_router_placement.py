@@ -64,6 +64,10 @@ def received(worker: FakeWorker) -> float:
     return worker.metric("pagemesh:kv_tokens_received_total")
 
 
+def prefix_hits(worker: FakeWorker) -> float:
+    return worker.metric("vllm:prefix_cache_hits_total", model_name="demo")
+
+
 async def test_long_prompts_are_prefilled_remotely_and_short_ones_are_not() -> None:
     async with running_mesh(decode=1, prefill=1, remote_prefill_min_tokens=32) as mesh:
         decode = mesh.workers["decode-0"]
@@ -129,3 +133,44 @@ async def test_a_broken_session_is_opened_again() -> None:
         del mesh.workers["decode-0"]
         await mesh.add(DECODE_ROLE, "decode-0")
         assert (await mesh.completions({"prompt": PROMPT, "max_tokens": 1})).status == 200
+
+
+async def test_the_answers_to_one_prompt_share_its_kv_on_one_worker() -> None:
+    prompts = [PROMPT, PROMPT[::-1]]
+    request = {"prompt": prompts, "n": 3, "seed": 5, "max_tokens": 40}
+    async with running_mesh(
+        decode=2, prefill=1, policy="least_loaded", seconds_per_token=0.005
+    ) as mesh:
+        body = (await mesh.completions(request)).json()
+        decoders = [mesh.workers["decode-0"], mesh.workers["decode-1"]]
+        hits = [prefix_hits(worker) for worker in decoders]
+        # One prompt on each worker. It was prefilled remotely once; two answers took it from the first.
+        assert [received(worker) for worker in decoders] == [64, 64]
+        assert hits == [126, 126]
+    alone = []
+    async with running_mesh() as mesh:
+        for prompt in prompts:
+            for answer in range(3):
+                single = {"prompt": prompt, "seed": 5 + answer, "max_tokens": 40}
+                alone.append((await mesh.completions(single)).json()["choices"][0]["text"])
+    assert [choice["text"] for choice in body["choices"]] == alone
+
+
+async def test_all_answers_are_resubmitted_when_their_worker_is_lost_before_the_first() -> None:
+    async with running_mesh(decode=2, seconds_per_token=0.3, policy="least_loaded") as mesh:
+        call = asyncio.create_task(
+            mesh.completions({"prompt": PROMPT, "n": 3, "seed": 5, "max_tokens": 3})
+        )
+        decoders = {name: mesh.workers[name] for name in ("decode-0", "decode-1")}
+        deadline = time.monotonic() + DEADLINE_S
+        while all(w.engine.num_free_blocks == NUM_BLOCKS for w in decoders.values()):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.005)
+        (busy,) = [n for n, w in decoders.items() if w.engine.num_free_blocks < NUM_BLOCKS]
+        await decoders[busy].kill()
+        answer = await call
+        assert answer.status == 200
+        assert len(answer.json()["choices"]) == 3
+        assert await mesh.metric("pagemesh:requests_resubmitted_total") == 3
+        (other,) = decoders.keys() - {busy}
+        assert prefix_hits(decoders[other]) == 126

@@ -126,6 +126,7 @@ class RouterSession:
         seed: int = 0,
         sampling: types_pb2.SamplingParams | None = None,
         cache_salt: bytes = b"",
+        fork_of: int = 0,
     ) -> None:
         submit = decode_pb2.Submit(
             handle=handle,
@@ -135,6 +136,7 @@ class RouterSession:
             sampling=sampling or types_pb2.SamplingParams(max_tokens=max_tokens, seed=seed),
             cache_salt=cache_salt,
             prefill_plan=plan,
+            fork_of_handle=fork_of,
         )
         if time_limit is not None:
             submit.timeout.CopyFrom(duration_pb2.Duration(nanos=int(time_limit % 1 * 1e9)))

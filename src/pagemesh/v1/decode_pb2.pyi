@@ -68,6 +68,7 @@ class Submit(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    FORK_OF_HANDLE_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream; chosen by the router, never used twice on one stream."""
     request_id: _builtins.str
@@ -78,6 +79,11 @@ class Submit(_message.Message):
     """Lower runs first; 0 is the default."""
     traceparent: _builtins.str
     """W3C traceparent of the request's span; may be empty."""
+    fork_of_handle: _builtins.int
+    """Handle of an earlier request of this stream with the same prompt and salt, the leader: its prompt KV
+    is shared instead of being computed or received again. 0 means none. When the leader is over, this
+    request is run like any other. Excludes a prefill_plan.
+    """
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The prompt; never empty."""
@@ -113,10 +119,11 @@ class Submit(_message.Message):
         cache_salt: _builtins.bytes = ...,
         priority: _builtins.int = ...,
         traceparent: _builtins.str = ...,
+        fork_of_handle: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prefill_plan", b"prefill_plan", "sampling", b"sampling", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "handle", b"handle", "prefill_plan", b"prefill_plan", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume_token_ids", b"resume_token_ids", "sampling", b"sampling", "timeout", b"timeout", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "fork_of_handle", b"fork_of_handle", "handle", b"handle", "prefill_plan", b"prefill_plan", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume_token_ids", b"resume_token_ids", "sampling", b"sampling", "timeout", b"timeout", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

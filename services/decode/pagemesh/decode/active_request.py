@@ -53,6 +53,11 @@ class ActiveRequest:
         self._remote_prefill: asyncio.Task[None] | None = None
         self._has_tokens = False
 
+    @property
+    def engine_request_id(self) -> str:
+        """The engine's name for the request."""
+        return self._submission.request.request_id
+
     def start(self) -> None:
         """Submit to the engine; raises UnavailableError when that is stopped."""
         self._worker.dispatcher.submit(self._submission.request, self._on_event)
@@ -60,11 +65,11 @@ class ActiveRequest:
 
     def cancel(self) -> None:
         """Have the engine end the request; its last output follows."""
-        self._worker.engine.cancel(self._submission.request.request_id)
+        self._worker.engine.cancel(self.engine_request_id)
 
     def abandon(self) -> None:
         """End the request without an output: nobody listens any more."""
-        self._worker.dispatcher.forget(self._submission.request.request_id)
+        self._worker.dispatcher.forget(self.engine_request_id)
         self.cancel()
         self._end()
 

@@ -81,11 +81,13 @@ class Session:
         if self._draining:
             raise UnavailableError("the worker is stopping", reason="DRAINING")
         engine_request_id = self._worker.dispatcher.unique_id(submit.request_id)
+        leader = self._requests.get(submit.fork_of_handle)
+        fork_of = leader.engine_request_id if leader is not None else None
         request = ActiveRequest(
             self._worker,
             self._prefiller,
             self._outbox,
-            parse_submit(submit, engine_request_id),
+            parse_submit(submit, engine_request_id, fork_of),
             on_end=self._forget,
         )
         request.start()

@@ -27,8 +27,13 @@ class Submission:
     """Seconds that it may take."""
 
 
-def parse_submit(submit: decode_pb2.Submit, engine_request_id: str) -> Submission:
-    """Translate; InvalidRequestError or DeadlineError where a router should have refused it."""
+def parse_submit(
+    submit: decode_pb2.Submit, engine_request_id: str, fork_of: str | None = None
+) -> Submission:
+    """Translate; InvalidRequestError or DeadlineError where a router should have refused it.
+
+    `fork_of` is the leader's engine request id, if there is a leader and it is not over.
+    """
     prompt = prompt_from_proto(submit.prompt_token_ids, "prompt_token_ids")
     plan = _plan(submit)
     return Submission(
@@ -42,6 +47,7 @@ def parse_submit(submit: decode_pb2.Submit, engine_request_id: str) -> Submissio
             priority=submit.priority,
             cache_salt=submit.cache_salt,
             await_kv=plan is not None,
+            fork_of=fork_of,
         ),
         plan=plan,
         timeout=_timeout(submit),
@@ -52,6 +58,11 @@ def _plan(submit: decode_pb2.Submit) -> decode_pb2.PrefillPlan | None:
     # A prefill worker samples what follows the prompt; a resumed request is past that.
     if not submit.HasField("prefill_plan") or submit.resume_token_ids:
         return None
+    if submit.fork_of_handle:
+        raise InvalidRequestError(
+            f"fork_of_handle is {submit.fork_of_handle}, which excludes a prefill_plan",
+            param="fork_of_handle",
+        )
     if not (submit.prefill_plan.worker_id and submit.prefill_plan.address):
         raise InvalidRequestError(
             "prefill_plan needs a worker_id and an address", param="prefill_plan"

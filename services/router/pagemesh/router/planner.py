@@ -116,6 +116,11 @@ class Planner:
         route = Route(decode, prefill)
         return Placement(route, session, self._in_flight.begin(route))
 
+    def place_beside(self, placement: Placement) -> Placement:
+        """Place a request where another one has, or is about to have, the KV of its prompt."""
+        route = Route(placement.route.decode)
+        return Placement(route, placement.session, self._in_flight.begin(route))
+
     def _has_choice(self) -> bool:
         """Whether it matters who holds what: a single worker gets every prompt, and computes it all."""
         return len(self.workers(Role.DECODE)) > 1 or bool(self.workers(Role.PREFILL))

@@ -177,9 +177,7 @@ class Generation:
         """Place a choice on a worker and send it there."""
         choice, request = running.choice, self._request
         running.num_attempts += 1
-        placement = await self._planner.place(
-            choice.prompt_token_ids, choice.sampling.max_tokens, excluded
-        )
+        placement, leader_handle = await self._place(running, excluded)
         # The old handle means something else on the new session.
         running.placement, running.handle = placement, 0
         remaining = request.deadline - self._loop.time()
@@ -195,6 +193,7 @@ class Generation:
             timeout=timeout,
             priority=request.priority,
             traceparent=request.traceparent,
+            fork_of_handle=leader_handle,
         )
         if placement.route.prefill is not None:
             submit.prefill_plan.worker_id = placement.route.prefill.worker_id
@@ -203,6 +202,27 @@ class Generation:
         running.handle = placement.session.submit(
             submit, lambda output: self._events.put_nowait((index, output))
         )
+
+    async def _place(self, running: _Running, excluded: frozenset[str]) -> tuple[Placement, int]:
+        """Where a choice goes, and the handle there of another one with the same prompt, or 0.
+
+        The answers to one prompt go where the first of them runs, and share its KV.
+        """
+        num_answers = len(self._choices) // self._request.num_prompts
+        leader = self._choices[running.index - running.index % num_answers]
+        beside = leader.placement
+        if (
+            leader is not running
+            and beside is not None
+            and beside.session.is_live
+            and beside.route.decode.worker_id not in excluded
+        ):
+            return self._planner.place_beside(beside), leader.handle
+        choice = running.choice
+        placement = await self._planner.place(
+            choice.prompt_token_ids, choice.sampling.max_tokens, excluded
+        )
+        return placement, 0
 
     def _expire(self) -> None:
         self.fail(DeadlineError("the request took longer than it was given"))
