@@ -90,7 +90,7 @@ class ModelRunner:
         drawn = iter(samples.token_ids)
         ids = {index: next(drawn) for index in order if sequences[index].sampling is not None}
         token_ids = [ids[index] for index in sorted(ids)]
-        return StepResult(token_ids, errors=samples.errors)
+        return StepResult(token_ids, samples.logprobs, errors=samples.errors)
 
     def _step_attention(
         self, sequences: Sequence[ScheduledSequence], slots: torch.Tensor
@@ -168,6 +168,7 @@ def _sampled_rows(sequences: Sequence[ScheduledSequence]) -> tuple[list[int], li
                     params=sequence.sampling,
                     position=sequence.start + len(sequence.token_ids),
                     suppressed_token_ids=sequence.suppressed_token_ids,
+                    rules=sequence.rules,
                 )
             )
     return rows, sampled

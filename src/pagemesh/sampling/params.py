@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+MAX_LOGPROBS: Final = 20
+"""Most log probabilities that are reported beside a token's own; vLLM's default limit."""
+
+MAX_LOGIT_BIAS: Final = 100.0
+"""Largest amount of a bias; it alone decides between any two tokens."""
+
+MAX_BAD_WORDS: Final = 128
+"""Most forbidden sequences of one request, as in vLLM."""
+
+MAX_BAD_WORDS_TOKENS: Final = 1024
+"""Most tokens in all of them together, as in vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Sampling settings of one request, already validated by the router."""
+    """Sampling settings of one request, with vLLM's names and meaning; `validation` checks them."""
 
     temperature: float = 1.0
     """Softmax temperature; 0 picks the most likely token."""
@@ -16,7 +30,29 @@ class SamplingParams:
     """Nucleus mass in (0, 1]; 1 keeps all tokens."""
 
     top_k: int = 0
-    """Number of most likely tokens kept; 0 keeps all."""
+    """Number of most likely tokens kept; 0 and -1 keep all."""
+
+    min_p: float = 0.0
+    """Tokens less likely than this times the likeliest one are dropped; in [0, 1], 0 keeps all."""
+
+    repetition_penalty: float = 1.0
+    """Divides the positive logits of all tokens of the prompt and the output, and multiplies the
+    negative ones; above 1 makes them less likely."""
+
+    presence_penalty: float = 0.0
+    """Taken from the logits of all tokens of the output; in [-2, 2]."""
+
+    frequency_penalty: float = 0.0
+    """Taken from the logit of a token once for each time it is in the output; in [-2, 2]."""
+
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    """Added to the logits of these token ids; each in [-100, 100]."""
+
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    """Sequences that must not be in the output: the last token of one is not sampled behind the others."""
+
+    allowed_token_ids: tuple[int, ...] | None = None
+    """The only token ids that may be sampled; none allows all."""
 
     seed: int = 0
     """Seed of the counter-based draws, an unsigned 64-bit integer."""

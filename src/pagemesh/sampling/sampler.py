@@ -8,13 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 
 from pagemesh.errors import InternalError, PagemeshError
+from pagemesh.sampling.logit_edits import apply_rules, forbid
+from pagemesh.sampling.logit_rules import LogitRules
+from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.randomness import uniform_draws
+from pagemesh.sampling.scoring import score_tokens
+
+_NOT_FINITE: Final = ("LOGITS_NOT_FINITE", "the model gave logits that are not finite for")
+_NOTHING_LEFT: Final = ("NO_TOKEN_ALLOWED", "the sampling parameters forbid every token for")
 
 # Nucleus sampling looks at this many most likely tokens first; rarely must it sort the rest.
 _LIKELY_TOKENS = 512
@@ -30,6 +37,8 @@ class SampledRow:
     """Index of the new token in the whole sequence, prompt included."""
     suppressed_token_ids: Sequence[int] = ()
     """Tokens that must not be chosen."""
+    rules: LogitRules | None = None
+    """What else changes the logits, if anything does."""
 
 
 class Samples(NamedTuple):
@@ -38,54 +47,86 @@ class Samples(NamedTuple):
     token_ids: list[int]
     """One per row; without meaning for the requests in `errors`."""
 
+    logprobs: dict[str, TokenLogprobs]
+    """By request id, for the rows that ask for them."""
+
     errors: dict[str, PagemeshError]
     """By request id: rows from which nothing can be sampled."""
 
 
 def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
-    """One token for each row of logits [R, vocab], which may be overwritten."""
+    """One token for each row of logits [R, vocab], which may be overwritten.
+
+    In vLLM's order (v1/sample/sampler.py): log probabilities of the logits as they are, then biases,
+    penalties and what is forbidden, then temperature, min-p, top-k and top-p.
+    """
     logits = logits.float()
-    _suppress(logits, rows)
     best, best_ids = logits.max(dim=-1)
     # The maximum of a row with a NaN is NaN, so that one value per row tells of the whole row.
-    errors = {
-        row.request_id: _not_finite(row)
-        for row, value in zip(rows, best.tolist(), strict=True)
-        if not math.isfinite(value)
-    }
+    errors = _failures(rows, range(len(rows)), best, _NOT_FINITE)
+    scored = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
+    raw = logits[scored] if scored else logits
+    edited = [i for i, row in enumerate(rows) if row.rules is not None or row.suppressed_token_ids]
     token_ids: list[int] = best_ids.tolist()
-    drawn = [
-        index
-        for index, row in enumerate(rows)
-        if not row.params.greedy and row.request_id not in errors
-    ]
+    if edited:
+        best, best_ids = _edit(logits, rows, edited)
+        errors = _failures(rows, edited, best, _NOTHING_LEFT) | errors
+        _put(token_ids, edited, best_ids.tolist())
+    drawn = [i for i, row in enumerate(rows) if not row.params.greedy]
+    if errors:
+        drawn = [index for index in drawn if rows[index].request_id not in errors]
     if drawn:
         picked = logits if len(drawn) == len(rows) else logits[drawn]
-        for index, token_id in zip(
-            drawn, _draw(picked, [rows[index] for index in drawn]), strict=True
-        ):
-            token_ids[index] = token_id
-    return Samples(token_ids, errors)
+        _put(token_ids, drawn, _draw(picked, [rows[index] for index in drawn]))
+    logprobs = _score(raw, [rows[i] for i in scored], [token_ids[i] for i in scored])
+    return Samples(token_ids, logprobs, errors)
 
 
-def _suppress(logits: torch.Tensor, rows: Sequence[SampledRow]) -> None:
-    places = [
-        (index, token_id) for index, row in enumerate(rows) for token_id in row.suppressed_token_ids
-    ]
-    if places:
-        indices, token_ids = torch.tensor(places, device=logits.device).unbind(1)
-        logits[indices, token_ids] = -math.inf
-
-
-def _not_finite(row: SampledRow) -> PagemeshError:
-    return InternalError(
-        f"the model gave logits that are not finite for {row.request_id}",
-        reason="LOGITS_NOT_FINITE",
+def _edit(
+    logits: torch.Tensor, rows: Sequence[SampledRow], edited: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Apply the rules of some rows; gives the highest logit and its token for each of them."""
+    apply_rules(
+        logits,
+        [(i, row.params, row.rules) for i in edited if (row := rows[i]).rules is not None],
     )
+    forbid(logits, [(i, _forbidden(rows[i])) for i in edited])
+    return (logits if len(edited) == len(rows) else logits[edited]).max(dim=-1)
+
+
+def _forbidden(row: SampledRow) -> Sequence[int]:
+    if row.rules is None or row.rules.bad_words is None:
+        return row.suppressed_token_ids
+    return (*row.suppressed_token_ids, *row.rules.bad_words.forbidden_ids)
+
+
+def _put(token_ids: list[int], indices: Sequence[int], values: Sequence[int]) -> None:
+    for index, token_id in zip(indices, values, strict=True):
+        token_ids[index] = token_id
+
+
+def _failures(
+    rows: Sequence[SampledRow], indices: Sequence[int], best: torch.Tensor, failure: tuple[str, str]
+) -> dict[str, PagemeshError]:
+    reason, message = failure
+    return {
+        rows[index].request_id: InternalError(f"{message} {rows[index].request_id}", reason=reason)
+        for index, value in zip(indices, best.tolist(), strict=True)
+        if not math.isfinite(value)
+    }
+
+
+def _score(
+    logits: torch.Tensor, rows: Sequence[SampledRow], token_ids: Sequence[int]
+) -> dict[str, TokenLogprobs]:
+    if not rows:
+        return {}
+    scores = score_tokens(logits, token_ids, [row.params.logprobs or 0 for row in rows])
+    return {row.request_id: score for row, score in zip(rows, scores, strict=True)}
 
 
 def _draw(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[int]:
-    """Temperature, then top-k, then top-p, then one draw by the inverse of the distribution function.
+    """Temperature, min-p, top-k, top-p, then one draw by the inverse of the distribution function.
 
     In float64 and in order of token ids: rounding then moves a boundary between two tokens by 1e-16,
     and equal logits never make the outcome depend on how a sort breaks ties.
@@ -97,6 +138,7 @@ def _draw(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[int]:
     scores = (scores - scores.amax(-1, keepdim=True)) / temperatures[:, None]
     _keep_top_k(scores, [p.top_k for p in params])
     weights = scores.exp_()
+    _keep_min_p(weights, [p.min_p for p in params])
     _keep_top_p(weights, [p.top_p for p in params])
     sums = weights.cumsum(-1)
     draws = uniform_draws([p.seed for p in params], [row.position for row in rows])
@@ -115,6 +157,19 @@ def _keep_top_k(scores: torch.Tensor, top_ks: Sequence[int]) -> None:
     ks = torch.tensor([[top_ks[index]] for index in limited], device=scores.device)
     kth_highest = rows.topk(int(ks.max()), dim=-1).values.gather(1, ks - 1)
     scores[limited] = rows.masked_fill_(rows < kth_highest, -math.inf)
+
+
+def _keep_min_p(weights: torch.Tensor, min_ps: Sequence[float]) -> None:
+    """Zero the tokens less likely than min-p times the likeliest, whose weight is 1.
+
+    Nguyen et al. 2024, "Turning Up the Heat" (https://arxiv.org/abs/2407.01082). Behind top-k, which
+    it commutes with: both keep a row's likeliest tokens.
+    """
+    limited = [index for index, min_p in enumerate(min_ps) if min_p > 0.0]
+    if limited:
+        rows = weights[limited]
+        least = torch.tensor([[min_ps[index]] for index in limited], dtype=torch.float64)
+        weights[limited] = rows.masked_fill_(rows < least.to(weights.device), 0.0)
 
 
 def _keep_top_p(weights: torch.Tensor, top_ps: Sequence[float]) -> None:

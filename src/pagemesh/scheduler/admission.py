@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pagemesh.engine.interface import EngineInfo, EngineRequest
 from pagemesh.errors import ContextLengthError, InvalidRequestError
+from pagemesh.sampling.validation import check_sampling
 
 
 def max_total_tokens(spec: EngineRequest, max_model_len: int) -> int:
@@ -17,14 +18,13 @@ def max_total_tokens(spec: EngineRequest, max_model_len: int) -> int:
     return min(len(spec.prompt_token_ids) + num_new_tokens, max_model_len)
 
 
-def check_request(spec: EngineRequest, info: EngineInfo, vocab_size: int) -> None:
+def check_request(
+    spec: EngineRequest, info: EngineInfo, vocab_size: int, eos_token_ids: Sequence[int] = ()
+) -> None:
     """Raise InvalidRequestError when the request can never run on this engine."""
     if not spec.prompt_token_ids:
         raise InvalidRequestError("prompt_token_ids is empty", param="prompt_token_ids")
-    if spec.sampling.max_tokens < 1:
-        raise InvalidRequestError(
-            f"max_tokens is {spec.sampling.max_tokens}, but must be positive", param="max_tokens"
-        )
+    check_sampling(spec.sampling, vocab_size, eos_token_ids)
     if spec.hold_blocks and spec.await_kv:
         raise InvalidRequestError("a request cannot export and import KV at once")
     if spec.fork_of is not None and (spec.hold_blocks or spec.await_kv):
@@ -34,7 +34,6 @@ def check_request(spec: EngineRequest, info: EngineInfo, vocab_size: int) -> Non
         )
     _check_ids("prompt_token_ids", spec.prompt_token_ids, vocab_size)
     _check_ids("resume_token_ids", spec.resume_token_ids, vocab_size)
-    _check_ids("stop_token_ids", spec.sampling.stop_token_ids, vocab_size)
     _check_length(spec, info)
 
 

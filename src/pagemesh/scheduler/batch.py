@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pagemesh.sampling.logit_rules import LogitRules
 from pagemesh.sampling.params import SamplingParams
 
 
@@ -29,6 +30,9 @@ class ScheduledSequence:
 
     suppressed_token_ids: Sequence[int] = ()
     """Tokens that must not be sampled now (stop tokens before min_tokens)."""
+
+    rules: LogitRules | None = None
+    """What else changes the logits of the next token; the request's own, so that it is up to date."""
 
 
 @dataclass(frozen=True, slots=True)

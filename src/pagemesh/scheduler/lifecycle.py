@@ -12,6 +12,7 @@ from itertools import count
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.engine.interface import EngineInfo, EngineRequest, FinishReason
 from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError
+from pagemesh.sampling.logit_rules import make_logit_rules
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.scheduler.admission import check_fork, check_request, max_total_tokens
 from pagemesh.scheduler.block_tables import BlockTables
@@ -56,7 +57,7 @@ class Lifecycle:
         """Take a request in; one that can never run is answered with an ERROR output."""
         try:
             self._check_new(spec.request_id)
-            check_request(spec, self._info, self._vocab_size)
+            check_request(spec, self._info, self._vocab_size, self._stop_rules.eos_token_ids)
             leader = self._requests.get(spec.fork_of or "")
             if leader is not None:
                 check_fork(spec, leader.spec)
@@ -71,6 +72,7 @@ class Lifecycle:
             leased=spec.hold_blocks,
             awaits_kv=spec.await_kv,
             leader=leader,
+            rules=make_logit_rules(spec.sampling, spec.prompt_token_ids, spec.resume_token_ids),
         )
         self._requests[request.request_id] = request
         self.waiting.add(request)
@@ -152,6 +154,8 @@ class Lifecycle:
     ) -> None:
         """Add and report the next token; ends the request when a stop rule says so."""
         request.token_ids.append(token_id)
+        if request.rules is not None:
+            request.rules.add(token_id)
         if logprobs is not None:
             request.cumulative_logprob += logprobs.logprob
         self._outbox.add_output(request, (token_id,), logprobs=logprobs)

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from pagemesh.engine.interface import EngineRequest
+from pagemesh.sampling.logit_rules import LogitRules
 from pagemesh.sampling.logprobs import TokenLogprobs
 
 
@@ -52,6 +53,9 @@ class Request:
 
     leader: Request | None = None
     """Of a fork: the request whose prompt KV it shares, if that was known when the fork came."""
+
+    rules: LogitRules | None = None
+    """What changes the logits before a token is sampled; told of every generated token."""
 
     state: RequestState = RequestState.WAITING
 

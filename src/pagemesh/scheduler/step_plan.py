@@ -33,6 +33,7 @@ class StepPlan:
                 block_ids=request.block_ids,
                 sampling=request.spec.sampling if is_last_chunk else None,
                 suppressed_token_ids=self._stop_rules.suppressed(request) if is_last_chunk else (),
+                rules=request.rules if is_last_chunk else None,
             )
         )
         self._num_tokens_left -= end - start

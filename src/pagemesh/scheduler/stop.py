@@ -12,7 +12,8 @@ class StopRules:
     """Stop tokens, the model's end-of-sequence tokens and the length limits."""
 
     def __init__(self, eos_token_ids: Sequence[int]) -> None:
-        self._eos_token_ids = tuple(eos_token_ids)
+        self.eos_token_ids = tuple(eos_token_ids)
+        """The model's own."""
 
     def reason(self, request: Request) -> FinishReason | None:
         """Why the request ends with its last token, or None when it goes on."""
@@ -34,4 +35,4 @@ class StopRules:
         sampling = request.spec.sampling
         if sampling.ignore_eos:
             return sampling.stop_token_ids
-        return (*sampling.stop_token_ids, *self._eos_token_ids)
+        return (*sampling.stop_token_ids, *self.eos_token_ids)

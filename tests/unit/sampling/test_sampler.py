@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from pagemesh.sampling import sampler
+from pagemesh.sampling.logit_rules import make_logit_rules
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.randomness import uniform_draws
 from pagemesh.sampling.sampler import SampledRow
@@ -33,6 +36,8 @@ def plain_choice(logits: list[float], params: SamplingParams, position: int) -> 
         kth = scores[kept[min(params.top_k, len(kept)) - 1]]
         kept = [token for token in kept if scores[token] >= kth]
     weights = {token: math.exp(scores[token] - max(scores)) for token in kept}
+    kept = [token for token in kept if weights[token] >= params.min_p]
+    weights = {token: weights[token] for token in kept}
     nucleus: list[int] = []
     total, gathered = sum(weights.values()), 0.0
     for token in kept:
@@ -62,6 +67,9 @@ def test_greedy_takes_the_most_likely_token_and_the_first_of_equals() -> None:
         {"top_p": 0.6},
         {"top_p": 0.05},
         {"temperature": 1.5, "top_k": 40, "top_p": 0.9},
+        {"min_p": 0.1},
+        {"min_p": 1.0},
+        {"temperature": 1.7, "min_p": 0.3, "top_k": 9, "top_p": 0.7},
         {"top_k": 1},
         {"top_k": 5000},
         {"temperature": 1e-4},
@@ -130,6 +138,25 @@ def test_top_p_counts_the_mass_that_top_k_left() -> None:
     assert set(drawn_tokens(logits, 500, top_k=2, top_p=0.6)) == {1}
 
 
+def test_min_p_is_relative_to_the_likeliest_token() -> None:
+    logits = [math.log(p) for p in (0.1, 0.5, 0.15, 0.25)]
+    assert set(drawn_tokens(logits, 500, min_p=0.26)) == {1, 2, 3}
+    assert set(drawn_tokens(logits, 500, min_p=0.34)) == {1, 3}
+
+
+def test_min_p_looks_at_what_the_temperature_made_of_it() -> None:
+    # At temperature 1/2 the odds of 1 to 2 are 1 to 4.
+    logits = [0.0, math.log(2.0)]
+    assert set(drawn_tokens(logits, 500, min_p=0.4)) == {0, 1}
+    assert set(drawn_tokens(logits, 500, min_p=0.4, temperature=0.5)) == {1}
+
+
+def test_top_p_counts_the_mass_that_min_p_left() -> None:
+    # Of {0.5, 0.25} the first alone has two thirds.
+    logits = [math.log(p) for p in (0.1, 0.5, 0.15, 0.25)]
+    assert set(drawn_tokens(logits, 500, min_p=0.34, top_p=0.6)) == {1}
+
+
 def test_a_token_depends_on_seed_and_position_and_not_on_the_row() -> None:
     logits = torch.randn(1, 500).repeat(30, 1)
     kinds: list[dict[str, Any]] = [
@@ -182,3 +209,102 @@ def test_logits_that_are_not_finite_fail_their_own_requests(
         "r2": "the model gave logits that are not finite for r2",
     }
     assert samples.errors["r1"].reason == "LOGITS_NOT_FINITE"
+
+
+def make_ruled_row(
+    position: int, output: Sequence[int], suppressed: tuple[int, ...] = (), **params: Any
+) -> SampledRow:
+    row = make_row(position, suppressed, **params)
+    return replace(row, rules=make_logit_rules(row.params, [0, 1], output))
+
+
+def mixed_rows(num_rows: int) -> list[SampledRow]:
+    """Rows of all kinds, with and without rules."""
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 0.0},
+        {"temperature": 0.0, "repetition_penalty": 1.7, "logprobs": 3},
+        {"presence_penalty": 1.5, "frequency_penalty": 0.5},
+        {"min_p": 0.2, "logit_bias": {3: 5.0, 7: -100.0}, "logprobs": 0},
+        {"bad_words_token_ids": ((2, 5), (8,)), "top_k": 20},
+        {"allowed_token_ids": (1, 4, 6, 9), "logprobs": 20, "top_p": 0.8},
+        {},
+    ]
+    return [
+        make_ruled_row(i, [5, 2] * (i % 3), (i % 11,) if i % 4 else (), seed=4, **kinds[i % 7])
+        for i in range(num_rows)
+    ]
+
+
+def test_a_row_with_rules_does_not_depend_on_the_others() -> None:
+    logits = torch.randn(42, 60) * 2
+    rows = mixed_rows(42)
+    together = sampler.sample(logits.clone(), rows)
+    assert together.errors == {}
+    backwards = sampler.sample(logits.flip(0), rows[::-1])
+    assert backwards.token_ids[::-1] == together.token_ids
+    for index, row in enumerate(rows):
+        alone = sampler.sample(logits[index : index + 1].clone(), [row])
+        assert alone.token_ids == [together.token_ids[index]]
+        assert (row.request_id in alone.logprobs) == (row.params.logprobs is not None)
+        if row.params.logprobs is not None:
+            assert alone.logprobs[row.request_id] == together.logprobs[row.request_id]
+            assert backwards.logprobs[row.request_id] == together.logprobs[row.request_id]
+    plain = sampler.sample(logits.clone(), [replace(row, rules=None) for row in rows])
+    assert plain.token_ids != together.token_ids
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_bad_words_follow_the_output(temperature: float) -> None:
+    logits = torch.tensor([[9.0, -9.0, 0.0]])
+    params: dict[str, Any] = {
+        "temperature": temperature,
+        "bad_words_token_ids": ((2, 0),),
+        "allowed_token_ids": (0, 2),
+    }
+    chosen = {
+        last: sample(logits.clone(), [make_ruled_row(0, [1, last], **params)])[0] for last in (1, 2)
+    }
+    assert chosen == {1: 0, 2: 2}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_log_probabilities_are_those_of_the_logits_as_they_were(temperature: float) -> None:
+    logits = torch.tensor([[math.log(p) for p in (0.5, 0.3, 0.2)]])
+    params: dict[str, Any] = {"temperature": temperature, "logprobs": 2, "top_k": 1}
+    row = make_ruled_row(0, [], logit_bias={2: 50.0}, repetition_penalty=1.5, **params)
+    samples = sampler.sample(logits, [row])
+    (score,) = samples.logprobs.values()
+    assert (samples.token_ids, score.token_id, score.rank) == ([2], 2, 3)
+    assert score.top_token_ids == (0, 1)
+    values = [math.exp(value) for value in (score.logprob, *score.top_logprobs)]
+    assert values == pytest.approx([0.2, 0.5, 0.3], abs=1e-6)
+
+
+def test_parameters_that_leave_no_token_fail_their_own_request() -> None:
+    rows = [
+        make_row(0, temperature=0.0),
+        make_ruled_row(1, [2], (1,), allowed_token_ids=(0, 1), bad_words_token_ids=((2, 0),)),
+        make_row(2),
+    ]
+    samples = sampler.sample(torch.tensor([[0.0, 9.0, 0.0]] * 3), rows)
+    assert (samples.token_ids[0], samples.token_ids[2]) == (1, 1)
+    (error,) = samples.errors.values()
+    assert (error.message, error.reason) == (
+        "the sampling parameters forbid every token for r1",
+        "NO_TOKEN_ALLOWED",
+    )
+
+
+def test_broken_logits_are_named_as_such_also_where_rules_hide_them() -> None:
+    row = make_ruled_row(0, [], allowed_token_ids=(0,), logprobs=2)
+    samples = sampler.sample(torch.tensor([[1.0, NAN]]), [row])
+    assert samples.errors["r0"].reason == "LOGITS_NOT_FINITE"
+
+
+def test_a_batch_without_rules_edits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise AssertionError("edited")
+
+    for name in ("apply_rules", "forbid", "score_tokens"):
+        monkeypatch.setattr(sampler, name, fail)
+    sample(torch.randn(5, 30), [make_row(i, min_p=0.1, top_k=5) for i in range(5)])

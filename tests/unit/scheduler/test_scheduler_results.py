@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 from pagemesh.engine.interface import EngineRequest, FinishReason, RequestOutput
 from pagemesh.errors import InternalError
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.step_result import StepResult
-from tests.unit.scheduler.builders import Stepper, make_request
+from tests.unit.scheduler.builders import Stepper, make_info, make_request
 
 
 def score(token_id: int, logprob: float) -> TokenLogprobs:
     return TokenLogprobs(token_id, logprob, 1)
 
 
-def asking(request: EngineRequest, num_logprobs: int = 0) -> EngineRequest:
-    return replace(request, sampling=replace(request.sampling, logprobs=num_logprobs))
+def asking(request: EngineRequest) -> EngineRequest:
+    return with_params(request, logprobs=0)
+
+
+def with_params(request: EngineRequest, **params: Any) -> EngineRequest:
+    return replace(request, sampling=replace(request.sampling, **params))
 
 
 def take(stepper: Stepper) -> dict[str, RequestOutput]:
@@ -82,3 +89,56 @@ def test_an_imports_first_token_without_the_log_probabilities_asked_for_is_not_u
     stepper.step()
     stepper.requests.first_token("a", 50)
     assert stepper.requests["a"].num_generated_tokens == 0
+
+
+def test_rules_know_the_output_however_it_came_about() -> None:
+    stepper = Stepper(make_info(num_blocks=5, block_size=4))
+    params = {"frequency_penalty": 1.0, "bad_words_token_ids": ((1, 2),)}
+    requests = [
+        make_request("a", 4, max_tokens=9, resume=(7, 7)),
+        make_request("b", 4, max_tokens=9, priority=1),
+    ]
+    stepper.submit(*(with_params(request, **params) for request in requests))
+    outputs: dict[str, list[int]] = {"a": [7, 7], "b": []}
+    preempted = False
+    while batch := stepper.scheduler.schedule().sequences:
+        for sequence in batch:
+            output = outputs[sequence.request_id]
+            if sequence.sampling is None:
+                continue
+            assert sequence.rules is not None
+            history = sequence.rules.history
+            assert history is not None
+            counts = zip(history.output_ids, history.output_counts, strict=True)
+            assert dict(counts) == Counter(output)
+            preempted |= len(output) > 0 and len(sequence.token_ids) > 1
+            output.append(1 + len(output) % 3)
+        sampled = [outputs[s.request_id][-1] for s in batch if s.sampling is not None]
+        stepper.scheduler.update(Batch(batch), StepResult(sampled))
+        stepper.requests.check_integrity()
+    assert preempted
+    assert (len(outputs["a"]), len(outputs["b"])) == (9, 9)
+
+
+def test_chunks_that_are_not_sampled_and_plain_requests_carry_no_rules() -> None:
+    stepper = Stepper(max_num_batched_tokens=6)
+    stepper.submit(
+        with_params(make_request("a", 9), repetition_penalty=2.0),
+        make_request("b", 2),
+    )
+    (first,) = stepper.scheduler.schedule().sequences
+    assert (first.sampling, first.rules) == (None, None)
+    stepper.step()
+    a, b = stepper.scheduler.schedule().sequences
+    assert (a.rules is not None, b.rules) == (True, None)
+
+
+def test_parameters_that_cannot_work_are_refused_at_admission() -> None:
+    stepper = Stepper(eos_token_ids=(2,))
+    stepper.submit(
+        with_params(make_request("a", 4), min_p=2.0),
+        with_params(make_request("b", 4, min_tokens=1), allowed_token_ids=(2,)),
+    )
+    stepper.collect()
+    errors = [stepper.ends[name][0].error for name in "ab"]
+    assert [error.param for error in errors if error is not None] == ["min_p", "allowed_token_ids"]
