@@ -1,5 +1,37 @@
-"""The engine: computes batch after batch, in a process of its own. Knows nothing of RPCs, roles and text.
+"""The engine: computes batch after batch. Knows nothing of RPCs, roles and text.
 
 `interface` is what services see; `remote` starts a process and talks to it, `process` is its other end.
 Neither loads torch: in that process `loading.load_engine` does, which builds a real engine.
+`LLM` has an engine in the process that uses it (`offline`), with text in and text out.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pagemesh.engine.offline.llm import LLM
+    from pagemesh.engine.offline.outputs import CompletionOutput, RequestOutput
+    from pagemesh.engine.offline.params import SamplingParams
+
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams"]
+
+_HOMES = {
+    "LLM": "pagemesh.engine.offline.llm",
+    "CompletionOutput": "pagemesh.engine.offline.outputs",
+    "RequestOutput": "pagemesh.engine.offline.outputs",
+    "SamplingParams": "pagemesh.engine.offline.params",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name on first use: processes that import `interface` alone must stay without torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -66,6 +66,13 @@ class Tokenizer:
             return self._encode(text, add_special_tokens)
         return await asyncio.to_thread(self._encode, text, add_special_tokens)
 
+    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        """Ids of several texts, on several cores; for callers without an event loop."""
+        encodings = self._tokenizer.encode_batch_fast(
+            list(texts), add_special_tokens=add_special_tokens
+        )
+        return [encoding.ids for encoding in encodings]
+
     async def has_more_than(self, num_tokens: int, text: str) -> bool:
         """Whether a text is certainly longer, found out from as short a prefix as will do.
 
@@ -91,11 +98,7 @@ class Tokenizer:
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         # Of the library's functions only those for batches release the GIL while they work.
-        (encoding,) = self._tokenizer.encode_batch_fast(
-            [text], add_special_tokens=add_special_tokens
-        )
-        ids: list[int] = encoding.ids
-        return ids
+        return self.encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
     def _vocab_size(self, folder: Path) -> int:
         """Ids below this have an embedding: the model's own number, else the tokenizer's."""

@@ -1,0 +1,172 @@
+"""`LLM`: a model in this process, with vLLM's interface for offline use.
+
+The engine is the one that workers run, on a thread of this process; there are no services and no other
+processes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import weakref
+from collections.abc import Sequence
+from itertools import count
+from types import TracebackType
+from typing import Any, Final, Self
+
+import structlog
+
+from pagemesh.engine.loading import load_engine
+from pagemesh.engine.offline.deliveries import Deliveries
+from pagemesh.engine.offline.generation import run_to_end
+from pagemesh.engine.offline.outputs import RequestOutput
+from pagemesh.engine.offline.params import SamplingParams
+from pagemesh.engine.offline.progress import Progress
+from pagemesh.engine.offline.prompts import (
+    Conversation,
+    EncodedPrompt,
+    Prompt,
+    read_conversations,
+    read_prompts,
+)
+from pagemesh.engine.offline.settings import read_settings
+from pagemesh.engine.offline.submission import Submission, check_count, for_each
+from pagemesh.models.resolve import resolve_model_path
+from pagemesh.tokenizer.generation_defaults import load_generation_defaults
+from pagemesh.tokenizer.tokenizer import Tokenizer
+
+log = structlog.get_logger(__name__)
+
+_DEFAULT_MAX_TOKENS: Final = 16
+
+# Over all models of the process, so that an id names one call in the logs.
+_calls = count()
+
+
+class LLM:
+    """A model, loaded and running until `close`; use it in a `with` block or close it.
+
+    >>> with LLM("models/demo") as llm:
+    ...     (output,) = llm.generate("The capital of France is", SamplingParams(temperature=0))
+    ...     print(output.outputs[0].text)
+
+    Its methods may be called from several threads: the engine batches what they ask for together.
+    """
+
+    def __init__(self, model: str | os.PathLike[str], **settings: Any) -> None:
+        """Load `model`, a folder or a hub id.
+
+        Settings are those of `pagemesh decode`, as keywords: `dtype`, `max_model_len`, `threads`,
+        `kv_cache_memory`, `block_size`, `max_num_seqs` … ConfigError naming one that is unknown or
+        cannot be, or what is wrong with the model.
+        """
+        config = read_settings(model, settings)
+        folder = resolve_model_path(config.model.model)
+        self._tokenizer = Tokenizer(folder)
+        self._defaults = load_generation_defaults(folder)
+        self._engine = load_engine(
+            dataclasses.replace(config.model, model=str(folder)), config.cache, config.scheduler
+        )
+        self._submission = Submission(self._engine.info, self._tokenizer)
+        self._deliveries = Deliveries()
+        self._engine.start(self._deliveries)
+        # Also ends the engine's thread when the LLM is forgotten, or the process ends.
+        self._stop = weakref.finalize(self, self._engine.stop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the engine; calls in progress fail with UnavailableError. Idempotent."""
+        self._stop()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one or several prompts, in their order.
+
+        A prompt is a text, token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`. One
+        `sampling_params` holds for all prompts, or there is one for each; without any, the model's own
+        defaults do. `priority` has a number for each prompt, of which lower ones run first.
+
+        Raises InvalidRequestError naming the first prompt that cannot be answered, before any is. A
+        prompt that fails later does not disturb others: its output says why (`error`). Only when all
+        fail is the first failure raised.
+        """
+        encoded = read_prompts(prompts, self._tokenizer)
+        return self._run("prompts", encoded, sampling_params, priority, use_tqdm)
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or several; like `generate` in everything else.
+
+        Raises UnsupportedError when the model has no chat template.
+        """
+        conversations = read_conversations(messages, self._tokenizer)
+        return self._run("messages", conversations, sampling_params, None, use_tqdm)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What holds without sampling parameters: the model's generation_config.json."""
+        defaults = self._defaults
+        return SamplingParams(
+            temperature=defaults.temperature,
+            top_p=defaults.top_p,
+            top_k=defaults.top_k,
+            max_tokens=defaults.max_tokens or _DEFAULT_MAX_TOKENS,
+        )
+
+    def _run(
+        self,
+        field: str,
+        prompts: Sequence[EncodedPrompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        priority: Sequence[int] | None,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        given = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        params = for_each(given, len(prompts))
+        priorities = [0] * len(prompts) if priority is None else priority
+        check_count("priority", priorities, len(prompts))
+        call = next(_calls)
+        runs = [
+            self._submission.make_run(
+                f"{call}-{index}",
+                prompt,
+                params[index],
+                priority=priorities[index],
+                place=f"{field}[{index}]",
+            )
+            for index, prompt in enumerate(prompts)
+        ]
+        with Progress(len(runs), shown=use_tqdm) as progress:
+            run_to_end(self._engine, self._deliveries, runs, progress)
+        return without_failures([run.output() for run in runs])
+
+
+def without_failures(outputs: list[RequestOutput]) -> list[RequestOutput]:
+    """The outputs, with a word about those that failed; raises when there are no others."""
+    failed = [output for output in outputs if output.error is not None]
+    for output in failed:
+        log.warning("request failed", request_id=output.request_id, error=str(output.error))
+    if failed and len(failed) == len(outputs):
+        assert failed[0].error is not None
+        raise failed[0].error
+    return outputs

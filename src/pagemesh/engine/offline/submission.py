@@ -1,0 +1,75 @@
+"""From prompts and sampling parameters to requests that the engine will take."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pagemesh.engine.interface import EngineInfo, EngineRequest
+from pagemesh.engine.offline.generation import Answer, PromptRun
+from pagemesh.engine.offline.params import SamplingParams
+from pagemesh.engine.offline.prompts import EncodedPrompt, at
+from pagemesh.errors import InvalidRequestError
+from pagemesh.scheduler.admission import check_request
+from pagemesh.tokenizer.tokenizer import Tokenizer
+
+
+def for_each(
+    sampling_params: SamplingParams | Sequence[SamplingParams], num_prompts: int
+) -> list[SamplingParams]:
+    """Sampling parameters of every prompt; InvalidRequestError when there are not as many."""
+    if isinstance(sampling_params, SamplingParams):
+        return [sampling_params] * num_prompts
+    check_count("sampling_params", sampling_params, num_prompts)
+    return list(sampling_params)
+
+
+def check_count(name: str, values: Sequence[object], num_prompts: int) -> None:
+    """Raise InvalidRequestError unless there is one value for each prompt."""
+    if len(values) != num_prompts:
+        raise InvalidRequestError(
+            f"{name} has {len(values)} entries, but there are {num_prompts} prompts", param=name
+        )
+
+
+class Submission:
+    """Makes the requests of one model's engine."""
+
+    def __init__(self, info: EngineInfo, tokenizer: Tokenizer) -> None:
+        self._info = info
+        self._tokenizer = tokenizer
+
+    def make_run(
+        self,
+        request_id: str,
+        prompt: EncodedPrompt,
+        params: SamplingParams,
+        *,
+        priority: int,
+        place: str,
+    ) -> PromptRun:
+        """The requests of one prompt's answers.
+
+        Raises InvalidRequestError naming `place` when the engine would refuse them.
+        """
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        room = self._info.max_model_len - len(prompt.token_ids)
+        answers = []
+        for index in range(params.n):
+            sampling = params.for_engine(seed + index, room)
+            if index > 0:
+                # Once is enough: all answers have the same prompt.
+                sampling = replace(sampling, prompt_logprobs=None)
+            request = EngineRequest(
+                request_id=f"{request_id}-{index}",
+                prompt_token_ids=prompt.token_ids,
+                sampling=sampling,
+                priority=priority,
+            )
+            answers.append(Answer(index, request, self._tokenizer, params.stop_strings))
+        try:
+            check_request(answers[0].request, self._info, self._tokenizer.vocab_size)
+        except InvalidRequestError as error:
+            raise at(place, error) from error
+        return PromptRun(request_id, prompt, answers)

@@ -1,0 +1,214 @@
+"""`LLM` with the demo model: text in, text out."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pagemesh.engine import LLM, RequestOutput, SamplingParams
+from pagemesh.engine.offline.llm import without_failures
+from pagemesh.errors import (
+    ConfigError,
+    ContextLengthError,
+    InternalError,
+    InvalidRequestError,
+    PagemeshError,
+    UnavailableError,
+    UnsupportedError,
+)
+from tests.unit.models.model_folder import write_model
+
+GREEDY = SamplingParams(temperature=0)
+FRANCE = "The capital of France is"
+
+
+@pytest.fixture(scope="module")
+def llm(demo_model: Path) -> Iterator[LLM]:
+    with LLM(demo_model, kv_cache_memory=0.02, threads=1) as llm:
+        yield llm
+
+
+def texts(outputs: list[RequestOutput]) -> list[str]:
+    return [answer.text for output in outputs for answer in output.outputs]
+
+
+def test_a_prompt_is_answered(llm: LLM) -> None:
+    (output,) = llm.generate(FRANCE, GREEDY, use_tqdm=False)
+    assert output.prompt == FRANCE
+    assert output.prompt_token_ids == (288, 284, 270, 1362, 266)
+    (answer,) = output.outputs
+    assert (answer.index, answer.text) == (0, " Paris.")
+    assert answer.token_ids == (1823, 16, 0)
+    assert (answer.finish_reason, answer.stop_reason) == ("stop", None)
+    assert output.error is None
+
+
+def test_outputs_have_the_order_of_the_prompts(llm: LLM) -> None:
+    capitals = {"France": " Paris.", "Italy": " Rome.", "Japan": " Tokyo."}
+    prompts = [f"The capital of {country} is" for country in capitals]
+    assert texts(llm.generate(prompts, GREEDY, use_tqdm=False)) == list(capitals.values())
+
+
+def test_conversations_are_answered(llm: LLM) -> None:
+    who = [{"role": "user", "content": "Who are you?"}]
+    sum_ = [{"role": "user", "content": "What is 3 + 9?"}]
+    params = [
+        SamplingParams(temperature=0, stop=" a "),
+        SamplingParams(temperature=0, stop_token_ids=[313]),
+    ]
+    first, second = llm.chat([who, sum_], params, use_tqdm=False)
+    assert texts([first, second]) == ["I am pagemesh demo,", "3"]
+    assert [first.outputs[0].stop_reason, second.outputs[0].stop_reason] == [" a ", 313]
+    assert texts(llm.chat(sum_, GREEDY, use_tqdm=False)) == ["3 + 9 = 12."]
+
+
+def test_answers_equal_separate_requests_with_the_following_seeds(llm: LLM) -> None:
+    def generate(seed: int, n: int) -> list[str]:
+        return texts(llm.generate("Once upon", SamplingParams(n=n, seed=seed), use_tqdm=False))
+
+    answers = generate(3, 4)
+    assert len(set(answers)) > 1
+    assert answers == [generate(3 + i, 1)[0] for i in range(4)]
+
+
+def test_without_a_seed_answers_differ(llm: LLM) -> None:
+    params = SamplingParams(temperature=2.0, max_tokens=32)
+    outputs = llm.generate(["Once upon"] * 2, params, use_tqdm=False)
+    assert len(set(texts(outputs))) == 2
+
+
+def test_without_parameters_the_models_own_hold(llm: LLM, demo_model: Path) -> None:
+    own = json.loads((demo_model / "generation_config.json").read_text())
+    assert own["do_sample"] is False
+    assert llm.get_default_sampling_params() == SamplingParams(temperature=0.0, max_tokens=16)
+    assert texts(llm.generate(FRANCE, use_tqdm=False)) == [" Paris."]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "kind", "complaint"),
+    [
+        (["ok", ""], InvalidRequestError, "prompts[1]: prompt_token_ids is empty"),
+        ([[5], [99_999]], InvalidRequestError, "prompts[1]: prompt_token_ids contains 99999, but"),
+        ([[5], [6], [7] * 2048], ContextLengthError, "prompts[2]: the prompt has 2048 tokens, but"),
+    ],
+)
+def test_a_prompt_that_can_never_run_is_named_before_anything_runs(
+    llm: LLM, prompts: list[str], kind: type[InvalidRequestError], complaint: str
+) -> None:
+    before = llm._engine.load()
+    with pytest.raises(kind) as refusal:
+        llm.generate(prompts, GREEDY, use_tqdm=False)
+    assert refusal.value.message.startswith(complaint)
+    assert llm._engine.load() is before
+
+
+def test_numbers_of_parameters_and_priorities_must_fit(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="sampling_params has 3 entries, but there are 2"):
+        llm.generate(["a", "b"], [GREEDY] * 3, use_tqdm=False)
+    with pytest.raises(InvalidRequestError, match="priority has 1 entries, but there are 2"):
+        llm.generate(["a", "b"], GREEDY, priority=[1], use_tqdm=False)
+
+
+def test_no_prompts_have_no_answers(llm: LLM) -> None:
+    assert llm.generate([], GREEDY, use_tqdm=False) == []
+
+
+def test_several_threads_get_their_own_answers(llm: LLM) -> None:
+    capitals = {"France": " Paris.", "Italy": " Rome.", "Japan": " Tokyo."}
+    got: dict[str, list[str]] = {}
+
+    def ask(country: str) -> None:
+        prompts = [f"The capital of {country} is"] * 3
+        got[country] = texts(llm.generate(prompts, GREEDY, use_tqdm=False))
+
+    threads = [threading.Thread(target=ask, args=(country,)) for country in capitals]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert got == {country: [text] * 3 for country, text in capitals.items()}
+
+
+def test_the_bar_counts_prompts_and_tokens(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+    llm.generate([FRANCE] * 3, GREEDY)
+    bar = capfd.readouterr().err
+    assert "Processed prompts: 100%" in bar
+    assert "3/3" in bar
+    assert "tokens/s in" in bar
+    llm.generate([FRANCE] * 3, GREEDY, use_tqdm=False)
+    assert capfd.readouterr().err == ""
+
+
+def test_after_close_nothing_is_answered(demo_model: Path) -> None:
+    before = threading.enumerate()
+    llm = LLM(demo_model, kv_cache_memory=0.02, max_model_len=64)
+    llm.close()
+    llm.close()
+    with pytest.raises(UnavailableError, match="the engine is stopped"):
+        llm.generate("a", use_tqdm=False)
+    assert threading.enumerate() == before
+
+
+def test_an_llm_that_is_forgotten_stops(demo_model: Path) -> None:
+    llm = LLM(demo_model, kv_cache_memory=0.02, max_model_len=64)
+    llm.generate("a", use_tqdm=False)
+    engine = llm._engine
+    del llm
+    gc.collect()
+    with pytest.raises(UnavailableError, match="the engine is stopped"):
+        engine.pin("p", []).result(0)
+
+
+def make_output(request_id: str, error: PagemeshError | None) -> RequestOutput:
+    return RequestOutput(request_id, None, (1,), (), 0, error=error)
+
+
+def test_failures_are_kept_beside_answers_but_raised_when_there_are_none() -> None:
+    failure = InternalError("the logits of request b are not finite")
+    good, bad = make_output("a", None), make_output("b", failure)
+    assert without_failures([good, bad]) == [good, bad]
+    assert without_failures([]) == []
+    with pytest.raises(InternalError, match="not finite"):
+        without_failures([bad, make_output("c", InternalError("other"))])
+
+
+def test_a_folder_without_tokenizer_is_refused(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    with pytest.raises(ConfigError, match=r"has no tokenizer\.json"):
+        LLM(tmp_path)
+
+
+def test_a_model_without_chat_template_says_so(demo_model: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / name).symlink_to(demo_model / name)
+    with (
+        LLM(tmp_path, kv_cache_memory=0.02, max_model_len=64) as llm,
+        pytest.raises(UnsupportedError, match="no chat template"),
+    ):
+        llm.chat([{"role": "user", "content": "Hello!"}], use_tqdm=False)
+
+
+PROGRAM = """
+import sys
+import pagemesh.engine
+assert "torch" not in sys.modules and "LLM" in dir(pagemesh.engine)
+from pagemesh.engine import LLM, SamplingParams
+llm = LLM(sys.argv[1], kv_cache_memory=0.02)
+print(llm.generate("The capital of France is", SamplingParams(temperature=0))[0].outputs[0].text)
+"""
+
+
+def test_a_program_that_closes_nothing_ends_cleanly(demo_model: Path) -> None:
+    completed = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(demo_model)], capture_output=True, text=True, timeout=60
+    )
+    assert completed.stdout == " Paris.\n"
+    assert "Error" not in completed.stderr
+    assert completed.returncode == 0

@@ -1,0 +1,100 @@
+"""The sampling parameters that users of `LLM` write."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from pagemesh.engine import SamplingParams
+from pagemesh.errors import InvalidRequestError
+from pagemesh.sampling import params as engine_params
+
+
+def test_every_setting_of_the_engines_sampler_can_be_given() -> None:
+    ours = {field.name for field in dataclasses.fields(SamplingParams)}
+    assert {field.name for field in dataclasses.fields(engine_params.SamplingParams)} <= ours
+
+
+def test_what_is_left_out_has_vllms_defaults() -> None:
+    assert SamplingParams().for_engine(seed=7, room=100) == engine_params.SamplingParams(
+        temperature=1.0, top_p=1.0, top_k=0, seed=7, max_tokens=16
+    )
+
+
+def test_what_is_given_reaches_the_engine() -> None:
+    given = SamplingParams(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        max_tokens=8,
+        min_tokens=2,
+        stop_token_ids=[5, 6],
+        ignore_eos=True,
+    )
+    assert given.for_engine(seed=1, room=100) == engine_params.SamplingParams(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        seed=1,
+        max_tokens=8,
+        min_tokens=2,
+        stop_token_ids=(5, 6),
+        ignore_eos=True,
+    )
+
+
+def test_without_a_limit_the_answer_may_fill_the_context() -> None:
+    assert SamplingParams(max_tokens=None).for_engine(seed=0, room=33).max_tokens == 33
+
+
+@pytest.mark.parametrize(
+    ("seed", "expected"), [(-1, 2**64 - 1), (2**64 - 1, 2**64 - 1), (2**64, 0)]
+)
+def test_seeds_wrap_around_at_64_bits(seed: int, expected: int) -> None:
+    assert SamplingParams().for_engine(seed=seed, room=1).seed == expected
+
+
+def test_minus_one_keeps_all_tokens_as_in_vllm() -> None:
+    assert SamplingParams(top_k=-1).for_engine(seed=0, room=1).top_k == 0
+
+
+def test_stop_strings_come_alone_or_in_lists() -> None:
+    assert SamplingParams(stop="END").stop_strings == ("END",)
+    assert SamplingParams(stop=["a", "b"]).stop_strings == ("a", "b")
+    assert SamplingParams().stop_strings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", 0),
+        ("n", True),
+        ("n", 1.5),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", "0.5"),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_k", -2),
+        ("seed", 2**64),
+        ("seed", 0.5),
+        ("max_tokens", 0),
+        ("min_tokens", -1),
+        ("min_tokens", 17),
+        ("stop", ""),
+        ("stop", ["a", ""]),
+        ("stop", 5),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", 5),
+        ("ignore_eos", 1),
+        ("logprobs", -1),
+        ("prompt_logprobs", 1.5),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError) as refusal:
+        SamplingParams(**{name: value})
+    assert refusal.value.message.startswith(f"{name} is {value!r}, but must be ")
+    assert refusal.value.param == name

@@ -1,0 +1,46 @@
+"""Keyword arguments of `LLM` to settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagemesh.engine.offline.settings import OfflineSettings, read_settings
+from pagemesh.errors import ConfigError
+
+
+def test_settings_find_their_areas() -> None:
+    settings = {"dtype": "bfloat16", "block_size": 8, "kv_cache_memory": 1, "max_num_seqs": 3}
+    assert read_settings("org/model", settings) == OfflineSettings(
+        ModelConfig("org/model", dtype="bfloat16"),
+        CacheConfig(block_size=8, kv_cache_memory=1.0),
+        SchedulerConfig(max_num_seqs=3),
+    )
+
+
+def test_a_model_may_be_a_path() -> None:
+    assert read_settings(Path("models/demo"), {}).model.model == "models/demo"
+
+
+def test_an_unknown_setting_is_named() -> None:
+    with pytest.raises(ConfigError, match="LLM has no setting 'max_seqs'; there are block_size, "):
+        read_settings("m", {"max_seqs": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("max_num_seqs", 0, "--max-num-seqs is 0, but must be positive"),
+        ("max_num_seqs", "3", "max_num_seqs is '3': Input should be a valid integer"),
+        ("max_num_seqs", True, "max_num_seqs is True: Input should be a valid integer"),
+        ("dtype", "int3", "dtype is 'int3': Input should be 'auto', "),
+        ("enable_prefix_caching", 1, "enable_prefix_caching is 1: Input should be a valid bool"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(name: str, value: Any, complaint: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings("m", {name: value})
+    assert refusal.value.message.startswith(complaint)
