@@ -66,6 +66,7 @@ class Submission:
                 prompt_token_ids=prompt.token_ids,
                 sampling=sampling,
                 priority=priority,
+                fork_of=f"{request_id}-0" if index > 0 else None,
             )
             answers.append(Answer(index, request, self._tokenizer, params.stop_strings))
         try:
