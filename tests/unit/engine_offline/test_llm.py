@@ -78,6 +78,30 @@ def test_answers_equal_separate_requests_with_the_following_seeds(llm: LLM) -> N
     assert answers == [generate(3 + i, 1)[0] for i in range(4)]
 
 
+def test_bad_words_are_not_generated(llm: LLM) -> None:
+    (plain,) = texts(llm.generate("Once upon", GREEDY, use_tqdm=False))
+    assert " a time" in plain
+    params = SamplingParams(temperature=0, bad_words=["time"])
+    (other,) = texts(llm.generate("Once upon", params, use_tqdm=False))
+    assert "time" not in other
+
+
+def test_log_probabilities_are_those_of_the_engine(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, logprobs=2)
+    (answer,) = llm.generate(FRANCE, params, use_tqdm=False)[0].outputs
+    assert answer.logprobs is not None
+    assert [next(iter(position)) for position in answer.logprobs] == list(answer.token_ids)
+    assert [
+        position[token_id].rank
+        for position, token_id in zip(answer.logprobs, answer.token_ids, strict=True)
+    ] == [1, 1, 1]
+    assert answer.logprobs[0][1823].decoded_token == " Paris"
+    assert answer.cumulative_logprob == pytest.approx(
+        sum(p[i].logprob for p, i in zip(answer.logprobs, answer.token_ids, strict=True))
+    )
+    assert all(len(position) == 2 for position in answer.logprobs)
+
+
 def test_without_a_seed_answers_differ(llm: LLM) -> None:
     params = SamplingParams(temperature=2.0, max_tokens=32)
     outputs = llm.generate(["Once upon"] * 2, params, use_tqdm=False)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.sampling import params as engine_params
+from pagemesh.sampling.validation import check_sampling
 
-_SEED_MASK = 2**64 - 1
+_SEED_MASK: Final = 2**64 - 1
+_MAX_TOKENS: Final = 2**31 - 1
+_MAX_ANSWERS: Final = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,27 @@ class SamplingParams:
 
     top_k: int = 0
     """Number of most likely tokens kept; 0 and -1 keep all."""
+
+    min_p: float = 0.0
+    """Tokens less likely than this times the likeliest one are dropped; 0 keeps all."""
+
+    repetition_penalty: float = 1.0
+    """Above 1, tokens of the prompt and the answer become less likely."""
+
+    presence_penalty: float = 0.0
+    """In [-2, 2]: taken from the logits of the answer's tokens."""
+
+    frequency_penalty: float = 0.0
+    """In [-2, 2]: taken from the logit of a token once for each time it is in the answer."""
+
+    logit_bias: Mapping[int, float] | None = None
+    """In [-100, 100], added to the logits of these token ids."""
+
+    bad_words: Sequence[str] | None = None
+    """Words that are not generated."""
+
+    allowed_token_ids: Sequence[int] | None = None
+    """The only token ids that may be generated; None allows all."""
 
     seed: int | None = None
     """Equal seeds give equal answers; drawn anew for each prompt when None."""
@@ -58,39 +82,36 @@ class SamplingParams:
     """The same for each token of the prompt but the first."""
 
     def __post_init__(self) -> None:
+        self._require("n", _is_int(self.n, 1, _MAX_ANSWERS), f"from 1 to {_MAX_ANSWERS}")
         self._require(
-            "temperature", _is_number(self.temperature) and self.temperature >= 0, "0 or more"
+            "seed", self.seed is None or _is_int(self.seed, -(2**63), _SEED_MASK), "64 bits"
         )
-        self._require("top_p", _is_number(self.top_p) and 0 < self.top_p <= 1, "in (0, 1]")
-        for name, least in (("n", 1), ("top_k", -1), ("min_tokens", 0)):
-            self._require(name, _is_int(getattr(self, name), least), f"an integer from {least}")
-        limit, seed, ids = self.max_tokens, self.seed, self.stop_token_ids
-        self._require(
-            "max_tokens", limit is None or _is_int(limit, 1), "a positive integer or None"
-        )
-        self._require("seed", seed is None or _is_int(seed, -(2**63), 2**64), "64 bits or None")
-        self._require("stop", _is_stop(self.stop), "a string or several, none of them empty")
-        self._require(
-            "stop_token_ids",
-            ids is None or (isinstance(ids, Sequence) and all(_is_int(i, 0) for i in ids)),
-            "token ids",
-        )
-        for name in ("logprobs", "prompt_logprobs"):
-            value = getattr(self, name)
-            self._require(name, value is None or _is_int(value, 0), "an integer from 0, or None")
         self._require("ignore_eos", isinstance(self.ignore_eos, bool), "true or false")
-        if limit is not None and self.min_tokens > limit:
-            self._require("min_tokens", False, f"at most max_tokens = {limit}")
+        self._require("stop", _are_strings(self.stop), "a string or several, none of them empty")
+        self._require("bad_words", _are_strings(self.bad_words), "strings, none of them empty")
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            value = getattr(self, name)
+            self._require(name, value is None or isinstance(value, Sequence), "a list of token ids")
+        self._require(
+            "logit_bias",
+            self.logit_bias is None or isinstance(self.logit_bias, Mapping),
+            "numbers by token id",
+        )
+        # What depends on the model is checked when it is known.
+        check_sampling(self.for_engine(seed=0, room=_MAX_TOKENS), vocab_size=_MAX_TOKENS)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """`stop` as a tuple, whichever form it has."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
-    def for_engine(self, seed: int, room: int) -> engine_params.SamplingParams:
+    def for_engine(
+        self, seed: int, room: int, bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    ) -> engine_params.SamplingParams:
         """What the engine is asked for.
 
-        `seed` is any integer; `room` is how many tokens the context has left behind the prompt.
+        `seed` is any integer; `room` is how many tokens the context has left behind the prompt;
+        `bad_words` become ids elsewhere, because they need a tokenizer.
         """
         own = {field.name for field in dataclasses.fields(self)}
         shared = {
@@ -98,13 +119,16 @@ class SamplingParams:
             for field in dataclasses.fields(engine_params.SamplingParams)
             if field.name in own
         }
+        allowed = self.allowed_token_ids
         return engine_params.SamplingParams(
             **shared
             | {
-                "top_k": max(0, self.top_k),
                 "seed": seed & _SEED_MASK,
                 "max_tokens": max(1, room) if self.max_tokens is None else self.max_tokens,
                 "stop_token_ids": tuple(self.stop_token_ids or ()),
+                "logit_bias": dict(self.logit_bias or {}),
+                "allowed_token_ids": None if allowed is None else tuple(allowed),
+                "bad_words_token_ids": bad_words_token_ids,
             }
         )
 
@@ -114,15 +138,11 @@ class SamplingParams:
             raise InvalidRequestError(f"{name} is {value!r}, but must be {expected}", param=name)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _is_int(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _is_int(value: object, least: int, end: int = 2**31) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value < end
-
-
-def _is_stop(value: object) -> bool:
+def _are_strings(value: object) -> bool:
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return all(isinstance(stop, str) and stop for stop in value)
+        return all(isinstance(item, str) and item for item in value)
     return value is None or (isinstance(value, str) and value != "")

@@ -12,6 +12,7 @@ from pagemesh.engine.offline.params import SamplingParams
 from pagemesh.engine.offline.prompts import EncodedPrompt, at
 from pagemesh.errors import InvalidRequestError
 from pagemesh.scheduler.admission import check_request
+from pagemesh.tokenizer.bad_words import encode_bad_words
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
 
@@ -55,9 +56,10 @@ class Submission:
         """
         seed = secrets.randbits(63) if params.seed is None else params.seed
         room = self._info.max_model_len - len(prompt.token_ids)
+        bad_words = encode_bad_words(params.bad_words or (), self._tokenizer)
         answers = []
         for index in range(params.n):
-            sampling = params.for_engine(seed + index, room)
+            sampling = params.for_engine(seed + index, room, bad_words)
             if index > 0:
                 # Once is enough: all answers have the same prompt.
                 sampling = replace(sampling, prompt_logprobs=None)
