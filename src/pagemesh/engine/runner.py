@@ -14,6 +14,7 @@ import torch
 
 from pagemesh.engine.block_mover import BlockMover
 from pagemesh.engine.kv_storage import KvStorage
+from pagemesh.engine.step_rows import StepRows
 from pagemesh.engine.step_threads import StepThreads
 from pagemesh.kernels.paged_attention import (
     AttentionPlan,
@@ -25,7 +26,6 @@ from pagemesh.kernels.paged_attention import (
 )
 from pagemesh.kernels.write_kv import slot_rows, write_kv
 from pagemesh.models.loader import LoadedModel
-from pagemesh.sampling.sampler import SampledRow, sample
 from pagemesh.scheduler.batch import Batch, BlockMoves, ScheduledSequence
 from pagemesh.scheduler.step_result import StepResult
 
@@ -48,6 +48,7 @@ class ModelRunner:
         """The KV memory; its own, or that behind the descriptor."""
         self._mover = BlockMover(self.kv, num_swap_blocks)
         self._decoder = model.decoder
+        self._vocab_size = model.vocab_size
         self._layer_attention = model.layer_attention
         self._threads = StepThreads(sum(map(math.prod, model.spec.layer_shapes().values())))
         shape = AttentionShape(
@@ -70,27 +71,16 @@ class ModelRunner:
 
         Requests whose logits are not finite are among the errors of the result.
         """
-        sequences = batch.sequences
         # Decodes first, similar contexts side by side: attention groups neighbours.
-        order = sorted(range(len(sequences)), key=lambda index: _layout_key(sequences[index]))
-        ordered = [sequences[index] for index in order]
+        ordered = sorted(batch.sequences, key=_layout_key)
         flat = _flatten(ordered, self.kv.layout.block_size)
         token_ids, positions, slots = torch.from_numpy(flat)
         self._threads.use(len(token_ids))
-        rows, sampled = _sampled_rows(ordered)
+        rows = StepRows(ordered, self._vocab_size)
         hidden = self._decoder.forward(
-            token_ids,
-            positions,
-            self._step_attention(ordered, slots),
-            None if len(rows) == len(token_ids) else torch.tensor(rows, dtype=torch.int64),
+            token_ids, positions, self._step_attention(ordered, slots), rows.selection()
         )
-        if not rows:
-            return StepResult()
-        samples = sample(self._decoder.logits(hidden), sampled)
-        drawn = iter(samples.token_ids)
-        ids = {index: next(drawn) for index in order if sequences[index].sampling is not None}
-        token_ids = [ids[index] for index in sorted(ids)]
-        return StepResult(token_ids, samples.logprobs, errors=samples.errors)
+        return rows.result(hidden, self._decoder.logits, batch)
 
     def _step_attention(
         self, sequences: Sequence[ScheduledSequence], slots: torch.Tensor
@@ -152,23 +142,3 @@ def _chunk_columns(sequence: ScheduledSequence, block_size: int) -> npt.NDArray[
     block_ids = np.array(sequence.block_ids[first : positions[-1] // block_size + 1])
     slots = block_ids[positions // block_size - first] * block_size + positions % block_size
     return np.stack([np.array(sequence.token_ids), positions, slots])
-
-
-def _sampled_rows(sequences: Sequence[ScheduledSequence]) -> tuple[list[int], list[SampledRow]]:
-    """The last token of each sequence that asks for the next one."""
-    rows, sampled = [], []
-    num_tokens = 0
-    for sequence in sequences:
-        num_tokens += len(sequence.token_ids)
-        if sequence.sampling is not None:
-            rows.append(num_tokens - 1)
-            sampled.append(
-                SampledRow(
-                    request_id=sequence.request_id,
-                    params=sequence.sampling,
-                    position=sequence.start + len(sequence.token_ids),
-                    suppressed_token_ids=sequence.suppressed_token_ids,
-                    rules=sequence.rules,
-                )
-            )
-    return rows, sampled

@@ -63,14 +63,14 @@ def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
     logits = logits.float()
     best, best_ids = logits.max(dim=-1)
     # The maximum of a row with a NaN is NaN, so that one value per row tells of the whole row.
-    errors = _failures(rows, range(len(rows)), best, _NOT_FINITE)
+    errors = not_finite_errors([row.request_id for row in rows], best)
     scored = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
     raw = logits[scored] if scored else logits
     edited = [i for i, row in enumerate(rows) if row.rules is not None or row.suppressed_token_ids]
     token_ids: list[int] = best_ids.tolist()
     if edited:
         best, best_ids = _edit(logits, rows, edited)
-        errors = _failures(rows, edited, best, _NOTHING_LEFT) | errors
+        errors = _errors([rows[i].request_id for i in edited], best, _NOTHING_LEFT) | errors
         _put(token_ids, edited, best_ids.tolist())
     drawn = [i for i, row in enumerate(rows) if not row.params.greedy]
     if errors:
@@ -105,13 +105,18 @@ def _put(token_ids: list[int], indices: Sequence[int], values: Sequence[int]) ->
         token_ids[index] = token_id
 
 
-def _failures(
-    rows: Sequence[SampledRow], indices: Sequence[int], best: torch.Tensor, failure: tuple[str, str]
+def not_finite_errors(request_ids: Sequence[str], best: torch.Tensor) -> dict[str, PagemeshError]:
+    """Errors by request id for rows of logits whose maximum [R] is not finite."""
+    return _errors(request_ids, best, _NOT_FINITE)
+
+
+def _errors(
+    request_ids: Sequence[str], best: torch.Tensor, failure: tuple[str, str]
 ) -> dict[str, PagemeshError]:
     reason, message = failure
     return {
-        rows[index].request_id: InternalError(f"{message} {rows[index].request_id}", reason=reason)
-        for index, value in zip(indices, best.tolist(), strict=True)
+        request_id: InternalError(f"{message} {request_id}", reason=reason)
+        for request_id, value in zip(request_ids, best.tolist(), strict=True)
         if not math.isfinite(value)
     }
 

@@ -27,6 +27,12 @@ def check_request(
     check_sampling(spec.sampling, vocab_size, eos_token_ids)
     if spec.hold_blocks and spec.await_kv:
         raise InvalidRequestError("a request cannot export and import KV at once")
+    if spec.sampling.prompt_logprobs is not None and (spec.hold_blocks or spec.await_kv):
+        raise InvalidRequestError(
+            "prompt_logprobs come from computing the whole prompt in one place: such a request can"
+            " neither export nor import KV",
+            param="prompt_logprobs",
+        )
     if spec.fork_of is not None and (spec.hold_blocks or spec.await_kv):
         raise InvalidRequestError(
             f"fork_of is {spec.fork_of!r}, but a fork can neither export nor import KV",

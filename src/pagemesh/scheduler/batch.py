@@ -11,6 +11,20 @@ from pagemesh.sampling.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
+class PromptTargets:
+    """Tokens of a prompt whose log probabilities are wanted of a chunk."""
+
+    offset: int
+    """Index in the chunk of the token in front of the first of them."""
+
+    token_ids: Sequence[int]
+    """The tokens, each of which follows one of the chunk's from `offset` on; never empty."""
+
+    num_top: int
+    """Likeliest tokens to name beside each."""
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduledSequence:
     """One request's share of a step."""
 
@@ -33,6 +47,9 @@ class ScheduledSequence:
 
     rules: LogitRules | None = None
     """What else changes the logits of the next token; the request's own, so that it is up to date."""
+
+    prompt_targets: PromptTargets | None = None
+    """Set when the request asks for log probabilities of its prompt and the chunk brings new ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,8 +113,10 @@ class BlockTables:
     def _held(self, request: Request) -> _Held:
         """The prefix cache's blocks, or the leader's when that has more; nothing is changed."""
         self._extend_hashes(request)
-        reusable = request.num_prompt_tokens if request.awaits_kv else request.num_tokens
-        num_reusable_blocks = (reusable - 1) // self._block_size
+        num_reusable = request.num_skippable_tokens
+        if request.awaits_kv:
+            num_reusable = min(num_reusable, request.num_prompt_tokens - 1)
+        num_reusable_blocks = num_reusable // self._block_size
         hits = self._pool.longest_cached_prefix(request.block_hashes[:num_reusable_blocks])
         num_hit_tokens = len(hits) * self._block_size
         leader = request.leader

@@ -114,9 +114,19 @@ class Request:
         return self.num_tokens - self.num_computed_tokens
 
     @property
+    def num_skippable_tokens(self) -> int:
+        """Leading tokens that need not be computed where their KV is there already.
+
+        The log probabilities of a prompt's token come from computing the one in front of it.
+        """
+        if self.spec.sampling.prompt_logprobs is None or self.num_generated_tokens > 0:
+            return self.num_tokens - 1
+        return len(self.prompt_logprobs)
+
+    @property
     def num_leader_tokens(self) -> int:
         """Leading tokens that a fork takes from its leader: all but one, from which it samples."""
-        return min(self.num_prompt_tokens, self.num_tokens - 1)
+        return min(self.num_prompt_tokens, self.num_skippable_tokens)
 
     @property
     def awaits_leader(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.scheduler.batch import ScheduledSequence
+from pagemesh.scheduler.batch import PromptTargets, ScheduledSequence
 from pagemesh.scheduler.request import Request
 from pagemesh.scheduler.stop import StopRules
 
@@ -34,6 +34,17 @@ class StepPlan:
                 sampling=request.spec.sampling if is_last_chunk else None,
                 suppressed_token_ids=self._stop_rules.suppressed(request) if is_last_chunk else (),
                 rules=request.rules if is_last_chunk else None,
+                prompt_targets=_prompt_targets(request, start, end),
             )
         )
         self._num_tokens_left -= end - start
+
+
+def _prompt_targets(request: Request, start: int, end: int) -> PromptTargets | None:
+    """Of the chunk [start, end): what is behind its tokens in the prompt and was not scored yet."""
+    num_top = request.spec.sampling.prompt_logprobs
+    if num_top is None:
+        return None
+    first = max(start, request.num_skippable_tokens)
+    token_ids = request.token_ids[first + 1 : min(end + 1, request.num_prompt_tokens)]
+    return PromptTargets(first - start, token_ids, num_top) if token_ids else None

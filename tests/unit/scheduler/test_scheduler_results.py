@@ -142,3 +142,120 @@ def test_parameters_that_cannot_work_are_refused_at_admission() -> None:
     stepper.collect()
     errors = [stepper.ends[name][0].error for name in "ab"]
     assert [error.param for error in errors if error is not None] == ["min_p", "allowed_token_ids"]
+
+
+class PromptStepper(Stepper):
+    """Answers with made-up log probabilities: of token t in the prompt, -t."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.asked: list[tuple[str, int, tuple[int, ...]]] = []
+        self.computed: list[tuple[str, int, int]] = []
+        self.outputs: list[RequestOutput] = []
+
+    def compute(self) -> bool:
+        """One step; False when there is nothing to compute."""
+        batch = self.scheduler.schedule()
+        scores = {}
+        for sequence in batch.sequences:
+            end = sequence.start + len(sequence.token_ids)
+            self.computed.append((sequence.request_id, sequence.start, end))
+            targets = sequence.prompt_targets
+            if targets is not None:
+                token_ids = tuple(targets.token_ids)
+                self.asked.append((sequence.request_id, sequence.start + targets.offset, token_ids))
+                scores[sequence.request_id] = [score(t, -float(t)) for t in token_ids]
+        result = self.runner.execute(batch)
+        self.scheduler.update(batch, replace(result, prompt_logprobs=scores))
+        output = self.scheduler.take_output(self.scheduler.load())
+        self.outputs += output.outputs if output is not None else ()
+        self.requests.check_integrity()
+        return bool(batch.sequences)
+
+    def prompt_logprobs(self, request_id: str) -> list[list[int]]:
+        """Tokens of each output that has log probabilities of the prompt."""
+        return [
+            [each.token_id for each in output.prompt_logprobs]
+            for output in self.outputs
+            if output.request_id == request_id and output.prompt_logprobs is not None
+        ]
+
+
+def scored(request: EngineRequest) -> EngineRequest:
+    return with_params(request, prompt_logprobs=0)
+
+
+def test_chunks_ask_for_what_follows_their_tokens_in_the_prompt() -> None:
+    stepper = PromptStepper(max_num_batched_tokens=4)
+    stepper.submit(scored(make_request("a", (20, 21, 22, 23, 24, 25), max_tokens=3)))
+    while stepper.compute():
+        pass
+    assert stepper.asked == [("a", 0, (21, 22, 23, 24)), ("a", 4, (25,))]
+    assert stepper.prompt_logprobs("a") == [[21, 22, 23, 24, 25]]
+    with_scores = [output for output in stepper.outputs if output.prompt_logprobs is not None]
+    assert [len(output.token_ids) for output in with_scores] == [1]
+
+
+def test_a_prompt_of_one_token_has_no_log_probabilities() -> None:
+    stepper = PromptStepper()
+    stepper.submit(scored(make_request("a", (20,), max_tokens=2)))
+    while stepper.compute():
+        pass
+    assert (stepper.asked, stepper.prompt_logprobs("a")) == ([], [])
+
+
+def test_cached_blocks_are_not_used_for_a_prompt_that_is_to_be_scored() -> None:
+    stepper = PromptStepper()
+    prompt = tuple(range(20, 32))
+    stepper.submit(make_request("warm", prompt, max_tokens=1))
+    stepper.compute()
+    stepper.submit(scored(make_request("a", prompt)), make_request("b", prompt))
+    while stepper.compute():
+        pass
+    assert stepper.asked == [("a", 0, prompt[1:])]
+    cached = {o.request_id: o.num_cached_tokens for o in stepper.outputs}
+    assert cached == {"warm": 0, "a": 0, "b": 8}
+
+
+def test_a_fork_that_is_to_be_scored_computes_its_prompt_itself() -> None:
+    stepper = PromptStepper()
+    prompt = tuple(range(20, 30))
+    leader = make_request("a", prompt)
+    stepper.submit(leader, replace(scored(leader), request_id="b", fork_of="a"))
+    while stepper.compute():
+        pass
+    assert stepper.prompt_logprobs("b") == [list(prompt[1:])]
+
+
+def test_a_preempted_prompt_is_scored_once() -> None:
+    # The older request grows into the new one's blocks, one of which is still cached afterwards.
+    stepper = PromptStepper(make_info(num_blocks=5, block_size=4), max_num_batched_tokens=5)
+    stepper.submit(
+        make_request("old", 7, max_tokens=9),
+        scored(make_request("new", tuple(range(20, 29)), max_tokens=6, priority=1)),
+    )
+    while stepper.compute():
+        pass
+    assert stepper.prompt_logprobs("new") == [list(range(21, 29))]
+    chunks = [(start, end) for name, start, end in stepper.computed if name == "new"]
+    assert chunks[:3] == [(0, 3), (3, 7), (4, 9)]
+    asked = [(start, token_ids) for name, start, token_ids in stepper.asked if name == "new"]
+    assert asked == [(0, (21, 22, 23)), (3, (24, 25, 26, 27)), (7, (28,))]
+
+
+def test_a_resumed_request_scores_no_prompt() -> None:
+    stepper = PromptStepper()
+    stepper.submit(scored(make_request("a", 8, resume=(50,))))
+    while stepper.compute():
+        pass
+    assert stepper.asked == []
+
+
+def test_kv_of_a_prompt_that_is_to_be_scored_does_not_travel() -> None:
+    stepper = Stepper()
+    stepper.submit(
+        scored(make_request("a", 8, export=True)), scored(make_request("b", 8, await_kv=True))
+    )
+    stepper.collect()
+    errors = [stepper.ends[name][0].error for name in "ab"]
+    assert [error.param for error in errors if error is not None] == ["prompt_logprobs"] * 2

@@ -1,0 +1,94 @@
+"""What a step's hidden states are for: the next tokens, and log probabilities of prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import torch
+
+from pagemesh.errors import PagemeshError
+from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.sampling.params import SamplingParams
+from pagemesh.sampling.sampler import SampledRow, not_finite_errors, sample
+from pagemesh.sampling.scoring import score_tokens
+from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence
+from pagemesh.scheduler.step_result import StepResult
+
+MAX_SCORED_LOGITS: Final = 1 << 24
+"""Logits of a prompt that are there at once: 64 MiB in float32."""
+
+
+class StepRows:
+    """The rows of a step's tokens that are needed, for sequences in the order of computation."""
+
+    def __init__(self, sequences: Sequence[ScheduledSequence], vocab_size: int) -> None:
+        self._rows_per_piece = max(1, MAX_SCORED_LOGITS // vocab_size)
+        self._sampled: list[SampledRow] = []
+        self._targets: list[tuple[str, PromptTargets]] = []
+        sampled_rows: list[int] = []
+        scored_rows: list[int] = []
+        num_tokens = 0
+        for sequence in sequences:
+            targets = sequence.prompt_targets
+            if targets is not None:
+                first = num_tokens + targets.offset
+                scored_rows += range(first, first + len(targets.token_ids))
+                self._targets.append((sequence.request_id, targets))
+            num_tokens += len(sequence.token_ids)
+            if sequence.sampling is not None:
+                sampled_rows.append(num_tokens - 1)
+                self._sampled.append(_sampled_row(sequence, sequence.sampling))
+        self._rows = sampled_rows + scored_rows
+        self._are_all = not scored_rows and len(sampled_rows) == num_tokens
+
+    def selection(self) -> torch.Tensor | None:
+        """Indices of the rows, int64 [R]; None when they are all tokens as they stand."""
+        return None if self._are_all else torch.tensor(self._rows, dtype=torch.int64)
+
+    def result(
+        self, hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor], batch: Batch
+    ) -> StepResult:
+        """Sample and score from the hidden states [R, hidden] of the selection.
+
+        `head` makes logits [R, vocab] of hidden states.
+        """
+        num_sampled = len(self._sampled)
+        prompt_logprobs, errors = self._score(hidden[num_sampled:], head)
+        if not num_sampled:
+            return StepResult((), {}, prompt_logprobs, errors)
+        samples = sample(head(hidden[:num_sampled]), self._sampled)
+        ids = dict(zip((row.request_id for row in self._sampled), samples.token_ids, strict=True))
+        token_ids = [ids[s.request_id] for s in batch.sequences if s.sampling is not None]
+        return StepResult(token_ids, samples.logprobs, prompt_logprobs, errors | samples.errors)
+
+    def _score(
+        self, hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]
+    ) -> tuple[dict[str, list[TokenLogprobs]], dict[str, PagemeshError]]:
+        scores: dict[str, list[TokenLogprobs]] = {}
+        errors: dict[str, PagemeshError] = {}
+        first = 0
+        for request_id, targets in self._targets:
+            known = scores[request_id] = []
+            for piece in _pieces(len(targets.token_ids), self._rows_per_piece):
+                logits = head(hidden[first + piece.start : first + piece.stop]).float()
+                errors |= not_finite_errors([request_id] * len(piece), logits.amax(-1))
+                token_ids = targets.token_ids[piece.start : piece.stop]
+                known += score_tokens(logits, token_ids, [targets.num_top] * len(piece))
+            first += len(targets.token_ids)
+        return scores, errors
+
+
+def _pieces(num_rows: int, num_at_once: int) -> Iterator[range]:
+    for start in range(0, num_rows, num_at_once):
+        yield range(start, min(start + num_at_once, num_rows))
+
+
+def _sampled_row(sequence: ScheduledSequence, params: SamplingParams) -> SampledRow:
+    return SampledRow(
+        request_id=sequence.request_id,
+        params=params,
+        position=sequence.start + len(sequence.token_ids),
+        suppressed_token_ids=sequence.suppressed_token_ids,
+        rules=sequence.rules,
+    )
