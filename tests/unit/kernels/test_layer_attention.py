@@ -15,7 +15,6 @@ from pagemesh.kernels.paged_attention import (
     PagedSequence,
 )
 from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
-from pagemesh.kernels.paged_attention.cpu_parts import Part, Sight
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 from tests.unit.kernels.dense_attention import dense_attention
 from tests.unit.kernels.paged_cache import make_layer, make_shape
@@ -120,62 +119,29 @@ def test_what_no_window_shows_is_not_read(
     assert torch.equal(make(shape).plan(sequences).attend(query, layer_kv, features), expected)
 
 
-class CountingAttention(CpuPagedAttention):
-    """Notes what is prepared."""
-
-    def __init__(self, shape: AttentionShape) -> None:
-        super().__init__(shape)
-        self.prepared: list[tuple[int | None, bool, bool]] = []
-
-    def parts(self, sequences: Sequence[PagedSequence], sight: Sight) -> list[Part]:
-        window, slopes, always_masked = sight
-        self.prepared.append((window, slopes is not None, always_masked))
-        return super().parts(sequences, sight)
-
-
-def test_layers_that_see_the_same_share_what_a_step_prepares() -> None:
+def test_a_plan_serves_layers_of_all_kinds() -> None:
     shape = make_shape()
-    attention = CountingAttention(shape)
-    layers = [
-        LayerAttention(0.3, 8),
-        LayerAttention(0.3),
-        LayerAttention(0.4, 8, sinks=SINKS),
-        LayerAttention(0.3, 64),
-        LayerAttention(0.3, soft_cap=2.0),
-        LayerAttention(0.3, alibi_slopes=SLOPES),
-        LayerAttention(0.5, 16),
-        LayerAttention(0.5, alibi_slopes=SLOPES, sinks=SINKS),
-        LayerAttention(0.3, 8),
-    ]
     layer_kv, sequences, query = make_layer(shape, BATCHES["mixed"])
-    for _ in range(2):
-        attention.prepared.clear()
-        plan = attention.plan(sequences)
-        reference = ReferencePagedAttention(shape).plan(sequences)
-        assert attention.prepared == []
-        for features in layers:
-            torch.testing.assert_close(
-                plan.attend(query, layer_kv, features),
-                reference.attend(query, layer_kv, features),
-                rtol=2e-6,
-                atol=2e-6,
-            )
-        # A window of 64 shows all contexts, like none.
-        assert attention.prepared == [
-            (8, False, False),
-            (None, False, False),
-            (None, False, True),
-            (None, True, False),
-            (16, False, False),
-        ]
+    plan = CpuPagedAttention(shape).plan(sequences)
+    reference = ReferencePagedAttention(shape).plan(sequences)
+    for features in (*LAYERS.values(), *LAYERS.values()):
+        torch.testing.assert_close(
+            plan.attend(query, layer_kv, features),
+            reference.attend(query, layer_kv, features),
+            rtol=2e-6,
+            atol=2e-6,
+        )
 
 
-def test_a_window_gathers_only_the_blocks_that_show() -> None:
+@pytest.mark.parametrize("features", LAYERS.values(), ids=LAYERS.keys())
+def test_a_query_gives_the_same_bits_in_a_chunk_of_any_size(features: LayerAttention) -> None:
     shape = make_shape()
-    layer_kv, sequences, query = make_layer(shape, [(1, 59), (1, 60), (4, 58)])
+    layer_kv, (whole,), query = make_layer(shape, [(60, 60)])
     attention = CpuPagedAttention(shape)
-    attention.plan(sequences).attend(query, layer_kv, LayerAttention(0.3, 8))
-    # 2 decodes see slots 51 to 59 in 2 blocks each; the chunk's first query sees 47 to 54, so that
-    # the chunk needs slots 47 to 57 in 3 blocks.
-    block_elements = shape.block_size * shape.num_kv_heads * shape.head_dim
-    assert attention._buffer.numel() == 2 * 2 * 2 * block_elements
+    expected = attention.plan([whole]).attend(query, layer_kv, features)
+    for size in (1, 7, 33):
+        for begin in range(0, 60, size):
+            end = min(60, begin + size)
+            chunk = PagedSequence(end - begin, end, whole.block_ids)
+            output = attention.plan([chunk]).attend(query[begin:end], layer_kv, features)
+            assert torch.equal(output, expected[begin:end])

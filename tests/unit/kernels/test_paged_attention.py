@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,7 +14,6 @@ from pagemesh.kernels.paged_attention import (
     make_paged_attention,
 )
 from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
-from pagemesh.kernels.paged_attention.cpu_parts import span_of
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 from tests.unit.kernels.dense_attention import dense_attention
 from tests.unit.kernels.paged_cache import make_layer, make_shape
@@ -94,31 +94,53 @@ def test_a_plan_serves_every_layer_and_strided_queries() -> None:
         )
 
 
-def test_a_buffer_that_grows_keeps_earlier_groups_right() -> None:
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("heads", [(6, 2, 24), (5, 1, 40)], ids=["GQA", "MQA"])
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_query_gives_the_same_bits_in_a_chunk_of_any_size_and_in_any_batch(
+    dtype: torch.dtype, heads: tuple[int, int, int], num_threads: int
+) -> None:
+    shape = make_shape(*heads, dtype=dtype)
+    layer_kv, (whole, other), query = make_layer(shape, [(60, 60), (1, 33)])
+    attention = CpuPagedAttention(shape)
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        expected = attention.plan([whole, other]).attend(query, layer_kv, PLAIN)
+        for size in (1, 2, 7, 16, 59):
+            for begin in range(0, 60, size):
+                end = min(60, begin + size)
+                chunk = PagedSequence(end - begin, end, whole.block_ids)
+                batch = torch.cat([query[begin:end], query[60:]])
+                for plan, rows in (([chunk], batch[:-1]), ([chunk, other], batch)):
+                    output = attention.plan(plan).attend(rows, layer_kv, PLAIN)
+                    assert torch.equal(output[: end - begin], expected[begin:end])
+                    assert torch.equal(output[end - begin :], expected[60:][: len(plan) - 1])
+    finally:
+        torch.set_num_threads(threads_before)
+
+
+def test_block_size_does_not_change_a_bit() -> None:
+    shape = make_shape(block_size=5)
+    layer_kv, (sequence,), query = make_layer(shape, [(9, 60)])
+    expected = CpuPagedAttention(shape).plan([sequence]).attend(query, layer_kv, PLAIN)
+    for block_size in (1, 16):
+        other = shape._replace(block_size=block_size, num_blocks=100)
+        other_kv = torch.full((2, 100, block_size, 2, 24), math.nan)
+        table = list(range(99, -1, -1))
+        for position in range(60):
+            slot = layer_kv[:, sequence.block_ids[position // 5], position % 5]
+            other_kv[:, table[position // block_size], position % block_size] = slot
+        plan = CpuPagedAttention(other).plan([PagedSequence(9, 60, table)])
+        assert torch.equal(plan.attend(query, other_kv, PLAIN), expected)
+
+
+def test_queries_may_lie_in_any_order() -> None:
     shape = make_shape()
-    attention = CpuPagedAttention(shape)
-    for lengths in ([(1, 2), (3, 50)], [(1, 60), (1, 3)], [(1, 1)]):
-        layer_kv, sequences, query = make_layer(shape, lengths)
-        expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
-        output = attention.plan(sequences).attend(query, layer_kv, PLAIN)
-        torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
-
-
-def test_groups_stay_small_and_read_little_padding() -> None:
-    shape = make_shape(num_blocks=5000, block_size=16)
-    attention = CpuPagedAttention(shape)
-
-    def starts(contexts: list[int]) -> list[int]:
-        table = list(range(400))
-        sequences = [PagedSequence(1, context, table) for context in contexts]
-        return list(attention._group_starts([span_of(s, None, 16) for s in sequences]))
-
-    assert starts([100] * 6) == [0]
-    assert starts([1, 1, 100, 100, 110]) == [0, 2]
-    assert starts([16, 32]) == [0, 1]
-    # A block is 2 * 16 * 2 * 24 * 4 bytes: 170 of them are gathered at most for more than one.
-    assert starts([16 * 60] * 5) == [0, 2, 4]
-    assert starts([16 * 200] * 3) == [0, 1, 2]
+    layer_kv, sequences, query = make_layer(shape, BATCHES["mixed"])
+    plan = CpuPagedAttention(shape).plan(sequences)
+    scattered = query.transpose(0, 2).contiguous().transpose(0, 2)
+    assert torch.equal(plan.attend(scattered, layer_kv, PLAIN), plan.attend(query, layer_kv, PLAIN))
 
 
 @pytest.mark.parametrize("make", IMPLEMENTATIONS)
@@ -146,3 +168,11 @@ def test_dispatch_knows_the_cpu_only() -> None:
     assert isinstance(make_paged_attention(make_shape(), torch.device("cpu")), CpuPagedAttention)
     with pytest.raises(ValueError, match="no paged attention for meta devices"):
         make_paged_attention(make_shape(), torch.device("meta"))
+
+
+def test_what_is_not_a_number_is_not_hidden() -> None:
+    shape = make_shape()
+    layer_kv, (sequence,), query = make_layer(shape, [(1, 23)])
+    attention = CpuPagedAttention(shape)
+    layer_kv[0, sequence.block_ids[1], 2] = math.nan
+    assert attention.plan([sequence]).attend(query, layer_kv, PLAIN).isnan().all()

@@ -1,30 +1,24 @@
-"""Paged attention on the CPU: gather each sequence's own blocks, then attend with torch's kernels.
-
-Decodes run in groups of neighbours with similar contexts, so that padding stays small; a group's
-gathered KV also stays small enough for the cache that the attention then reads it from. Chunks of
-prompts run one by one. The query heads of a kv head are the rows of one small matrix, so that no key
-or value is read twice.
-"""
+"""Paged attention on the CPU: a step's work as items for a kernel made for this processor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+import functools
+import math
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from pagemesh.kernels.paged_attention.cpu_parts import (
-    Chunk,
-    Decodes,
-    Gather,
-    Part,
-    Sight,
-    Span,
-    span_of,
+from pagemesh.kernels.jit.compiled import CompiledFunction
+from pagemesh.kernels.jit.emit import LANES
+from pagemesh.kernels.jit.parallel import run_parallel
+from pagemesh.kernels.paged_attention.cpu_kernel import (
+    ARGUMENTS,
+    KernelShape,
+    compile_attention,
+    max_queries,
 )
-from pagemesh.kernels.paged_attention.cpu_softmax import Attend, make_attend
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
     LayerAttention,
@@ -33,124 +27,158 @@ from pagemesh.kernels.paged_attention.interface import (
     check_sequences,
 )
 
-# Gathered keys and values of one group of decodes: about the second-level cache of a core.
-_MAX_GROUP_BYTES = 1 << 20
-# A group may gather this share of blocks more than its sequences have.
-_MAX_PADDING = 0.25
+# Pairs of a query head and a key from which on threads share them: below, waking the others takes as
+# long as they save.
+_MIN_SHARED_PAIRS = 1 << 12
+_NO_WINDOW = 1 << 24
+_Items = npt.NDArray[np.int64]
+
+# Machine code is kept for the life of the process: models of one shape share it.
+_compiled = functools.cache(compile_attention)
 
 
 class CpuPagedAttention:
-    """`PagedAttention` for CPU tensors; keeps one buffer for gathered blocks."""
+    """`PagedAttention` for CPU tensors."""
 
     def __init__(self, shape: AttentionShape) -> None:
         self.shape = shape
-        self.methods: dict[LayerAttention, _Method] = {}
-        """How each layer that was seen so far is computed."""
-        self._buffer = torch.empty(0, dtype=shape.dtype)
-        block_elements = shape.block_size * shape.num_kv_heads * shape.head_dim
-        self._block_elements = block_elements
-        self._max_group_blocks = _MAX_GROUP_BYTES // (2 * block_elements * shape.dtype.itemsize)
+        self._layers: dict[LayerAttention, _Layer] = {}
+        self.max_queries = max_queries(_kernel_shape(shape, caps=False))
+        """Queries of one item."""
 
     def plan(self, sequences: Sequence[PagedSequence]) -> CpuPlan:
         """See `PagedAttention`."""
         check_sequences(self.shape, sequences)
         return CpuPlan(self, sequences)
 
-    def parts(self, sequences: Sequence[PagedSequence], sight: Sight) -> list[Part]:
-        """The work of a step for all layers that see the same; their queries in order of sequences."""
-        window, block_size = sight.sliding_window, self.shape.block_size
-        spans = [span_of(sequence, window, block_size) for sequence in sequences]
-        parts: list[Part] = []
-        row = 0
-        for begin, end in pairwise([*self._group_starts(spans), len(spans)]):
-            members = spans[begin:end]
-            rows = slice(row, row + sum(member.num_queries for member in members))
-            make_part = Decodes if members[0].num_queries == 1 else Chunk
-            parts.append(make_part(self.shape, rows, self._gather(members), members, sight))
-            row = rows.stop
-        return parts
+    def layer(self, features: LayerAttention) -> _Layer:
+        """What the kernel is told about a layer with these features; compiled when first asked for."""
+        layer = self._layers.get(features)
+        if layer is None:
+            layer = self._layers[features] = _Layer(features, self.shape)
+        return layer
 
-    def add_method(self, features: LayerAttention) -> _Method:
-        """Find out how a layer is computed."""
-        sight = Sight(
-            features.sliding_window,
-            features.alibi_slopes,
-            always_masked=features.soft_cap is not None,
+
+class _Layer:
+    """The features of one layer as the kernel reads them."""
+
+    def __init__(self, features: LayerAttention, shape: AttentionShape) -> None:
+        self.function: CompiledFunction = _compiled(
+            _kernel_shape(shape, caps=features.soft_cap is not None)
         )
-        method = self.methods[features] = _Method(sight, make_attend(features))
-        return method
-
-    def _group_starts(self, spans: Sequence[Span]) -> Iterator[int]:
-        """Indices at which a new run of neighbours begins that are computed together."""
-        size = longest = total = 0
-        was_chunk = True
-        for index, span in enumerate(spans):
-            num_blocks = len(span.block_ids)
-            is_chunk = span.num_queries > 1
-            size, longest, total = size + 1, max(longest, num_blocks), total + num_blocks
-            padded = size * longest
-            if (
-                was_chunk
-                or is_chunk
-                or padded > self._max_group_blocks
-                or padded > (1 + _MAX_PADDING) * total
-            ):
-                yield index
-                size, longest, total = 1, num_blocks, num_blocks
-            was_chunk = is_chunk
-
-    def _gather(self, spans: Sequence[Span]) -> Gather:
-        longest = max(len(span.block_ids) for span in spans)
-        table = np.empty((2, len(spans), longest), dtype=np.int64)
-        for row, (_, block_ids, _, _) in enumerate(spans):
-            table[0, row, : len(block_ids)] = block_ids
-            table[0, row, len(block_ids) :] = block_ids[0]
-        np.add(table[0], self.shape.num_blocks, out=table[1])
-        num_elements = table.size * self._block_elements
-        if self._buffer.numel() < num_elements:
-            self._buffer = torch.empty(num_elements, dtype=self.shape.dtype)
-        return Gather(torch.from_numpy(table), self._buffer[:num_elements])
+        self.window = features.sliding_window or _NO_WINDOW
+        self.scale = _float_bits(features.scale)
+        self.soft_cap = _float_bits(features.soft_cap or 0.0)
+        self.sinks = _per_head(features.sinks, shape, -math.inf)
+        self.slopes = _per_head(features.alibi_slopes, shape, 0.0)
 
 
 class CpuPlan:
-    """`AttentionPlan` of the CPU. Prepares once for all the layers that see the same."""
+    """`AttentionPlan` of the CPU."""
 
     def __init__(self, attention: CpuPagedAttention, sequences: Sequence[PagedSequence]) -> None:
         self._attention = attention
-        self._sequences = sequences
-        self._num_queries = sum(sequence.num_queries for sequence in sequences)
-        self._longest = max((sequence.context_len for sequence in sequences), default=0)
-        self._parts: dict[Sight, list[Part]] = {}
+        shape = attention.shape
+        num_queries = np.array([sequence.num_queries for sequence in sequences])
+        contexts = np.array([sequence.context_len for sequence in sequences])
+        num_blocks = -(-contexts // shape.block_size)
+        self._num_queries = int(num_queries.sum())
+        num_pairs = int(num_queries @ contexts) * shape.num_heads
+        self._num_threads = torch.get_num_threads() if num_pairs >= _MIN_SHARED_PAIRS else 1
+        self._tables = np.array(
+            [
+                block_id
+                for sequence, length in zip(sequences, num_blocks.tolist(), strict=True)
+                for block_id in sequence.block_ids[:length]
+            ],
+            dtype=np.int64,
+        )
+        self._pieces = _cut(num_queries, contexts, num_blocks, attention.max_queries)
+        self._items: dict[int, _Items] = {}  # by window
+        self._counter = np.zeros(1, dtype=np.int64)
+        self._arguments = np.zeros(len(ARGUMENTS), dtype=np.int64)
 
     def attend(
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
     ) -> torch.Tensor:
         """See `AttentionPlan`."""
-        attention = self._attention
-        check_query(query, attention.shape, self._num_queries)
-        method = attention.methods.get(features) or attention.add_method(features)
-        parts = self._parts.get(method.sight) or self._prepare(method.sight)
-        if len(parts) == 1:
-            return parts[0].attend(query, layer_kv, method.attend)
-        output = query.new_empty(query.shape)
-        for part in parts:
-            output[part.rows] = part.attend(query[part.rows], layer_kv, method.attend)
+        shape = self._attention.shape
+        check_query(query, shape, self._num_queries)
+        layer = self._attention.layer(features)
+        items = self._items.get(layer.window)
+        if items is None:
+            items = self._items[layer.window] = self._make_items(layer.window)
+        if query.stride()[1:] != (shape.head_dim, 1):
+            query = query.contiguous()
+        output = torch.empty(query.shape, dtype=query.dtype)
+        keys, values = layer_kv.unbind(0)
+        self._counter[0] = 0
+        self._arguments[:] = (
+            self._counter.ctypes.data,
+            len(items),
+            items.ctypes.data,
+            self._tables.ctypes.data,
+            query.data_ptr(),
+            query.stride(0),
+            keys.data_ptr(),
+            values.data_ptr(),
+            output.data_ptr(),
+            layer.sinks.data_ptr(),
+            layer.slopes.data_ptr(),
+            layer.scale,
+            layer.soft_cap,
+            layer.window,
+            shape.block_size,
+        )
+        run_parallel(layer.function, self._arguments.ctypes.data, self._num_threads)
         return output
 
-    def _prepare(self, sight: Sight) -> list[Part]:
-        """The parts for a kind of layers that this step did not have yet."""
-        same = sight
-        if sight.sliding_window is not None and sight.sliding_window >= self._longest:
-            # Every query sees its whole context: like layers without a window.
-            same = sight._replace(sliding_window=None)
-        if same not in self._parts:
-            self._parts[same] = self._attention.parts(self._sequences, same)
-        self._parts[sight] = self._parts[same]
-        return self._parts[sight]
+    def _make_items(self, window: int) -> _Items:
+        """One item per piece and kv head; the longest first, so that threads end together."""
+        num_heads = self._attention.shape.num_kv_heads
+        rows, counts, positions, tables = np.repeat(self._pieces, num_heads, axis=1)
+        heads = np.tile(np.arange(num_heads), self._pieces.shape[1])
+        first_tiles = np.maximum(positions - window + 1, 0) // LANES
+        items = np.stack([rows, counts, positions, heads, tables, first_tiles], axis=1)
+        work = counts * (positions + counts - first_tiles * LANES)
+        return np.ascontiguousarray(items[np.argsort(-work, kind="stable")])
 
 
-class _Method(NamedTuple):
-    """How a layer is computed."""
+def _cut(
+    num_queries: _Items, contexts: _Items, num_blocks: _Items, max_queries: int
+) -> npt.NDArray[np.int64]:
+    """Runs of at most `max_queries` queries of one sequence: rows as in `cpu_kernel.ITEM`, [4, pieces].
 
-    sight: Sight
-    attend: Attend
+    First row, number of queries, position of the first, begin of the block table.
+    """
+    first_rows, first_tables = (
+        np.cumsum(lengths) - lengths for lengths in (num_queries, num_blocks)
+    )
+    first_positions = contexts - num_queries
+    whole = np.stack([first_rows, num_queries, first_positions, first_tables])
+    if int(num_queries.max()) <= max_queries:
+        return whole
+    num_pieces = -(-num_queries // max_queries)
+    pieces = np.repeat(whole, num_pieces, axis=1)
+    first_pieces = np.cumsum(num_pieces) - num_pieces
+    begins = (np.arange(pieces.shape[1]) - np.repeat(first_pieces, num_pieces)) * max_queries
+    pieces[0] += begins
+    pieces[1] = np.minimum(max_queries, pieces[1] - begins)
+    pieces[2] += begins
+    return pieces
+
+
+def _kernel_shape(shape: AttentionShape, caps: bool) -> KernelShape:
+    dtype = str(shape.dtype).removeprefix("torch.")
+    num_groups = shape.num_heads // shape.num_kv_heads
+    return KernelShape(num_groups, shape.num_kv_heads, shape.head_dim, dtype, caps)
+
+
+def _float_bits(value: float) -> int:
+    return int(np.float32(value).view(np.uint32))
+
+
+def _per_head(values: torch.Tensor | None, shape: AttentionShape, default: float) -> torch.Tensor:
+    if values is None:
+        return torch.full((shape.num_heads,), default)
+    return values.to(torch.float32).contiguous()

@@ -1,0 +1,40 @@
+"""Machine code for this processor from an LLVM module."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+# Without it LLVM splits 512-bit vectors on processors that once were slow with them.
+_ATTRIBUTES = '"min-legal-vector-width"="512" "prefer-vector-width"="512"'
+
+
+class CompiledFunction:
+    """A function `void(void*)` in memory; lives as long as this object."""
+
+    def __init__(self, module: ir.Module, name: str) -> None:
+        self._engine = _compile(str(module))
+        self.address: int = self._engine.get_function_address(name)
+        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
+        """Run it on this thread, without the GIL."""
+
+
+def _compile(text: str) -> llvm.ExecutionEngine:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    # One for each module: the engine that runs the code takes it over.
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+    )
+    text = re.sub(r"^(define [^{\n]*?)\s*$", rf"\1 {_ATTRIBUTES}", text, flags=re.MULTILINE)
+    module = llvm.parse_assembly(text)
+    module.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return engine

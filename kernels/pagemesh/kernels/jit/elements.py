@@ -1,0 +1,68 @@
+"""Between a tensor's elements and floats."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from pagemesh.kernels.jit.emit import F32, I16, I32, LANES, Emitter
+
+ELEMENT_TYPES = {"float32": F32, "float16": ir.HalfType(), "bfloat16": I16}
+"""How the elements of a tensor lie in memory, by torch's names."""
+
+
+def load_elements(e: Emitter, address: ir.Value, dtype: str) -> ir.Value:
+    """16 elements of a tensor as floats."""
+    builder = e.builder
+    element = ELEMENT_TYPES[dtype]
+    raw = builder.load(builder.bitcast(address, ir.VectorType(element, LANES).as_pointer()))
+    raw.align = 2
+    return _widen(e, raw, dtype, LANES)
+
+
+def load_element(e: Emitter, address: ir.Value, dtype: str) -> ir.Value:
+    """One element of a tensor as a float."""
+    return _widen(e, e.builder.load(address), dtype, 1)
+
+
+def store_elements(e: Emitter, vector: ir.Value, address: ir.Value, dtype: str) -> None:
+    """Round 16 floats to a tensor's type and write them."""
+    e.store(_narrow(e, vector, dtype, LANES), address, align=2)
+
+
+def store_element(e: Emitter, value: ir.Value, address: ir.Value, dtype: str) -> None:
+    """Round one float to a tensor's type and write it."""
+    e.builder.store(_narrow(e, value, dtype, 1), address)
+
+
+def _widen(e: Emitter, raw: ir.Value, dtype: str, lanes: int) -> ir.Value:
+    builder = e.builder
+    if dtype == "float32":
+        return raw
+    if dtype == "float16":
+        return builder.fpext(raw, _shaped(F32, lanes))
+    bits = builder.zext(raw, _shaped(I32, lanes))
+    return builder.bitcast(builder.shl(bits, _constant(16, lanes)), _shaped(F32, lanes))
+
+
+def _narrow(e: Emitter, value: ir.Value, dtype: str, lanes: int) -> ir.Value:
+    """Round to nearest, ties to even."""
+    builder = e.builder
+    if dtype == "float32":
+        return value
+    if dtype == "float16":
+        return builder.fptrunc(value, _shaped(ir.HalfType(), lanes))
+    raw = builder.bitcast(value, _shaped(I32, lanes))
+    high = builder.lshr(raw, _constant(16, lanes))
+    is_odd = builder.and_(high, _constant(1, lanes))
+    rounded = builder.add(builder.add(raw, _constant(0x7FFF, lanes)), is_odd)
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    rounded = builder.select(is_nan, _constant(0x7FC00000, lanes), rounded)
+    return builder.trunc(builder.lshr(rounded, _constant(16, lanes)), _shaped(I16, lanes))
+
+
+def _shaped(kind: ir.Type, lanes: int) -> ir.Type:
+    return kind if lanes == 1 else ir.VectorType(kind, lanes)
+
+
+def _constant(number: int, lanes: int) -> ir.Constant:
+    return ir.Constant(_shaped(I32, lanes), number if lanes == 1 else [number] * lanes)

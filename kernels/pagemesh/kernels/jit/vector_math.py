@@ -1,0 +1,82 @@
+"""Arithmetic on vectors that takes several instructions; every sum is always the same tree."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from pagemesh.kernels.jit.emit import LANES, VEC, VEC_I32, Emitter
+
+# Every second lane of two vectors within each 128 bits, and every second 128 bits: cheap shuffles.
+_WITHIN_QUADS = [lane for quad in (0, 4, 8, 12) for lane in (quad, quad + 2, quad + 16, quad + 18)]
+_OF_QUADS = [quad + lane for quad in (0, 8, 16, 24) for lane in range(4)]
+
+
+def maximum(e: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Lane by lane; a NaN loses."""
+    return e.call("llvm.maxnum", x, y)
+
+
+def sum_each(e: Emitter, vectors: Sequence[ir.Value]) -> ir.Value:
+    """The sum of each of 16 vectors, in one vector; always the same tree."""
+    quads = _fold(e, _fold(e, vectors, _WITHIN_QUADS), _WITHIN_QUADS)
+    return _fold(e, _fold(e, quads, _OF_QUADS), _OF_QUADS)[0]
+
+
+def max_each(e: Emitter, vectors: Sequence[ir.Value]) -> ir.Value:
+    """The greatest lane of each of 4 vectors, four times over in one vector."""
+    greater = functools.partial(maximum, e)
+    halves = _fold(e, vectors, _WITHIN_QUADS, greater)
+    (quads,) = _fold(e, halves, _WITHIN_QUADS, greater)
+    for distance in (8, 4):
+        lanes = [(lane + distance) % LANES for lane in range(LANES)]
+        quads = maximum(e, quads, e.shuffle(quads, quads, lanes))
+    return quads
+
+
+def sum_lanes(e: Emitter, vector: ir.Value) -> ir.Value:
+    """The sum of the lanes, in all lanes; always the same tree."""
+    for distance in (8, 4, 2, 1):
+        lanes = [lane ^ distance for lane in range(LANES)]
+        vector = e.builder.fadd(vector, e.shuffle(vector, vector, lanes))
+    return vector
+
+
+def _fold(
+    e: Emitter,
+    vectors: Sequence[ir.Value],
+    lanes: Sequence[int],
+    combine: Callable[[ir.Value, ir.Value], ir.Value] | None = None,
+) -> list[ir.Value]:
+    """From each pair of vectors one: `lanes` of the two, combined with the lanes beside them."""
+    combine = combine or e.builder.fadd
+    beside = [lane + (1 if lanes is _WITHIN_QUADS else 4) for lane in lanes]
+    return [
+        combine(e.shuffle(x, y, lanes), e.shuffle(x, y, beside))
+        for x, y in zip(vectors[::2], vectors[1::2], strict=True)
+    ]
+
+
+def exp(e: Emitter, x: ir.Value) -> ir.Value:
+    """e^x for x <= 88, to about 1e-7; below -87 about 0, NaN stays NaN. After Cephes' expf."""
+    builder = e.builder
+    is_tiny = builder.fcmp_ordered("<", x, e.splat(-87.0))
+    x = builder.select(is_tiny, e.splat(-87.0), x)
+    n = e.call("llvm.rint", builder.fmul(x, e.splat(1.44269504088896341)))
+    r = e.fma(n, e.splat(-0.693359375), x)
+    r = e.fma(n, e.splat(2.12194440e-4), r)
+    y = e.splat(1.9875691500e-4)
+    for coefficient in (
+        1.3981999507e-3,
+        8.3334519073e-3,
+        4.1665795894e-2,
+        1.6666665459e-1,
+        5.0000001201e-1,
+    ):
+        y = e.fma(y, r, e.splat(coefficient))
+    y = e.fma(builder.fmul(y, r), r, builder.fadd(r, e.splat(1.0)))
+    exponent = builder.add(builder.fptosi(n, VEC_I32), ir.Constant(VEC_I32, [127] * LANES))
+    power = builder.bitcast(builder.shl(exponent, ir.Constant(VEC_I32, [23] * LANES)), VEC)
+    return builder.fmul(y, power)

@@ -1,0 +1,373 @@
+"""Paged attention as vector code for the CPU: keys and values are read where they lie.
+
+Online softmax (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867; FlashAttention, Dao et
+al. 2022, https://arxiv.org/abs/2205.14135) over tiles of 16 keys. A tile begins at a multiple of 16
+positions, whatever the block size, and everything about a query row is computed in one order of its
+own: its result is the same bits alone or in a batch, as a decode or in a chunk of a prompt.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from pagemesh.kernels.jit.compiled import CompiledFunction
+from pagemesh.kernels.jit.elements import (
+    ELEMENT_TYPES,
+    load_element,
+    load_elements,
+    store_element,
+    store_elements,
+)
+from pagemesh.kernels.jit.emit import F32, I32, I64, LANES, VEC, Emitter
+from pagemesh.kernels.jit.vector_math import exp, max_each, maximum, sum_each, sum_lanes
+
+ARGUMENTS = (
+    "counter",  # int64 [1], 0: the next item to be taken
+    "num_items",
+    "items",  # int64 [items, 6]: see ITEM
+    "tables",  # int64: block tables behind each other
+    "query",  # [T, heads, head_dim]
+    "query_stride",  # elements from token to token
+    "keys",  # [blocks, block_size, kv heads, head_dim]
+    "values",
+    "output",  # [T, heads, head_dim], contiguous
+    "sinks",  # float [heads], -inf for none
+    "slopes",  # float [heads]
+    "scale",  # the bits of a float
+    "soft_cap",  # the bits of a float; read by kernels that cap
+    "window",  # keys that a query sees, itself included
+    "block_size",
+)
+ITEM = ("first_row", "num_queries", "first_position", "kv_head", "first_table", "first_tile")
+_MAX_ROWS = 64  # of an item
+ROWS = 4  # query rows that share the loads of keys and values
+_LEAST = -1e30  # below every score
+
+
+class KernelShape(NamedTuple):
+    """What machine code is made for."""
+
+    num_groups: int  # query heads per kv head
+    num_kv_heads: int
+    head_dim: int
+    dtype: str  # as torch names it
+    caps: bool  # whether scores are capped
+
+
+def max_queries(shape: KernelShape) -> int:
+    """Queries that one item may have; their rows fit the first-level cache."""
+    return max(1, _MAX_ROWS // shape.num_groups)
+
+
+def compile_attention(shape: KernelShape) -> CompiledFunction:
+    """Machine code; tens of milliseconds of work for LLVM."""
+    module = ir.Module("paged_attention")
+    _Kernel(module, shape).emit()
+    return CompiledFunction(module, "attend")
+
+
+class _Kernel:
+    """Emits the function; methods follow the order of the computation."""
+
+    def __init__(self, module: ir.Module, shape: KernelShape) -> None:
+        self.shape = shape
+        self.e = e = Emitter(module, "attend")
+        self.b = e.builder
+        self.num_vectors = -(-shape.head_dim // LANES)
+        self.width = self.num_vectors * LANES
+        self.max_rows = -(-max_queries(shape) * shape.num_groups // ROWS) * ROWS
+        element = ELEMENT_TYPES[shape.dtype]
+        pointers = {
+            "counter": I64,
+            "items": I64,
+            "tables": I64,
+            "query": element,
+            "keys": element,
+            "values": element,
+            "output": element,
+            "sinks": F32,
+            "slopes": F32,
+        }
+        self.argument = {
+            name: e.argument(index, pointers.get(name)) for index, name in enumerate(ARGUMENTS)
+        }
+        self.scale = self._float_argument("scale")
+        self.queries = e.scratch(self.max_rows * self.width)
+        self.sums = e.scratch(self.max_rows * self.width)
+        self.greatest = e.scratch(self.max_rows)
+        self.totals = e.scratch(self.max_rows * LANES)
+        self.positions = e.scratch(self.max_rows)
+        self.row_slopes = e.scratch(self.max_rows)
+        self.keys = e.scratch(LANES * self.width)
+        self.values = e.scratch(LANES * self.width)
+        self.weights = e.scratch(ROWS * LANES)
+
+    def emit(self) -> None:
+        """Take items until none is left."""
+        b = self.b
+        take, work, done = (b.append_basic_block(name) for name in ("take", "work", "done"))
+        b.branch(take)
+        b.position_at_end(take)
+        index = b.atomic_rmw("add", self.argument["counter"], self.e.int64(1), "monotonic")
+        b.cbranch(b.icmp_signed("<", index, self.argument["num_items"]), work, done)
+        b.position_at_end(work)
+        self._item(b.mul(index, self.e.int64(len(ITEM))))
+        b.branch(take)
+        b.position_at_end(done)
+        b.ret_void()
+
+    def _item(self, begin: ir.Value) -> None:
+        e, b = self.e, self.b
+        item = {
+            name: b.load(e.at(self.argument["items"], b.add(begin, e.int64(offset))))
+            for offset, name in enumerate(ITEM)
+        }
+        num_rows = b.mul(item["num_queries"], e.int64(self.shape.num_groups))
+        padded = b.and_(b.add(num_rows, e.int64(ROWS - 1)), e.int64(-ROWS))
+        self._read_queries(item, num_rows, padded)
+        end = b.add(item["first_position"], item["num_queries"])
+        end_tile = b.sdiv(b.add(end, e.int64(LANES - 1)), e.int64(LANES))
+        with e.loop(item["first_tile"], end_tile) as tile:
+            first_key = b.mul(tile, e.int64(LANES))
+            self._read_tile(item, first_key, end)
+            with e.loop(e.int64(0), padded, ROWS) as row:
+                # Rows are in order of position: what the last one does not see yet, none does.
+                last = b.load(e.at(self.positions, b.add(row, e.int64(ROWS - 1))))
+                with b.if_then(b.fcmp_ordered("<=", b.sitofp(first_key, F32), last)):
+                    self._attend_tile(row, first_key)
+        self._write_rows(item, num_rows)
+
+    def _read_queries(
+        self, item: dict[str, ir.Value], num_rows: ir.Value, padded: ir.Value
+    ) -> None:
+        """Scaled queries, positions and slopes of the rows; padding repeats the last position."""
+        e, b, groups = self.e, self.b, self.shape.num_groups
+        zero, one = ir.Constant(VEC, [0.0] * LANES), e.int64(1)
+        first_head = b.mul(item["kv_head"], e.int64(groups))
+        scale = e.broadcast(self.scale)
+        with e.loop(e.int64(0), padded) as row:
+            target = b.mul(row, e.int64(self.width))
+            for offset in range(0, self.width, LANES):
+                place = b.add(target, e.int64(offset))
+                e.store(zero, e.at(self.queries, place), 64)
+                e.store(zero, e.at(self.sums, place), 64)
+            e.store(zero, e.at(self.totals, b.mul(row, e.int64(LANES))), 64)
+            b.store(ir.Constant(F32, _LEAST), e.at(self.greatest, row))
+            is_real = b.icmp_signed("<", row, num_rows)
+            source_row = b.select(is_real, row, b.sub(num_rows, one))
+            query = b.sdiv(source_row, e.int64(groups))
+            position = b.sitofp(b.add(item["first_position"], query), F32)
+            b.store(position, e.at(self.positions, row))
+            head = b.add(first_head, b.srem(source_row, e.int64(groups)))
+            b.store(b.load(e.at(self.argument["slopes"], head)), e.at(self.row_slopes, row))
+            token = b.mul(b.add(item["first_row"], query), self.argument["query_stride"])
+            source = b.add(token, b.mul(head, e.int64(self.shape.head_dim)))
+            self._widen(self.argument["query"], source, self.queries, target, scale)
+
+    def _widen(
+        self,
+        source: ir.Value,
+        source_index: ir.Value,
+        target: ir.Value,
+        target_index: ir.Value,
+        factor: ir.Value | None = None,
+    ) -> None:
+        """Copy one head's elements as floats."""
+        e, b, dtype = self.e, self.b, self.shape.dtype
+        num_whole = self.shape.head_dim // LANES * LANES
+        for offset in range(0, num_whole, LANES):
+            vector = load_elements(e, e.at(source, b.add(source_index, e.int64(offset))), dtype)
+            if factor is not None:
+                vector = b.fmul(vector, factor)
+            e.store(vector, e.at(target, b.add(target_index, e.int64(offset))), 64)
+        if num_whole < self.shape.head_dim:
+            with e.loop(e.int64(num_whole), e.int64(self.shape.head_dim)) as offset:
+                value = load_element(e, e.at(source, b.add(source_index, offset)), dtype)
+                if factor is not None:
+                    value = b.fmul(value, self.scale)
+                b.store(value, e.at(target, b.add(target_index, offset)))
+
+    def _read_tile(self, item: dict[str, ir.Value], first_key: ir.Value, end: ir.Value) -> None:
+        """16 keys and values; zeros outside what the item's queries see: such slots may hold anything."""
+        e, b, shape = self.e, self.b, self.shape
+        block_size = self.argument["block_size"]
+        head = b.mul(item["kv_head"], e.int64(shape.head_dim))
+        begin = b.sub(b.add(item["first_position"], e.int64(1)), self.argument["window"])
+        with e.loop(e.int64(0), e.int64(LANES)) as lane:
+            position = b.add(first_key, lane)
+            target = b.mul(lane, e.int64(self.width))
+            is_there = b.and_(
+                b.icmp_signed(">=", position, begin), b.icmp_signed("<", position, end)
+            )
+            if self.width > shape.head_dim:
+                self._clear_tile_row(target)
+            with b.if_else(is_there) as (there, behind):
+                with behind:
+                    self._clear_tile_row(target)
+                with there:
+                    entry = b.add(item["first_table"], b.sdiv(position, block_size))
+                    block = b.load(e.at(self.argument["tables"], entry))
+                    slot = b.add(b.mul(block, block_size), b.srem(position, block_size))
+                    source = b.add(b.mul(slot, e.int64(shape.num_kv_heads * shape.head_dim)), head)
+                    self._widen(self.argument["keys"], source, self.keys, target)
+                    self._widen(self.argument["values"], source, self.values, target)
+
+    def _clear_tile_row(self, target: ir.Value) -> None:
+        zero = ir.Constant(VEC, [0.0] * LANES)
+        for offset in range(0, self.width, LANES):
+            place = self.b.add(target, self.e.int64(offset))
+            self.e.store(zero, self.e.at(self.keys, place), 64)
+            self.e.store(zero, self.e.at(self.values, place), 64)
+
+    def _attend_tile(self, row: ir.Value, first_key: ir.Value) -> None:
+        """One tile's share of the softmax of four rows."""
+        e, b = self.e, self.b
+        key_positions = b.fadd(
+            e.broadcast(b.sitofp(first_key, F32)), ir.Constant(VEC, list(range(LANES)))
+        )
+        self._score(row)
+        window = e.broadcast(b.sitofp(b.neg(self.argument["window"]), F32))
+        scores, seen = [], []
+        for index in range(ROWS):
+            place = b.add(row, e.int64(index))
+            own = e.broadcast(b.load(e.at(self.positions, place)))
+            distance = b.fsub(key_positions, own)  # 0 for itself, negative before
+            score = e.load(e.at(self.weights, e.int64(index * LANES)), 64)
+            if self.shape.caps:
+                score = self._capped(score)
+            slope = e.broadcast(b.load(e.at(self.row_slopes, place)))
+            score = e.fma(slope, distance, score)
+            is_seen = b.and_(
+                b.fcmp_ordered("<=", distance, e.splat(0.0)),
+                b.fcmp_ordered(">", distance, window),
+            )
+            seen.append(is_seen)
+            scores.append(b.select(is_seen, score, e.splat(float("-inf"))))
+        before, greatest = self._raise_greatest(row, scores)
+        corrections = exp(e, b.fsub(before, greatest))
+        for index, (score, is_seen) in enumerate(zip(scores, seen, strict=True)):
+            shifted = b.fsub(score, e.lane(greatest, index))
+            weights = b.select(is_seen, exp(e, shifted), e.splat(0.0))
+            e.store(weights, e.at(self.weights, e.int64(index * LANES)), 64)
+            place = b.mul(b.add(row, e.int64(index)), e.int64(LANES))
+            total = e.at(self.totals, place)
+            e.store(e.fma(e.load(total, 64), e.lane(corrections, index), weights), total, 64)
+        self._add_values(row, [e.lane(corrections, index) for index in range(ROWS)])
+
+    def _raise_greatest(self, row: ir.Value, scores: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
+        """Greatest scores of four rows before and after this tile, in lanes 0 to 3 and so on."""
+        e, b = self.e, self.b
+        four = ir.VectorType(F32, ROWS)
+        address = b.bitcast(e.at(self.greatest, row), four.as_pointer())
+        loaded = b.load(address)
+        loaded.align = 16
+        lanes = [lane % ROWS for lane in range(LANES)]
+        before = e.shuffle(loaded, loaded, lanes)
+        greatest = maximum(e, before, max_each(e, scores))
+        e.store(e.shuffle(greatest, greatest, range(ROWS)), e.at(self.greatest, row), 16)
+        return before, greatest
+
+    def _score(self, row: ir.Value) -> None:
+        """Dot products of four rows and the 16 keys, into `weights`."""
+        e, b = self.e, self.b
+        begin = b.mul(row, e.int64(self.width))
+        with e.loop(e.int64(0), e.int64(LANES), ROWS) as key:
+            products = [e.splat(0.0)] * LANES
+            key_begin = b.mul(key, e.int64(self.width))
+            for offset in range(0, self.width, LANES):
+                queries, keys = (
+                    [
+                        e.load(e.at(base, b.add(start, e.int64(index * self.width + offset))), 64)
+                        for index in range(ROWS)
+                    ]
+                    for base, start in ((self.queries, begin), (self.keys, key_begin))
+                )
+                products = [
+                    e.fma(queries[index // ROWS], keys[index % ROWS], product)
+                    for index, product in enumerate(products)
+                ]
+            sums = sum_each(e, products)  # row 0 with keys 0 to 3, row 1 with keys 0 to 3, ...
+            for index in range(ROWS):
+                lanes = [index * ROWS + i for i in range(ROWS)]
+                place = e.at(self.weights, b.add(key, e.int64(index * LANES)))
+                e.store(e.shuffle(sums, sums, lanes), place, 16)
+
+    def _capped(self, scores: ir.Value) -> ir.Value:
+        """cap · tanh(scores / cap), tanh x = 1 - 2 / (e^2x + 1)."""
+        e, b = self.e, self.b
+        cap = e.broadcast(self._float_argument("soft_cap"))
+        doubled = b.fmul(b.fdiv(scores, cap), e.splat(2.0))
+        power = exp(e, e.call("llvm.minnum", doubled, e.splat(88.0)))
+        tanh = b.fsub(e.splat(1.0), b.fdiv(e.splat(2.0), b.fadd(power, e.splat(1.0))))
+        return b.fmul(cap, tanh)
+
+    def _add_values(self, row: ir.Value, corrections: list[ir.Value]) -> None:
+        """Add the tile's weighted values to four rows, 64 dimensions at a time to stay in registers."""
+        e, b = self.e, self.b
+        begin = b.mul(row, e.int64(self.width))
+        per_pass = 4
+        for first in range(0, self.num_vectors, per_pass):
+            offsets = [LANES * v for v in range(first, min(first + per_pass, self.num_vectors))]
+            places = [
+                e.at(self.sums, b.add(begin, e.int64(index * self.width + offset)))
+                for index in range(ROWS)
+                for offset in offsets
+            ]
+            sums = [
+                b.fmul(e.load(place, 64), corrections[index // len(offsets)])
+                for index, place in enumerate(places)
+            ]
+            for key in range(LANES):
+                values = [
+                    e.load(e.at(self.values, e.int64(key * self.width + offset)), 64)
+                    for offset in offsets
+                ]
+                for index in range(ROWS):
+                    weight = e.broadcast(b.load(e.at(self.weights, e.int64(index * LANES + key))))
+                    for v, value in enumerate(values):
+                        number = index * len(offsets) + v
+                        sums[number] = e.fma(weight, value, sums[number])
+            for total, place in zip(sums, places, strict=True):
+                e.store(total, place, 64)
+
+    def _write_rows(self, item: dict[str, ir.Value], num_rows: ir.Value) -> None:
+        """Divide by the sum of the weights, the sink's included, and round to the tensor's type."""
+        e, b, shape = self.e, self.b, self.shape
+        groups = e.int64(shape.num_groups)
+        first_head = b.mul(item["kv_head"], groups)
+        with e.loop(e.int64(0), num_rows) as row:
+            head = b.add(first_head, b.srem(row, groups))
+            sink = b.load(e.at(self.argument["sinks"], head))
+            before = b.load(e.at(self.greatest, row))
+            greatest = maximum(e, before, sink)
+            total = sum_lanes(e, e.load(e.at(self.totals, b.mul(row, e.int64(LANES))), 64))
+            own = exp(e, e.broadcast(b.fsub(before, greatest)))
+            sinks = exp(e, e.broadcast(b.fsub(sink, greatest)))
+            is_sink = b.fcmp_ordered(">", e.broadcast(sink), e.splat(_LEAST))
+            sinks = b.select(is_sink, sinks, e.splat(0.0))
+            factor = b.fdiv(own, e.fma(total, own, sinks))
+            token = b.add(item["first_row"], b.sdiv(row, groups))
+            target = b.mul(
+                b.add(b.mul(token, e.int64(shape.num_kv_heads * shape.num_groups)), head),
+                e.int64(shape.head_dim),
+            )
+            self._narrow(b.mul(row, e.int64(self.width)), target, factor)
+
+    def _narrow(self, source: ir.Value, target: ir.Value, factor: ir.Value) -> None:
+        e, b, shape = self.e, self.b, self.shape
+        num_whole = shape.head_dim // LANES * LANES
+        for offset in range(0, num_whole, LANES):
+            vector = e.load(e.at(self.sums, b.add(source, e.int64(offset))), 64)
+            place = e.at(self.argument["output"], b.add(target, e.int64(offset)))
+            store_elements(e, b.fmul(vector, factor), place, shape.dtype)
+        if num_whole < shape.head_dim:
+            scalar = b.extract_element(factor, ir.Constant(I32, 0))
+            with e.loop(e.int64(num_whole), e.int64(shape.head_dim)) as offset:
+                value = b.load(e.at(self.sums, b.add(source, offset)))
+                place = e.at(self.argument["output"], b.add(target, offset))
+                store_element(e, b.fmul(value, scalar), place, shape.dtype)
+
+    def _float_argument(self, name: str) -> ir.Value:
+        return self.b.bitcast(self.b.trunc(self.argument[name], I32), F32)
