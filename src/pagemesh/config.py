@@ -92,12 +92,17 @@ class CacheConfig:
     kv_cache_memory: float = 0.25
     """GiB of memory for KV blocks."""
 
+    swap_space: float = 0.0
+    """GiB of host memory for the KV of preempted requests, which is computed again when there is no
+    room. On a CPU the same memory serves better as --kv-cache-memory."""
+
     enable_prefix_caching: bool = True
     """Keep the KV of finished requests and reuse it for equal prefixes."""
 
     def __post_init__(self) -> None:
         _require(self.block_size > 0, "--block-size", self.block_size, "positive")
         _require(self.kv_cache_memory > 0, "--kv-cache-memory", self.kv_cache_memory, "positive")
+        _require(self.swap_space >= 0, "--swap-space", self.swap_space, "0 or more GiB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +118,11 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         _require(self.max_num_seqs > 0, "--max-num-seqs", self.max_num_seqs, "positive")
         _require(
-            self.max_num_batched_tokens > 0,
+            self.max_num_batched_tokens >= self.max_num_seqs,
             "--max-num-batched-tokens",
             self.max_num_batched_tokens,
-            "positive",
+            f"at least --max-num-seqs, {self.max_num_seqs}: a decode of every running request must"
+            " fit into a step",
         )
 
 

@@ -7,9 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.errors import ConfigError
 from pagemesh.scheduler.batch import BlockMoves
+
+
+def num_swap_blocks_for(layout: BlockLayout, swap_space_gib: float) -> int:
+    """Blocks that fit into the swap space; ConfigError when there is one, but not even for a block."""
+    num_blocks = int(swap_space_gib * 2**30) // layout.num_bytes
+    if swap_space_gib > 0 and num_blocks < 1:
+        raise ConfigError(
+            f"--swap-space is {swap_space_gib:g} GiB, but one block of this model takes"
+            f" {layout.num_bytes / 2**30:.6f} GiB"
+        )
+    return num_blocks
 
 
 class BlockMover:

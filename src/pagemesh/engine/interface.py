@@ -121,6 +121,12 @@ class EngineLoad:
     num_free_blocks: int = 0
     """Blocks that no request owns, cached ones included."""
     num_pending_prefill_tokens: int = 0
+    num_swapped: int = 0
+    """Of the waiting requests, those whose KV is in the swap space."""
+    num_unused_slots: int = 0
+    """Token slots of the blocks that requests own that hold no KV."""
+    num_preemptions: int = 0
+    """Since the engine was started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagemesh.engine.block_mover import num_swap_blocks_for
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import BlockLayout, Engine, EngineInfo
 from pagemesh.engine.kv_storage import num_blocks_for
@@ -37,13 +38,21 @@ def load_engine(
         max_model_len=loaded.max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
     )
-    runner = ModelRunner(loaded, cache.block_size, num_blocks, kv_descriptor=kv_descriptor)
+    num_swap_blocks = num_swap_blocks_for(layout, cache.swap_space)
+    runner = ModelRunner(
+        loaded,
+        cache.block_size,
+        num_blocks,
+        kv_descriptor=kv_descriptor,
+        num_swap_blocks=num_swap_blocks,
+    )
     core_scheduler = Scheduler(
         info,
         scheduler,
         vocab_size=loaded.vocab_size,
         eos_token_ids=loaded.eos_token_ids,
         enable_prefix_caching=cache.enable_prefix_caching,
+        num_swap_blocks=num_swap_blocks,
     )
     return EngineCore(info, core_scheduler, runner, runner.kv)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 import structlog
@@ -59,14 +60,12 @@ class EngineLoop:
     def _step(self, listener: StepListener) -> bool:
         """Compute one batch; False when there was nothing to compute."""
         batch = self._scheduler.schedule()
-        if batch.moves:
-            # First of all: a block whose KV leaves it may have been granted to an importer, who writes
-            # into it as soon as it knows. A failure is none of the batch's: nobody's KV can be trusted.
-            self._runner.move(batch.moves)
+        move_seconds = self._move(batch.moves)
         # What commands and admissions made known does not wait for the device; the load alone does.
         self._deliver(listener, load_is_news=not batch.sequences)
         if not batch.sequences:
             return False
+        started_at = time.perf_counter()
         try:
             result = self._execute(batch)
         except Exception as error:
@@ -75,9 +74,22 @@ class EngineLoop:
             message = f"the batch could not be computed: {type(error).__name__}: {error}"
             self._scheduler.fail(batch, InternalError(message))
         else:
+            self._scheduler.observe(batch, move_seconds, time.perf_counter() - started_at)
             self._scheduler.update(batch, result)
         self._deliver(listener)
         return True
+
+    def _move(self, moves: BlockMoves) -> float:
+        """Do a batch's moves; gives the seconds that they took.
+
+        First of all: a block whose KV leaves it may have been granted to an importer, who writes into it
+        as soon as it knows. A failure is none of the batch's own: nobody's KV could be trusted after it.
+        """
+        if not moves:
+            return 0.0
+        started_at = time.perf_counter()
+        self._runner.move(moves)
+        return time.perf_counter() - started_at
 
     def _execute(self, batch: Batch) -> StepResult:
         result = self._runner.execute(batch)

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.cache.block_pool import BlockPool
+from pagemesh.cache.swap_space import SwapSpace
 from pagemesh.engine.interface import EngineInfo
+from pagemesh.scheduler.block_names import BlockNames
+from pagemesh.scheduler.integrity import check_shared_blocks, num_unused_slots
 from pagemesh.scheduler.move_plan import MovePlan
 from pagemesh.scheduler.request import Request, RequestState
 
 
-class _Held(NamedTuple):
-    """Blocks with a request's KV that are there before it has any."""
+class Reservation(NamedTuple):
+    """Blocks that a request could get, as long as nobody else gets any."""
 
     shared: list[int]
-    """The first blocks, all of whose slots are filled."""
+    """The first blocks: full ones with its KV that are cached or held by others."""
 
-    copied: int | None
-    """The block behind them, some of whose slots are filled; someone else's to write."""
+    copied: int | None = None
+    """The block behind them, some of whose slots have its KV; someone else's to write."""
 
-    num_tokens: int
-    """Leading tokens whose KV is in these."""
+    swapped: Sequence[int] = ()
+    """Swap blocks with its KV, those behind `shared`."""
+
+    num_tokens: int = 0
+    """Leading tokens whose KV is in all these."""
+
+    num_fresh: int = 0
+    """Blocks that are wanted besides the shared ones."""
 
 
 class BlockTables:
-    """Block tables of all requests over one pool.
+    """Block tables of all requests over one pool and one swap space.
 
     A request writes only into blocks that it alone holds: shared are full blocks in front of the first
     token to compute, and a block is offered to the prefix cache after its last token was computed. The
@@ -34,34 +42,48 @@ class BlockTables:
     as in PagedAttention, Kwon et al. 2023).
     """
 
-    def __init__(self, pool: BlockPool, info: EngineInfo, moves: MovePlan) -> None:
+    def __init__(self, pool: BlockPool, swap: SwapSpace, info: EngineInfo, moves: MovePlan) -> None:
         self._pool = pool
+        self._swap = swap
         self._moves = moves
-        self._info = info
+        self._names = BlockNames(info)
         self._block_size = info.layout.block_size
+        self.num_unused_slots = 0
+        """Token slots of all tables that hold no KV."""
 
-    def reserve(self, request: Request) -> bool:
-        """Take blocks for all known tokens and the next one, or, when the pool has too few, nothing.
+    def propose(self, request: Request) -> Reservation:
+        """Blocks for all known tokens and the next one; nothing is changed.
 
         At least one token is left to compute, because the next is sampled from it; of an import, at
         least one token of the prompt is left to import.
         """
         held = self._held(request)
-        num_shared = len(held.shared)
         # The last token of a request ends it: no KV is ever computed for it.
         num_tokens = min(request.num_tokens + 1, request.max_total_tokens - 1)
-        num_fresh = self._num_blocks(num_tokens) - num_shared
-        if not self._pool.can_allocate(num_fresh, keeping=held.shared):
-            return False
-        self._pool.acquire(held.shared)
-        request.block_ids = [*held.shared, *self._pool.allocate(num_fresh)]
-        request.num_computed_tokens = held.num_tokens
-        request.num_stored_blocks = num_shared
-        if held.copied is not None:
-            self._moves.copy(held.copied, request.block_ids[num_shared])
+        return held._replace(num_fresh=self._num_blocks(num_tokens) - len(held.shared))
+
+    def can_take(self, reservation: Reservation, num_spare: int = 0) -> bool:
+        """Whether the pool has these blocks and `num_spare` more."""
+        return self._pool.can_allocate(
+            reservation.num_fresh + num_spare, keeping=reservation.shared
+        )
+
+    def take(self, request: Request, reservation: Reservation) -> None:
+        """Give the request the blocks that were just proposed; ask `can_take` first."""
+        shared, copied, swapped, num_tokens, num_fresh = reservation
+        self._pool.acquire(shared)
+        fresh = self._pool.allocate(num_fresh)
+        if copied is not None:
+            self._moves.copy(copied, fresh[0])
+        if swapped:
+            self._moves.swap_in(swapped, fresh[: len(swapped)])
+        self._free_swapped(request)
+        request.block_ids = [*shared, *fresh]
+        request.num_computed_tokens = num_tokens
+        request.num_stored_blocks = request.num_shared_blocks = len(shared)
+        self.num_unused_slots += len(request.block_ids) * self._block_size - num_tokens
         if request.num_cached_tokens is None:
-            request.num_cached_tokens = request.num_computed_tokens
-        return True
+            request.num_cached_tokens = num_tokens
 
     def grow(self, request: Request) -> bool:
         """Make room for the KV of all known tokens; False when the pool has too few blocks."""
@@ -71,22 +93,40 @@ class BlockTables:
         if not self._pool.can_allocate(num_missing):
             return False
         request.block_ids += self._pool.allocate(num_missing)
+        self.num_unused_slots += num_missing * self._block_size
         return True
 
     def mark_computed(self, request: Request, num_computed_tokens: int) -> None:
         """Note that the KV of the first tokens is in the blocks; full blocks enter the prefix cache."""
-        self._extend_hashes(request)
+        self._names.extend(request)
+        self.num_unused_slots -= num_computed_tokens - request.num_computed_tokens
         request.num_computed_tokens = num_computed_tokens
         num_full_blocks = num_computed_tokens // self._block_size
         for index in range(request.num_stored_blocks, num_full_blocks):
             self._pool.store(request.block_ids[index], request.block_hashes[index])
         request.num_stored_blocks = num_full_blocks
 
+    def can_swap_out(self, request: Request) -> bool:
+        """Whether the swap space has room for the request's KV, if it has any."""
+        num_blocks = self._num_blocks(request.num_computed_tokens)
+        return num_blocks > 0 and self._swap.can_allocate(num_blocks)
+
+    def swap_out(self, request: Request) -> None:
+        """Keep the request's KV in the swap space and give its blocks back; ask `can_swap_out` first.
+
+        All of it: blocks that are cached, or shared with others, may be gone when it comes back.
+        """
+        num_tokens = request.num_computed_tokens
+        num_blocks = self._num_blocks(num_tokens)
+        request.swap_ids = self._swap.allocate(num_blocks)
+        request.num_swapped_tokens = num_tokens
+        self._moves.swap_out(request.block_ids[:num_blocks], request.swap_ids)
+        self._free_blocks(request)
+
     def free(self, request: Request) -> None:
-        """Give all blocks back."""
-        self._pool.free(request.block_ids)
-        request.block_ids = []
-        request.num_computed_tokens = 0
+        """Give all blocks back, those of the swap space as well."""
+        self._free_blocks(request)
+        self._free_swapped(request)
 
     def prompt_blocks(self, request: Request) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
         """Block table of the whole prompt, and the names of its full blocks."""
@@ -94,51 +134,46 @@ class BlockTables:
         block_hashes = request.block_hashes[: request.num_prompt_tokens // self._block_size]
         return tuple(block_ids), tuple(block_hashes)
 
-    def check_integrity(self, requests: Iterable[Request]) -> None:
-        """Assert that requests which hold the same block have the same tokens in it, and only read it."""
-        holders: dict[int, tuple[int, Request]] = {}
-        for request in requests:
-            for index, block_id in enumerate(request.block_ids):
-                first_index, first = holders.setdefault(block_id, (index, request))
-                if first is request:
-                    continue
-                end = (index + 1) * self._block_size
-                assert index == first_index, f"block {block_id}: at several places"
-                assert request.token_ids[:end] == first.token_ids[:end], f"block {block_id}: mixed"
-                for holder in (first, request):
-                    assert holder.num_computed_tokens >= end, (
-                        f"block {block_id}: shared and written"
-                    )
+    def check_integrity(self, requests: Collection[Request]) -> None:
+        """Assert that the tables agree with each other, with the swap space and with the count."""
+        check_shared_blocks(requests, self._block_size)
+        self._swap.check_integrity([request.swap_ids for request in requests])
+        counted = num_unused_slots(requests, self._block_size)
+        assert counted == self.num_unused_slots, "unused slots were miscounted"
 
-    def _held(self, request: Request) -> _Held:
-        """The prefix cache's blocks, or the leader's when that has more; nothing is changed."""
-        self._extend_hashes(request)
+    def _held(self, request: Request) -> Reservation:
+        """What there is of the request's KV: cached blocks, then its own swapped or its leader's."""
+        self._names.extend(request)
         num_reusable = request.num_skippable_tokens
         if request.awaits_kv:
             num_reusable = min(num_reusable, request.num_prompt_tokens - 1)
         num_reusable_blocks = num_reusable // self._block_size
         hits = self._pool.longest_cached_prefix(request.block_hashes[:num_reusable_blocks])
         num_hit_tokens = len(hits) * self._block_size
+        if request.num_swapped_tokens > num_hit_tokens:
+            swapped = request.swap_ids[len(hits) :]
+            return Reservation(hits, swapped=swapped, num_tokens=request.num_swapped_tokens)
         leader = request.leader
         if leader is None or leader.leased or leader.state is not RequestState.RUNNING:
-            return _Held(hits, None, num_hit_tokens)
+            return Reservation(hits, num_tokens=num_hit_tokens)
         num_tokens = request.num_leader_tokens
         if not num_hit_tokens < num_tokens <= leader.num_computed_tokens:
-            return _Held(hits, None, num_hit_tokens)
+            return Reservation(hits, num_tokens=num_hit_tokens)
         num_full, num_more = divmod(num_tokens, self._block_size)
         copied = leader.block_ids[num_full] if num_more else None
-        return _Held(leader.block_ids[:num_full], copied, num_tokens)
+        return Reservation(leader.block_ids[:num_full], copied, num_tokens=num_tokens)
+
+    def _free_blocks(self, request: Request) -> None:
+        self._pool.free(request.block_ids)
+        self.num_unused_slots -= len(request.block_ids) * self._block_size
+        self.num_unused_slots += request.num_computed_tokens
+        request.block_ids = []
+        request.num_computed_tokens = 0
+
+    def _free_swapped(self, request: Request) -> None:
+        self._swap.free(request.swap_ids)
+        request.swap_ids = []
+        request.num_swapped_tokens = 0
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)
-
-    def _extend_hashes(self, request: Request) -> None:
-        hashes = request.block_hashes
-        num_hashed_tokens = len(hashes) * self._block_size
-        if request.num_tokens - num_hashed_tokens >= self._block_size:
-            parent = hashes[-1] if hashes else self._root(request.spec.cache_salt)
-            hashes += hash_blocks(parent, request.token_ids[num_hashed_tokens:], self._block_size)
-
-    def _root(self, cache_salt: bytes) -> bytes:
-        layout = self._info.layout
-        return root_hash(self._info.model_fingerprint, layout.block_size, layout.dtype, cache_salt)

@@ -14,7 +14,7 @@ class RequestState(enum.Enum):
     """Where a request is in its life."""
 
     WAITING = "waiting"
-    """For blocks and a place in the batch; holds neither."""
+    """For blocks and a place in the batch; holds neither, but maybe blocks of the swap space."""
 
     WAITING_KV = "waiting_kv"
     """Import: has blocks and a place, and waits for the importer to fill the blocks."""
@@ -70,6 +70,15 @@ class Request:
 
     num_stored_blocks: int = 0
     """Leading blocks that were offered to the prefix cache."""
+
+    num_shared_blocks: int = 0
+    """Leading blocks that were cached or others' when they were taken."""
+
+    swap_ids: list[int] = field(default_factory=list)
+    """Blocks of the swap space: of a preempted request, the KV that its first blocks had."""
+
+    num_swapped_tokens: int = 0
+    """Leading tokens whose KV is in them."""
 
     num_cached_tokens: int | None = None
     """Prefix tokens found in the prefix cache when blocks were reserved for the first time."""

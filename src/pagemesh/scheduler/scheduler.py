@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from heapq import merge
 
 from pagemesh.cache.block_pool import BlockPool
+from pagemesh.cache.swap_space import SwapSpace
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.interface import EngineInfo, EngineLoad, FinishReason, StepOutput
 from pagemesh.errors import PagemeshError
@@ -19,6 +20,7 @@ from pagemesh.scheduler.block_tables import BlockTables
 from pagemesh.scheduler.lifecycle import Lifecycle
 from pagemesh.scheduler.move_plan import MovePlan
 from pagemesh.scheduler.outbox import Outbox
+from pagemesh.scheduler.preemption import CheaperWay, PreemptionPolicy
 from pagemesh.scheduler.request import Request, RequestState
 from pagemesh.scheduler.request_queue import by_precedence
 from pagemesh.scheduler.step_plan import StepPlan
@@ -41,12 +43,17 @@ class Scheduler:
         vocab_size: int,
         eos_token_ids: Sequence[int] = (),
         enable_prefix_caching: bool = True,
+        num_swap_blocks: int = 0,
+        preemption: PreemptionPolicy | None = None,
     ) -> None:
         self._config = config
         self._pool = BlockPool(info.num_blocks, enable_prefix_caching)
         self._moves = MovePlan()
-        self._tables = BlockTables(self._pool, info, self._moves)
+        swap = SwapSpace(num_swap_blocks)
+        self._tables = BlockTables(self._pool, swap, info, self._moves)
+        self._preemption = preemption or CheaperWay(info.layout.num_bytes)
         self._stop_rules = StopRules(eos_token_ids)
+        self._num_preemptions = 0
         self._outbox = Outbox(self._pool, self._tables)
         self.requests = Lifecycle(
             info, vocab_size, self._pool, self._tables, self._stop_rules, self._outbox
@@ -86,6 +93,10 @@ class Scheduler:
             request = self.requests[sequence.request_id]
             self.requests.finish(request, FinishReason.ERROR, error)
 
+    def observe(self, batch: Batch, move_seconds: float, compute_seconds: float) -> None:
+        """The batch took so long: its moves, and everything else."""
+        self._preemption.observe(batch, move_seconds, compute_seconds)
+
     def load(self) -> EngineLoad:
         """The present load."""
         running = [r for r in self.requests.seated if r.state is RequestState.RUNNING]
@@ -96,8 +107,11 @@ class Scheduler:
             num_waiting=len(self.requests.waiting) + len(self.requests.seated) - len(running),
             num_free_blocks=self._pool.num_free_blocks,
             num_pending_prefill_tokens=sum(
-                r.num_uncomputed_tokens for r in (*prefilling, *to_prefill)
+                r.num_uncomputed_tokens - r.num_swapped_tokens for r in (*prefilling, *to_prefill)
             ),
+            num_swapped=sum(r.num_swapped_tokens > 0 for r in to_prefill),
+            num_unused_slots=self._tables.num_unused_slots,
+            num_preemptions=self._num_preemptions,
         )
 
     def want_snapshot(self) -> None:
@@ -143,8 +157,10 @@ class Scheduler:
             return False
         if len(self.requests.seated) >= self._config.max_num_seqs:
             return False
-        if not self._tables.reserve(request):
+        reservation = self._tables.propose(request)
+        if not self._tables.can_take(reservation):
             return False
+        self._tables.take(request, reservation)
         self.requests.waiting.remove(request)
         self.requests.seated.add(request)
         if request.awaits_kv:
@@ -176,8 +192,15 @@ class Scheduler:
         )
 
     def _preempt(self, request: Request) -> None:
-        """Take blocks and seat away; everything is computed again later, with the same result."""
-        self._tables.free(request)
+        """Take blocks and seat away; the KV comes back later, with the same result."""
+        num_tokens, num_blocks = request.num_computed_tokens, len(request.block_ids)
+        if self._tables.can_swap_out(request) and self._preemption.should_swap(
+            num_tokens, num_blocks
+        ):
+            self._tables.swap_out(request)
+        else:
+            self._tables.free(request)
+        self._num_preemptions += 1
         request.state = RequestState.WAITING
         self.requests.seated.remove(request)
         self.requests.waiting.add(request)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from pagemesh.engine.interface import (
     Engine,
+    EngineInfo,
     EngineLoad,
     EngineRequest,
     FinishReason,
@@ -60,6 +62,8 @@ class EngineMetrics:
             (declared.KV_CACHE_USAGE, lambda load: 1 - load.num_free_blocks / num_blocks),
             (declared.KV_BLOCKS_FREE, lambda load: load.num_free_blocks),
             (declared.PENDING_PREFILL_TOKENS, lambda load: load.num_pending_prefill_tokens),
+            (declared.NUM_REQUESTS_SWAPPED, lambda load: load.num_swapped),
+            (declared.KV_WASTE, partial(_waste, engine.info)),
         ):
             metrics.gauge(spec).labels(model_name).set_function(_of_load(engine, value))
         self._ttft = metrics.histogram(declared.TIME_TO_FIRST_TOKEN).labels(model_name)
@@ -70,6 +74,8 @@ class EngineMetrics:
         self._tokens = metrics.counter(declared.GENERATION_TOKENS).labels(model_name)
         self._queries = metrics.counter(declared.PREFIX_CACHE_QUERIES).labels(model_name)
         self._hits = metrics.counter(declared.PREFIX_CACHE_HITS).labels(model_name)
+        self._preemptions = metrics.counter(declared.NUM_PREEMPTIONS).labels(model_name)
+        self._num_preemptions = 0
         ended = metrics.counter(declared.REQUEST_SUCCESS)
         self._ended = {
             reason: ended.labels(model_name, label) for reason, label in _FINISHED_REASON.items()
@@ -82,6 +88,8 @@ class EngineMetrics:
     def on_step(self, step: StepOutput) -> None:
         """A step of the engine made something known."""
         now = self._clock()
+        self._preemptions.inc(step.load.num_preemptions - self._num_preemptions)
+        self._num_preemptions = step.load.num_preemptions
         for output in step.outputs:
             progress = self._requests.get(output.request_id)
             if progress is None:
@@ -114,6 +122,11 @@ class EngineMetrics:
         if progress.first_token_at is not None and progress.num_tokens > 1:
             decoding = progress.last_token_at - progress.first_token_at
             self._tpot.observe(decoding / (progress.num_tokens - 1))
+
+
+def _waste(info: EngineInfo, load: EngineLoad) -> float:
+    num_slots = (info.num_blocks - load.num_free_blocks) * info.layout.block_size
+    return load.num_unused_slots / num_slots if num_slots else 0.0
 
 
 def _of_load(engine: Engine, value: Callable[[EngineLoad], float]) -> Callable[[], float]:

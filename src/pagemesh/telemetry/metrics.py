@@ -122,6 +122,17 @@ KV_BLOCKS: Final = GaugeSpec("pagemesh:kv_blocks", "KV blocks in the pool.", _MO
 KV_BLOCKS_FREE: Final = GaugeSpec(
     "pagemesh:kv_blocks_free", "KV blocks that no request owns, cached ones included.", _MODEL
 )
+NUM_REQUESTS_SWAPPED: Final = GaugeSpec(
+    "vllm:num_requests_swapped", "Waiting requests whose KV is in the swap space.", _MODEL
+)
+NUM_PREEMPTIONS: Final = CounterSpec(
+    "vllm:num_preemptions", "Times that a request lost its blocks to another.", _MODEL
+)
+KV_WASTE: Final = GaugeSpec(
+    "pagemesh:kv_waste",
+    "Share of the token slots in blocks that requests own that hold no KV.",
+    _MODEL,
+)
 PENDING_PREFILL_TOKENS: Final = GaugeSpec(
     "pagemesh:pending_prefill_tokens", "Prompt tokens not yet computed, over all requests.", _MODEL
 )

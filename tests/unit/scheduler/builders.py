@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import cycle
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.interface import (
@@ -14,7 +15,8 @@ from pagemesh.engine.interface import (
     RequestOutput,
 )
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.scheduler.batch import NO_MOVES
+from pagemesh.scheduler.batch import NO_MOVES, Batch
+from pagemesh.scheduler.preemption import PreemptionPolicy
 from pagemesh.scheduler.scheduler import Scheduler
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner
 
@@ -66,6 +68,19 @@ def make_request(
     )
 
 
+class FixedWay:
+    """A preemption policy that goes through its answers again and again."""
+
+    def __init__(self, *answers: bool) -> None:
+        self.answers = cycle(answers)
+
+    def should_swap(self, num_tokens: int, num_blocks: int) -> bool:
+        return next(self.answers)
+
+    def observe(self, batch: Batch, move_seconds: float, compute_seconds: float) -> None:
+        pass
+
+
 class Stepper:
     """A scheduler, a fake runner and everything that the scheduler made known so far."""
 
@@ -76,24 +91,32 @@ class Stepper:
         max_num_batched_tokens: int = 64,
         eos_token_ids: Sequence[int] = (),
         enable_prefix_caching: bool = True,
+        num_swap_blocks: int = 0,
+        preemption: PreemptionPolicy | None = None,
     ) -> None:
         self.info = info or make_info()
         self.scheduler = Scheduler(
             self.info,
-            SchedulerConfig(self.info.max_num_seqs, max_num_batched_tokens),
+            SchedulerConfig(
+                min(self.info.max_num_seqs, max_num_batched_tokens), max_num_batched_tokens
+            ),
             vocab_size=VOCAB_SIZE,
             eos_token_ids=eos_token_ids,
             enable_prefix_caching=enable_prefix_caching,
+            num_swap_blocks=num_swap_blocks,
+            preemption=preemption,
         )
         self.requests = self.scheduler.requests
         self.kv = FakeKv(self.info.layout, self.info.num_blocks)
-        self.runner = FakeRunner(self.kv)
+        self.runner = FakeRunner(self.kv, num_swap_blocks=num_swap_blocks)
         self.tokens: dict[str, list[int]] = {}
         self.ends: dict[str, list[RequestOutput]] = {}
         self.grants: dict[str, KvGrant] = {}
         self.progress: dict[str, list[KvProgress]] = {}
         self.cached: set[bytes] = set()
         self.moves = NO_MOVES
+        self.on_delivery: Callable[[], object] = lambda: None
+        """Called before a step's tokens are computed, when everybody knows of its grants."""
 
     def submit(self, *requests: EngineRequest) -> None:
         for request in requests:
@@ -104,6 +127,9 @@ class Stepper:
         batch = self.scheduler.schedule()
         shares = [(s.request_id, s.start, len(s.token_ids)) for s in batch.sequences]
         self.runner.move(batch.moves)
+        # Whoever was granted blocks writes into them as soon as it knows, which is after the moves.
+        self.collect()
+        self.on_delivery()
         self.moves = batch.moves
         self.scheduler.update(batch, self.runner.execute(batch))
         self.collect()

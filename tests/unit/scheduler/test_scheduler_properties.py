@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.engine.interface import EngineRequest
 from tests.fakes.engine import expected_tokens
-from tests.unit.scheduler.builders import Stepper, make_info, make_request
+from tests.unit.scheduler.builders import FixedWay, Stepper, make_info, make_request
 
 BLOCK_SIZE = 4
 GARBAGE = 999
@@ -36,10 +36,26 @@ class SchedulerMachine(RuleBasedStateMachine):
         budget=st.integers(1, 24),
         max_num_seqs=st.integers(1, 5),
         caching=st.booleans(),
+        num_swap_blocks=st.sampled_from([0, 3, 8]),
+        swaps=st.lists(st.booleans(), min_size=1, max_size=4),
     )
-    def start(self, num_blocks: int, budget: int, max_num_seqs: int, caching: bool) -> None:
-        info = make_info(num_blocks, BLOCK_SIZE, max_model_len=27, max_num_seqs=max_num_seqs)
-        self.stepper = Stepper(info, max_num_batched_tokens=budget, enable_prefix_caching=caching)
+    def start(
+        self,
+        num_blocks: int,
+        budget: int,
+        max_num_seqs: int,
+        caching: bool,
+        num_swap_blocks: int,
+        swaps: list[bool],
+    ) -> None:
+        self.stepper = Stepper(
+            make_info(num_blocks, BLOCK_SIZE, max_model_len=27, max_num_seqs=max_num_seqs),
+            max_num_batched_tokens=budget,
+            enable_prefix_caching=caching,
+            num_swap_blocks=num_swap_blocks,
+            preemption=FixedWay(*swaps),
+        )
+        self.stepper.on_delivery = self.leases_are_sound
         self.specs: dict[str, EngineRequest] = {}
         self.expected: dict[str, tuple[int, ...]] = {}
         self.importing: set[str] = set()

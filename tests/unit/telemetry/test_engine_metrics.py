@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from pagemesh.engine.interface import EngineRequest, FinishReason, RequestOutput, StepOutput
+from pagemesh.engine.interface import (
+    EngineLoad,
+    EngineRequest,
+    FinishReason,
+    RequestOutput,
+    StepOutput,
+)
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.telemetry.engine import EngineMetrics
 from pagemesh.telemetry.metrics import Metrics
@@ -73,6 +79,12 @@ def test_ends_are_counted_by_vllms_reasons(watched: Watched) -> None:
     assert watched.sample("vllm:e2e_request_latency_seconds_count") == 2
 
 
+def test_preemptions_are_counted(watched: Watched) -> None:
+    for num_preemptions in (2, 2, 5):
+        watched.observer.on_step(StepOutput(load=EngineLoad(num_preemptions=num_preemptions)))
+    assert watched.sample("vllm:num_preemptions_total") == 5
+
+
 def test_unknown_requests_are_ignored(watched: Watched) -> None:
     watched.step(0.1, RequestOutput("stranger", (1,), FinishReason.STOP))
     assert watched.sample("vllm:generation_tokens_total") == 0
@@ -82,6 +94,8 @@ def test_gauges_are_the_engines_load_at_the_moment(watched: Watched) -> None:
     assert watched.sample("vllm:kv_cache_usage_perc") == 0
     assert watched.sample("pagemesh:kv_blocks_free") == 64
     assert watched.sample("pagemesh:kv_blocks") == 64
+    assert watched.sample("pagemesh:kv_waste") == 0
+    assert watched.sample("vllm:num_requests_swapped") == 0
     watched.engine.scheduler.requests.submit(
         EngineRequest("a", tuple(range(20)), SamplingParams(), hold_blocks=True)
     )
@@ -91,3 +105,4 @@ def test_gauges_are_the_engines_load_at_the_moment(watched: Watched) -> None:
     watched.engine.pin("barrier-2", ()).result(5)
     assert watched.sample("pagemesh:kv_blocks_free") == 62
     assert watched.sample("vllm:kv_cache_usage_perc") == pytest.approx(2 / 64)
+    assert watched.sample("pagemesh:kv_waste") == pytest.approx(12 / 32)
