@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip -qq --disable-pip-version-check
 ROOTS  := src services/router services/prefill services/decode services/kvstore gateway kernels
-BENCHMARKS := first_token mesh_overhead memory
+BENCHMARKS := first_token mesh_overhead memory offline online
 # Where pip finds PyTorch. Without an NVIDIA driver the small CPU build is looked for as well;
 # when its index cannot be reached, pip goes on without it.
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
@@ -32,7 +32,7 @@ lint: $(VENV)/.ready-dev ## Check style, types and protos
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(addsuffix /pagemesh,$(ROOTS)) tests tools
 	MYPYPATH=models/demo $(BIN)/mypy models/demo
-	MYPYPATH=benchmarks $(BIN)/mypy benchmarks
+	MYPYPATH=benchmarks:benchmarks/engines $(BIN)/mypy benchmarks
 	$(BIN)/python tools/protos.py --check
 
 protos: $(VENV)/.ready-dev ## Regenerate the gRPC stubs from protos/

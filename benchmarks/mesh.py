@@ -1,4 +1,4 @@
-"""A mesh of real processes to measure: `pagemesh up` with the demo model on a free port."""
+"""A mesh of real processes to measure: `pagemesh up` on a free port, with the demo model by default."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Mesh:
     `await_ready` stands apart, so that a benchmark can time it.
     """
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, model: Path = MODEL) -> None:
         self.port = _free_port()
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed on exit
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "pagemesh.cli", "up"),
-                *("--model", str(MODEL), "--port", str(self.port), "--no-sample", *flags),
+                *("--model", str(model), "--port", str(self.port), "--no-sample", *flags),
             ],
             stdout=self._log,
             stderr=subprocess.STDOUT,

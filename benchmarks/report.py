@@ -123,6 +123,12 @@ def machine() -> dict[str, object]:
 
 def arguments(name: str, question: str) -> tuple[bool, Path]:
     """The command line that all benchmarks share: whether to be quick, and where the JSON goes."""
+    options = make_parser(name, question).parse_args()
+    return options.quick, options.json
+
+
+def make_parser(name: str, question: str) -> argparse.ArgumentParser:
+    """A parser with the options that all benchmarks have."""
     parser = argparse.ArgumentParser(prog=f"python benchmarks/{name}.py", description=question)
     parser.add_argument("--quick", action="store_true", help="few rounds, for a first look")
     parser.add_argument(
@@ -131,5 +137,4 @@ def arguments(name: str, question: str) -> tuple[bool, Path]:
         default=RESULTS / f"{name}.json",
         help="file for the figures (default: %(default)s)",
     )
-    options = parser.parse_args()
-    return options.quick, options.json
+    return parser

@@ -1,0 +1,110 @@
+"""An engine under measurement, as a process that is asked and timed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import psutil
+from report import ROOT
+from workload import Request
+
+ENGINES = ROOT / "benchmarks/engines"
+_STOP_S = 30.0
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The same for every engine, as far as it has such a setting."""
+
+    model: str
+    """Folder."""
+    threads: int
+    dtype: str = "bfloat16"
+    max_model_len: int = 2048
+    max_num_seqs: int = 64
+    kv_cache_memory: float = 2.0
+    """GiB."""
+
+
+class Answer(NamedTuple):
+    """What a call took."""
+
+    seconds: float
+    num_tokens: int
+    """Generated tokens of all prompts."""
+
+
+class EngineProcess:
+    """Started by the constructor, stopped on exit; `python` has the engine's packages."""
+
+    def __init__(self, python: Path, script: str, settings: EngineSettings) -> None:
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed on exit
+        started = time.perf_counter()
+        threads = str(settings.threads)
+        self._process = subprocess.Popen(
+            [str(python), str(ENGINES / script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            bufsize=1,
+            env=os.environ | {"OMP_NUM_THREADS": threads, "HF_HUB_OFFLINE": "1"},
+        )
+        self._ask(asdict(settings))
+        self.ready_s = time.perf_counter() - started
+        """From the start of the process until it can serve."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def generate(self, requests: Sequence[Request]) -> Answer:
+        """Have all requests answered in one call."""
+        answer = self._ask(
+            {
+                "prompts": [request.prompt for request in requests],
+                "num_tokens": [request.num_tokens for request in requests],
+            }
+        )
+        wanted = [request.num_tokens for request in requests]
+        assert answer["num_tokens"] == wanted, f"{answer['num_tokens']} tokens instead of {wanted}"
+        return Answer(answer["seconds"], sum(wanted))
+
+    def memory_mb(self) -> float:
+        """Resident memory, that of its own processes included, in MiB."""
+        process = psutil.Process(self._process.pid)
+        processes = [process, *process.children(recursive=True)]
+        return float(sum(one.memory_full_info().pss for one in processes)) / 2**20
+
+    def _ask(self, call: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(call) + "\n")
+        line = self._process.stdout.readline()
+        if not line:
+            self._log.seek(0)
+            raise RuntimeError(f"the engine ended:\n{self._log.read()[-3000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer

@@ -1,0 +1,35 @@
+"""pagemesh's own engine, as anybody uses it offline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from protocol import serve
+
+
+class PagemeshEngine:
+    """`LLM`."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        from pagemesh.engine import LLM
+
+        self._llm = LLM(
+            settings["model"],
+            dtype=settings["dtype"],
+            threads=settings["threads"],
+            max_model_len=settings["max_model_len"],
+            max_num_seqs=settings["max_num_seqs"],
+            kv_cache_memory=settings["kv_cache_memory"],
+        )
+
+    def generate(self, prompts: Sequence[Sequence[int]], num_tokens: Sequence[int]) -> list[int]:
+        from pagemesh.engine import SamplingParams
+
+        params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in num_tokens]
+        outputs = self._llm.generate(prompts, params, use_tqdm=False)
+        return [len(output.outputs[0].token_ids) for output in outputs]
+
+
+if __name__ == "__main__":
+    serve(PagemeshEngine)

