@@ -17,11 +17,17 @@ from pagemesh.engine.runner import ModelRunner
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
-from tests.identity.llama_checkpoints import CONFIGS, Continuation, load_llama, make_llama
+from tests.identity.checkpoints import (
+    RECIPES,
+    VOCAB_SIZE,
+    Continuation,
+    load_reference,
+    make_checkpoint,
+)
 from tests.identity.runner_driver import Driver
 
 NUM_TOKENS = 12
-PROMPT_LENGTHS = (1, 2, 15, 16, 17, 40, 77)
+PROMPT_LENGTHS: tuple[int, ...] = (1, 2, 15, 16, 17, 40, 77)
 WHOLE = 1000
 # Rounding moves logits by about 1e-5; a choice closer than this would make a comparison a gamble.
 CLEAR_MARGIN = 2e-4
@@ -41,26 +47,32 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-@pytest.fixture(scope="module", params=["demo", *CONFIGS])
+@pytest.fixture(scope="module", params=["demo", *RECIPES])
 def case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, demo_model: Path
 ) -> Case:
+    lengths = PROMPT_LENGTHS
+    max_model_len: int | None = None
     if request.param == "demo":
-        folder, reference = demo_model, load_llama(demo_model)
+        folder, reference = demo_model, load_reference(demo_model)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         lines = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
         text = "\n".join(json.loads(line)["question"] for line in lines[:30])
         token_ids = tokenizer.encode(text).ids
     else:
-        folder = tmp_path_factory.mktemp("llama")
-        reference = make_llama(folder, **CONFIGS[request.param])
-        token_ids = random.Random(9).choices(range(131), k=400)
-    prompts = [token_ids[3 * length : 4 * length] for length in PROMPT_LENGTHS]
+        recipe = RECIPES[request.param]
+        lengths, max_model_len = recipe.prompt_lengths, recipe.max_model_len
+        folder = tmp_path_factory.mktemp("model")
+        reference = make_checkpoint(folder, recipe)
+        token_ids = random.Random(9).choices(range(VOCAB_SIZE), k=400)
+    prompts = [token_ids[3 * length : 4 * length] for length in lengths]
     continuations = [Continuation(reference, prompt, NUM_TOKENS) for prompt in prompts]
     assert min(each.least_margin for each in continuations) > CLEAR_MARGIN
     expected = [each.token_ids for each in continuations]
     assert len({tuple(ids) for ids in expected}) == len(prompts)
-    return Case(load_model(ModelConfig(str(folder))), prompts, expected)
+    return Case(
+        load_model(ModelConfig(str(folder), max_model_len=max_model_len)), prompts, expected
+    )
 
 
 @pytest.mark.parametrize("chunk_size", [1, 5, 16, WHOLE])

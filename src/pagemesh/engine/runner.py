@@ -5,7 +5,6 @@ Owns the KV memory and knows block tables; it does not know requests, queues or 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -50,11 +49,11 @@ class ModelRunner:
         self._decoder = model.decoder
         self._vocab_size = model.vocab_size
         self._layer_attention = model.layer_attention
-        self._threads = StepThreads(sum(map(math.prod, model.spec.layer_shapes().values())))
+        self._threads = StepThreads(model.shape.num_layer_weights)
         shape = AttentionShape(
-            num_heads=model.spec.num_heads,
-            num_kv_heads=model.spec.num_kv_heads,
-            head_dim=model.spec.head_dim,
+            num_heads=model.shape.num_heads,
+            num_kv_heads=model.shape.num_kv_heads,
+            head_dim=model.shape.head_dim,
             num_blocks=num_blocks,
             block_size=block_size,
             dtype=model.dtype,

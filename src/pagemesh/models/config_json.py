@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,10 @@ class ConfigJson:
         """The raw value; None when absent or null."""
         return self._values.get(key)
 
+    def has(self, key: str) -> bool:
+        """Whether the key is there, perhaps with null."""
+        return key in self._values
+
     def child(self, key: str) -> ConfigJson | None:
         """The object under a key; None when absent or null."""
         value = self.get(key)
@@ -47,16 +52,34 @@ class ConfigJson:
     def integer(self, key: str, default: int | None = None) -> int:
         """A positive integer; without a default the key must be there."""
         value = self._value_or(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if type(value) is not int or value < 1:
             raise self.bad(key, "a positive integer")
+        return value
+
+    def count(self, key: str, default: int) -> int:
+        """An integer that may be 0."""
+        value = self._value_or(key, default)
+        if type(value) is not int or value < 0:
+            raise self.bad(key, "an integer that is not negative")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A positive number; without a default the key must be there."""
         value = self._value_or(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        if not _is_number(value):
             raise self.bad(key, "a positive number")
         return float(value)
+
+    def numbers(self, key: str, length: int) -> tuple[float, ...]:
+        """A list of so many positive numbers; the key must be there."""
+        values = self._value_or(key, None)
+        if (
+            not isinstance(values, list)
+            or len(values) != length
+            or not all(map(_is_number, values))
+        ):
+            raise self.bad(key, f"a list of {length} positive numbers")
+        return tuple(map(float, values))
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
@@ -83,3 +106,7 @@ class ConfigJson:
         if default is None:
             raise ConfigError(f"{self.where} lacks the key {key!r}")
         return default
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

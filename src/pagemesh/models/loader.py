@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,14 +12,17 @@ from pagemesh.config import ModelConfig
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.paged_attention import LayerAttention
+from pagemesh.models.assembly import assemble
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.decoder import Decoder
 from pagemesh.models.fingerprint import fingerprint
+from pagemesh.models.interface import CausalModel, ModelShape
+from pagemesh.models.layer_attention import make_layer_attention
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
+from pagemesh.models.rope_kinds import settle
 from pagemesh.models.spec import DecoderSpec
-from pagemesh.models.weights import WeightReader
+from pagemesh.models.weights import CheckpointParameters
 
 _DTYPES = {
     "float32": torch.float32,
@@ -33,7 +35,8 @@ _DTYPES = {
 class LoadedModel:
     """A model in memory."""
 
-    decoder: Decoder
+    decoder: CausalModel
+    shape: ModelShape
     layer_attention: Sequence[LayerAttention]
     """How each layer attends."""
 
@@ -50,22 +53,17 @@ class LoadedModel:
     """Tokens that end a request; empty when the model names none."""
 
     @property
-    def spec(self) -> DecoderSpec:
-        """What the decoder is made of."""
-        return self.decoder.spec
-
-    @property
     def vocab_size(self) -> int:
         """Number of token ids."""
-        return self.spec.vocab_size
+        return self.shape.vocab_size
 
     def block_layout(self, block_size: int) -> BlockLayout:
         """Shape of this model's KV blocks."""
         return BlockLayout(
             block_size=block_size,
-            num_layers=self.spec.num_layers,
-            num_kv_heads=self.spec.num_kv_heads,
-            head_dim=self.spec.head_dim,
+            num_layers=self.shape.num_layers,
+            num_kv_heads=self.shape.num_kv_heads,
+            head_dim=self.shape.head_dim,
             dtype=str(self.dtype).removeprefix("torch."),
         )
 
@@ -83,42 +81,78 @@ def load_model(config: ModelConfig) -> LoadedModel:
     architecture = find_architecture(settings)
     spec = architecture.make_spec(settings)
     max_model_len = _max_model_len(config, spec)
-    dtype = _dtype_name(config, settings)
-    shapes = {
-        architecture.tensor_name(parameter): shape
-        for parameter, shape in spec.parameter_shapes().items()
-    }
+    spec = _settled(spec, max_model_len)
+    dtype = _dtype_name(config, settings, architecture.dtypes)
     with Checkpoint.open(folder) as checkpoint:
-        checkpoint.check(shapes, lambda name: architecture.is_redundant(name, spec))
-        identity = fingerprint(spec, dtype, checkpoint, shapes)
-        weights = WeightReader(checkpoint, architecture.tensor_name, spec, _DTYPES[dtype]).read()
-    return LoadedModel(
-        decoder=Decoder(spec, weights, max_model_len),
-        layer_attention=[LayerAttention(1 / math.sqrt(spec.head_dim))] * spec.num_layers,
-        dtype=_DTYPES[dtype],
-        fingerprint=identity,
-        max_model_len=max_model_len,
-        eos_token_ids=_eos_token_ids(folder, settings),
+        sources = architecture.named_sources(spec, checkpoint.entries.keys())
+        checkpoint.check(
+            {source.tensor: source.shape for source in sources},
+            lambda name: architecture.may_ignore(name, spec),
+        )
+        tensors = [source.tensor for source in sources]
+        identity = fingerprint(spec, dtype, checkpoint, tensors)
+        shapes = spec.parameter_shapes()
+        parameters = CheckpointParameters(checkpoint, sources, shapes, _DTYPES[dtype])
+        return LoadedModel(
+            decoder=assemble(spec, parameters, max_model_len),
+            shape=_shape(spec),
+            layer_attention=make_layer_attention(spec, parameters),
+            dtype=_DTYPES[dtype],
+            fingerprint=identity,
+            max_model_len=max_model_len,
+            eos_token_ids=_eos_token_ids(folder, settings),
+        )
+
+
+def _settled(spec: DecoderSpec, max_model_len: int) -> DecoderSpec:
+    """What depends on the longest context is part of the model, and thereby of its fingerprint."""
+    layers = tuple(
+        replace(layer, rope=settle(layer.rope, max_model_len) if layer.rope else None)
+        for layer in spec.layers
+    )
+    return replace(spec, layers=layers)
+
+
+def _shape(spec: DecoderSpec) -> ModelShape:
+    return ModelShape(
+        num_layers=spec.num_layers,
+        num_heads=spec.attention.num_heads,
+        num_kv_heads=spec.attention.num_kv_heads,
+        head_dim=spec.attention.head_dim,
+        vocab_size=spec.vocab_size,
+        num_layer_weights=max(map(spec.num_active_weights, range(spec.num_layers))),
     )
 
 
 def _max_model_len(config: ModelConfig, spec: DecoderSpec) -> int:
     if config.max_model_len is None:
         return spec.max_position
-    if config.max_model_len > spec.max_position:
+    if config.max_model_len > spec.longest_position:
         raise ConfigError(
             f"--max-model-len is {config.max_model_len}, "
-            f"but the model's own context is {spec.max_position}"
+            f"but the model's own context is {spec.longest_position}"
         )
     return config.max_model_len
 
 
-def _dtype_name(config: ModelConfig, settings: ConfigJson) -> str:
-    if config.dtype != "auto":
-        return config.dtype
-    key = "dtype" if settings.get("dtype") is not None else "torch_dtype"
-    settings.require(key, tuple(_DTYPES))
-    return str(settings.get(key) or "float32")
+def _dtype_name(config: ModelConfig, settings: ConfigJson, supported: Collection[str]) -> str:
+    """The type asked for, or that of config.json, where a part of a larger model has its own key."""
+    name: str = config.dtype
+    source = "--dtype"
+    if name == "auto":
+        parts = (settings, settings.child("text_config"))
+        keys = [(part, key) for part in parts if part for key in ("dtype", "torch_dtype")]
+        part, key = next(
+            ((part, key) for part, key in keys if part.get(key) is not None), (settings, "dtype")
+        )
+        part.require(key, tuple(_DTYPES))
+        name, source = str(part.get(key) or "float32"), f"{settings.where} has {key}, which"
+    if name not in supported:
+        raise ConfigError(
+            f"{source} is {name}, in which this architecture overflows: choose --dtype "
+            f"{' or '.join(supported)}"
+        )
+    return name
 
 
 def _eos_token_ids(folder: Path, settings: ConfigJson) -> tuple[int, ...]:

@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Final
 
 from pagemesh.errors import ConfigError
-from pagemesh.models import llama
+from pagemesh.models.architectures.architecture import Architecture
+from pagemesh.models.architectures.falcon import FALCON
+from pagemesh.models.architectures.gemma2 import GEMMA2
+from pagemesh.models.architectures.gemma3 import GEMMA3, GEMMA3_WITH_IMAGES
+from pagemesh.models.architectures.gpt_oss import GPT_OSS
+from pagemesh.models.architectures.llama import LLAMA
+from pagemesh.models.architectures.mistral import MISTRAL
+from pagemesh.models.architectures.mixtral import MIXTRAL
+from pagemesh.models.architectures.phi3 import PHI3
+from pagemesh.models.architectures.qwen2 import QWEN2
+from pagemesh.models.architectures.qwen2_moe import QWEN2_MOE
+from pagemesh.models.architectures.qwen3 import QWEN3
+from pagemesh.models.architectures.qwen3_moe import QWEN3_MOE
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.spec import DecoderSpec
 
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """How one family of checkpoints maps onto the decoder."""
-
-    make_spec: Callable[[ConfigJson], DecoderSpec]
-    """Reads config.json; raises ConfigError for settings that the decoder cannot express."""
-
-    tensor_name: Callable[[str], str]
-    """The checkpoint's name of a parameter of `DecoderSpec.parameter_shapes`."""
-
-    is_redundant: Callable[[str, DecoderSpec], bool]
-    """Whether a tensor of the checkpoint may be left unread."""
-
-
-_ARCHITECTURES = {
-    llama.ARCHITECTURE: Architecture(llama.make_spec, llama.tensor_name, llama.is_redundant)
+_ARCHITECTURES: Final = {
+    architecture.name: architecture
+    for architecture in (
+        FALCON,
+        GEMMA2,
+        GEMMA3,
+        GEMMA3_WITH_IMAGES,
+        GPT_OSS,
+        LLAMA,
+        MISTRAL,
+        MIXTRAL,
+        PHI3,
+        QWEN2,
+        QWEN2_MOE,
+        QWEN3,
+        QWEN3_MOE,
+    )
 }
 
 
 def find_architecture(config: ConfigJson) -> Architecture:
     """The architecture that config.json names; ConfigError when it is not supported."""
-    if config.get("quantization_config") is not None:
-        raise ConfigError(f"{config.where} names a quantised checkpoint; these are not supported")
+    _refuse_quantised(config)
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
         raise config.bad("architectures", "a list with one name")
@@ -45,3 +54,14 @@ def find_architecture(config: ConfigJson) -> Architecture:
             f"supported: {supported}"
         )
     return architecture
+
+
+def _refuse_quantised(config: ConfigJson) -> None:
+    quantization = config.child("quantization_config")
+    if quantization is None:
+        return
+    method = quantization.get("quant_method")
+    raise ConfigError(
+        f"{config.where} names a checkpoint quantised by {method or 'an unnamed method'}; "
+        f"quantised checkpoints are not supported"
+    )

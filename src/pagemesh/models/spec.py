@@ -1,25 +1,40 @@
-"""What a decoder is made of, as plain data: the meeting point of architectures, weights and forward pass."""
+"""What a decoder is made of, as plain data: the meeting point of architectures, weights and forward pass.
+
+Imports no tensors, so that a folder can be judged, and its memory planned, from config.json alone.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
-RopeKind = Literal["default", "linear", "llama3"]
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+NormKind = Literal["rms", "layer"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swiglu"]
+Residual = Literal["sequential", "post_norms", "parallel", "parallel_two_norms"]
+
+Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """Rotary position embedding over the whole head."""
+    """Rotary position embedding of the first `rotary_dim` dimensions of each head."""
 
     theta: float
     """Base of the geometric series of frequencies."""
+
+    rotary_dim: int
+    """Even; the dimensions of a head behind them carry no position."""
 
     kind: RopeKind = "default"
     """How the frequencies are stretched for contexts longer than those first trained on."""
 
     factor: float = 1.0
-    """linear and llama3: how much longer the context became."""
+    """All but default and longrope: how much longer the context became."""
+
+    original_max_position: int = 0
+    """dynamic, llama3, yarn, longrope: context length before stretching, in tokens."""
 
     low_freq_factor: float = 1.0
     """llama3: wavelengths above original_max_position / this are stretched by the whole factor."""
@@ -27,81 +42,215 @@ class RopeSpec:
     high_freq_factor: float = 4.0
     """llama3: wavelengths below original_max_position / this stay as they are."""
 
-    original_max_position: int = 0
-    """llama3: context length before stretching, in tokens."""
+    beta_fast: float = 32.0
+    """yarn: frequencies that turn more often than this over the original context stay as they are."""
+
+    beta_slow: float = 1.0
+    """yarn: frequencies that turn less often than this are stretched by the whole factor."""
+
+    truncate: bool = True
+    """yarn: whether the bounds that follow from the betas are rounded to whole dimensions."""
+
+    short_factors: tuple[float, ...] = ()
+    """longrope: divisor of each frequency for contexts up to `original_max_position`."""
+
+    long_factors: tuple[float, ...] = ()
+    """longrope: divisor of each frequency for longer contexts."""
+
+    attention_factor: float = 1.0
+    """yarn and longrope: queries and keys become longer by this factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class NormSpec:
+    """All norms over the hidden size; the norms of heads are always RMSNorm with the same epsilon."""
+
+    kind: NormKind
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """What all layers' attention has in common."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    """Factor of the products of queries and keys."""
+
+    qkv_bias: bool = False
+    o_bias: bool = False
+
+    head_norm: bool = False
+    """Whether every query and key head is normed before it is turned (Qwen 3, Gemma 3)."""
+
+    soft_cap: float | None = None
+    """See `LayerAttention.soft_cap`."""
+
+    sinks: bool = False
+    """Whether there is one learned sink per head; see `LayerAttention.sinks`."""
+
+    alibi_slopes: tuple[float, ...] = ()
+    """One per head, see `LayerAttention.alibi_slopes`; empty without ALiBi."""
+
+
+@dataclass(frozen=True, slots=True)
+class MlpSpec:
+    """Two projections with an activation between them; gated: down(activation(gate(x)) * up(x))."""
+
+    intermediate_size: int
+    activation: Activation = "silu"
+    """clamped_swiglu is that of GPT-OSS: (up + 1) · gate · sigmoid(alpha · gate), both clamped first."""
+
+    gated: bool = True
+    bias: bool = False
+    limit: float = 0.0
+    """clamped_swiglu: gate is at most this, up between ± this."""
+
+    alpha: float = 1.0
+    """clamped_swiglu: gain of the sigmoid."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoeSpec:
+    """A router, experts of which each token uses the best few, and perhaps one expert that all use."""
+
+    num_experts: int
+    num_experts_per_token: int
+    expert: MlpSpec
+    normalize: bool
+    """Whether the weights of the chosen experts sum to 1, or are their share among all experts."""
+
+    router_bias: bool = False
+    shared: MlpSpec | None = None
+    """The expert of all tokens; its output is weighted by a sigmoid of its own projection of the token."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """What may differ from layer to layer."""
+
+    mlp: MlpSpec | MoeSpec
+    rope: RopeSpec | None
+    """None when positions enter through the attention (ALiBi)."""
+
+    sliding_window: int | None = None
+    """See `LayerAttention.sliding_window`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A pre-norm decoder: RMSNorm, grouped-query attention with RoPE, gated SiLU MLP."""
+    """A decoder as a whole."""
 
     architecture: str
     """Name in config.json, for example "LlamaForCausalLM"."""
 
     vocab_size: int
     hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    norm_eps: float
-    rope: RopeSpec
+    norm: NormSpec
+    attention: AttentionSpec
+    layers: tuple[LayerSpec, ...]
     tie_word_embeddings: bool
     """Whether the output projection is the embedding table."""
 
-    attention_bias: bool
-    """Whether the four attention projections have biases."""
-
-    mlp_bias: bool
-    """Whether the three MLP projections have biases."""
-
     max_position: int
-    """Longest context in tokens."""
+    """Context in tokens that the model has unless more is asked for."""
+
+    longest_position: int
+    """Longest context that may be asked for: larger where frequencies can be stretched further."""
+
+    residual: Residual = "sequential"
+    """Where norms stand and what is added when: attention then MLP, the same with a second norm behind
+    each (Gemma), or both side by side behind one norm or two (Falcon)."""
+
+    embedding_scale: float = 1.0
+    """Factor of the embeddings at the input."""
+
+    logit_soft_cap: float | None = None
+    """Logits x become cap · tanh(x / cap)."""
 
     @property
-    def num_qkv_heads(self) -> int:
-        """Heads of query, key and value together."""
-        return self.num_heads + 2 * self.num_kv_heads
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return len(self.layers)
 
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every parameter under the names that an architecture maps to its checkpoint's names.
+    def parameter_shapes(self) -> Shapes:
+        """Shape of every parameter: projections as [out, in], biases and norms flat.
 
-        The names are "embed", "final_norm", "lm_head" (unless tied) and "layers.{i}.{part}"; the
-        parts are those of `layer_shapes`.
+        The names are "embed", "lm_head" (unless tied), "final_norm.weight" and "layers.{i}.{part}";
+        the parts are those of `layer_shapes`.
         """
-        shapes: dict[str, tuple[int, ...]] = {
-            "embed": (self.vocab_size, self.hidden_size),
-            "final_norm": (self.hidden_size,),
-        }
+        shapes: Shapes = {"embed": (self.vocab_size, self.hidden_size)}
+        shapes.update(self._norm_shapes("final_norm"))
         if not self.tie_word_embeddings:
             shapes["lm_head"] = (self.vocab_size, self.hidden_size)
-        layer = self.layer_shapes()
         for index in range(self.num_layers):
+            layer = self.layer_shapes(index)
             shapes.update({f"layers.{index}.{part}": shape for part, shape in layer.items()})
         return shapes
 
-    def layer_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every parameter of one layer: projections as [out, in], biases and norms flat."""
-        query, key_value = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        attention = {
-            "q": (query, self.hidden_size),
-            "k": (key_value, self.hidden_size),
-            "v": (key_value, self.hidden_size),
-            "o": (self.hidden_size, query),
+    def layer_shapes(self, index: int) -> Shapes:
+        """Shape of every parameter of one layer; query, key and value are one, so are gate and up."""
+        shapes = self._norm_shapes("attention_norm") | self._attention_shapes()
+        if self.residual != "parallel":
+            shapes |= self._norm_shapes("mlp_norm")
+        if self.residual == "post_norms":
+            shapes |= self._norm_shapes("attention_post_norm") | self._norm_shapes("mlp_post_norm")
+        mlp = self.layers[index].mlp
+        if isinstance(mlp, MoeSpec):
+            return shapes | self._moe_shapes(mlp)
+        return shapes | _mlp_shapes(mlp, self.hidden_size, "", ())
+
+    def num_active_weights(self, index: int) -> int:
+        """Weights of a layer that one token is multiplied with."""
+        total = sum(map(prod, self.layer_shapes(index).values()))
+        mlp = self.layers[index].mlp
+        if not isinstance(mlp, MoeSpec):
+            return total
+        expert = sum(map(prod, _mlp_shapes(mlp.expert, self.hidden_size, "", ()).values()))
+        return total - (mlp.num_experts - mlp.num_experts_per_token) * expert
+
+    def _norm_shapes(self, name: str) -> Shapes:
+        kinds = ("weight",) if self.norm.kind == "rms" else ("weight", "bias")
+        return {f"{name}.{kind}": (self.hidden_size,) for kind in kinds}
+
+    def _attention_shapes(self) -> Shapes:
+        attention = self.attention
+        query = attention.num_heads * attention.head_dim
+        fused = query + 2 * attention.num_kv_heads * attention.head_dim
+        shapes: Shapes = {
+            "qkv.weight": (fused, self.hidden_size),
+            "o.weight": (self.hidden_size, query),
         }
-        mlp = {
-            "gate": (self.intermediate_size, self.hidden_size),
-            "up": (self.intermediate_size, self.hidden_size),
-            "down": (self.hidden_size, self.intermediate_size),
-        }
-        shapes: dict[str, tuple[int, ...]] = {
-            "attention_norm": (self.hidden_size,),
-            "mlp_norm": (self.hidden_size,),
-        }
-        for projections, has_bias in ((attention, self.attention_bias), (mlp, self.mlp_bias)):
-            for name, shape in projections.items():
-                shapes[f"{name}.weight"] = shape
-                if has_bias:
-                    shapes[f"{name}.bias"] = shape[:1]
+        if attention.qkv_bias:
+            shapes["qkv.bias"] = (fused,)
+        if attention.o_bias:
+            shapes["o.bias"] = (self.hidden_size,)
+        if attention.head_norm:
+            shapes["q_norm.weight"] = shapes["k_norm.weight"] = (attention.head_dim,)
+        if attention.sinks:
+            shapes["sinks"] = (attention.num_heads,)
         return shapes
+
+    def _moe_shapes(self, moe: MoeSpec) -> Shapes:
+        shapes: Shapes = {"router.weight": (moe.num_experts, self.hidden_size)}
+        if moe.router_bias:
+            shapes["router.bias"] = (moe.num_experts,)
+        shapes |= _mlp_shapes(moe.expert, self.hidden_size, "experts.", (moe.num_experts,))
+        if moe.shared is not None:
+            shapes |= _mlp_shapes(moe.shared, self.hidden_size, "shared.", ())
+            shapes["shared_gate.weight"] = (1, self.hidden_size)
+        return shapes
+
+
+def _mlp_shapes(mlp: MlpSpec, hidden_size: int, prefix: str, leading: tuple[int, ...]) -> Shapes:
+    up = mlp.intermediate_size * (2 if mlp.gated else 1)
+    shapes: Shapes = {
+        f"{prefix}up.weight": (*leading, up, hidden_size),
+        f"{prefix}down.weight": (*leading, hidden_size, mlp.intermediate_size),
+    }
+    if mlp.bias:
+        shapes[f"{prefix}up.bias"] = (*leading, up)
+        shapes[f"{prefix}down.bias"] = (*leading, hidden_size)
+    return shapes

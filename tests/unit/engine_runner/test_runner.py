@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from pagemesh.engine.runner import ModelRunner
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
-from tests.unit.models.model_folder import make_tensors, write_model
+from tests.unit.models.model_folder import break_token, write_model
 
 GREEDY = SamplingParams(temperature=0.0)
 PROMPT = [1, 5, 2, 9, 4, 4, 0, 8]
@@ -101,10 +100,8 @@ def test_the_draw_is_for_the_position_of_the_new_token(model: LoadedModel) -> No
     assert len(others) > 3
 
 
-def test_broken_logits_name_their_request_and_harm_nobody_after(tmp_path: Path) -> None:
-    tensors = make_tensors()
-    tensors["model.embed_tokens.weight"][7] = math.nan
-    model = load_model(ModelConfig(str(write_model(tmp_path, tensors))))
+def test_broken_logits_name_their_request_and_harm_nobody_after(model: LoadedModel) -> None:
+    break_token(model, 7)
     runner = make_runner(model)
     poisoned = make_sequence("broken", [1, 1, 1, 7], 0, (8, 9))
     sound = make_sequence("sound", PROMPT[:7], 0, (0, 1))

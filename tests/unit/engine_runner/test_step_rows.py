@@ -12,7 +12,7 @@ from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence
 from pagemesh.scheduler.step_result import StepResult
-from tests.unit.models.model_folder import make_tensors, write_model
+from tests.unit.models.model_folder import break_token, write_model
 
 GREEDY = SamplingParams(temperature=0.0)
 PROMPT = [1, 5, 2, 9, 4, 4, 0, 8]
@@ -113,10 +113,8 @@ def test_the_logits_of_a_prompt_are_made_in_pieces(
         assert piece.logprob == pytest.approx(expected.logprob, abs=TOLERANCE)
 
 
-def test_broken_logits_within_a_prompt_fail_their_own_request(tmp_path: Path) -> None:
-    tensors = make_tensors()
-    tensors["model.embed_tokens.weight"][7] = torch.nan
-    model = load_model(ModelConfig(str(write_model(tmp_path, tensors))))
+def test_broken_logits_within_a_prompt_fail_their_own_request(model: LoadedModel) -> None:
+    break_token(model, 7)
     (result,) = run(model, [chunk([3, 1, 7, 2, 2], 0, 3, (5,)), chunk(PROMPT, 0, 8, (3, 1))])
     assert {name: error.reason for name, error in result.errors.items()} == {
         "3": "LOGITS_NOT_FINITE"

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from pagemesh.models.loader import LoadedModel
+
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": 11,
@@ -70,3 +72,9 @@ def write_sharded_model(folder: Path) -> Path:
     weight_map = {name: file for file, members in shards.items() for name in members}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     return folder
+
+
+def break_token(model: LoadedModel, token_id: int) -> None:
+    """Turn a token's embedding into NaN in memory; a checkpoint with NaN would be refused."""
+    decoder: Any = model.decoder
+    decoder._embedding._table[token_id] = torch.nan

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 
+from pagemesh.models.architectures.llama import make_spec
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.fingerprint import fingerprint
-from pagemesh.models.llama import make_spec
-from pagemesh.models.spec import DecoderSpec, RopeSpec
+from pagemesh.models.spec import DecoderSpec, LayerSpec, MlpSpec, NormSpec, RopeSpec
 from tests.unit.models.model_folder import (
     CONFIG,
     SHAPES,
@@ -34,16 +34,21 @@ def test_it_is_a_hex_digest_that_does_not_depend_on_the_files(tmp_path: Path) ->
     assert identity(write_sharded_model(two)) == digest
 
 
-def test_type_rope_and_architecture_count(tmp_path: Path) -> None:
+def test_type_and_the_whole_spec_count(tmp_path: Path) -> None:
     write_model(tmp_path)
+    layer = SPEC.layers[0]
+    attention = dataclasses.replace(SPEC.attention, soft_cap=50.0)
     specs = [
         SPEC,
-        dataclasses.replace(SPEC, rope=RopeSpec(theta=5e5)),
-        dataclasses.replace(SPEC, norm_eps=1e-5),
+        dataclasses.replace(SPEC, layers=(dataclasses.replace(layer, rope=RopeSpec(5e5, 4)),)),
+        dataclasses.replace(SPEC, layers=(dataclasses.replace(layer, sliding_window=9),)),
+        dataclasses.replace(SPEC, layers=(LayerSpec(MlpSpec(6, "gelu_tanh"), layer.rope),)),
+        dataclasses.replace(SPEC, norm=NormSpec("rms", 1e-5)),
+        dataclasses.replace(SPEC, attention=attention),
         dataclasses.replace(SPEC, architecture="Other"),
     ]
     digests = {identity(tmp_path, spec) for spec in specs}
-    assert len(digests | {identity(tmp_path, dtype="bfloat16")}) == 5
+    assert len(digests | {identity(tmp_path, dtype="bfloat16")}) == 8
 
 
 def test_the_first_and_the_last_bytes_of_every_tensor_count(tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""What a file of this package says of its architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.sources import Source
+from pagemesh.models.spec import DecoderSpec
+
+_ROTARY_TABLE: Final = ".rotary_emb.inv_freq"
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """How one family of checkpoints maps onto the decoder."""
+
+    name: str
+    """As in config.json's `architectures`."""
+
+    make_spec: Callable[[ConfigJson], DecoderSpec]
+    """Reads config.json; raises ConfigError for settings that the decoder cannot express."""
+
+    sources: Callable[[DecoderSpec], Iterable[Source]]
+    """The tensors of a checkpoint; together they fill every parameter of the spec."""
+
+    layouts: tuple[Mapping[str, str], ...] = ({}, {"model.": ""})
+    """Ways in which checkpoints begin names: `sources`' beginnings and what stands in their place.
+
+    The first layout whose embedding is there counts. Checkpoints of the model without its head lack the
+    first part of all names."""
+
+    ignored: tuple[str, ...] = ()
+    """Beginnings of names that belong to what is not run, such as an image encoder."""
+
+    dtypes: Collection[str] = ("float32", "bfloat16", "float16")
+    """Types that the architecture can be run in."""
+
+    def named_sources(self, spec: DecoderSpec, tensors: Collection[str]) -> list[Source]:
+        """The sources under the names that a checkpoint with these tensors has for them."""
+        sources = list(self.sources(spec))
+        embedding = next(source.tensor for source in sources if source.parameter == "embed")
+        for layout in self.layouts:
+            if _rename(embedding, layout) in tensors:
+                return [
+                    source._replace(tensor=_rename(source.tensor, layout)) for source in sources
+                ]
+        return sources
+
+    def may_ignore(self, tensor: str, spec: DecoderSpec) -> bool:
+        """Whether a tensor that no source names repeats what the spec says, or is not run."""
+        return (
+            tensor.endswith(_ROTARY_TABLE)
+            or tensor.startswith(self.ignored)
+            or (spec.tie_word_embeddings and tensor.endswith("lm_head.weight"))
+        )
+
+
+def _rename(tensor: str, layout: Mapping[str, str]) -> str:
+    for beginning, replacement in layout.items():
+        if tensor.startswith(beginning):
+            return replacement + tensor.removeprefix(beginning)
+    return tensor

@@ -1,0 +1,42 @@
+"""Puts the dense or sparse half of a layer together."""
+
+from __future__ import annotations
+
+from pagemesh.kernels.linear import make_linear
+from pagemesh.models.activations import make_activation
+from pagemesh.models.mlp import FeedForward, Mlp
+from pagemesh.models.moe import Mixture, Router, SharedMixture, share_of_all, share_of_chosen
+from pagemesh.models.parameters import Part
+from pagemesh.models.spec import MlpSpec, MoeSpec
+
+
+def make_feed_forward(mlp: MlpSpec | MoeSpec, part: Part) -> FeedForward:
+    """The MLP or mixture of a layer from the layer's parameters."""
+    if isinstance(mlp, MlpSpec):
+        return _make_mlp(mlp, part, "")
+    weighting = share_of_chosen if mlp.normalize else share_of_all
+    router = Router(part.linear("router"), mlp.num_experts_per_token, weighting)
+    mixture = Mixture(router, _make_experts(mlp, part))
+    if mlp.shared is None:
+        return mixture
+    return SharedMixture(
+        mixture, _make_mlp(mlp.shared, part, "shared."), part.linear("shared_gate")
+    )
+
+
+def _make_mlp(mlp: MlpSpec, part: Part, prefix: str) -> Mlp:
+    return Mlp(part.linear(f"{prefix}up"), make_activation(mlp), part.linear(f"{prefix}down"))
+
+
+def _make_experts(moe: MoeSpec, part: Part) -> list[Mlp]:
+    activate = make_activation(moe.expert)
+    projections = []
+    for name in ("experts.up", "experts.down"):
+        weights, biases = part.read(f"{name}.weight"), part.get(f"{name}.bias")
+        projections.append(
+            [
+                make_linear(weights[number], None if biases is None else biases[number])
+                for number in range(moe.num_experts)
+            ]
+        )
+    return [Mlp(up, activate, down) for up, down in zip(*projections, strict=True)]

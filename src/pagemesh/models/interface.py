@@ -1,0 +1,57 @@
+"""What a runner and a model know of each other, whoever computes the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The numbers that memory and scheduling depend on."""
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    """Number of token ids."""
+
+    num_layer_weights: int
+    """Weights that a token is multiplied with in the largest layer."""
+
+
+class StepAttention(Protocol):
+    """One step's access to KV, made by the caller for the tokens of that step."""
+
+    def write(self, layer: int, keys_values: torch.Tensor) -> None:
+        """Store the tokens' keys and values, [T, 2, kv heads, head_dim]; strided views are fine."""
+        ...
+
+    def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        """Causal attention of [T, heads, head_dim] over all that is stored; same shape, contiguous."""
+        ...
+
+
+class CausalModel(Protocol):
+    """A decoder-only model over KV that its caller keeps. Keeps no state between calls."""
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        attention: StepAttention,
+        rows: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Run tokens through all layers, storing their KV: once per layer `write`, then `attend`.
+
+        `token_ids` and `positions` are int64 [T]. Gives the hidden states [R, hidden] of `rows` (int64
+        [R]; all tokens when None), for `logits`. With no rows at all, the last `attend` is left out.
+        """
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [R, vocab] of what `forward` gave, in the model's own type."""
+        ...

@@ -1,0 +1,40 @@
+"""The dense half of a layer."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from pagemesh.kernels.linear import Linear
+from pagemesh.models.activations import ActivationFunction
+
+
+class FeedForward(Protocol):
+    """What a layer does after attention: one MLP, or a mixture of them."""
+
+    def compute(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] to [T, hidden]."""
+        ...
+
+    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """The sum of [T, hidden] and `compute`, as a new tensor."""
+        ...
+
+
+class Mlp:
+    """Gate and up in one projection, then the activation, then down."""
+
+    def __init__(self, up: Linear, activation: ActivationFunction, down: Linear) -> None:
+        """`up` gives gates before ups when there are gates."""
+        self._up = up
+        self._activate = activation
+        self._down = down
+
+    def compute(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `FeedForward`."""
+        return self._down(self._activate(self._up(hidden)))
+
+    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """See `FeedForward`."""
+        return self._down.add_to(residual, self._activate(self._up(hidden)))

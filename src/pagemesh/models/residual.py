@@ -1,0 +1,73 @@
+"""The second half of a layer, by how attention and MLP are joined to the residual stream."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from pagemesh.kernels.linear import Linear
+from pagemesh.models.mlp import FeedForward
+from pagemesh.models.norms import Norm
+
+
+class LayerOutput(Protocol):
+    """What follows attention."""
+
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """The layer's output [R, hidden] from its input and the attended heads [R, heads · head_dim]."""
+        ...
+
+
+class Sequential:
+    """Attention is added, then the MLP of the normed sum."""
+
+    def __init__(self, output: Linear, norm: Norm, mlp: FeedForward) -> None:
+        self._output = output
+        self._norm = norm
+        self._mlp = mlp
+
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """See `LayerOutput`."""
+        hidden = self._output.add_to(hidden, attended)
+        return self._mlp.add_to(hidden, self._norm.apply(hidden))
+
+
+class PostNorms:
+    """The same with a norm of what is added, before it is added (Gemma 2)."""
+
+    def __init__(
+        self,
+        output: Linear,
+        norm: Norm,
+        mlp: FeedForward,
+        post_norms: tuple[Norm, Norm],
+    ) -> None:
+        """`post_norms` are attention's and the MLP's."""
+        self._output = output
+        self._norm = norm
+        self._mlp = mlp
+        self._attention_post_norm, self._mlp_post_norm = post_norms
+
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """See `LayerOutput`."""
+        hidden = hidden + self._attention_post_norm.apply(self._output(attended))
+        added = self._mlp.compute(self._norm.apply(hidden))
+        return self._mlp_post_norm.apply(added).add_(hidden)
+
+
+class Parallel:
+    """Attention and MLP read the same input, normed by one norm or by two, and are added together.
+
+    With one norm it is computed a second time here: one call, instead of one more tensor that has to be
+    carried past attention and cut to the rows that are asked for.
+    """
+
+    def __init__(self, output: Linear, norm: Norm, mlp: FeedForward) -> None:
+        self._output = output
+        self._norm = norm
+        self._mlp = mlp
+
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """See `LayerOutput`."""
+        return self._mlp.add_to(self._output.add_to(hidden, attended), self._norm.apply(hidden))

@@ -1,0 +1,90 @@
+"""Both ends of a decoder: from token ids to hidden states, and from hidden states to logits."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch.nn import functional
+
+from pagemesh.kernels.linear import Linear, make_linear
+
+
+class TokenEmbedding(Protocol):
+    """From token ids to hidden states."""
+
+    def look_up(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] of int64 [T]."""
+        ...
+
+
+class Embedding:
+    """Looks tokens up."""
+
+    def __init__(self, table: torch.Tensor) -> None:
+        """`table` is [vocab, hidden]."""
+        self._table = table
+
+    def look_up(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """See `TokenEmbedding`."""
+        return functional.embedding(token_ids, self._table)
+
+
+class ScaledEmbedding:
+    """Looks tokens up and scales them.
+
+    Scaled at every step, because the table itself is also the output projection.
+    """
+
+    def __init__(self, table: torch.Tensor, scale: float) -> None:
+        """The scale is rounded to the table's type first, as the models were trained (Gemma)."""
+        self._table = table
+        self._scale = torch.tensor(scale, dtype=table.dtype)
+
+    def look_up(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """See `TokenEmbedding`."""
+        return functional.embedding(token_ids, self._table).mul_(self._scale)
+
+
+class Head(Protocol):
+    """From normed hidden states to logits."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[R, vocab] of [R, hidden], in the model's own type."""
+        ...
+
+
+class LinearHead:
+    """One projection."""
+
+    def __init__(self, projection: Linear) -> None:
+        """`projection` gives a logit for each token id."""
+        self._projection = projection
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `Head`."""
+        return self._projection(hidden)
+
+
+class CappedHead:
+    """A projection whose logits stay between ± cap."""
+
+    def __init__(self, projection: Linear, cap: float) -> None:
+        """`projection` gives a logit for each token id."""
+        self._projection = projection
+        self._cap = cap
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `Head`."""
+        return self._projection(hidden).div_(self._cap).tanh_().mul_(self._cap)
+
+
+def make_embedding(table: torch.Tensor, scale: float) -> TokenEmbedding:
+    """The one that fits; `table` is [vocab, hidden]."""
+    return Embedding(table) if scale == 1.0 else ScaledEmbedding(table, scale)
+
+
+def make_head(weight: torch.Tensor, soft_cap: float | None) -> Head:
+    """The one that fits; `weight` is [vocab, hidden]."""
+    projection = make_linear(weight)
+    return LinearHead(projection) if soft_cap is None else CappedHead(projection, soft_cap)
