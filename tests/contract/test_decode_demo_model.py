@@ -33,7 +33,7 @@ def load(demo_model: Path, max_num_batched_tokens: int) -> Engine:
     return load_engine(
         ModelConfig(model=str(demo_model), dtype="float32"),
         CacheConfig(kv_cache_memory=0.05),
-        SchedulerConfig(max_num_batched_tokens=max_num_batched_tokens),
+        SchedulerConfig(8, max_num_batched_tokens=max_num_batched_tokens),
     )
 
 

@@ -25,7 +25,7 @@ from tests.support.workers import RouterSession, RunningWorker, running_worker
 
 PROMPT = [10 + (7 * i) % 900 for i in range(150)]
 NUM_TOKENS = 12
-SMALL_CHUNKS = SchedulerConfig(max_num_batched_tokens=32)
+SMALL_CHUNKS = SchedulerConfig(8, max_num_batched_tokens=32)
 
 
 @pytest.fixture(autouse=True)

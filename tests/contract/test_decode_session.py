@@ -110,6 +110,13 @@ async def test_a_fork_of_a_request_that_is_over_runs_alone(worker: RunningWorker
             assert tuple(received.token_ids) == expected_tokens(PROMPT, 8, seed=handle)
 
 
+async def test_a_request_with_handle_0_is_nobodys_leader(worker: RunningWorker) -> None:
+    async with RouterSession(worker.address) as session:
+        await session.submit(0, PROMPT, max_tokens=20)
+        received = await session.generate(1, [5, 6])
+    assert tuple(received.token_ids) == expected_tokens([5, 6], 8)
+
+
 async def test_a_fork_outlives_its_cancelled_leader(slow_worker: RunningWorker) -> None:
     async with RouterSession(slow_worker.address) as session:
         await session.submit(1, PROMPT, max_tokens=400)

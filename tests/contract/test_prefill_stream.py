@@ -29,7 +29,7 @@ def one_block_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def prefill() -> AsyncIterator[RunningWorker]:
-    engine = FakeEngine(scheduler=SchedulerConfig(max_num_batched_tokens=24))
+    engine = FakeEngine(scheduler=SchedulerConfig(8, max_num_batched_tokens=24))
     async with running_worker(PREFILL_ROLE, engine) as running:
         yield running
         await wait_until(running.all_blocks_free, "all blocks free")
@@ -95,7 +95,9 @@ async def test_only_blocks_behind_the_held_tokens_are_sent(
 
 
 async def test_blocks_travel_while_later_chunks_are_computed() -> None:
-    engine = FakeEngine(seconds_per_token=0.1, scheduler=SchedulerConfig(max_num_batched_tokens=24))
+    engine = FakeEngine(
+        seconds_per_token=0.1, scheduler=SchedulerConfig(8, max_num_batched_tokens=24)
+    )
     async with (
         running_worker(PREFILL_ROLE, engine) as prefill,
         open_channel(prefill.address) as channel,
@@ -124,7 +126,7 @@ async def test_the_first_token_overtakes_blocks_that_wait(
 
 async def test_a_cancelled_stream_frees_its_blocks() -> None:
     engine = FakeEngine(
-        seconds_per_token=0.05, scheduler=SchedulerConfig(max_num_batched_tokens=24)
+        seconds_per_token=0.05, scheduler=SchedulerConfig(8, max_num_batched_tokens=24)
     )
     async with (
         running_worker(PREFILL_ROLE, engine) as prefill,
@@ -139,7 +141,9 @@ async def test_a_cancelled_stream_frees_its_blocks() -> None:
 
 
 async def test_a_deadline_frees_the_blocks_and_ends_the_stream() -> None:
-    engine = FakeEngine(seconds_per_token=0.2, scheduler=SchedulerConfig(max_num_batched_tokens=8))
+    engine = FakeEngine(
+        seconds_per_token=0.2, scheduler=SchedulerConfig(8, max_num_batched_tokens=8)
+    )
     async with (
         running_worker(PREFILL_ROLE, engine) as prefill,
         open_channel(prefill.address) as channel,

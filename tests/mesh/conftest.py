@@ -31,7 +31,7 @@ def aggregated_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
 def disaggregated_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """Every prompt of a block and more is prefilled remotely, in small steps, and never found cached."""
     arguments = ["--model", str(DEMO), "--no-sample", "--no-enable-prefix-caching"]
-    arguments += ["--block-size", "4", "--max-num-batched-tokens", "48"]
+    arguments += ["--block-size", "4", "--max-num-batched-tokens", "48", "--max-num-seqs", "32"]
     arguments += ["--remote-prefill-min-tokens", "4"]
     with running_mesh(tmp_path_factory.mktemp("disaggregated"), *arguments) as running:
         yield running
@@ -40,8 +40,8 @@ def disaggregated_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mes
 @pytest.fixture(scope="module")
 def healing_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """A mesh whose processes get killed; small steps make a long prompt's prefill take its time."""
-    arguments = ["--model", str(DEMO), "--no-sample", "--max-num-batched-tokens", "4"]
-    arguments += ["--no-enable-prefix-caching"]
+    arguments = ["--model", str(DEMO), "--no-sample", "--no-enable-prefix-caching"]
+    arguments += ["--max-num-batched-tokens", "4", "--max-num-seqs", "4"]
     with running_mesh(tmp_path_factory.mktemp("healing"), *arguments) as running:
         yield running
 

@@ -81,7 +81,7 @@ class Session:
         if self._draining:
             raise UnavailableError("the worker is stopping", reason="DRAINING")
         engine_request_id = self._worker.dispatcher.unique_id(submit.request_id)
-        leader = self._requests.get(submit.fork_of_handle)
+        leader = self._requests.get(submit.fork_of_handle) if submit.fork_of_handle else None
         fork_of = leader.engine_request_id if leader is not None else None
         request = ActiveRequest(
             self._worker,
