@@ -16,9 +16,10 @@ from pagemesh.engine.interface import EngineRequest, KvGrant
 from pagemesh.kvship import encode
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.v1 import decode_pb2, kv_transfer_pb2
+from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
 from pagemesh.worker.dispatcher import RequestEvent
-from tests.fakes.engine import FakeEngine, expected_tokens
+from pagemesh.worker.messages import logprobs_from_proto
+from tests.fakes.engine import FakeEngine, expected_tokens, fake_logprobs
 from tests.support.saboteur import Chunks, sabotaged_role
 from tests.support.waiting import wait_until
 from tests.support.workers import RouterSession, RunningWorker, running_worker
@@ -97,6 +98,31 @@ async def test_a_prompt_is_prefilled_on_another_worker(
     assert decode.sample("pagemesh:kv_tokens_received_total") == 150
     assert prefill.sample("pagemesh:kv_blocks_sent_total", rpc="prefill") == 10
     assert prefill.sample("vllm:generation_tokens_total", model_name="fake") == 1
+
+
+async def test_log_probabilities_do_not_tell_where_the_first_token_was_sampled(
+    prefill: RunningWorker, decode: RunningWorker
+) -> None:
+    sampling = types_pb2.SamplingParams(max_tokens=NUM_TOKENS, logprobs=2)
+    async with RouterSession(decode.address) as session:
+        received = await session.generate(1, PROMPT, sampling=sampling, plan=prefill.plan)
+    tokens = expected_tokens(PROMPT, NUM_TOKENS)
+    assert tuple(received.token_ids) == tokens
+    expected = [fake_logprobs(token_id, 2) for token_id in tokens]
+    assert [logprobs_from_proto(each) for each in received.logprobs] == expected
+    assert (outcomes(decode, "complete"), list(received.prompt_logprobs)) == (1, [])
+
+
+async def test_a_prompt_that_is_to_be_scored_is_prefilled_where_it_is_decoded(
+    prefill: RunningWorker, decode: RunningWorker
+) -> None:
+    sampling = types_pb2.SamplingParams(max_tokens=NUM_TOKENS, prompt_logprobs=1)
+    async with RouterSession(decode.address) as session:
+        received = await session.generate(1, PROMPT, sampling=sampling, plan=prefill.plan)
+    assert tuple(received.token_ids) == expected_tokens(PROMPT, NUM_TOKENS)
+    expected = [fake_logprobs(token_id, 1) for token_id in PROMPT[1:]]
+    assert [logprobs_from_proto(each) for each in received.prompt_logprobs] == expected
+    assert (outcomes(decode, "complete"), list(received.logprobs)) == (0, [])
 
 
 async def test_only_what_the_decode_worker_lacks_travels(

@@ -17,6 +17,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.errors import KvIntegrityError
+from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_result import StepResult
@@ -38,6 +39,12 @@ def expected_tokens(prompt: Sequence[int], num_tokens: int, seed: int = 0) -> tu
     for _ in range(num_tokens):
         context.append(next_token(context, seed))
     return tuple(context[len(prompt) :])
+
+
+def fake_logprobs(token_id: int, num_top: int) -> TokenLogprobs:
+    """What the fake says of a token; float32 holds it exactly."""
+    top = range(num_top)
+    return TokenLogprobs(token_id, -token_id / 1024, 1, tuple(top), tuple(-float(i) for i in top))
 
 
 class FakeKv:
@@ -83,7 +90,9 @@ class FakeRunner:
 
     def execute(self, batch: Batch) -> StepResult:
         self._never.wait(self._pace)
-        sampled = []
+        sampled: list[int] = []
+        logprobs: dict[str, TokenLogprobs] = {}
+        prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
         for sequence in batch.sequences:
             end = sequence.start + len(sequence.token_ids)
             blocks = np.repeat(np.array(sequence.block_ids), self._block_size)[:end]
@@ -97,7 +106,14 @@ class FakeRunner:
             if sequence.sampling is not None:
                 token_ids = context[0, 0, :, 0, 0].astype(int).tolist()
                 sampled.append(next_token(token_ids, sequence.sampling.seed))
-        return StepResult(sampled)
+                if sequence.sampling.logprobs is not None:
+                    count = sequence.sampling.logprobs
+                    logprobs[sequence.request_id] = fake_logprobs(sampled[-1], count)
+            if (targets := sequence.prompt_targets) is not None:
+                prompt_logprobs[sequence.request_id] = [
+                    fake_logprobs(token_id, targets.num_top) for token_id in targets.token_ids
+                ]
+        return StepResult(sampled, logprobs, prompt_logprobs)
 
 
 class FakeEngine(EngineCore):

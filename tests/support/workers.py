@@ -77,6 +77,8 @@ class Received:
     finish_reason: types_pb2.FinishReason.ValueType = types_pb2.FINISH_REASON_UNSPECIFIED
     error: types_pb2.Error | None = None
     usage: types_pb2.PromptUsage | None = None
+    logprobs: list[types_pb2.TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[types_pb2.TokenLogprobs] = field(default_factory=list)
     num_outputs: int = 0
 
     @property
@@ -177,6 +179,8 @@ class RouterSession:
         assert not received.is_over, f"an output of request {output.handle} after its last one"
         received.num_outputs += 1
         received.token_ids += output.token_ids
+        received.logprobs += output.logprobs
+        received.prompt_logprobs += output.prompt_logprobs
         received.finish_reason = output.finish_reason
         if output.HasField("error"):
             received.error = output.error

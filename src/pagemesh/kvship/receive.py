@@ -59,7 +59,7 @@ class KvReceiver:
         """Whether the whole prompt's KV is in the blocks."""
         return self._num_complete == len(self._layers)
 
-    def accept(self, chunk: kv_transfer_pb2.KvChunk) -> int | None:
+    def accept(self, chunk: kv_transfer_pb2.KvChunk) -> kv_transfer_pb2.FirstToken | None:
         """Check one message and write its blocks; gives the first token when the message carries it.
 
         Copies memory and computes a checksum, so it belongs on a thread.
@@ -72,7 +72,7 @@ class KvReceiver:
             self._failed = True
             raise
 
-    def _accept(self, chunk: kv_transfer_pb2.KvChunk) -> int | None:
+    def _accept(self, chunk: kv_transfer_pb2.KvChunk) -> kv_transfer_pb2.FirstToken | None:
         kind = chunk.WhichOneof("payload")
         if kind == "header":
             self._check_header(chunk.header)
@@ -88,7 +88,7 @@ class KvReceiver:
             if self._has_first_token:
                 raise KvIntegrityError("the first token came twice", reason="KV_DUPLICATE")
             self._has_first_token = True
-            return chunk.first_token.token_id
+            return chunk.first_token
         raise KvIntegrityError("a message is empty", reason="KV_EMPTY")
 
     def _check_header(self, header: kv_transfer_pb2.KvHeader) -> None:

@@ -218,6 +218,8 @@ class RequestOutput(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     PROMPT_USAGE_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """The handle given in Submit."""
     finish_reason: _types_pb2.FinishReason.ValueType
@@ -234,6 +236,14 @@ class RequestOutput(_message.Message):
     def prompt_usage(self) -> _types_pb2.PromptUsage:
         """Set with the first token."""
 
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TokenLogprobs]:
+        """One for each of token_ids, when the request asks for them."""
+
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TokenLogprobs]:
+        """With the first token, when the request asks for them: of each prompt token but the first."""
+
     def __init__(
         self,
         *,
@@ -242,10 +252,12 @@ class RequestOutput(_message.Message):
         finish_reason: _types_pb2.FinishReason.ValueType = ...,
         error: _types_pb2.Error | None = ...,
         prompt_usage: _types_pb2.PromptUsage | None = ...,
+        logprobs: _abc.Iterable[_types_pb2.TokenLogprobs] | None = ...,
+        prompt_logprobs: _abc.Iterable[_types_pb2.TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "prompt_usage", b"prompt_usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "finish_reason", b"finish_reason", "handle", b"handle", "prompt_usage", b"prompt_usage", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "finish_reason", b"finish_reason", "handle", b"handle", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_usage", b"prompt_usage", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -191,19 +191,25 @@ class FirstToken(_message.Message):
 
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     CACHED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
     """Its id."""
     cached_token_count: _builtins.int
     """Prompt tokens that the sender took from its own prefix cache."""
+    @_builtins.property
+    def logprobs(self) -> _types_pb2.TokenLogprobs:
+        """Set when the request asks for them."""
+
     def __init__(
         self,
         *,
         token_id: _builtins.int = ...,
         cached_token_count: _builtins.int = ...,
+        logprobs: _types_pb2.TokenLogprobs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "logprobs", b"logprobs", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
 from pagemesh.engine.interface import EngineLoad, FinishReason
 from pagemesh.errors import InvalidRequestError, PagemeshError
+from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import types_pb2
 
@@ -44,27 +44,28 @@ def sampling_to_proto(sampling: SamplingParams) -> types_pb2.SamplingParams:
     return types_pb2.SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p,
-        top_k=sampling.top_k,
+        top_k=max(0, sampling.top_k),
         seed=sampling.seed,
         max_tokens=sampling.max_tokens,
         min_tokens=sampling.min_tokens,
         stop_token_ids=sampling.stop_token_ids,
         ignore_eos=sampling.ignore_eos,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=sampling.logit_bias,
+        bad_words_token_ids=[
+            types_pb2.TokenSequence(token_ids=word) for word in sampling.bad_words_token_ids
+        ],
+        allowed_token_ids=sampling.allowed_token_ids or (),
+        logprobs=sampling.logprobs,
+        prompt_logprobs=sampling.prompt_logprobs,
     )
 
 
 def sampling_from_proto(sampling: types_pb2.SamplingParams) -> SamplingParams:
-    """How tokens are chosen; InvalidRequestError where a router should have refused it."""
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        raise InvalidRequestError(
-            f"temperature is {sampling.temperature}, but must be 0 or more", param="temperature"
-        )
-    if not 0 <= sampling.top_p <= 1:
-        raise InvalidRequestError(
-            f"top_p is {sampling.top_p}, but must be in [0, 1]", param="top_p"
-        )
-    if sampling.max_tokens == 0:
-        raise InvalidRequestError("max_tokens is 0, but must be positive", param="max_tokens")
+    """How tokens are chosen; `sampling.validation` checks it."""
     return SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p or 1.0,
@@ -74,6 +75,37 @@ def sampling_from_proto(sampling: types_pb2.SamplingParams) -> SamplingParams:
         min_tokens=sampling.min_tokens,
         stop_token_ids=tuple(sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty or 1.0,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=dict(sampling.logit_bias),
+        bad_words_token_ids=tuple(tuple(word.token_ids) for word in sampling.bad_words_token_ids),
+        allowed_token_ids=tuple(sampling.allowed_token_ids) or None,
+        logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
+        prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
+    )
+
+
+def logprobs_to_proto(logprobs: TokenLogprobs) -> types_pb2.TokenLogprobs:
+    """Log probabilities at one position, for another process."""
+    return types_pb2.TokenLogprobs(
+        token_id=logprobs.token_id,
+        logprob=logprobs.logprob,
+        rank=logprobs.rank,
+        top_token_ids=logprobs.top_token_ids,
+        top_logprobs=logprobs.top_logprobs,
+    )
+
+
+def logprobs_from_proto(logprobs: types_pb2.TokenLogprobs) -> TokenLogprobs:
+    """Log probabilities at one position, from another process."""
+    return TokenLogprobs(
+        logprobs.token_id,
+        logprobs.logprob,
+        logprobs.rank,
+        tuple(logprobs.top_token_ids),
+        tuple(logprobs.top_logprobs),
     )
 
 

@@ -119,7 +119,7 @@ def test_a_block_counts_when_all_its_layers_are_there(stream: Stream) -> None:
 
 def test_the_first_token_is_handed_on(stream: Stream) -> None:
     token = kv_transfer_pb2.KvChunk(first_token=kv_transfer_pb2.FirstToken(token_id=42))
-    assert stream.receiver.accept(token) == 42
+    assert stream.receiver.accept(token) == token.first_token
     refuse(stream, token, "KV_DUPLICATE")
 
 

@@ -14,7 +14,7 @@ from pagemesh.engine.interface import KvGrant, RequestOutput
 from pagemesh.errors import DeadlineError, PagemeshError
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker.dispatcher import RequestEvent
-from pagemesh.worker.messages import error_to_proto, finish_reason_to_proto
+from pagemesh.worker.messages import error_to_proto, finish_reason_to_proto, logprobs_to_proto
 from pagemesh.worker.worker import Worker
 
 
@@ -113,6 +113,8 @@ class ActiveRequest:
         if output.token_ids and not self._has_tokens:
             self._has_tokens = True
             message.prompt_usage.CopyFrom(self._prompt_usage(output))
+        message.logprobs.extend(map(logprobs_to_proto, output.logprobs or ()))
+        message.prompt_logprobs.extend(map(logprobs_to_proto, output.prompt_logprobs or ()))
         if output.finish_reason is not None:
             message.finish_reason = finish_reason_to_proto(output.finish_reason)
         if output.error is not None:

@@ -23,7 +23,7 @@ from pagemesh.rpc.boundary import REQUEST_ID_KEY
 from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc
-from pagemesh.worker.messages import sampling_to_proto
+from pagemesh.worker.messages import logprobs_from_proto, sampling_to_proto
 from pagemesh.worker.worker import Worker
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -165,7 +165,10 @@ class RemotePrefiller:
         self._bytes_received.inc(len(chunk.blocks.payload))
         if first_token is None:
             return False
-        self._worker.engine.first_token(grant.request_id, first_token)
+        logprobs = None
+        if first_token.HasField("logprobs"):
+            logprobs = logprobs_from_proto(first_token.logprobs)
+        self._worker.engine.first_token(grant.request_id, first_token.token_id, logprobs)
         return True
 
     def _prefill_request(

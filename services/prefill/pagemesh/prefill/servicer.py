@@ -14,7 +14,7 @@ from pagemesh.kvship.layout import require_same_kv
 from pagemesh.prefill.export import Export
 from pagemesh.telemetry.logs import bind_request_id
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc
-from pagemesh.worker.messages import prompt_from_proto, sampling_from_proto
+from pagemesh.worker.messages import logprobs_to_proto, prompt_from_proto, sampling_from_proto
 from pagemesh.worker.sender import KvSender
 from pagemesh.worker.worker import Worker
 
@@ -94,8 +94,9 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
 
 
 def _first_token(output: RequestOutput) -> kv_transfer_pb2.KvChunk:
-    return kv_transfer_pb2.KvChunk(
-        first_token=kv_transfer_pb2.FirstToken(
-            token_id=output.token_ids[0], cached_token_count=output.num_cached_tokens
-        )
+    first_token = kv_transfer_pb2.FirstToken(
+        token_id=output.token_ids[0], cached_token_count=output.num_cached_tokens
     )
+    if output.logprobs is not None:
+        first_token.logprobs.CopyFrom(logprobs_to_proto(output.logprobs[0]))
+    return kv_transfer_pb2.KvChunk(first_token=first_token)
