@@ -107,6 +107,17 @@ class Emitter:
             intrinsic = ir.Function(self._module, function_type, f"{name}.{suffix}")
         return self.builder.call(intrinsic, arguments)
 
+    def prefetch(self, address: ir.Value) -> None:
+        """Have a line of memory fetched into the cache."""
+        name = "llvm.prefetch.p0"
+        intrinsic = self._module.globals.get(name)
+        if intrinsic is None:
+            kinds = [I8.as_pointer(), I32, I32, I32]
+            intrinsic = ir.Function(self._module, ir.FunctionType(ir.VoidType(), kinds), name)
+        pointer = self.builder.bitcast(address, I8.as_pointer())
+        is_read, keep, is_data = (ir.Constant(I32, value) for value in (0, 3, 1))
+        self.builder.call(intrinsic, [pointer, is_read, keep, is_data])
+
     def fma(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
         """x · y + z, rounded once."""
         return self.call("llvm.fma", x, y, z)

@@ -128,7 +128,6 @@ class CpuPlan:
             layer.scale,
             layer.soft_cap,
             layer.window,
-            shape.block_size,
         )
         run_parallel(layer.function, self._arguments.ctypes.data, self._num_threads)
         return output
@@ -171,7 +170,9 @@ def _cut(
 def _kernel_shape(shape: AttentionShape, caps: bool) -> KernelShape:
     dtype = str(shape.dtype).removeprefix("torch.")
     num_groups = shape.num_heads // shape.num_kv_heads
-    return KernelShape(num_groups, shape.num_kv_heads, shape.head_dim, dtype, caps)
+    return KernelShape(
+        num_groups, shape.num_kv_heads, shape.head_dim, shape.block_size, dtype, caps
+    )
 
 
 def _float_bits(value: float) -> int:

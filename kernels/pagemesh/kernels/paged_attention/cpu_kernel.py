@@ -38,10 +38,10 @@ ARGUMENTS = (
     "scale",  # the bits of a float
     "soft_cap",  # the bits of a float; read by kernels that cap
     "window",  # keys that a query sees, itself included
-    "block_size",
 )
 ITEM = ("first_row", "num_queries", "first_position", "kv_head", "first_table", "first_tile")
 _MAX_ROWS = 64  # of an item
+_TILES_AHEAD = 1  # that are fetched while one is computed
 ROWS = 4  # query rows that share the loads of keys and values
 _LEAST = -1e30  # below every score
 
@@ -52,6 +52,9 @@ class KernelShape(NamedTuple):
     num_groups: int  # query heads per kv head
     num_kv_heads: int
     head_dim: int
+    block_size: (
+        int  # a constant, because dividing by a variable takes longer than all else of a decode
+    )
     dtype: str  # as torch names it
     caps: bool  # whether scores are capped
 
@@ -192,8 +195,6 @@ class _Kernel:
     def _read_tile(self, item: dict[str, ir.Value], first_key: ir.Value, end: ir.Value) -> None:
         """16 keys and values; zeros outside what the item's queries see: such slots may hold anything."""
         e, b, shape = self.e, self.b, self.shape
-        block_size = self.argument["block_size"]
-        head = b.mul(item["kv_head"], e.int64(shape.head_dim))
         begin = b.sub(b.add(item["first_position"], e.int64(1)), self.argument["window"])
         with e.loop(e.int64(0), e.int64(LANES)) as lane:
             position = b.add(first_key, lane)
@@ -207,12 +208,30 @@ class _Kernel:
                 with behind:
                     self._clear_tile_row(target)
                 with there:
-                    entry = b.add(item["first_table"], b.sdiv(position, block_size))
-                    block = b.load(e.at(self.argument["tables"], entry))
-                    slot = b.add(b.mul(block, block_size), b.srem(position, block_size))
-                    source = b.add(b.mul(slot, e.int64(shape.num_kv_heads * shape.head_dim)), head)
+                    source = self._slot(item, position)
+                    later = b.add(position, e.int64(LANES * _TILES_AHEAD))
+                    last = b.sub(end, e.int64(1))
+                    later = b.select(b.icmp_signed("<", later, last), later, last)
+                    self._prefetch(self._slot(item, later))
                     self._widen(self.argument["keys"], source, self.keys, target)
                     self._widen(self.argument["values"], source, self.values, target)
+
+    def _slot(self, item: dict[str, ir.Value], position: ir.Value) -> ir.Value:
+        """Index of the first element that belongs to a position and the item's head."""
+        e, b, shape = self.e, self.b, self.shape
+        block_size = e.int64(shape.block_size)
+        entry = b.add(item["first_table"], b.udiv(position, block_size))
+        block = b.load(e.at(self.argument["tables"], entry))
+        slot = b.add(b.mul(block, block_size), b.urem(position, block_size))
+        row = b.add(b.mul(slot, e.int64(shape.num_kv_heads)), item["kv_head"])
+        return b.mul(row, e.int64(shape.head_dim))
+
+    def _prefetch(self, source: ir.Value) -> None:
+        """Have a later position's keys and values fetched: blocks lie anywhere, no processor guesses where."""
+        elements_per_line = 64 // (4 if self.shape.dtype == "float32" else 2)
+        for base in (self.argument["keys"], self.argument["values"]):
+            for offset in range(0, self.shape.head_dim, elements_per_line):
+                self.e.prefetch(self.e.at(base, self.b.add(source, self.e.int64(offset))))
 
     def _clear_tile_row(self, target: ir.Value) -> None:
         zero = ir.Constant(VEC, [0.0] * LANES)
@@ -272,27 +291,21 @@ class _Kernel:
     def _score(self, row: ir.Value) -> None:
         """Dot products of four rows and the 16 keys, into `weights`."""
         e, b = self.e, self.b
-        begin = b.mul(row, e.int64(self.width))
-        with e.loop(e.int64(0), e.int64(LANES), ROWS) as key:
+        with e.loop(e.int64(0), e.int64(ROWS)) as index:
+            begin = b.mul(b.add(row, index), e.int64(self.width))
             products = [e.splat(0.0)] * LANES
-            key_begin = b.mul(key, e.int64(self.width))
             for offset in range(0, self.width, LANES):
-                queries, keys = (
-                    [
-                        e.load(e.at(base, b.add(start, e.int64(index * self.width + offset))), 64)
-                        for index in range(ROWS)
-                    ]
-                    for base, start in ((self.queries, begin), (self.keys, key_begin))
-                )
+                query = e.load(e.at(self.queries, b.add(begin, e.int64(offset))), 64)
                 products = [
-                    e.fma(queries[index // ROWS], keys[index % ROWS], product)
-                    for index, product in enumerate(products)
+                    e.fma(
+                        query,
+                        e.load(e.at(self.keys, e.int64(key * self.width + offset)), 64),
+                        product,
+                    )
+                    for key, product in enumerate(products)
                 ]
-            sums = sum_each(e, products)  # row 0 with keys 0 to 3, row 1 with keys 0 to 3, ...
-            for index in range(ROWS):
-                lanes = [index * ROWS + i for i in range(ROWS)]
-                place = e.at(self.weights, b.add(key, e.int64(index * LANES)))
-                e.store(e.shuffle(sums, sums, lanes), place, 16)
+            place = e.at(self.weights, b.mul(index, e.int64(LANES)))
+            e.store(sum_each(e, products), place, 64)
 
     def _capped(self, scores: ir.Value) -> ir.Value:
         """cap · tanh(scores / cap), tanh x = 1 - 2 / (e^2x + 1)."""
