@@ -13,12 +13,8 @@ import torch
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.emit import LANES
 from pagemesh.kernels.jit.parallel import run_parallel
-from pagemesh.kernels.paged_attention.cpu_kernel import (
-    ARGUMENTS,
-    KernelShape,
-    compile_attention,
-    max_queries,
-)
+from pagemesh.kernels.paged_attention.cpu_kernel import compile_attention, max_queries
+from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, KernelShape
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
     LayerAttention,
@@ -146,7 +142,7 @@ class CpuPlan:
 def _cut(
     num_queries: _Items, contexts: _Items, num_blocks: _Items, max_queries: int
 ) -> npt.NDArray[np.int64]:
-    """Runs of at most `max_queries` queries of one sequence: rows as in `cpu_kernel.ITEM`, [4, pieces].
+    """Runs of at most `max_queries` queries of one sequence: rows as in `cpu_tile.ITEM`, [4, pieces].
 
     First row, number of queries, position of the first, begin of the block table.
     """

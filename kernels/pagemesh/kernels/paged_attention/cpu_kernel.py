@@ -8,55 +8,27 @@ own: its result is the same bits alone or in a batch, as a decode or in a chunk 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from llvmlite import ir
 
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.elements import (
     ELEMENT_TYPES,
-    load_element,
-    load_elements,
     store_element,
     store_elements,
 )
 from pagemesh.kernels.jit.emit import F32, I32, I64, LANES, VEC, Emitter
 from pagemesh.kernels.jit.vector_math import exp, max_each, maximum, sum_each, sum_lanes
-
-ARGUMENTS = (
-    "counter",  # int64 [1], 0: the next item to be taken
-    "num_items",
-    "items",  # int64 [items, 6]: see ITEM
-    "tables",  # int64: block tables behind each other
-    "query",  # [T, heads, head_dim]
-    "query_stride",  # elements from token to token
-    "keys",  # [blocks, block_size, kv heads, head_dim]
-    "values",
-    "output",  # [T, heads, head_dim], contiguous
-    "sinks",  # float [heads], -inf for none
-    "slopes",  # float [heads]
-    "scale",  # the bits of a float
-    "soft_cap",  # the bits of a float; read by kernels that cap
-    "window",  # keys that a query sees, itself included
+from pagemesh.kernels.paged_attention.cpu_tile import (
+    ARGUMENTS,
+    ITEM,
+    KernelShape,
+    KeyValueTile,
+    widen_head,
 )
-ITEM = ("first_row", "num_queries", "first_position", "kv_head", "first_table", "first_tile")
+
 _MAX_ROWS = 64  # of an item
-_TILES_AHEAD = 1  # that are fetched while one is computed
 ROWS = 4  # query rows that share the loads of keys and values
 _LEAST = -1e30  # below every score
-
-
-class KernelShape(NamedTuple):
-    """What machine code is made for."""
-
-    num_groups: int  # query heads per kv head
-    num_kv_heads: int
-    head_dim: int
-    block_size: (
-        int  # a constant, because dividing by a variable takes longer than all else of a decode
-    )
-    dtype: str  # as torch names it
-    caps: bool  # whether scores are capped
 
 
 def max_queries(shape: KernelShape) -> int:
@@ -103,8 +75,7 @@ class _Kernel:
         self.totals = e.scratch(self.max_rows * LANES)
         self.positions = e.scratch(self.max_rows)
         self.row_slopes = e.scratch(self.max_rows)
-        self.keys = e.scratch(LANES * self.width)
-        self.values = e.scratch(LANES * self.width)
+        self.tile = KeyValueTile(e, shape, self.argument)
         self.weights = e.scratch(ROWS * LANES)
 
     def emit(self) -> None:
@@ -134,7 +105,7 @@ class _Kernel:
         end_tile = b.sdiv(b.add(end, e.int64(LANES - 1)), e.int64(LANES))
         with e.loop(item["first_tile"], end_tile) as tile:
             first_key = b.mul(tile, e.int64(LANES))
-            self._read_tile(item, first_key, end)
+            self.tile.read(item, first_key, end)
             with e.loop(e.int64(0), padded, ROWS) as row:
                 # Rows are in order of position: what the last one does not see yet, none does.
                 last = b.load(e.at(self.positions, b.add(row, e.int64(ROWS - 1))))
@@ -146,7 +117,8 @@ class _Kernel:
         self, item: dict[str, ir.Value], num_rows: ir.Value, padded: ir.Value
     ) -> None:
         """Scaled queries, positions and slopes of the rows; padding repeats the last position."""
-        e, b, groups = self.e, self.b, self.shape.num_groups
+        e, b, shape = self.e, self.b, self.shape
+        groups = shape.num_groups
         zero, one = ir.Constant(VEC, [0.0] * LANES), e.int64(1)
         first_head = b.mul(item["kv_head"], e.int64(groups))
         scale = e.broadcast(self.scale)
@@ -167,78 +139,7 @@ class _Kernel:
             b.store(b.load(e.at(self.argument["slopes"], head)), e.at(self.row_slopes, row))
             token = b.mul(b.add(item["first_row"], query), self.argument["query_stride"])
             source = b.add(token, b.mul(head, e.int64(self.shape.head_dim)))
-            self._widen(self.argument["query"], source, self.queries, target, scale)
-
-    def _widen(
-        self,
-        source: ir.Value,
-        source_index: ir.Value,
-        target: ir.Value,
-        target_index: ir.Value,
-        factor: ir.Value | None = None,
-    ) -> None:
-        """Copy one head's elements as floats."""
-        e, b, dtype = self.e, self.b, self.shape.dtype
-        num_whole = self.shape.head_dim // LANES * LANES
-        for offset in range(0, num_whole, LANES):
-            vector = load_elements(e, e.at(source, b.add(source_index, e.int64(offset))), dtype)
-            if factor is not None:
-                vector = b.fmul(vector, factor)
-            e.store(vector, e.at(target, b.add(target_index, e.int64(offset))), 64)
-        if num_whole < self.shape.head_dim:
-            with e.loop(e.int64(num_whole), e.int64(self.shape.head_dim)) as offset:
-                value = load_element(e, e.at(source, b.add(source_index, offset)), dtype)
-                if factor is not None:
-                    value = b.fmul(value, self.scale)
-                b.store(value, e.at(target, b.add(target_index, offset)))
-
-    def _read_tile(self, item: dict[str, ir.Value], first_key: ir.Value, end: ir.Value) -> None:
-        """16 keys and values; zeros outside what the item's queries see: such slots may hold anything."""
-        e, b, shape = self.e, self.b, self.shape
-        begin = b.sub(b.add(item["first_position"], e.int64(1)), self.argument["window"])
-        with e.loop(e.int64(0), e.int64(LANES)) as lane:
-            position = b.add(first_key, lane)
-            target = b.mul(lane, e.int64(self.width))
-            is_there = b.and_(
-                b.icmp_signed(">=", position, begin), b.icmp_signed("<", position, end)
-            )
-            if self.width > shape.head_dim:
-                self._clear_tile_row(target)
-            with b.if_else(is_there) as (there, behind):
-                with behind:
-                    self._clear_tile_row(target)
-                with there:
-                    source = self._slot(item, position)
-                    later = b.add(position, e.int64(LANES * _TILES_AHEAD))
-                    last = b.sub(end, e.int64(1))
-                    later = b.select(b.icmp_signed("<", later, last), later, last)
-                    self._prefetch(self._slot(item, later))
-                    self._widen(self.argument["keys"], source, self.keys, target)
-                    self._widen(self.argument["values"], source, self.values, target)
-
-    def _slot(self, item: dict[str, ir.Value], position: ir.Value) -> ir.Value:
-        """Index of the first element that belongs to a position and the item's head."""
-        e, b, shape = self.e, self.b, self.shape
-        block_size = e.int64(shape.block_size)
-        entry = b.add(item["first_table"], b.udiv(position, block_size))
-        block = b.load(e.at(self.argument["tables"], entry))
-        slot = b.add(b.mul(block, block_size), b.urem(position, block_size))
-        row = b.add(b.mul(slot, e.int64(shape.num_kv_heads)), item["kv_head"])
-        return b.mul(row, e.int64(shape.head_dim))
-
-    def _prefetch(self, source: ir.Value) -> None:
-        """Have a later position's keys and values fetched: blocks lie anywhere, no processor guesses where."""
-        elements_per_line = 64 // (4 if self.shape.dtype == "float32" else 2)
-        for base in (self.argument["keys"], self.argument["values"]):
-            for offset in range(0, self.shape.head_dim, elements_per_line):
-                self.e.prefetch(self.e.at(base, self.b.add(source, self.e.int64(offset))))
-
-    def _clear_tile_row(self, target: ir.Value) -> None:
-        zero = ir.Constant(VEC, [0.0] * LANES)
-        for offset in range(0, self.width, LANES):
-            place = self.b.add(target, self.e.int64(offset))
-            self.e.store(zero, self.e.at(self.keys, place), 64)
-            self.e.store(zero, self.e.at(self.values, place), 64)
+            widen_head(e, shape, self.argument["query"], source, self.queries, target, scale)
 
     def _attend_tile(self, row: ir.Value, first_key: ir.Value) -> None:
         """One tile's share of the softmax of four rows."""
@@ -299,7 +200,7 @@ class _Kernel:
                 products = [
                     e.fma(
                         query,
-                        e.load(e.at(self.keys, e.int64(key * self.width + offset)), 64),
+                        e.load(e.at(self.tile.keys, e.int64(key * self.width + offset)), 64),
                         product,
                     )
                     for key, product in enumerate(products)
@@ -334,7 +235,7 @@ class _Kernel:
             ]
             for key in range(LANES):
                 values = [
-                    e.load(e.at(self.values, e.int64(key * self.width + offset)), 64)
+                    e.load(e.at(self.tile.values, e.int64(key * self.width + offset)), 64)
                     for offset in offsets
                 ]
                 for index in range(ROWS):
