@@ -52,6 +52,17 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class HubConfig:
+    """What is fetched from the Hugging Face hub; HF_TOKEN in the environment opens gated models."""
+
+    revision: str | None = None
+    """Branch, tag or commit of a hub id, its main branch when unset; a commit pins the files."""
+
+    download_dir: str | None = None
+    """Folder for downloads; the hub's own cache (HF_HOME) when unset."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Which model, and how it is run."""
 
@@ -69,6 +80,8 @@ class ModelConfig:
 
     threads: int = 0
     """Threads for tensor operations; 0 takes every core."""
+
+    hub: HubConfig = field(default_factory=HubConfig)
 
     def __post_init__(self) -> None:
         _require(self.model != "", "--model", self.model, "a folder or a hub id")
@@ -208,6 +221,7 @@ class RouterConfig:
     max_waiting_requests: int = 1024
     """Requests in progress above this are refused with 429."""
 
+    hub: HubConfig = field(default_factory=HubConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
@@ -289,6 +303,7 @@ class UpConfig:
     threads: int = 0
     """Cores for all workers together; 0 takes every core of the machine."""
 
+    hub: HubConfig = field(default_factory=HubConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)

@@ -76,7 +76,7 @@ def load_model(config: ModelConfig) -> LoadedModel:
     """
     if config.threads > 0:
         torch.set_num_threads(config.threads)
-    folder = resolve_model_path(config.model)
+    folder = resolve_model_path(config.model, config.hub)
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
     spec = architecture.make_spec(settings)

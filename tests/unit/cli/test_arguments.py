@@ -10,6 +10,7 @@ from pagemesh.cli.arguments import UsageError, parse, to_arguments
 from pagemesh.config import (
     CacheConfig,
     GatewayConfig,
+    HubConfig,
     KvStoreConfig,
     MemberConfig,
     ModelConfig,
@@ -22,6 +23,7 @@ from pagemesh.config import (
 )
 from pagemesh.errors import ConfigError
 
+HUB = HubConfig("v2", "/models")
 WORKER = WorkerConfig(
     ModelConfig("models/demo", "name", "bfloat16", 128, 3),
     CacheConfig(8, 0.5, False),
@@ -35,10 +37,10 @@ WORKER = WorkerConfig(
     "settings",
     [
         UpConfig(),
-        UpConfig("m", "n", 0, 2, "::", 80, 7, CacheConfig(4), log_dir="logs", sample=False),
+        UpConfig("m", "n", 0, 2, "::", 80, 7, HUB, CacheConfig(4), log_dir="logs", sample=False),
         WORKER,
         WorkerConfig(ModelConfig("m")),
-        RouterConfig("m", "n", "a:1", 5.0, 7, RoutingConfig("round_robin", 0, 0.5)),
+        RouterConfig("m", "n", "a:1", 5.0, 7, HUB, RoutingConfig("round_robin", 0, 0.5)),
         KvStoreConfig(ServerConfig(port=9), 0.25),
         GatewayConfig(("a:1", "b:2"), "0.0.0.0", 80, "/run/x.sock", "/tmp/log", 1, 5.0, 4),
     ],

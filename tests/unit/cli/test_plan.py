@@ -13,6 +13,7 @@ from pagemesh.cli.up.ports import pick_free, require_free
 from pagemesh.config import (
     CacheConfig,
     GatewayConfig,
+    HubConfig,
     KvStoreConfig,
     RouterConfig,
     RoutingConfig,
@@ -46,6 +47,16 @@ def settings_of(plan: MeshPlan, name: str, kind: type) -> object:
 )
 def test_cores_are_shared_out(num_cores: int, num_workers: int, threads: list[int]) -> None:
     assert share_cores(num_cores, num_workers) == threads
+
+
+def test_every_part_that_reads_the_model_knows_its_revision() -> None:
+    hub = HubConfig("v2", "/models")
+    started = plan(UpConfig(model="org/model", hub=hub))
+    router = settings_of(started, "router", RouterConfig)
+    assert isinstance(router, RouterConfig) and router.hub == hub
+    for name in ("prefill-0", "decode-0"):
+        worker = settings_of(started, name, WorkerConfig)
+        assert isinstance(worker, WorkerConfig) and worker.model.hub == hub
 
 
 def test_the_parts_and_when_they_are_stopped() -> None:

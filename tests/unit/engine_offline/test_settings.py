@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagemesh.config import CacheConfig, HubConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.offline.settings import OfflineSettings, read_settings
 from pagemesh.errors import ConfigError
 
@@ -23,6 +23,11 @@ def test_settings_find_their_areas() -> None:
 
 def test_a_model_may_be_a_path() -> None:
     assert read_settings(Path("models/demo"), {}).model.model == "models/demo"
+
+
+def test_settings_of_an_area_in_an_area_are_given_like_all_others() -> None:
+    hub = read_settings("org/model", {"revision": "v2", "download_dir": "/models"}).model.hub
+    assert hub == HubConfig(revision="v2", download_dir="/models")
 
 
 def test_an_unknown_setting_is_named() -> None:

@@ -40,7 +40,7 @@ class RouterProcess:
     def __init__(self, config: RouterConfig) -> None:
         """Load the model's tokenizer; ConfigError naming what is wrong with its folder."""
         self._config = config
-        folder = resolve_model_path(config.model, tokenizer_only=True)
+        folder = resolve_model_path(config.model, config.hub, need="tokenizer")
         self._model = ServedModel(
             name=config.served_name,
             tokenizer=Tokenizer(folder),

@@ -91,6 +91,7 @@ def make_plan(config: UpConfig, run_folder: Path, access_log: Path | None) -> Me
         model=config.model,
         served_model_name=config.served_model_name,
         kvstore=kvstore_address,
+        hub=config.hub,
         routing=config.routing,
         server=server(),
     )
@@ -134,7 +135,10 @@ def _worker(
 ) -> PartPlan:
     settings = WorkerConfig(
         model=ModelConfig(
-            model=config.model, served_model_name=config.served_model_name, threads=threads
+            model=config.model,
+            served_model_name=config.served_model_name,
+            threads=threads,
+            hub=config.hub,
         ),
         cache=config.cache,
         scheduler=config.scheduler,

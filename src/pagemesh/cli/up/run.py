@@ -32,15 +32,16 @@ def run(config: UpConfig) -> None:
         # The model may say what the terminal cannot show.
         sys.stdout.reconfigure(errors="replace")
     require_free(config.host, config.port)
-    _check_model(config.model)
+    _check_model(config)
     with tempfile.TemporaryDirectory(prefix="pagemesh-", ignore_cleanup_errors=True) as folder:
         asyncio.run(_up(config, Path(folder)))
 
 
-def _check_model(model: str) -> None:
+def _check_model(config: UpConfig) -> None:
     """Refuse what every worker would refuse after it has loaded torch."""
-    config = ConfigJson.read(resolve_model_path(model) / "config.json")
-    find_architecture(config).make_spec(config)
+    folder = resolve_model_path(config.model, config.hub)
+    settings = ConfigJson.read(folder / "config.json")
+    find_architecture(settings).make_spec(settings)
 
 
 async def _up(config: UpConfig, run_folder: Path) -> None:

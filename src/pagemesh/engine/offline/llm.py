@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 import structlog
 
+from pagemesh.config import HubConfig
 from pagemesh.engine.loading import load_engine
 from pagemesh.engine.offline.deliveries import Deliveries
 from pagemesh.engine.offline.generation import run_to_end
@@ -61,11 +62,14 @@ class LLM:
         cannot be, or what is wrong with the model.
         """
         config = read_settings(model, settings)
-        folder = resolve_model_path(config.model.model)
+        folder = resolve_model_path(config.model.model, config.model.hub)
         self._tokenizer = Tokenizer(folder)
         self._defaults = load_generation_defaults(folder)
         self._engine = load_engine(
-            dataclasses.replace(config.model, model=str(folder)), config.cache, config.scheduler
+            # Found already: the hub need not be asked again.
+            dataclasses.replace(config.model, model=str(folder), hub=HubConfig()),
+            config.cache,
+            config.scheduler,
         )
         self._submission = Submission(self._engine.info, self._tokenizer)
         self._deliveries = Deliveries()

@@ -1,0 +1,141 @@
+"""Models of the Hugging Face hub: which files of a repository are fetched, and what can go wrong.
+
+Never pickles. A token in HF_TOKEN opens gated and private models; HF_HUB_OFFLINE=1 keeps to what was
+downloaded before; HF_ENDPOINT names a mirror. All three are the hub client's own.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import huggingface_hub
+import structlog
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from tqdm.std import tqdm
+
+from pagemesh.config import HubConfig
+from pagemesh.errors import ConfigError
+from pagemesh.models.resolve import Need
+
+_TOKENIZER_FILES: Final = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+# No second copy of the weights that some repositories keep in sub-folders.
+_WEIGHT_FILES: Final = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
+_FILES: Final[dict[Need, tuple[str, ...]]] = {
+    "model": _TOKENIZER_FILES + _WEIGHT_FILES,
+    "tokenizer": _TOKENIZER_FILES,
+    "config": ("config.json",),
+}
+_PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt")
+_TIMEOUT_S: Final = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+def download(model: str, hub: HubConfig, need: Need) -> Path:
+    """The folder with a hub id's files; those in the hub's cache are not fetched again.
+
+    Shows a bar on a terminal and writes log lines elsewhere. Raises ConfigError in one sentence.
+    """
+    try:
+        folder = huggingface_hub.snapshot_download(
+            model,
+            revision=hub.revision,
+            cache_dir=hub.download_dir,
+            allow_patterns=list(_FILES[need]),
+            etag_timeout=_TIMEOUT_S,
+            # The hub's own bars show themselves on terminals only.
+            tqdm_class=None if sys.stderr.isatty() else DownloadLog,
+        )
+    except Exception as error:
+        # The one boundary to the hub's client, which passes on the errors of three transports.
+        raise _translate(error, model, hub) from error
+    path = Path(folder)
+    if need == "model" and not any(path.glob("*.safetensors")):
+        raise _no_safetensors(model, hub, path)
+    return path
+
+
+def _translate(error: Exception, model: str, hub: HubConfig) -> ConfigError:
+    revision = "" if hub.revision is None else f" with --revision {hub.revision!r}"
+    prefix = f"--model is {model!r}{revision}, but there is no such folder, and "
+    return ConfigError(prefix + _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    token = (
+        "the token in HF_TOKEN" if os.environ.get("HF_TOKEN") else "no token (HF_TOKEN is unset)"
+    )
+    match error:
+        case HFValidationError():
+            return "it is not a hub id either"
+        case GatedRepoError():
+            return (
+                "the hub gives this model only to accounts that were granted access; it was asked with "
+                f"{token}"
+            )
+        case RepositoryNotFoundError():
+            return f"the Hugging Face hub has no such model either; it was asked with {token}"
+        case RevisionNotFoundError():
+            return "the Hugging Face hub has no such revision of it"
+        case LocalEntryNotFoundError() if isinstance(error.__cause__, OfflineModeIsEnabled):
+            return "it is not (or not all) in the hub's cache, while HF_HUB_OFFLINE forbids to download it"
+        case LocalEntryNotFoundError():
+            return "the Hugging Face hub cannot be reached and the model is not in its cache"
+        case _:
+            first_line = next(iter(str(error).splitlines()), "no details")
+            return f"the Hugging Face hub failed with {type(error).__name__}: {first_line}"
+
+
+def _no_safetensors(model: str, hub: HubConfig, folder: Path) -> ConfigError:
+    """Says what there is instead, as far as the hub tells."""
+    try:
+        # The folder is named after the commit.
+        names = huggingface_hub.HfApi().list_repo_files(model, revision=folder.name)
+    except Exception:
+        # It may be out of reach by now; the answer is no in any case.
+        names = []
+    pickles = sorted(name for name in names if name.endswith(_PICKLES))
+    why = (
+        f"its weights are there only as {pickles[0]}, a pickle, which is never loaded"
+        if pickles
+        else "it has no model.safetensors and no shards of it"
+    )
+    revision = "" if hub.revision is None else f" with --revision {hub.revision!r}"
+    return ConfigError(f"--model is {model!r}{revision}, but {why}")
+
+
+class DownloadLog(tqdm):  # type: ignore[misc]
+    """A progress bar that writes a log line now and then."""
+
+    monitor_interval = 0  # no thread that looks after bars
+    log_interval_s = 10.0
+    _logged_at = time.monotonic()
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings | {"disable": False, "file": io.StringIO()})
+
+    def display(self, *_: Any, **__: Any) -> None:
+        """Called whenever there is something new; of several bars, those that count bytes matter."""
+        now = time.monotonic()
+        if self.unit == "B" and self.n and now - DownloadLog._logged_at >= self.log_interval_s:
+            DownloadLog._logged_at = now
+            log.info("downloading", num_bytes=int(self.n), num_total_bytes=int(self.total or 0))
