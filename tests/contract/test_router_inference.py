@@ -25,7 +25,7 @@ from pagemesh.rpc.status import from_rpc_error
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.v1 import inference_pb2
 from tests.contract.router_harness import MODEL, Mesh, eventually, running_mesh
-from tests.fakes.engine import expected_tokens
+from tests.fakes.engine import expected_tokens, fake_logprobs
 
 TOKENIZER = Tokenizer(MODEL)
 PROMPT = list(range(10, 50))
@@ -49,6 +49,23 @@ async def test_token_ids_come_with_their_text(client: AsyncClient) -> None:
     assert await client.complete(token_ids=PROMPT, max_tokens=8, seed=0) == Completion(
         TOKENIZER.decode(tokens), tokens, "length", Usage(40, 8, 0)
     )
+
+
+async def test_log_probabilities_come_with_their_tokens(client: AsyncClient) -> None:
+    settings: dict[str, Any] = {"token_ids": PROMPT, "max_tokens": 6, "seed": 0}
+    tokens = expected_tokens(PROMPT, 6)
+    answer = await client.complete(logprobs=2, prompt_logprobs=0, **settings)
+    assert answer.token_ids == tokens
+    assert answer.logprobs == tuple(fake_logprobs(token_id, 2) for token_id in tokens)
+    assert answer.prompt_logprobs == tuple(fake_logprobs(token_id, 0) for token_id in PROMPT[1:])
+    answer = await client.complete(**settings)
+    assert (answer.token_ids, answer.logprobs, answer.prompt_logprobs) == (tokens, (), ())
+
+
+async def test_a_stop_string_cuts_the_log_probabilities_too(client: AsyncClient) -> None:
+    text = TOKENIZER.decode(expected_tokens(PROMPT, 50))
+    answer = await client.complete(token_ids=PROMPT, seed=0, stop=[text[20:24]], logprobs=0)
+    assert [each.token_id for each in answer.logprobs] == list(answer.token_ids)
 
 
 async def test_text_and_conversations_are_tokenized(client: AsyncClient) -> None:
@@ -106,6 +123,20 @@ async def test_the_models_are_listed_with_their_workers(client: AsyncClient) -> 
         ({"prompt": "x", "temperature": 3.0}, InvalidRequestError, "sampling.temperature"),
         ({"prompt": "x", "temperature": float("nan")}, InvalidRequestError, "sampling.temperature"),
         ({"prompt": "x", "top_p": 1.5}, InvalidRequestError, "sampling.top_p"),
+        ({"prompt": "x", "min_p": 1.5}, InvalidRequestError, "sampling.min_p"),
+        (
+            {"prompt": "x", "repetition_penalty": -1.0},
+            InvalidRequestError,
+            "sampling.repetition_penalty",
+        ),
+        ({"prompt": "x", "logit_bias": {9999: 1.0}}, InvalidRequestError, "sampling.logit_bias"),
+        ({"prompt": "x", "logprobs": 21}, InvalidRequestError, "sampling.logprobs"),
+        (
+            {"prompt": "x", "max_tokens": 2, "min_tokens": 3},
+            InvalidRequestError,
+            "sampling.min_tokens",
+        ),
+        ({"prompt": "x", "bad_words": [""]}, InvalidRequestError, "bad_words"),
         ({"prompt": "x", "stop": ["a"] * 5}, InvalidRequestError, "stop"),
         ({"prompt": "x", "stop": [""]}, InvalidRequestError, "stop"),
     ],

@@ -13,6 +13,7 @@ from pagemesh.client.aio import AsyncClient
 from pagemesh.client.requests import Settings, TokenizeSettings
 from pagemesh.client.results import Chunk, Completion, ModelInfo, Usage
 from pagemesh.client.sync import Client
+from pagemesh.sampling.logprobs import TokenLogprobs
 
 __all__ = [
     "AsyncClient",
@@ -21,6 +22,7 @@ __all__ = [
     "Completion",
     "ModelInfo",
     "Settings",
+    "TokenLogprobs",
     "TokenizeSettings",
     "Usage",
 ]

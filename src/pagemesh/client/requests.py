@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.v1 import inference_pb2
+from pagemesh.v1 import inference_pb2, types_pb2
 
 Messages = Sequence[Mapping[str, str]]
 """A conversation: mappings with the keys "role" and "content"."""
@@ -40,6 +40,36 @@ class Settings(TypedDict, total=False):
 
     top_k: int
     """Number of most likely tokens kept; 0 keeps all."""
+
+    min_p: float
+    """Least probability kept, relative to the likeliest token's; in [0, 1]."""
+
+    min_tokens: int
+    """Stop tokens and stop strings are not honoured before this many tokens."""
+
+    repetition_penalty: float
+    """Above 1 makes tokens of the prompt and the answer less likely; 1 by default."""
+
+    presence_penalty: float
+    """In [-2, 2]; taken from the logits of all tokens of the answer."""
+
+    frequency_penalty: float
+    """In [-2, 2]; taken from the logit of a token for each time that it is in the answer."""
+
+    logit_bias: Mapping[int, float]
+    """Added to the logits of these token ids; each in [-100, 100]."""
+
+    bad_words: Sequence[str]
+    """Words that must not be in the answer."""
+
+    allowed_token_ids: Sequence[int]
+    """The only token ids that the answer may have."""
+
+    logprobs: int
+    """Likeliest tokens, at most 20, whose log probabilities come with each token's own; 0 for that alone."""
+
+    prompt_logprobs: int
+    """The same for each token of the prompt but the first."""
 
     seed: int
     """Makes the draws of a temperature above 0 repeatable; an unsigned 64-bit integer."""
@@ -85,17 +115,13 @@ def generate_request(prompt: str | None, settings: Settings) -> inference_pb2.Ge
     if settings.get("max_tokens") == 0:
         raise InvalidRequestError("max_tokens is 0, but must be positive", param="max_tokens")
     request = inference_pb2.GenerateRequest(model=settings.get("model", ""))
-    sampling = request.sampling
     try:
-        sampling.temperature = settings.get("temperature", 0.0)
-        sampling.top_p = settings.get("top_p", 1.0)
-        sampling.top_k = settings.get("top_k", 0)
-        sampling.seed = settings.get("seed", 0)
-        sampling.max_tokens = settings.get("max_tokens", 0)
+        _set_sampling(request.sampling, settings)
         request.use_seed = "seed" in settings
         request.token_ids.ids.extend(token_ids or ())
     except ValueError as error:
         raise InvalidRequestError(f"a number is out of range: {error}") from error
+    request.bad_words.extend(settings.get("bad_words", ()))
     stop = settings.get("stop", ())
     request.stop.extend([stop] if isinstance(stop, str) else stop)
     if prompt is not None:
@@ -103,6 +129,26 @@ def generate_request(prompt: str | None, settings: Settings) -> inference_pb2.Ge
     elif messages is not None:
         request.chat.CopyFrom(chat_prompt(messages))
     return request
+
+
+def _set_sampling(sampling: types_pb2.SamplingParams, settings: Settings) -> None:
+    """ValueError for numbers that the message cannot hold."""
+    sampling.temperature = settings.get("temperature", 0.0)
+    sampling.top_p = settings.get("top_p", 1.0)
+    sampling.top_k = settings.get("top_k", 0)
+    sampling.min_p = settings.get("min_p", 0.0)
+    sampling.seed = settings.get("seed", 0)
+    sampling.max_tokens = settings.get("max_tokens", 0)
+    sampling.min_tokens = settings.get("min_tokens", 0)
+    sampling.repetition_penalty = settings.get("repetition_penalty", 1.0)
+    sampling.presence_penalty = settings.get("presence_penalty", 0.0)
+    sampling.frequency_penalty = settings.get("frequency_penalty", 0.0)
+    sampling.logit_bias.update(settings.get("logit_bias", {}))
+    sampling.allowed_token_ids.extend(settings.get("allowed_token_ids", ()))
+    if "logprobs" in settings:
+        sampling.logprobs = settings["logprobs"]
+    if "prompt_logprobs" in settings:
+        sampling.prompt_logprobs = settings["prompt_logprobs"]
 
 
 def tokenize_request(text: str | None, settings: TokenizeSettings) -> inference_pb2.TokenizeRequest:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pagemesh.errors import InternalError
+from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.v1 import inference_pb2, types_pb2
+from pagemesh.worker.messages import logprobs_from_proto
 
 FinishReason = Literal["stop", "length"]
 
@@ -44,6 +46,12 @@ class Chunk:
     usage: Usage | None = None
     """Set in the last chunk."""
 
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each of `token_ids`, when asked for."""
+
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """In the first chunk with tokens, when asked for: of each prompt token but the first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -56,6 +64,12 @@ class Completion:
     """A stop token or string, or max_tokens."""
 
     usage: Usage
+
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each of `token_ids`, when asked for."""
+
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of each prompt token but the first, when asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +99,8 @@ def chunk_from_proto(response: inference_pb2.GenerateResponse) -> Chunk:
         tuple(response.token_ids),
         _FINISH_REASONS.get(response.finish_reason),
         usage,
+        tuple(map(logprobs_from_proto, response.logprobs)),
+        tuple(map(logprobs_from_proto, response.prompt_logprobs)),
     )
 
 
@@ -107,4 +123,6 @@ def join_chunks(chunks: Iterable[Chunk]) -> Completion:
         token_ids=tuple(token_id for chunk in read for token_id in chunk.token_ids),
         finish_reason=last.finish_reason,
         usage=last.usage,
+        logprobs=tuple(each for chunk in read for each in chunk.logprobs),
+        prompt_logprobs=tuple(each for chunk in read for each in chunk.prompt_logprobs),
     )

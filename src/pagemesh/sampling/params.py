@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+MAX_TEMPERATURE: Final = 2
+"""Highest temperature that services accept, as in OpenAI's API; the sampler takes any."""
+
 MAX_LOGPROBS: Final = 20
 """Most log probabilities that are reported beside a token's own; vLLM's default limit."""
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from pagemesh.errors import ConfigError
 from pagemesh.tokenizer.folder import read_json
-
-# Settings that would change the output and that no request can be given yet, with their neutral values.
-_UNSUPPORTED = {"repetition_penalty": 1.0, "min_p": 0.0}
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +22,12 @@ class GenerationDefaults:
     top_k: int = 0
     """Number of most likely tokens kept; 0 keeps all."""
 
+    min_p: float = 0.0
+    """Least probability kept, relative to the likeliest token's; 0 keeps all."""
+
+    repetition_penalty: float = 1.0
+    """1 leaves the logits of tokens that were there before as they are."""
+
     max_tokens: int | None = None
     """Most tokens generated; none means as many as the context has room for."""
 
@@ -40,9 +39,6 @@ def load_generation_defaults(folder: Path) -> GenerationDefaults:
     wrote it down on purpose, as transformers leaves it out when it is merely the default.
     """
     config = read_json(folder, "generation_config.json")
-    for key, neutral in _UNSUPPORTED.items():
-        if config.get(key) not in (None, neutral):
-            _log.warning("generation_config setting is not supported", key=key, value=config[key])
 
     def number(key: str, default: float, low: float, high: float) -> float:
         value = config.get(key)
@@ -63,5 +59,7 @@ def load_generation_defaults(folder: Path) -> GenerationDefaults:
         temperature=number("temperature", 0.0 if greedy else 1.0, 0, 2),
         top_p=number("top_p", 1.0, 1e-6, 1),
         top_k=max(0, int(number("top_k", 0, -1, 2**31 - 1))),
+        min_p=number("min_p", 0.0, 0, 1),
+        repetition_penalty=number("repetition_penalty", 1.0, 1e-6, 1e6),
         max_tokens=max_tokens or None,
     )

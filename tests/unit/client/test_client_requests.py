@@ -7,6 +7,9 @@ import pytest
 from pagemesh.client.requests import Settings, generate_request, tokenize_request
 from pagemesh.client.results import Chunk, Completion, Usage, join_chunks
 from pagemesh.errors import InternalError, InvalidRequestError
+from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.sampling.params import SamplingParams
+from pagemesh.worker.messages import sampling_from_proto
 
 USAGE = Usage(1, 2, 0)
 
@@ -36,6 +39,37 @@ def test_every_setting_is_sent() -> None:
     sampling = request.sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (7, 0.5, 0.25)
     assert (sampling.top_k, sampling.seed) == (3, 2**64 - 1)
+
+
+def test_every_sampling_setting_is_sent() -> None:
+    settings: Settings = {
+        "min_p": 0.1,
+        "min_tokens": 2,
+        "repetition_penalty": 1.1,
+        "presence_penalty": -0.5,
+        "frequency_penalty": 1.5,
+        "logit_bias": {5: -2.5},
+        "bad_words": ["x y"],
+        "allowed_token_ids": [5, 6],
+        "logprobs": 0,
+        "prompt_logprobs": 3,
+    }
+    request = generate_request("Hi", settings)
+    assert list(request.bad_words) == ["x y"]
+    assert sampling_from_proto(request.sampling) == SamplingParams(
+        temperature=0.0,
+        max_tokens=0,
+        min_tokens=2,
+        min_p=0.1,
+        repetition_penalty=1.1,
+        presence_penalty=-0.5,
+        frequency_penalty=1.5,
+        logit_bias={5: -2.5},
+        allowed_token_ids=(5, 6),
+        logprobs=0,
+        prompt_logprobs=3,
+    )
+    assert not generate_request("Hi", {}).sampling.HasField("logprobs")
 
 
 def test_one_stop_string_is_not_taken_for_its_letters() -> None:
@@ -74,6 +108,16 @@ def test_either_text_or_messages_are_tokenized() -> None:
 def test_chunks_are_joined() -> None:
     chunks = [Chunk("a", (1,)), Chunk("b", (2, 3), "stop", USAGE)]
     assert join_chunks(chunks) == Completion("ab", (1, 2, 3), "stop", USAGE)
+
+
+def test_log_probabilities_are_joined() -> None:
+    first, second = TokenLogprobs(1, -0.5, 1), TokenLogprobs(2, -1.5, 2)
+    chunks = [
+        Chunk("a", (1,), logprobs=(first,), prompt_logprobs=(second,)),
+        Chunk("b", (2,), "stop", USAGE, logprobs=(second,)),
+    ]
+    answer = join_chunks(chunks)
+    assert (answer.logprobs, answer.prompt_logprobs) == ((first, second), (second,))
 
 
 def test_an_answer_without_an_end_is_an_error() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,32 +10,60 @@ from pagemesh.errors import InvalidRequestError
 from pagemesh.router.generation.request import Choice
 from pagemesh.router.openai.completion_request import parse_completion_request
 from pagemesh.router.openai.sampling import make_choices
+from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults
 
-DEFAULTS = GenerationDefaults(temperature=0.5, top_p=0.9, top_k=20)
+FOLDER = Path(__file__).resolve().parents[3] / "models/demo"
+DEFAULTS = GenerationDefaults(
+    temperature=0.5, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.5
+)
+MODEL = ServedModel("demo", Tokenizer(FOLDER), DEFAULTS, created=0)
 
 
 def choices(prompts: list[list[int]], max_tokens: list[int], **fields: Any) -> tuple[Choice, ...]:
     request = parse_completion_request(json.dumps({"prompt": "x", **fields}).encode())
-    return make_choices(prompts, max_tokens, request, DEFAULTS)
+    return make_choices(prompts, max_tokens, request, MODEL)
 
 
 def test_what_a_request_leaves_out_is_the_models_default() -> None:
     (choice,) = choices([[1, 2]], [9], seed=4)
     assert choice.prompt_token_ids == (1, 2)
     assert choice.sampling == SamplingParams(
-        temperature=0.5, top_p=0.9, top_k=20, seed=4, max_tokens=9
+        temperature=0.5,
+        top_p=0.9,
+        top_k=20,
+        min_p=0.1,
+        repetition_penalty=1.5,
+        seed=4,
+        max_tokens=9,
     )
 
 
 def test_what_a_request_says_wins() -> None:
-    fields = {"temperature": 0, "top_p": 1, "top_k": -1, "seed": -1, "min_tokens": 2}
+    fields = {
+        "temperature": 0,
+        "top_p": 1,
+        "top_k": -1,
+        "min_p": 0,
+        "repetition_penalty": 1,
+        "presence_penalty": -0.5,
+        "frequency_penalty": 2,
+        "logit_bias": {"7": -100, "12": 0.5},
+        "allowed_token_ids": [5, 7, 12],
+        "seed": -1,
+        "min_tokens": 2,
+    }
     (choice,) = choices([[1]], [9], **fields, stop_token_ids=[5], ignore_eos=True)
     assert choice.sampling == SamplingParams(
         temperature=0.0,
         top_p=1.0,
         top_k=0,
+        presence_penalty=-0.5,
+        frequency_penalty=2.0,
+        logit_bias={7: -100.0, 12: 0.5},
+        allowed_token_ids=(5, 7, 12),
         seed=2**64 - 1,
         max_tokens=9,
         min_tokens=2,
@@ -61,3 +90,71 @@ def test_more_least_than_most_tokens_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="min_tokens is 10, but at most 9") as error:
         choices([[1]], [9], min_tokens=10)
     assert error.value.param == "min_tokens"
+
+
+def test_bad_words_are_forbidden_with_and_without_a_space_before_them() -> None:
+    (choice,) = choices([[1]], [9], bad_words=["Paris"])
+    words = [MODEL.tokenizer.decode(ids) for ids in choice.sampling.bad_words_token_ids]
+    assert words == ["Paris", " Paris"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"min_p": 1.5}, "min_p", "min_p is 1.5: Input should be less than or equal to 1"),
+        (
+            {"presence_penalty": -2.5},
+            "presence_penalty",
+            "presence_penalty is -2.5: Input should be greater than or equal to -2",
+        ),
+        (
+            {"repetition_penalty": 0},
+            "repetition_penalty",
+            "repetition_penalty is 0: Input should be greater than 0",
+        ),
+        (
+            {"logit_bias": {"5": 101}},
+            "logit_bias.5",
+            "logit_bias.5 is 101: Input should be less than or equal to 100",
+        ),
+        (
+            {"logit_bias": {"five": 1}},
+            "logit_bias",
+            'logit_bias has the key "five", which is no token id',
+        ),
+        (
+            {"logit_bias": {"2048": 1}},
+            "logit_bias",
+            "logit_bias contains 2048, but the model's vocabulary has 2048 tokens",
+        ),
+        (
+            {"allowed_token_ids": []},
+            "allowed_token_ids",
+            "allowed_token_ids is []: List should have at least 1 item after validation, not 0",
+        ),
+        (
+            {"allowed_token_ids": [3, 2048]},
+            "allowed_token_ids",
+            "allowed_token_ids contains 2048, but the model's vocabulary has 2048 tokens",
+        ),
+        (
+            {"stop_token_ids": [2048]},
+            "stop_token_ids",
+            "stop_token_ids contains 2048, but the model's vocabulary has 2048 tokens",
+        ),
+        ({"bad_words": [" "]}, "bad_words", "bad_words contains a blank word"),
+        (
+            {"bad_words": [f"w{number}" for number in range(100)]},
+            "bad_words",
+            "bad_words can be written as 200 sequences of 580 tokens, but at most 128 and 1024 are"
+            " allowed",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_no_worker_would_take_is_refused(
+    fields: dict[str, Any], param: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as error:
+        choices([[1]], [9], **fields)
+    assert (error.value.param, error.value.message) == (param, message)

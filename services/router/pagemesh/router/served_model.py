@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pagemesh.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError
+from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS
+from pagemesh.tokenizer.bad_words import encode_bad_words
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
@@ -53,6 +55,20 @@ class ServedModel:
                 f"{max_model_len - 1}",
                 param=field,
             )
+
+    def encode_bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Ids of words that must not be in an answer; InvalidRequestError for blank or too many ones."""
+        if any(not word.strip() for word in words):
+            raise InvalidRequestError("bad_words contains a blank word", param="bad_words")
+        sequences = encode_bad_words(words, self.tokenizer)
+        num_tokens = sum(map(len, sequences))
+        if len(sequences) > MAX_BAD_WORDS or num_tokens > MAX_BAD_WORDS_TOKENS:
+            raise InvalidRequestError(
+                f"bad_words can be written as {len(sequences)} sequences of {num_tokens} tokens, but at "
+                f"most {MAX_BAD_WORDS} and {MAX_BAD_WORDS_TOKENS} are allowed",
+                param="bad_words",
+            )
+        return sequences
 
     def check_token_ids(self, token_ids: list[int], field: str) -> list[int]:
         """The ids of a prompt, unless one of them is not in the vocabulary or there are none."""

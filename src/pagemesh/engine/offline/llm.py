@@ -134,6 +134,8 @@ class LLM:
             temperature=defaults.temperature,
             top_p=defaults.top_p,
             top_k=defaults.top_k,
+            min_p=defaults.min_p,
+            repetition_penalty=defaults.repetition_penalty,
             max_tokens=defaults.max_tokens or _DEFAULT_MAX_TOKENS,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Final
 
 from google.protobuf import duration_pb2
@@ -24,7 +25,7 @@ from pagemesh.router.planner import Placement, Planner
 from pagemesh.rpc.status import make_error
 from pagemesh.tokenizer.tokenizer import Tokenizer
 from pagemesh.v1 import decode_pb2, types_pb2
-from pagemesh.worker.messages import sampling_to_proto
+from pagemesh.worker.messages import logprobs_from_proto, sampling_to_proto
 
 FIRST_IDLE_S: Final = 1.0
 """Silence after which a client is told for the first time that its request is alive."""
@@ -152,7 +153,14 @@ class Generation:
         delta = running.text.push(tuple(output.token_ids), _STOP_REASONS[output.finish_reason])
         if delta.stop_reason is not None:
             running.end()
-        return delta
+        if not output.logprobs and not output.prompt_logprobs:
+            return delta
+        return replace(
+            delta,
+            # A stop string may have cut tokens off.
+            logprobs=tuple(map(logprobs_from_proto, output.logprobs[: len(delta.token_ids)])),
+            prompt_logprobs=tuple(map(logprobs_from_proto, output.prompt_logprobs)),
+        )
 
     async def _recover(self, running: _Running, error: types_pb2.Error) -> None:
         """Try another worker, once, if the first was lost before it gave a token; else raise."""

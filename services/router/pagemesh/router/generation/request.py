@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 
 
@@ -68,6 +69,12 @@ class ChoiceDelta:
 
     stop_reason: StopReason | None = None
     """Set in the last delta of a choice."""
+
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each of `token_ids`, when the choice asks for them."""
+
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    """With the first token, when the choice asks for them: of each prompt token but the first."""
 
 
 class Idle(enum.Enum):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.router.openai.fields import RequestFields, parse_object, shown, validate
+from pagemesh.router.openai.fields import RequestFields, TokenId, parse_object, shown, validate
 from pagemesh.router.openai.unsupported import refuse_unsupported
 
 MAX_PROMPTS = 128
@@ -15,8 +15,6 @@ MAX_PROMPTS = 128
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for completions."""
-
-TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class CompletionRequest(RequestFields):

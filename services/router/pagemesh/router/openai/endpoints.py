@@ -99,7 +99,7 @@ class Endpoints:
     ) -> Job:
         request = GenerationRequest(
             request_id=call.request_id,
-            choices=make_choices(prompts, max_tokens, fields, self._model.defaults),
+            choices=make_choices(prompts, max_tokens, fields, self._model),
             num_prompts=len(prompts),
             stop=fields.stop_strings,
             deadline=call.deadline,

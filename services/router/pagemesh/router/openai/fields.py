@@ -13,6 +13,7 @@ import pydantic_core
 from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_TEMPERATURE
 
 MAX_CHOICES = 16
 """Largest `n`."""
@@ -21,6 +22,8 @@ _MAX_INT32 = 2**31 - 1
 _MAX_SHOWN_CHARS = 100
 
 StopString = Annotated[str, Field(min_length=1)]
+TokenId = Annotated[int, Field(ge=0, le=_MAX_INT32)]
+Bias = Annotated[float, Field(ge=-MAX_LOGIT_BIAS, le=MAX_LOGIT_BIAS)]
 
 
 class StreamOptions(pydantic.BaseModel):
@@ -42,12 +45,19 @@ class RequestFields(pydantic.BaseModel):
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1, le=_MAX_INT32)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=_MAX_INT32)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=_MAX_INT32)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[str, Bias] | None = None
+    bad_words: Annotated[list[StopString], Field(max_length=MAX_BAD_WORDS)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopString | Annotated[list[StopString], Field(max_length=4)] | None = None
-    stop_token_ids: list[Annotated[int, Field(ge=0, le=_MAX_INT32)]] | None = None
+    stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
@@ -60,6 +70,19 @@ class RequestFields(pydantic.BaseModel):
         if isinstance(self.stop, str):
             return (self.stop,)
         return tuple(self.stop or ())
+
+    @property
+    def biases(self) -> dict[int, float]:
+        """`logit_bias` by token id; its names are those of JSON, strings."""
+        biases = {}
+        for name, bias in (self.logit_bias or {}).items():
+            if not (name.isascii() and name.isdecimal()):
+                raise InvalidRequestError(
+                    f"logit_bias has the key {shown(name)}, which is no token id",
+                    param="logit_bias",
+                )
+            biases[int(name)] = bias
+        return biases
 
     @property
     def include_usage(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.generation.request import Choice
 from pagemesh.router.openai.fields import RequestFields
+from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.tokenizer.generation_defaults import GenerationDefaults
+from pagemesh.sampling.validation import check_sampling
 
 _SEED_MASK = 2**64 - 1
 
@@ -18,34 +20,49 @@ def make_choices(
     prompts: Sequence[Sequence[int]],
     max_tokens: Sequence[int],
     fields: RequestFields,
-    defaults: GenerationDefaults,
+    model: ServedModel,
 ) -> tuple[Choice, ...]:
     """`n` choices for each prompt; answer i to every prompt draws with seed + i."""
     # Drawn here, not by the worker, so that a request that moves keeps its draws.
     seed = secrets.randbits(63) if fields.seed is None else fields.seed
+    sampling = _sampling(fields, min(max_tokens), model)
     return tuple(
-        Choice(tuple(prompt), _sampling(fields, defaults, limit, (seed + answer) & _SEED_MASK))
+        Choice(
+            tuple(prompt),
+            replace(sampling, max_tokens=limit, seed=(seed + answer) & _SEED_MASK),
+        )
         for prompt, limit in zip(prompts, max_tokens, strict=True)
         for answer in range(fields.n or 1)
     )
 
 
-def _sampling(
-    fields: RequestFields, defaults: GenerationDefaults, max_tokens: int, seed: int
-) -> SamplingParams:
-    min_tokens = fields.min_tokens or 0
-    if min_tokens > max_tokens:
-        raise InvalidRequestError(
-            f"min_tokens is {min_tokens}, but at most {max_tokens} tokens can be generated",
-            param="min_tokens",
-        )
-    return SamplingParams(
-        temperature=defaults.temperature if fields.temperature is None else fields.temperature,
-        top_p=defaults.top_p if fields.top_p is None else fields.top_p,
+def _sampling(fields: RequestFields, max_tokens: int, model: ServedModel) -> SamplingParams:
+    """What is the same for all choices; `max_tokens` is the least of theirs."""
+    defaults = model.defaults
+
+    def given(value: float | None, default: float) -> float:
+        return default if value is None else value
+
+    sampling = SamplingParams(
+        temperature=given(fields.temperature, defaults.temperature),
+        top_p=given(fields.top_p, defaults.top_p),
         top_k=max(0, defaults.top_k if fields.top_k is None else fields.top_k),
-        seed=seed,
+        min_p=given(fields.min_p, defaults.min_p),
+        repetition_penalty=given(fields.repetition_penalty, defaults.repetition_penalty),
+        presence_penalty=fields.presence_penalty or 0.0,
+        frequency_penalty=fields.frequency_penalty or 0.0,
+        logit_bias=fields.biases,
+        bad_words_token_ids=model.encode_bad_words(fields.bad_words or ()),
+        allowed_token_ids=tuple(fields.allowed_token_ids) if fields.allowed_token_ids else None,
         max_tokens=max_tokens,
-        min_tokens=min_tokens,
+        min_tokens=fields.min_tokens or 0,
         stop_token_ids=tuple(fields.stop_token_ids or ()),
         ignore_eos=bool(fields.ignore_eos),
     )
+    if sampling.min_tokens > max_tokens:
+        raise InvalidRequestError(
+            f"min_tokens is {sampling.min_tokens}, but at most {max_tokens} tokens can be generated",
+            param="min_tokens",
+        )
+    check_sampling(sampling, model.tokenizer.vocab_size)
+    return sampling

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.generator import Generator
 from pagemesh.router.generation.limits import resolve_max_tokens
-from pagemesh.router.generation.request import Choice, GenerationRequest, Idle, StopReason
+from pagemesh.router.generation.request import (
+    Choice,
+    ChoiceDelta,
+    GenerationRequest,
+    Idle,
+    StopReason,
+    Usage,
+)
 from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.servicers.read_call import AnyContext, read_call
+from pagemesh.sampling.params import MAX_TEMPERATURE, SamplingParams
+from pagemesh.sampling.validation import check_sampling
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc, types_pb2
-from pagemesh.worker.messages import sampling_from_proto
+from pagemesh.worker.messages import logprobs_to_proto, sampling_from_proto
 
 _ROLES: Final = ("system", "user", "assistant")
 _MAX_STOPS: Final = 4
@@ -55,17 +64,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
                     async for delta in deltas:
                         if isinstance(delta, Idle):
                             continue
-                        response = inference_pb2.GenerateResponse(
-                            text=delta.text,
-                            token_ids=delta.token_ids,
-                            finish_reason=_FINISH_REASONS[delta.stop_reason],
-                        )
-                        if delta.stop_reason is not None:
-                            usage = generation.usage()
-                            response.usage.prompt_token_count = usage.num_prompt_tokens
-                            response.usage.completion_token_count = usage.num_completion_tokens
-                            response.usage.cached_token_count = usage.num_cached_tokens
-                        yield response
+                        usage = generation.usage() if delta.stop_reason is not None else None
+                        yield _response(delta, usage)
 
     async def Embed(  # noqa: N802  # the name of the RPC
         self, request: inference_pb2.EmbedRequest, context: AnyContext
@@ -118,7 +118,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> GenerationRequest:
         call = read_call(context, self._request_timeout)
         self._model.check_name(request.model)
-        _check_sampling(request)
+        _check_stops(request)
         field = request.WhichOneof("prompt") or "prompt"
         max_model_len = self._mesh.require_max_model_len()
         prompt = await self._encode(request, field, max_model_len)
@@ -132,23 +132,33 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             prompt_field=field,
             limit_field="sampling.max_tokens",
         )
-        if wanted.min_tokens > wanted.max_tokens:
-            raise InvalidRequestError(
-                f"sampling.min_tokens is {wanted.min_tokens}, but at most {wanted.max_tokens} "
-                "tokens can be generated",
-                param="sampling.min_tokens",
-            )
         if not request.use_seed:
             wanted.seed = secrets.randbits(63)
+        sampling = self._check_sampling(sampling_from_proto(wanted), request.bad_words)
         return GenerationRequest(
             request_id=call.request_id,
-            choices=(Choice(tuple(prompt), sampling_from_proto(wanted)),),
+            choices=(Choice(tuple(prompt), sampling),),
             num_prompts=1,
             stop=tuple(request.stop),
             deadline=call.deadline,
             priority=request.priority,
             traceparent=call.traceparent,
         )
+
+    def _check_sampling(self, sampling: SamplingParams, bad_words: Sequence[str]) -> SamplingParams:
+        """The parameters with the bad words' ids; InvalidRequestError names the message's field."""
+        if sampling.temperature > MAX_TEMPERATURE:
+            raise InvalidRequestError(
+                f"sampling.temperature is {sampling.temperature}, but must be at most {MAX_TEMPERATURE}",
+                param="sampling.temperature",
+            )
+        try:
+            check_sampling(sampling, self._model.tokenizer.vocab_size)
+        except InvalidRequestError as error:
+            message = f"sampling.{error.message}"
+            raise InvalidRequestError(message, param=f"sampling.{error.param}") from error
+        sequences = self._model.encode_bad_words(bad_words)
+        return replace(sampling, bad_words_token_ids=sampling.bad_words_token_ids + sequences)
 
     async def _encode(
         self, request: inference_pb2.GenerateRequest, field: str, max_model_len: int
@@ -164,6 +174,21 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         raise InvalidRequestError("none of text, chat and token_ids is set", param=field)
 
 
+def _response(delta: ChoiceDelta, usage: Usage | None) -> inference_pb2.GenerateResponse:
+    response = inference_pb2.GenerateResponse(
+        text=delta.text,
+        token_ids=delta.token_ids,
+        finish_reason=_FINISH_REASONS[delta.stop_reason],
+        logprobs=map(logprobs_to_proto, delta.logprobs),
+        prompt_logprobs=map(logprobs_to_proto, delta.prompt_logprobs),
+    )
+    if usage is not None:
+        response.usage.prompt_token_count = usage.num_prompt_tokens
+        response.usage.completion_token_count = usage.num_completion_tokens
+        response.usage.cached_token_count = usage.num_cached_tokens
+    return response
+
+
 def _read_chat(chat: inference_pb2.ChatPrompt) -> list[dict[str, str]]:
     if not chat.messages:
         raise InvalidRequestError("chat.messages is empty", param="chat.messages")
@@ -177,18 +202,7 @@ def _read_chat(chat: inference_pb2.ChatPrompt) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in chat.messages]
 
 
-def _check_sampling(request: inference_pb2.GenerateRequest) -> None:
-    temperature = request.sampling.temperature
-    if not (math.isfinite(temperature) and 0 <= temperature <= 2):
-        raise InvalidRequestError(
-            f"sampling.temperature is {temperature}, but must be in [0, 2]",
-            param="sampling.temperature",
-        )
-    if not 0 <= request.sampling.top_p <= 1:
-        raise InvalidRequestError(
-            f"sampling.top_p is {request.sampling.top_p}, but must be in (0, 1]",
-            param="sampling.top_p",
-        )
+def _check_stops(request: inference_pb2.GenerateRequest) -> None:
     if len(request.stop) > _MAX_STOPS or "" in request.stop:
         raise InvalidRequestError(
             f"stop has {len(request.stop)} strings, but must have at most {_MAX_STOPS}, "
