@@ -100,7 +100,7 @@ def load_model(config: ModelConfig) -> LoadedModel:
             dtype=_DTYPES[dtype],
             fingerprint=identity,
             max_model_len=max_model_len,
-            eos_token_ids=_eos_token_ids(folder, settings),
+            eos_token_ids=_eos_token_ids(folder, settings, spec.vocab_size),
         )
 
 
@@ -155,7 +155,7 @@ def _dtype_name(config: ModelConfig, settings: ConfigJson, supported: Collection
     return name
 
 
-def _eos_token_ids(folder: Path, settings: ConfigJson) -> tuple[int, ...]:
+def _eos_token_ids(folder: Path, settings: ConfigJson, vocab_size: int) -> tuple[int, ...]:
     """generation_config.json over config.json, since instruction-tuned models correct it there."""
     generation = folder / "generation_config.json"
     sources = [ConfigJson.read(generation)] if generation.is_file() else []
@@ -165,5 +165,7 @@ def _eos_token_ids(folder: Path, settings: ConfigJson) -> tuple[int, ...]:
             ids = value if isinstance(value, list) else [value]
             if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
                 raise source.bad("eos_token_id", "a token id or a list of them")
+            if any(token_id >= vocab_size for token_id in ids):
+                raise source.bad("eos_token_id", f"below the model's vocab_size of {vocab_size}")
             return tuple(ids)
     return ()

@@ -48,6 +48,7 @@ class Tokenizer:
             if token.special
         )
         self.vocab_size = self._vocab_size(folder)
+        self._check_ids(folder)
         self._chat_template = load_chat_template(folder, _special_tokens(folder))
 
     @property
@@ -108,6 +109,21 @@ class Tokenizer:
         if not isinstance(size, int) or size <= 0:
             raise ConfigError(f"{folder / 'config.json'}: vocab_size is {size!r}")
         return size
+
+    def _check_ids(self, folder: Path) -> None:
+        """Raise ConfigError when a text could have an id for which the model has no embedding.
+
+        Special tokens may lie outside, as Gemma 3's for images do in models without images: no text
+        has them unless it asks for them, and then the request is refused.
+        """
+        ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        largest = max((i for i in ids if i not in self.special_token_ids), default=0)
+        if largest >= self.vocab_size:
+            raise ConfigError(
+                f"{folder / 'tokenizer.json'} has the token id {largest}, but "
+                f"{folder / 'config.json'} has a vocab_size of {self.vocab_size}: they are not of the "
+                "same model"
+            )
 
 
 def _special_tokens(folder: Path) -> dict[str, str]:

@@ -204,3 +204,27 @@ async def test_only_texts_with_more_tokens_have_more_tokens(text: str, demo_mode
     num_tokens = len(await tokenizer.encode(text, add_special_tokens=False))
     assert await tokenizer.has_more_than(num_tokens // 100, text)
     assert not await tokenizer.has_more_than(num_tokens, text)
+
+
+def test_a_tokenizer_of_another_model_is_refused(folder: Path) -> None:
+    largest = max(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"].values())
+    change_json(folder / "config.json", vocab_size=largest + 1)
+    Tokenizer(folder)
+    change_json(folder / "config.json", vocab_size=largest)
+    with pytest.raises(ConfigError) as refusal:
+        Tokenizer(folder)
+    assert refusal.value.message == (
+        f"{folder / 'tokenizer.json'} has the token id {largest}, but {folder / 'config.json'} has a "
+        f"vocab_size of {largest}: they are not of the same model"
+    )
+
+
+def test_a_special_token_may_have_no_embedding(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    added = json.loads(path.read_text())["added_tokens"]
+    change_json(path, added_tokens=[*added, added[0] | {"id": 2048, "content": "<image>"}])
+    assert Tokenizer(folder).encode_batch(["<image>"], add_special_tokens=False) == [[2048]]
+    added[0]["special"] = False
+    change_json(path, added_tokens=[*added, added[0] | {"id": 2048, "content": "<image>"}])
+    with pytest.raises(ConfigError, match="has the token id 2048, but"):
+        Tokenizer(folder)
