@@ -81,6 +81,10 @@ class ModelConfig:
     threads: int = 0
     """Threads for tensor operations; 0 takes every core."""
 
+    model_impl: Literal["auto", "pagemesh", "transformers"] = "auto"
+    """Whose code computes the model: pagemesh's own decoder, or transformers' over pagemesh's KV cache;
+    auto takes pagemesh's where it knows the architecture."""
+
     hub: HubConfig = field(default_factory=HubConfig)
 
     def __post_init__(self) -> None:

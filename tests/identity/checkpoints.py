@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 import transformers
@@ -32,6 +32,9 @@ class Recipe:
 
     shard_size: str = "1GB"
     """Most that one file of the checkpoint holds."""
+
+    model_impl: Literal["auto", "transformers"] = "auto"
+    """--model-impl."""
 
     attention: str = "eager"
     """transformers' own implementation; another one would leave soft caps and sinks out."""
@@ -238,12 +241,12 @@ def make_checkpoint(folder: Path, recipe: Recipe) -> Model:
     model.eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            _spread(name, parameter)
+            spread(name, parameter)
     model.save_pretrained(folder, max_shard_size=recipe.shard_size)
     return model
 
 
-def _spread(name: str, parameter: torch.Tensor) -> None:
+def spread(name: str, parameter: torch.Tensor) -> None:
     """Much wider than for training: logits then spread by several units, and layers, heads and
     positions all matter."""
     is_norm = "norm" in name or ".ln_" in name

@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 import torch
@@ -25,6 +25,9 @@ from tests.identity.checkpoints import (
     make_checkpoint,
 )
 from tests.identity.runner_driver import Driver
+from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
+
+ALL_RECIPES = RECIPES | TRANSFORMERS_RECIPES
 
 NUM_TOKENS = 12
 PROMPT_LENGTHS: tuple[int, ...] = (1, 2, 15, 16, 17, 40, 77)
@@ -47,12 +50,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-@pytest.fixture(scope="module", params=["demo", *RECIPES])
+@pytest.fixture(scope="module", params=["demo", *ALL_RECIPES])
 def case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, demo_model: Path
 ) -> Case:
     lengths = PROMPT_LENGTHS
     max_model_len: int | None = None
+    model_impl: Literal["auto", "transformers"] = "auto"
     if request.param == "demo":
         folder, reference = demo_model, load_reference(demo_model)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -60,8 +64,9 @@ def case(
         text = "\n".join(json.loads(line)["question"] for line in lines[:30])
         token_ids = tokenizer.encode(text).ids
     else:
-        recipe = RECIPES[request.param]
+        recipe = ALL_RECIPES[request.param]
         lengths, max_model_len = recipe.prompt_lengths, recipe.max_model_len
+        model_impl = recipe.model_impl
         folder = tmp_path_factory.mktemp("model")
         reference = make_checkpoint(folder, recipe)
         token_ids = random.Random(9).choices(range(VOCAB_SIZE), k=400)
@@ -70,9 +75,8 @@ def case(
     assert min(each.least_margin for each in continuations) > CLEAR_MARGIN
     expected = [each.token_ids for each in continuations]
     assert len({tuple(ids) for ids in expected}) == len(prompts)
-    return Case(
-        load_model(ModelConfig(str(folder), max_model_len=max_model_len)), prompts, expected
-    )
+    config = ModelConfig(str(folder), max_model_len=max_model_len, model_impl=model_impl)
+    return Case(load_model(config), prompts, expected)
 
 
 @pytest.mark.parametrize("chunk_size", [1, 5, 16, WHOLE])

@@ -6,13 +6,12 @@ hundreds of gigabytes; different trainings differ in practically every sampled b
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+from typing import Any
 
 from pagemesh.models.checkpoint import Checkpoint
-from pagemesh.models.spec import DecoderSpec
 
 # Names how the decoder lays out keys and values; a change makes old and new workers incompatible.
 _KV_FORMAT = "rope-pairs-1"
@@ -20,15 +19,16 @@ _SAMPLE_BYTES = 4096
 
 
 def fingerprint(
-    spec: DecoderSpec, dtype: str, checkpoint: Checkpoint, tensor_names: Iterable[str]
+    facts: Mapping[str, Any], dtype: str, checkpoint: Checkpoint, tensor_names: Iterable[str]
 ) -> str:
     """Hex BLAKE2b-128 over architecture, type, and the named tensors' headers and sampled bytes.
 
+    `facts` say what the weights are weights of, in values that JSON knows.
     The first and last 4 KiB of every tensor count; how the tensors are spread over files does not.
     """
     digest = blake2b(digest_size=16, person=b"pagemesh-model")
-    facts = {"kv_format": _KV_FORMAT, "dtype": dtype, "spec": dataclasses.asdict(spec)}
-    digest.update(json.dumps(facts, sort_keys=True).encode())
+    named = {"kv_format": _KV_FORMAT, "dtype": dtype, **facts}
+    digest.update(json.dumps(named, sort_keys=True).encode())
     entries = sorted((name, checkpoint.entries[name]) for name in tensor_names)
     by_file = sorted(entries, key=lambda item: (item[1].path, item[1].begin))
     samples: dict[str, bytes] = {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,13 +13,14 @@ from pagemesh.config import ModelConfig
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.paged_attention import LayerAttention
+from pagemesh.models.architectures.architecture import Architecture
 from pagemesh.models.assembly import assemble
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.layer_attention import make_layer_attention
-from pagemesh.models.registry import find_architecture
+from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.rope_kinds import settle
 from pagemesh.models.spec import DecoderSpec
@@ -79,6 +81,18 @@ def load_model(config: ModelConfig) -> LoadedModel:
     folder = resolve_model_path(config.model, config.hub)
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
+    if config.model_impl == "transformers" or (
+        config.model_impl == "auto" and architecture is None
+    ):
+        return _load_with_transformers(config, folder, settings)
+    if architecture is None:
+        raise unknown_architecture(settings)
+    return _load_decoder(config, folder, settings, architecture)
+
+
+def _load_decoder(
+    config: ModelConfig, folder: Path, settings: ConfigJson, architecture: Architecture
+) -> LoadedModel:
     spec = architecture.make_spec(settings)
     max_model_len = _max_model_len(config, spec)
     spec = _settled(spec, max_model_len)
@@ -90,7 +104,7 @@ def load_model(config: ModelConfig) -> LoadedModel:
             lambda name: architecture.may_ignore(name, spec),
         )
         tensors = [source.tensor for source in sources]
-        identity = fingerprint(spec, dtype, checkpoint, tensors)
+        identity = fingerprint({"spec": asdict(spec)}, dtype, checkpoint, tensors)
         shapes = spec.parameter_shapes()
         parameters = CheckpointParameters(checkpoint, sources, shapes, _DTYPES[dtype])
         return LoadedModel(
@@ -102,6 +116,28 @@ def load_model(config: ModelConfig) -> LoadedModel:
             max_model_len=max_model_len,
             eos_token_ids=_eos_token_ids(folder, settings, spec.vocab_size),
         )
+
+
+def _load_with_transformers(config: ModelConfig, folder: Path, settings: ConfigJson) -> LoadedModel:
+    if importlib.util.find_spec("transformers") is None:
+        raise ConfigError(
+            f"{settings.where} names an architecture that only transformers can run, which is not "
+            "installed: pip install 'pagemesh[transformers]'"
+        )
+    # Imported here because it takes seconds, and models of pagemesh's own do without.
+    from pagemesh.models.transformers_backend.load import load_with_transformers
+
+    dtype = _DTYPES[_dtype_name(config, settings, _DTYPES)]
+    loaded = load_with_transformers(folder, config.max_model_len, dtype)
+    return LoadedModel(
+        decoder=loaded.model,
+        shape=loaded.shape,
+        layer_attention=loaded.layer_attention,
+        dtype=dtype,
+        fingerprint=loaded.fingerprint,
+        max_model_len=loaded.max_model_len,
+        eos_token_ids=_eos_token_ids(folder, settings),
+    )
 
 
 def _settled(spec: DecoderSpec, max_model_len: int) -> DecoderSpec:

@@ -40,20 +40,29 @@ _ARCHITECTURES: Final = {
 }
 
 
-def find_architecture(config: ConfigJson) -> Architecture:
-    """The architecture that config.json names; ConfigError when it is not supported."""
+def find_architecture(config: ConfigJson) -> Architecture | None:
+    """The architecture that config.json names; None when pagemesh has no decoder for it.
+
+    ConfigError when it names none, or a checkpoint that nobody here can read.
+    """
     _refuse_quantised(config)
+    return _ARCHITECTURES.get(_name(config))
+
+
+def unknown_architecture(config: ConfigJson) -> ConfigError:
+    """The error for an architecture without a decoder, where only pagemesh's own will do."""
+    supported = ", ".join(sorted(_ARCHITECTURES))
+    return ConfigError(
+        f"{config.where} names the architecture {_name(config)!r}, which pagemesh has no decoder for; "
+        f"it has them for {supported}"
+    )
+
+
+def _name(config: ConfigJson) -> str:
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
         raise config.bad("architectures", "a list with one name")
-    architecture = _ARCHITECTURES.get(str(names[0]))
-    if architecture is None:
-        supported = ", ".join(sorted(_ARCHITECTURES))
-        raise ConfigError(
-            f"{config.where} names the architecture {names[0]!r}, which is not supported; "
-            f"supported: {supported}"
-        )
-    return architecture
+    return str(names[0])
 
 
 def _refuse_quantised(config: ConfigJson) -> None:

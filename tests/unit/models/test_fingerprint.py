@@ -22,7 +22,7 @@ SPEC = make_spec(ConfigJson(CONFIG, "config.json"))
 
 
 def identity(folder: Path, spec: DecoderSpec = SPEC, dtype: str = "float32") -> str:
-    return fingerprint(spec, dtype, Checkpoint.open(folder), SHAPES)
+    return fingerprint({"spec": dataclasses.asdict(spec)}, dtype, Checkpoint.open(folder), SHAPES)
 
 
 def test_it_is_a_hex_digest_that_does_not_depend_on_the_files(tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ def _check_model(config: UpConfig) -> None:
     """Refuse what every worker would refuse after it has loaded torch."""
     folder = resolve_model_path(config.model, config.hub)
     settings = ConfigJson.read(folder / "config.json")
-    find_architecture(settings).make_spec(settings)
+    architecture = find_architecture(settings)
+    if architecture is not None:
+        architecture.make_spec(settings)
 
 
 async def _up(config: UpConfig, run_folder: Path) -> None:

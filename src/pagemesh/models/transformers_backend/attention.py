@@ -1,0 +1,86 @@
+"""Two attention implementations for transformers, which hand every call to whoever runs the model.
+
+Registered as transformers describes: https://huggingface.co/docs/transformers/attention_interface
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, Protocol
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+
+PAGED: Final = "pagemesh"
+"""Name of the implementation that serves. It has no masks: each layer's `LayerAttention` says it all."""
+
+WATCHED: Final = "pagemesh_watched"
+"""Name of the implementation that is also asked for masks, so that they can be looked at."""
+
+
+class UnservableError(Exception):
+    """A model needs what paged KV does not have; the words end a sentence that begins with its name."""
+
+
+class AttentionCall(NamedTuple):
+    """What a layer of a model asks for."""
+
+    module: torch.nn.Module
+    query: torch.Tensor  # [1, heads, T, head_dim]
+    key: torch.Tensor  # [1, kv heads, T, head_dim]
+    value: torch.Tensor  # [1, kv heads, T, value_dim]
+    mask: torch.Tensor | None
+    options: dict[str, Any]  # everything else that the layer passes by name
+
+
+class AttentionCalls(Protocol):
+    """Answers the calls of one forward pass, in the order in which the layers make them."""
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        """Attention [1, T, heads, value_dim]."""
+        ...
+
+
+class WatchedCalls(AttentionCalls, Protocol):
+    """The same for `WATCHED`."""
+
+    def make_mask(self, **request: Any) -> torch.Tensor | None:
+        """The mask that layers then pass on; the arguments are those of transformers' mask functions."""
+        ...
+
+
+_CALLS: ContextVar[Any] = ContextVar("attention calls of the forward pass that this thread runs")
+
+
+@contextmanager
+def answering(calls: AttentionCalls) -> Iterator[None]:
+    """Answer what models ask in this thread."""
+    token = _CALLS.set(calls)
+    try:
+        yield
+    finally:
+        _CALLS.reset(token)
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    call = AttentionCall(module, query, key, value, attention_mask, options)
+    return _CALLS.get().attend(call), None
+
+
+def _make_mask(**request: Any) -> torch.Tensor | None:
+    mask: torch.Tensor | None = _CALLS.get().make_mask(**request)
+    return mask
+
+
+AttentionInterface.register(PAGED, _attend)
+AttentionInterface.register(WATCHED, _attend)
+AttentionMaskInterface.register(WATCHED, _make_mask)

@@ -1,0 +1,70 @@
+"""Loads a model of transformers: from a folder to what a runner needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from pagemesh.errors import ConfigError
+from pagemesh.kernels.paged_attention import LayerAttention
+from pagemesh.models.checkpoint import Checkpoint
+from pagemesh.models.fingerprint import fingerprint
+from pagemesh.models.interface import ModelShape
+from pagemesh.models.transformers_backend.causal_model import TransformersModel
+from pagemesh.models.transformers_backend.judging import check_class, check_rope, judge
+from pagemesh.models.transformers_backend.reading import model_class, read_config, read_model
+
+# Of config.json: facts about the file, or about training, that do not change the model.
+_IRRELEVANT_KEYS = frozenset(("_name_or_path", "dtype", "torch_dtype", "transformers_version"))
+
+
+class TransformersLoad(NamedTuple):
+    """A model in memory."""
+
+    model: TransformersModel
+    shape: ModelShape
+    layer_attention: Sequence[LayerAttention]
+    fingerprint: str
+    max_model_len: int  # longest prompt plus output in tokens
+
+
+def load_with_transformers(
+    folder: Path, max_model_len: int | None, dtype: torch.dtype
+) -> TransformersLoad:
+    """Read a folder's weights once, in `dtype`. `max_model_len` None is the model's own context.
+
+    Raises ConfigError for what cannot be served; most of it before any weight is read.
+    """
+    where = str(folder / "config.json")
+    config = read_config(folder)
+    cls = model_class(config)
+    check_class(cls, config, where)
+    assert cls is not None
+    text_config = config.get_text_config(decoder=True)
+    max_model_len = _max_model_len(text_config, max_model_len, where)
+    check_rope(text_config, max_model_len, where)
+    with Checkpoint.open(folder) as checkpoint:
+        facts = {"transformers": _facts(folder / "config.json")}
+        identity = fingerprint(facts, str(dtype), checkpoint, checkpoint.entries)
+    model = read_model(folder, cls, config, dtype)
+    judged = judge(model, max_model_len, dtype, where)
+    return TransformersLoad(judged.model, judged.shape, judged.layers, identity, max_model_len)
+
+
+def _max_model_len(config: Any, wanted: int | None, where: str) -> int:
+    own: int | None = getattr(config, "max_position_embeddings", None)
+    if own is None:
+        raise ConfigError(f"{where} lacks the key 'max_position_embeddings'")
+    if wanted is not None and wanted > own:
+        raise ConfigError(f"--max-model-len is {wanted}, but the model's own context is {own}")
+    return wanted or own
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """config.json as it stands, so that it names the same model under every version of transformers."""
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return {key: value for key, value in values.items() if key not in _IRRELEVANT_KEYS}

@@ -1,0 +1,136 @@
+"""Watches one forward pass of a model, to learn what its attention needs and whether it can be had."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from pagemesh.kernels.paged_attention import LayerAttention
+from pagemesh.models.transformers_backend.attention import AttentionCall, UnservableError
+from pagemesh.models.transformers_backend.visibility import sliding_window_of
+
+NUM_PROBE_TOKENS: Final = 3
+
+# Options that a layer may pass, and that say nothing about the attention of a decoder that serves.
+_NEUTRAL: Final = frozenset(
+    (
+        "dropout",
+        "is_causal",
+        "output_attentions",
+        "output_hidden_states",
+        "position_ids",
+        "scaling",
+        "sliding_window",
+        "softcap",
+        "s_aux",
+        "use_cache",
+    )
+)
+
+
+class HeadShape(NamedTuple):
+    """Shape of a layer's heads; equal for all layers of a model that can be served."""
+
+    num_heads: int
+    num_kv_heads: int
+    key_dim: int  # of queries too
+    value_dim: int
+
+
+class Watcher:
+    """`WatchedCalls` that answers with zeros and notes what it is asked.
+
+    Raises UnservableError for what paged KV does not have.
+    """
+
+    def __init__(self, max_model_len: int, dtype: torch.dtype) -> None:
+        self.layers: list[LayerAttention] = []
+        """Of every call, in order."""
+        self.shapes: list[HeadShape] = []
+        self._max_model_len = max_model_len
+        self._dtype = dtype
+        self._masks: list[tuple[torch.Tensor, int | None]] = []
+
+    def make_mask(self, **request: Any) -> torch.Tensor:
+        """Note the window; the mask itself is a causal one."""
+        window = sliding_window_of(
+            request["mask_function"], request.get("local_size"), self._max_model_len
+        )
+        mask = _causal(request["q_length"])
+        self._masks.append((mask, window))
+        return mask
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        """Note the layer."""
+        self.shapes.append(self._shape(call))
+        _check_options(call)
+        options = call.options
+        scale, sinks = options.get("scaling"), options.get("s_aux")
+        self.layers.append(
+            LayerAttention(
+                scale=call.query.shape[-1] ** -0.5 if scale is None else float(scale),
+                sliding_window=self._window(call),
+                soft_cap=options.get("softcap"),
+                sinks=None if sinks is None else sinks.detach(),
+            )
+        )
+        shape = self.shapes[0]
+        return call.query.new_zeros(1, NUM_PROBE_TOKENS, shape.num_heads, shape.value_dim)
+
+    def _shape(self, call: AttentionCall) -> HeadShape:
+        query, key, value = call.query, call.key, call.value
+        for name, tensor in (("queries", query), ("keys", key), ("values", value)):
+            if tensor.shape[0] != 1 or tensor.shape[2] != NUM_PROBE_TOKENS:
+                raise UnservableError(
+                    f"has {name} of other tokens than its input's in its attention"
+                )
+            if tensor.dtype != self._dtype:
+                raise UnservableError(f"has {name} of type {tensor.dtype} instead of {self._dtype}")
+        shape = HeadShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3])
+        if shape.num_heads % shape.num_kv_heads != 0 or value.shape[1] != shape.num_kv_heads:
+            raise UnservableError(
+                f"has {shape.num_heads} query heads for {key.shape[1]} of keys and {value.shape[1]} "
+                "of values"
+            )
+        if self.shapes and shape != self.shapes[0]:
+            raise UnservableError(
+                f"has layers of different heads: {_in_words(self.shapes[0])} and {_in_words(shape)}"
+            )
+        return shape
+
+    def _window(self, call: AttentionCall) -> int | None:
+        for mask, window in self._masks:
+            if mask is call.mask:
+                return window
+        if call.mask is not None:
+            expected = _causal(NUM_PROBE_TOKENS)
+            shown = call.mask if call.mask.dtype == torch.bool else call.mask == 0
+            if any(window is not None for _, window in self._masks) or not torch.equal(
+                shown, expected.expand_as(shown)
+            ):
+                raise UnservableError("attends by a mask of its own")
+            return None
+        window = call.options.get("sliding_window")
+        return window if window is not None and window < self._max_model_len else None
+
+
+def _check_options(call: AttentionCall) -> None:
+    options = call.options
+    is_causal = options.get("is_causal")
+    if is_causal is None:
+        is_causal = getattr(call.module, "is_causal", True)
+    if not is_causal:
+        raise UnservableError("has attention that also looks ahead")
+    for name, value in options.items():
+        if name not in _NEUTRAL and isinstance(value, torch.Tensor):
+            raise UnservableError(f"has attention with {name}")
+
+
+def _causal(num_tokens: int) -> torch.Tensor:
+    return torch.ones(1, 1, num_tokens, num_tokens, dtype=torch.bool).tril_()
+
+
+def _in_words(shape: HeadShape) -> str:
+    values = "" if shape.value_dim == shape.key_dim else f" ({shape.value_dim} of values)"
+    return f"{shape.num_heads} / {shape.num_kv_heads} of {shape.key_dim}{values}"
