@@ -1,0 +1,176 @@
+"""Compiles grammars on threads of its own and keeps the latest."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, TypeVar
+
+import structlog
+
+from pagemesh.errors import (
+    InternalError,
+    InvalidRequestError,
+    OverloadedError,
+    PagemeshError,
+    UnavailableError,
+)
+from pagemesh.sampling.structured.constraint import Grammar, GrammarBackend
+from pagemesh.sampling.structured.outputs import PARAM, StructuredOutputs
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+COMPILE_TIMEOUT: Final = 10.0
+"""Seconds that one grammar may take. Most take about a millisecond, the worst known of the allowed sizes
+about 8 s."""
+
+MAX_GRAMMARS: Final = 128
+"""Grammars that are kept: services ask for the same few again and again."""
+
+MAX_OVERDUE: Final = 2
+"""Compilations that were given up and still run, since a thread cannot be ended. With so many, no others
+begin."""
+
+_STACK_BYTES: Final = 256 * 2**20
+"""Address space, of which only what is used takes memory. The library follows a grammar's rules by
+recursion, and chains of them that fit into the allowed sizes have ended processes whose stack was 8 MiB."""
+
+_CLOSE_TIMEOUT: Final = 2.0
+
+_starting = threading.Lock()
+"""Threads get the stack size that is set for the whole process when they start."""
+
+GrammarFuture = Future[Grammar]
+
+_Result = TypeVar("_Result")
+
+
+class GrammarCompiler:
+    """Any thread may ask; grammars are compiled one after the other, each in a thread that can be given up.
+
+    Threads and the backend come with the first request. close: nothing is compiled any more. Idempotent.
+    """
+
+    def __init__(
+        self,
+        load_backend: Callable[[], GrammarBackend],
+        *,
+        timeout: float = COMPILE_TIMEOUT,
+        max_grammars: int = MAX_GRAMMARS,
+    ) -> None:
+        self._load_backend = load_backend
+        self._timeout = timeout
+        self._max_grammars = max_grammars
+        self._lock = threading.Lock()
+        self._futures: OrderedDict[StructuredOutputs, GrammarFuture] = OrderedDict()
+        self._jobs: queue.SimpleQueue[tuple[StructuredOutputs, GrammarFuture] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread: threading.Thread | None = None
+        self._overdue: list[threading.Thread] = []
+        self._backend: GrammarBackend | None = None
+        self._closed = False
+
+    def compile(self, outputs: StructuredOutputs) -> GrammarFuture:
+        """The grammar, at once if it is kept. Never raises; the future fails with a PagemeshError:
+
+        InvalidRequestError when it cannot be compiled, UnsupportedError when the model has no use for
+        grammars, OverloadedError when too many explode at once, UnavailableError when closed.
+        """
+        with self._lock:
+            future = self._futures.get(outputs)
+            if future is not None:
+                self._futures.move_to_end(outputs)
+                return future
+            future = GrammarFuture()
+            if self._closed:
+                future.set_exception(_stopped())
+                return future
+            self._futures[outputs] = future
+            if len(self._futures) > self._max_grammars:
+                self._futures.popitem(last=False)
+            self._jobs.put((outputs, future))
+            if self._thread is None:
+                self._thread = _start(self._run, "grammars")
+            return future
+
+    def close(self) -> None:
+        """Fail what is not compiled yet and end the threads."""
+        with self._lock:
+            self._closed = True
+            self._jobs.put(None)
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_CLOSE_TIMEOUT)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            outputs, future = job
+            try:
+                grammar = self._compile(outputs)
+            except PagemeshError as error:
+                with self._lock:
+                    if self._futures.get(outputs) is future:
+                        del self._futures[outputs]
+                future.set_exception(error)
+            else:
+                future.set_result(grammar)
+
+    def _compile(self, outputs: StructuredOutputs) -> Grammar:
+        if self._closed:
+            raise _stopped()
+        self._overdue = [thread for thread in self._overdue if thread.is_alive()]
+        if len(self._overdue) >= MAX_OVERDUE:
+            raise OverloadedError("too many grammars take too long to compile", param=PARAM)
+        if self._backend is None:
+            self._backend = _guarded(self._load_backend)
+        backend = self._backend
+        outcome: GrammarFuture = GrammarFuture()
+
+        def compile_grammar() -> None:
+            try:
+                outcome.set_result(_guarded(lambda: backend.compile(outputs)))
+            except PagemeshError as error:
+                outcome.set_exception(error)
+
+        thread = _start(compile_grammar, "grammar")
+        try:
+            return outcome.result(self._timeout)
+        except TimeoutError:
+            self._overdue.append(thread)
+            raise InvalidRequestError(
+                f"structured_outputs.{outputs.kind.value} takes longer than {self._timeout:g} s to"
+                " compile",
+                param=PARAM,
+            ) from None
+
+
+def _stopped() -> UnavailableError:
+    return UnavailableError("the engine is stopped")
+
+
+def _guarded(call: Callable[[], _Result]) -> _Result:
+    """The call's result; what is not a PagemeshError is a bug and becomes one."""
+    try:
+        return call()
+    except PagemeshError:
+        raise
+    except BaseException as error:
+        # Boundary to the library, whose panics are not Exceptions. They must not end the thread for all.
+        log.exception("grammar could not be compiled")
+        raise InternalError(f"a grammar could not be compiled: {type(error).__name__}") from error
+
+
+def _start(target: Callable[[], None], name: str) -> threading.Thread:
+    # Daemons: a compilation that does not end must not keep the process from exiting.
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    with _starting:
+        previous = threading.stack_size(_STACK_BYTES)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(previous)
+    return thread

@@ -1,0 +1,140 @@
+"""What the output of a request must look like. Plain data, checked for its shape and size alone."""
+
+from __future__ import annotations
+
+import enum
+import json as json_text
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from pagemesh.errors import InvalidRequestError
+
+PARAM: Final = "structured_outputs"
+"""The request's field, as errors name it."""
+
+
+class StructuredKind(enum.Enum):
+    """How the output is described, by vLLM's names."""
+
+    JSON = "json"
+    """A JSON schema."""
+
+    REGEX = "regex"
+    """A regular expression that the whole output matches."""
+
+    CHOICE = "choice"
+    """A list of texts, one of which is the output."""
+
+    GRAMMAR = "grammar"
+    """A context-free grammar in Lark's syntax or in GBNF or EBNF with `::=`."""
+
+    JSON_OBJECT = "json_object"
+    """Any JSON object."""
+
+
+MAX_BYTES: Final = {
+    StructuredKind.JSON: 128 * 1024,
+    StructuredKind.CHOICE: 128 * 1024,
+    StructuredKind.REGEX: 16 * 1024,
+    StructuredKind.GRAMMAR: 16 * 1024,
+}
+"""Longest texts in UTF-8. What takes longest to compile grows with the square of it; the names and values
+of OpenAI's largest schemas have 120,000 characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutputs:
+    """One description of an output; equal ones compile to equal grammars."""
+
+    kind: StructuredKind
+
+    text: str = ""
+    """The schema, expression or grammar; the choices as a JSON list; empty for any JSON object."""
+
+    disable_any_whitespace: bool = False
+    """JSON without whitespace between its parts."""
+
+    whitespace_pattern: str | None = None
+    """Regular expression of what may stand between the parts of JSON; None is JSON's whitespace."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        json: str | bool | Mapping[str, Any] | None = None,
+        regex: str | None = None,
+        choice: Sequence[str] | None = None,
+        grammar: str | None = None,
+        json_object: bool | None = None,
+        disable_any_whitespace: bool = False,
+        whitespace_pattern: str | None = None,
+    ) -> Self:
+        """From vLLM's parameters, of which exactly one says what the output is.
+
+        Raises InvalidRequestError when there is none or more than one, or for one that is faulty or too
+        long.
+        """
+        texts = {
+            StructuredKind.JSON: None if json is None else _schema_text(json),
+            StructuredKind.REGEX: regex,
+            StructuredKind.CHOICE: None if choice is None else _choice_text(choice),
+            StructuredKind.GRAMMAR: grammar,
+            StructuredKind.JSON_OBJECT: "" if json_object else None,
+        }
+        given = {kind: text for kind, text in texts.items() if text is not None}
+        if len(given) != 1:
+            raise InvalidRequestError(
+                "You must use exactly one kind of structured outputs constraint"
+                f" ({', '.join(kind.value for kind in StructuredKind)}), but"
+                f" {' and '.join(kind.value for kind in given) or 'none'} are specified",
+                param=PARAM,
+            )
+        ((kind, text),) = given.items()
+        _check_size(kind, text)
+        return cls(kind, text, disable_any_whitespace, whitespace_pattern)
+
+
+def _schema_text(schema: str | bool | Mapping[str, Any]) -> str:
+    """The schema as JSON; a text is checked and stays what it is."""
+    try:
+        if not isinstance(schema, str):
+            return json_text.dumps(schema, ensure_ascii=False, allow_nan=False)
+        value = json_text.loads(schema)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"structured_outputs.json is not valid JSON: {error}", param=PARAM
+        ) from error
+    if not isinstance(value, dict | bool):
+        raise InvalidRequestError(
+            "structured_outputs.json must be a JSON schema, which is an object or a boolean",
+            param=PARAM,
+        )
+    return schema
+
+
+def _choice_text(choices: Sequence[str]) -> str:
+    if not choices or isinstance(choices, str) or not all(isinstance(c, str) for c in choices):
+        raise InvalidRequestError(
+            "structured_outputs.choice must be a list of at least one string", param=PARAM
+        )
+    return json_text.dumps(list(choices), ensure_ascii=False)
+
+
+def _check_size(kind: StructuredKind, text: str) -> None:
+    if kind is StructuredKind.JSON_OBJECT:
+        return
+    if not text:
+        raise InvalidRequestError(f"structured_outputs.{kind.value} is empty", param=PARAM)
+    try:
+        num_bytes = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"structured_outputs.{kind.value} is not valid Unicode: {error.reason}", param=PARAM
+        ) from error
+    if num_bytes > MAX_BYTES[kind]:
+        raise InvalidRequestError(
+            f"structured_outputs.{kind.value} has {num_bytes} bytes, but at most"
+            f" {MAX_BYTES[kind]} are allowed",
+            param=PARAM,
+        )
