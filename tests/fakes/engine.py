@@ -18,6 +18,7 @@ from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.errors import KvIntegrityError
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_result import StepResult
@@ -128,13 +129,14 @@ class FakeEngine(EngineCore):
         seconds_per_token: float = 0.0,
         scheduler: SchedulerConfig | None = None,
         eos_token_ids: Sequence[int] = (),
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         config = scheduler or SchedulerConfig()
         layout = BlockLayout(block_size, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
         info = EngineInfo("fake", layout, num_blocks, max_model_len, config.max_num_seqs)
         kv = FakeKv(layout, num_blocks)
         self.scheduler = Scheduler(info, config, vocab_size=VOCAB_SIZE, eos_token_ids=eos_token_ids)
-        super().__init__(info, self.scheduler, FakeRunner(kv, seconds_per_token), kv)
+        super().__init__(info, self.scheduler, FakeRunner(kv, seconds_per_token), kv, grammars)
 
     @property
     def num_free_blocks(self) -> int:

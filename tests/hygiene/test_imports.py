@@ -34,6 +34,7 @@ WITHOUT_TORCH = (
     "sampling.logit_rules",
     "sampling.logprobs",
     "sampling.params",
+    "sampling.structured",
     "sampling.token_history",
     "sampling.validation",
     "scheduler",
@@ -53,6 +54,7 @@ WITHOUT_GRPC = (
     "router.openai",
     "router.routing",
     "sampling.params",
+    "sampling.structured",
     "scheduler",
     "tokenizer",
 )

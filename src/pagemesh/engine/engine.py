@@ -10,6 +10,7 @@ from functools import partial
 import structlog
 
 from pagemesh.engine.commands import CommandQueue
+from pagemesh.engine.constraints import ConstraintSource, no_backend
 from pagemesh.engine.interface import (
     EngineInfo,
     EngineLoad,
@@ -21,6 +22,7 @@ from pagemesh.engine.interface import (
 from pagemesh.engine.loop import EngineLoop, Runner
 from pagemesh.errors import PagemeshError, UnavailableError
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.scheduler.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
@@ -35,6 +37,7 @@ class EngineCore:
         scheduler: Scheduler,
         runner: Runner,
         kv: KvAccess,
+        grammars: GrammarCompiler | None = None,
         stop_timeout: float = 10.0,
     ) -> None:
         self._info = info
@@ -43,6 +46,9 @@ class EngineCore:
         self._kv = kv
         self._stop_timeout = stop_timeout
         self._commands = CommandQueue()
+        self._constraints = ConstraintSource(
+            grammars or GrammarCompiler(no_backend), self._commands, scheduler.constraints
+        )
         self._loop = EngineLoop(scheduler, runner, self._commands)
         self._thread: threading.Thread | None = None
 
@@ -73,6 +79,7 @@ class EngineCore:
         """Queue a request; raises UnavailableError when the engine is stopped."""
         if not self._commands.put(partial(self._requests.submit, request)):
             raise UnavailableError("the engine is stopped")
+        self._constraints.prepare(request)
 
     def cancel(self, request_id: str) -> None:
         """End a request with CANCELLED."""
@@ -106,6 +113,7 @@ class EngineCore:
     def stop(self) -> None:
         """Cancel everything, deliver the last outputs and join the thread for `stop_timeout` seconds."""
         self._commands.close()
+        self._constraints.close()
         if self._thread is None:
             self._loop.run(_nobody)
         elif self._thread is not threading.current_thread():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
@@ -11,7 +12,9 @@ from pagemesh.engine.interface import BlockLayout, Engine, EngineInfo
 from pagemesh.engine.kv_storage import num_blocks_for
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.errors import ConfigError
-from pagemesh.models.loader import load_model
+from pagemesh.models.loader import LoadedModel, load_model
+from pagemesh.sampling.structured.compiler import GrammarCompiler
+from pagemesh.sampling.structured.constraint import GrammarBackend
 from pagemesh.scheduler.scheduler import Scheduler
 
 
@@ -54,7 +57,16 @@ def load_engine(
         enable_prefix_caching=cache.enable_prefix_caching,
         num_swap_blocks=num_swap_blocks,
     )
-    return EngineCore(info, core_scheduler, runner, runner.kv)
+    grammars = GrammarCompiler(partial(load_backend, loaded))
+    return EngineCore(info, core_scheduler, runner, runner.kv, grammars)
+
+
+def load_backend(model: LoadedModel) -> GrammarBackend:
+    """What compiles grammars for a model; UnsupportedError when its tokenizer is of no use for that."""
+    # Here, because few engines ever need the library and the tokenizer.
+    from pagemesh.sampling.structured.guidance import GuidanceBackend
+
+    return GuidanceBackend(model.folder, model.vocab_size, model.eos_token_ids)
 
 
 def check_cache_size(

@@ -91,4 +91,5 @@ def _sampled_row(sequence: ScheduledSequence, params: SamplingParams) -> Sampled
         position=sequence.start + len(sequence.token_ids),
         suppressed_token_ids=sequence.suppressed_token_ids,
         rules=sequence.rules,
+        constraint=sequence.constraint,
     )

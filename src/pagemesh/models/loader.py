@@ -54,6 +54,9 @@ class LoadedModel:
     eos_token_ids: tuple[int, ...]
     """Tokens that end a request; empty when the model names none."""
 
+    folder: Path
+    """Where it was loaded from."""
+
     @property
     def vocab_size(self) -> int:
         """Number of token ids."""
@@ -115,6 +118,7 @@ def _load_decoder(
             fingerprint=identity,
             max_model_len=max_model_len,
             eos_token_ids=_eos_token_ids(folder, settings, spec.vocab_size),
+            folder=folder,
         )
 
 

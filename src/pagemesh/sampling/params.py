@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from pagemesh.sampling.structured.outputs import StructuredOutputs
+
 MAX_TEMPERATURE: Final = 2
 """Highest temperature that services accept, as in OpenAI's API; the sampler takes any."""
 
@@ -71,6 +73,10 @@ class SamplingParams:
 
     ignore_eos: bool = False
     """When true, the model's own end-of-sequence tokens do not end the request."""
+
+    structured_outputs: StructuredOutputs | None = None
+    """What the output must look like; none leaves it free. The output ends where nothing can follow,
+    whatever `min_tokens` and `ignore_eos` say; before that, they hold."""
 
     logprobs: int | None = None
     """Likeliest tokens whose log probabilities are reported beside each sampled token's; 0 reports

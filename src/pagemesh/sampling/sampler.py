@@ -16,9 +16,11 @@ from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.sampling.logit_edits import apply_rules, forbid
 from pagemesh.sampling.logit_rules import LogitRules
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.sampling.masking import apply_constraints
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.randomness import uniform_draws
 from pagemesh.sampling.scoring import score_tokens
+from pagemesh.sampling.structured.constraint import TokenConstraint
 
 _NOT_FINITE: Final = ("LOGITS_NOT_FINITE", "the model gave logits that are not finite for")
 _NOTHING_LEFT: Final = ("NO_TOKEN_ALLOWED", "the sampling parameters forbid every token for")
@@ -39,6 +41,8 @@ class SampledRow:
     """Tokens that must not be chosen."""
     rules: LogitRules | None = None
     """What else changes the logits, if anything does."""
+    constraint: TokenConstraint | None = None
+    """What may be chosen at all; the suppressed tokens may then be chosen where nothing else may."""
 
 
 class Samples(NamedTuple):
@@ -66,11 +70,17 @@ def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
     errors = not_finite_errors([row.request_id for row in rows], best)
     scored = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
     raw = logits[scored] if scored else logits
-    edited = [i for i, row in enumerate(rows) if row.rules is not None or row.suppressed_token_ids]
+    edited = [
+        index
+        for index, row in enumerate(rows)
+        if row.rules is not None or row.constraint is not None or row.suppressed_token_ids
+    ]
     token_ids: list[int] = best_ids.tolist()
     if edited:
-        best, best_ids = _edit(logits, rows, edited)
-        errors = _errors([rows[i].request_id for i in edited], best, _NOTHING_LEFT) | errors
+        refused = _edit(logits, rows, edited)
+        best, best_ids = (logits if len(edited) == len(rows) else logits[edited]).max(dim=-1)
+        nothing_left = _errors([rows[i].request_id for i in edited], best, _NOTHING_LEFT)
+        errors = nothing_left | refused | errors
         _put(token_ids, edited, best_ids.tolist())
     drawn = [i for i, row in enumerate(rows) if not row.params.greedy]
     if errors:
@@ -84,20 +94,27 @@ def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
 
 def _edit(
     logits: torch.Tensor, rows: Sequence[SampledRow], edited: Sequence[int]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Apply the rules of some rows; gives the highest logit and its token for each of them."""
+) -> dict[str, PagemeshError]:
+    """Apply the rules and constraints of some rows; gives errors by request id."""
     apply_rules(
         logits,
         [(i, row.params, row.rules) for i in edited if (row := rows[i]).rules is not None],
     )
     forbid(logits, [(i, _forbidden(rows[i])) for i in edited])
-    return (logits if len(edited) == len(rows) else logits[edited]).max(dim=-1)
+    constrained = [
+        (i, row.constraint, row.suppressed_token_ids)
+        for i in edited
+        if (row := rows[i]).constraint is not None
+    ]
+    errors = apply_constraints(logits, constrained) if constrained else {}
+    return {rows[index].request_id: error for index, error in errors.items()}
 
 
 def _forbidden(row: SampledRow) -> Sequence[int]:
+    suppressed = row.suppressed_token_ids if row.constraint is None else ()
     if row.rules is None or row.rules.bad_words is None:
-        return row.suppressed_token_ids
-    return (*row.suppressed_token_ids, *row.rules.bad_words.forbidden_ids)
+        return suppressed
+    return (*suppressed, *row.rules.bad_words.forbidden_ids)
 
 
 def _put(token_ids: list[int], indices: Sequence[int], values: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from pagemesh.sampling.logit_rules import LogitRules
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.sampling.structured.constraint import TokenConstraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,10 @@ class ScheduledSequence:
 
     rules: LogitRules | None = None
     """What else changes the logits of the next token; the request's own, so that it is up to date."""
+
+    constraint: TokenConstraint | None = None
+    """What may come next in a structured output; likewise the request's own. The suppressed tokens may
+    then be sampled where nothing else may come."""
 
     prompt_targets: PromptTargets | None = None
     """Set when the request asks for log probabilities of its prompt and the chunk brings new ones."""

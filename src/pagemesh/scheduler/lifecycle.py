@@ -25,8 +25,9 @@ from pagemesh.scheduler.stop import StopRules
 class Lifecycle:
     """All requests and pins that the engine knows.
 
-    `waiting` and `seated` hold the live requests; a seat is a place in the batch, which RUNNING and
-    WAITING_KV requests have. The scheduler moves requests between the two.
+    `compiling`, `waiting` and `seated` hold the live requests; a seat is a place in the batch, which
+    RUNNING and WAITING_KV requests have. The scheduler moves requests between the latter two, the
+    constraint gate from the first to the second.
     """
 
     def __init__(
@@ -38,8 +39,15 @@ class Lifecycle:
         stop_rules: StopRules,
         outbox: Outbox,
     ) -> None:
+        self.compiling = RequestQueue()
         self.waiting = RequestQueue()
         self.seated = RequestQueue()
+        self._queues = {
+            RequestState.WAITING_GRAMMAR: self.compiling,
+            RequestState.WAITING: self.waiting,
+            RequestState.WAITING_KV: self.seated,
+            RequestState.RUNNING: self.seated,
+        }
         self._info = info
         self._vocab_size = vocab_size
         self._pool = pool
@@ -75,7 +83,9 @@ class Lifecycle:
             rules=make_logit_rules(spec.sampling, spec.prompt_token_ids, spec.resume_token_ids),
         )
         self._requests[request.request_id] = request
-        self.waiting.add(request)
+        if spec.sampling.structured_outputs is not None:
+            request.state = RequestState.WAITING_GRAMMAR
+        self._queues[request.state].add(request)
         reason = self._stop_rules.reason(request)
         if reason is not None:
             self.finish(request, reason)
@@ -153,6 +163,10 @@ class Lifecycle:
         self, request: Request, token_id: int, logprobs: TokenLogprobs | None = None
     ) -> None:
         """Add and report the next token; ends the request when a stop rule says so."""
+        if request.constraint is not None and not request.constraint.accept(token_id):
+            message = f"token {token_id} is none that the structured output allows"
+            self.finish(request, FinishReason.ERROR, InternalError(message))
+            return
         request.token_ids.append(token_id)
         if request.rules is not None:
             request.rules.add(token_id)
@@ -167,15 +181,14 @@ class Lifecycle:
         self, request: Request, reason: FinishReason, error: PagemeshError | None = None
     ) -> None:
         """End a live request: report it, give up its seat, and its blocks unless they are leased."""
-        queue = self.waiting if request.state is RequestState.WAITING else self.seated
-        queue.remove(request)
+        self._queues[request.state].remove(request)
         request.state = RequestState.FINISHED
         self._outbox.add_output(request, reason=reason, error=error)
         self._forget_if_over(request)
 
     def finish_all(self, reason: FinishReason, error: PagemeshError | None = None) -> None:
         """End every live request; leases stay with whoever has them."""
-        for request in (*self.waiting, *self.seated):
+        for request in (*self.compiling, *self.waiting, *self.seated):
             self.finish(request, reason, error)
 
     def check_integrity(self) -> None:

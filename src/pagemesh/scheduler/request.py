@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from pagemesh.engine.interface import EngineRequest
 from pagemesh.sampling.logit_rules import LogitRules
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.sampling.structured.constraint import TokenConstraint
 
 
 class RequestState(enum.Enum):
     """Where a request is in its life."""
+
+    WAITING_GRAMMAR = "waiting_grammar"
+    """For its grammar, outside of the queue: nobody waits behind it, and it holds nothing."""
 
     WAITING = "waiting"
     """For blocks and a place in the batch; holds neither, but maybe blocks of the swap space."""
@@ -53,6 +57,9 @@ class Request:
 
     leader: Request | None = None
     """Of a fork: the request whose prompt KV it shares, if that was known when the fork came."""
+
+    constraint: TokenConstraint | None = None
+    """What may come next in a structured output; set when its grammar is compiled."""
 
     rules: LogitRules | None = None
     """What changes the logits before a token is sampled; told of every generated token."""

@@ -17,6 +17,7 @@ from pagemesh.engine.interface import EngineInfo, EngineLoad, FinishReason, Step
 from pagemesh.errors import PagemeshError
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.block_tables import BlockTables
+from pagemesh.scheduler.constraint_gate import ConstraintGate
 from pagemesh.scheduler.lifecycle import Lifecycle
 from pagemesh.scheduler.move_plan import MovePlan
 from pagemesh.scheduler.outbox import Outbox
@@ -58,6 +59,7 @@ class Scheduler:
         self.requests = Lifecycle(
             info, vocab_size, self._pool, self._tables, self._stop_rules, self._outbox
         )
+        self.constraints = ConstraintGate(self.requests, self._stop_rules)
 
     def schedule(self) -> Batch:
         """Choose what to compute now; empty when nothing can be until something is asked.
@@ -101,10 +103,11 @@ class Scheduler:
         """The present load."""
         running = [r for r in self.requests.seated if r.state is RequestState.RUNNING]
         prefilling = [r for r in running if not r.is_decoding]
-        to_prefill = [r for r in self.requests.waiting if not (r.awaits_kv or r.awaits_leader)]
+        waiting = (*self.requests.compiling, *self.requests.waiting)
+        to_prefill = [r for r in waiting if not (r.awaits_kv or r.awaits_leader)]
         return EngineLoad(
             num_running=len(running),
-            num_waiting=len(self.requests.waiting) + len(self.requests.seated) - len(running),
+            num_waiting=len(waiting) + len(self.requests.seated) - len(running),
             num_free_blocks=self._pool.num_free_blocks,
             num_pending_prefill_tokens=sum(
                 r.num_uncomputed_tokens - r.num_swapped_tokens for r in (*prefilling, *to_prefill)

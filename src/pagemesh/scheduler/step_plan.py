@@ -34,6 +34,7 @@ class StepPlan:
                 sampling=request.spec.sampling if is_last_chunk else None,
                 suppressed_token_ids=self._stop_rules.suppressed(request) if is_last_chunk else (),
                 rules=request.rules if is_last_chunk else None,
+                constraint=request.constraint if is_last_chunk else None,
                 prompt_targets=_prompt_targets(request, start, end),
             )
         )

@@ -17,6 +17,8 @@ class StopRules:
 
     def reason(self, request: Request) -> FinishReason | None:
         """Why the request ends with its last token, or None when it goes on."""
+        if request.constraint is not None and request.constraint.is_over:
+            return FinishReason.STOP
         if request.num_generated_tokens > request.spec.sampling.min_tokens and request.token_ids[
             -1
         ] in self._stop_token_ids(request):
@@ -26,10 +28,16 @@ class StopRules:
         return None
 
     def suppressed(self, request: Request) -> tuple[int, ...]:
-        """Tokens that must not be sampled next: all that would stop the request before min_tokens."""
-        if request.num_generated_tokens >= request.spec.sampling.min_tokens:
-            return ()
-        return self._stop_token_ids(request)
+        """Tokens that must not be sampled next: all that would stop the request before min_tokens.
+
+        An end of sequence is the end of a structured output, so ignoring it means not to sample it.
+        """
+        sampling = request.spec.sampling
+        ignored = sampling.ignore_eos and request.constraint is not None
+        ends = self.eos_token_ids if ignored else ()
+        if request.num_generated_tokens >= sampling.min_tokens:
+            return ends
+        return (*self._stop_token_ids(request), *ends)
 
     def _stop_token_ids(self, request: Request) -> tuple[int, ...]:
         sampling = request.spec.sampling

@@ -15,6 +15,7 @@ from pagemesh.engine.interface import (
     RequestOutput,
 )
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.scheduler.batch import NO_MOVES, Batch
 from pagemesh.scheduler.preemption import PreemptionPolicy
 from pagemesh.scheduler.scheduler import Scheduler
@@ -42,6 +43,7 @@ def make_request(
     salt: bytes = b"",
     export: bool = False,
     await_kv: bool = False,
+    structured: StructuredOutputs | None = None,
     fork_of: str | None = None,
 ) -> EngineRequest:
     """A request; a number as prompt means that many tokens, different for every request_id."""
@@ -54,6 +56,7 @@ def make_request(
         min_tokens=min_tokens,
         stop_token_ids=tuple(stop),
         ignore_eos=ignore_eos,
+        structured_outputs=structured,
     )
     return EngineRequest(
         request_id,

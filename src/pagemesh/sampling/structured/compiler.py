@@ -34,9 +34,10 @@ MAX_OVERDUE: Final = 2
 """Compilations that were given up and still run, since a thread cannot be ended. With so many, no others
 begin."""
 
-_STACK_BYTES: Final = 256 * 2**20
+_STACK_BYTES: Final = 64 * 2**20
 """Address space, of which only what is used takes memory. The library follows a grammar's rules by
-recursion, and chains of them that fit into the allowed sizes have ended processes whose stack was 8 MiB."""
+recursion without a limit, which ends the process where the stack does; the longest chain of rules that is
+allowed needs nearly the usual 8 MiB."""
 
 _CLOSE_TIMEOUT: Final = 2.0
 

@@ -21,19 +21,19 @@ class TokenConstraint(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether the output is complete and nothing can follow it."""
+        """Whether an end of sequence was accepted."""
         ...
 
     def accept(self, token_id: int) -> bool:
         """Move on past a token; False when it may not come here, and then this is of no use any more."""
         ...
 
-    def fill_mask(self, mask: npt.NDArray[np.int32], *, may_end: bool) -> None:
+    def fill_mask(self, mask: npt.NDArray[np.int32], avoid: Sequence[int] = ()) -> None:
         """Set bit i % 32 of word i // 32 for every token i that may come next, clear all others.
 
         `mask` has a bit for every id of the model's vocabulary: int32 [ceil(vocab / 32)]. Ends of
-        sequence are allowed where the output is complete, and without `may_end` only when nothing else
-        is. Raises InvalidRequestError when no token may come, or when finding out takes too much.
+        sequence are allowed where the output is complete, tokens to avoid only where nothing else is.
+        Raises InvalidRequestError when no token may come, or when finding out takes too much.
         """
         ...
 

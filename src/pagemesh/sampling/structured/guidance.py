@@ -20,6 +20,10 @@ from pagemesh.sampling.structured.outputs import PARAM, StructuredKind, Structur
 
 _MAX_MESSAGE_CHARS: Final = 300
 
+_WHITESPACE: Final = "( |\\n[ \\t]{0,64})?"
+"""What may stand between the parts of JSON: all that one writes on one line or indented, but no endless
+blanks, in which small models lose themselves."""
+
 _MAX_LEXER_STATES: Final = 50_000
 """States of the expressions in a grammar, 1 to 2 kB each, that one request can make; a fifth of the
 library's default, and far more than outputs need."""
@@ -30,6 +34,11 @@ class GuidanceBackend:
 
     def __init__(self, folder: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         """Read the model folder's tokenizer.json; UnsupportedError when it is missing or of no use."""
+        if not eos_token_ids:
+            raise UnsupportedError(
+                "structured output needs a model that names an end of sequence, by which it ends",
+                param=PARAM,
+            )
         path = folder / "tokenizer.json"
         try:
             text = path.read_text(encoding="utf-8")
@@ -38,13 +47,12 @@ class GuidanceBackend:
                 f"structured output needs {path}, which cannot be read: {error.strerror}",
                 param=PARAM,
             ) from error
+        ends = list(eos_token_ids)
         try:
-            tokenizer = llguidance.LLTokenizer(text, eos_token=list(eos_token_ids) or None)
-            # The model's vocabulary may be padded: its further ids stand for no text.
+            tokenizer = llguidance.LLTokenizer(text, eos_token=ends)
             if tokenizer.vocab_size < vocab_size:
-                tokenizer = llguidance.LLTokenizer(
-                    text, n_vocab=vocab_size, eos_token=list(eos_token_ids) or None
-                )
+                # A padded vocabulary: its further ids stand for no text, and are never allowed.
+                tokenizer = llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=ends)
         except (ValueError, RuntimeError) as error:
             raise UnsupportedError(
                 f"structured output is not possible with {path}: {_one_line(str(error))}",
@@ -54,7 +62,8 @@ class GuidanceBackend:
         self._limits = llguidance.LLParserLimits(
             max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False
         )
-        self._vocabulary = _Vocabulary(vocab_size, eos_token_ids, tokenizer.eos_tokens)
+        self._vocab_size = vocab_size
+        self._ends = frozenset(eos_token_ids)
 
     def compile(self, outputs: StructuredOutputs) -> GuidanceGrammar:
         """Compile and compute the first mask, which tells whether anything satisfies the grammar."""
@@ -70,66 +79,65 @@ class GuidanceBackend:
         first.compute_bitmask()
         if first.is_error():
             raise _refusal(f"{name} allows no output", first.get_error())
-        return GuidanceGrammar(matcher, self._vocabulary)
+        return GuidanceGrammar(matcher, self._vocab_size, self._ends)
 
 
 class GuidanceGrammar:
     """Implements `Grammar`: a matcher that stays at the beginning."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, vocabulary: _Vocabulary) -> None:
+    def __init__(
+        self, matcher: llguidance.LLMatcher, vocab_size: int, ends: frozenset[int]
+    ) -> None:
         self._matcher = matcher
-        self._vocabulary = vocabulary
+        self._vocab_size = vocab_size
+        self._ends = ends
 
     def start(self) -> TokenConstraint:
         """A constraint that has accepted nothing yet."""
-        return GuidanceConstraint(self._matcher.deep_copy(), self._vocabulary)
+        return GuidanceConstraint(self._matcher.deep_copy(), self._vocab_size, self._ends)
 
 
 class GuidanceConstraint:
     """Implements `TokenConstraint`."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, vocabulary: _Vocabulary) -> None:
+    def __init__(
+        self, matcher: llguidance.LLMatcher, vocab_size: int, ends: frozenset[int]
+    ) -> None:
         self._matcher = matcher
-        self._vocabulary = vocabulary
+        self._vocab_size = vocab_size
+        self._ends = ends
+        self._is_over = False
 
     @property
     def is_over(self) -> bool:
-        """Whether the output is complete and nothing can follow it."""
-        return self._matcher.is_stopped() and not self._matcher.is_error()
+        """Whether an end of sequence was accepted."""
+        return self._is_over
 
     def accept(self, token_id: int) -> bool:
         """Move on past a token."""
-        return self._matcher.consume_token(token_id)
+        if self._is_over or not self._matcher.consume_token(token_id):
+            return False
+        self._is_over = token_id in self._ends
+        return True
 
-    def fill_mask(self, mask: npt.NDArray[np.int32], *, may_end: bool) -> None:
+    def fill_mask(self, mask: npt.NDArray[np.int32], avoid: Sequence[int] = ()) -> None:
         """Set the bits of the tokens that may come next."""
         allowed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
         if self._matcher.is_error():
             raise _refusal("the structured output cannot be continued", self._matcher.get_error())
-        vocabulary = self._vocabulary
-        np.bitwise_and(allowed[: len(mask)], vocabulary.known, out=mask)
-        if not may_end:
-            others = mask & vocabulary.not_ends
+        # A tokenizer may know more ids than the model.
+        mask[:] = allowed[: len(mask)]
+        if self._vocab_size % 32:
+            mask[-1] &= (1 << self._vocab_size % 32) - 1
+        if avoid:
+            others = mask.copy()
+            words = others.view(np.uint32)
+            for token_id in avoid:
+                words[token_id // 32] &= ~np.uint32(1 << token_id % 32)
             if others.any():
                 mask[:] = others
         if not mask.any():
             raise _refusal("the structured output cannot be continued", "no token may follow")
-
-
-class _Vocabulary:
-    """Bits of the model's ids, int32 [ceil(vocab / 32)] each."""
-
-    def __init__(self, size: int, ends: Sequence[int], tokenizer_ends: Sequence[int]) -> None:
-        self.known = _bits(size, set(range(size)) - (set(tokenizer_ends) - set(ends)))
-        """Ids that exist; without an end of sequence that the tokenizer knows and the model does not."""
-        self.not_ends = ~_bits(size, ends)
-        """All but the ends of sequence."""
-
-
-def _bits(size: int, token_ids: Sequence[int] | set[int]) -> npt.NDArray[np.int32]:
-    flags = np.zeros(-(-size // 32) * 32, dtype=np.bool_)
-    flags[[token_id for token_id in token_ids if token_id < size]] = True
-    return np.packbits(flags, bitorder="little").view(np.int32)
 
 
 def _grammar_text(outputs: StructuredOutputs) -> str:
@@ -142,11 +150,14 @@ def _grammar_text(outputs: StructuredOutputs) -> str:
         case StructuredKind.GRAMMAR:
             return llguidance.grammar_from("grammar", outputs.text)
     schema = outputs.text if outputs.kind is StructuredKind.JSON else '{"type": "object"}'
+    whitespace = outputs.whitespace_pattern
+    if whitespace is None and not outputs.disable_any_whitespace:
+        whitespace = _WHITESPACE
     return llguidance.LLMatcher.grammar_from_json_schema(
         schema,
         overrides={
             "whitespace_flexible": not outputs.disable_any_whitespace,
-            "whitespace_pattern": outputs.whitespace_pattern,
+            "whitespace_pattern": whitespace,
         },
     )
 

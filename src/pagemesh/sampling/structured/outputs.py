@@ -56,13 +56,14 @@ class StructuredOutputs:
     """JSON without whitespace between its parts."""
 
     whitespace_pattern: str | None = None
-    """Regular expression of what may stand between the parts of JSON; None is JSON's whitespace."""
+    """Regular expression of what may stand between the parts of JSON; None is a space or an indented
+    line."""
 
     @classmethod
     def of(
         cls,
         *,
-        json: str | bool | Mapping[str, Any] | None = None,
+        json: str | Mapping[str, Any] | None = None,
         regex: str | None = None,
         choice: Sequence[str] | None = None,
         grammar: str | None = None,
@@ -95,7 +96,7 @@ class StructuredOutputs:
         return cls(kind, text, disable_any_whitespace, whitespace_pattern)
 
 
-def _schema_text(schema: str | bool | Mapping[str, Any]) -> str:
+def _schema_text(schema: str | Mapping[str, Any]) -> str:
     """The schema as JSON; a text is checked and stays what it is."""
     try:
         if not isinstance(schema, str):
@@ -105,10 +106,9 @@ def _schema_text(schema: str | bool | Mapping[str, Any]) -> str:
         raise InvalidRequestError(
             f"structured_outputs.json is not valid JSON: {error}", param=PARAM
         ) from error
-    if not isinstance(value, dict | bool):
+    if not isinstance(value, dict):
         raise InvalidRequestError(
-            "structured_outputs.json must be a JSON schema, which is an object or a boolean",
-            param=PARAM,
+            "structured_outputs.json must be a JSON schema, which is an object", param=PARAM
         )
     return schema
 

@@ -1,0 +1,61 @@
+"""Brings the constraints of structured outputs to the engine thread, which never waits for a grammar."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import structlog
+
+from pagemesh.engine.commands import CommandQueue
+from pagemesh.engine.interface import EngineRequest
+from pagemesh.errors import InternalError, PagemeshError, UnsupportedError
+from pagemesh.sampling.structured.compiler import GrammarCompiler, GrammarFuture
+from pagemesh.sampling.structured.constraint import (
+    GrammarBackend,
+    TokenConstraint,
+    start_after,
+)
+from pagemesh.sampling.structured.outputs import PARAM
+from pagemesh.scheduler.constraint_gate import ConstraintGate
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+def no_backend() -> GrammarBackend:
+    """For engines that know no tokenizer."""
+    raise UnsupportedError("this engine cannot give structured output", param=PARAM)
+
+
+class ConstraintSource:
+    """Has grammars compiled and puts each request's constraint into the engine's commands."""
+
+    def __init__(
+        self, compiler: GrammarCompiler, commands: CommandQueue, gate: ConstraintGate
+    ) -> None:
+        self._compiler = compiler
+        self._commands = commands
+        self._gate = gate
+
+    def prepare(self, request: EngineRequest) -> None:
+        """See to it that a request whose submission is queued gets its constraint, if it needs one."""
+        outputs = request.sampling.structured_outputs
+        if outputs is not None:
+            compiled = self._compiler.compile(outputs)
+            compiled.add_done_callback(partial(self._hand_over, request))
+
+    def close(self) -> None:
+        """Compile nothing any more. Idempotent."""
+        self._compiler.close()
+
+    def _hand_over(self, request: EngineRequest, compiled: GrammarFuture) -> None:
+        """On the thread that asked or that compiled: resumed tokens are replayed here as well."""
+        outcome: TokenConstraint | PagemeshError
+        try:
+            outcome = start_after(compiled.result(), request.resume_token_ids)
+        except PagemeshError as error:
+            outcome = error
+        except Exception as error:
+            # Boundary to the library: the request would wait for ever.
+            log.exception("constraint could not be made", request_id=request.request_id)
+            outcome = InternalError(f"the constraint could not be made: {type(error).__name__}")
+        self._commands.put(partial(self._gate.open, request, outcome))

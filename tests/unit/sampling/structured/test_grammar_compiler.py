@@ -1,0 +1,229 @@
+"""Compiling off the caller's thread: what is kept, what fails, what takes too long."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pagemesh.errors import (
+    InternalError,
+    InvalidRequestError,
+    OverloadedError,
+    UnavailableError,
+    UnsupportedError,
+)
+from pagemesh.sampling.structured.compiler import GrammarCompiler
+from pagemesh.sampling.structured.constraint import Grammar, TokenConstraint
+from pagemesh.sampling.structured.outputs import StructuredOutputs
+
+DEADLINE = 10.0
+
+
+class FakeGrammar:
+    def start(self) -> TokenConstraint:
+        raise NotImplementedError
+
+
+class FakeBackend:
+    """Compiles what begins with "good" at once, and "slow" when the gate is open."""
+
+    def __init__(self) -> None:
+        self.compiled: list[str] = []
+        self.gate = threading.Event()
+        self.entered = threading.Semaphore(0)
+
+    def compile(self, outputs: StructuredOutputs) -> Grammar:
+        self.compiled.append(outputs.text)
+        if outputs.text.startswith("slow"):
+            self.entered.release()
+            assert self.gate.wait(DEADLINE)
+        if outputs.text == "bad":
+            raise InvalidRequestError("it is bad", param="structured_outputs")
+        if outputs.text == "bug":
+            raise BaseException("a panic")
+        return FakeGrammar()
+
+
+def regex(text: str) -> StructuredOutputs:
+    return StructuredOutputs.of(regex=text)
+
+
+@pytest.fixture
+def backend() -> Iterator[FakeBackend]:
+    backend = FakeBackend()
+    yield backend
+    backend.gate.set()
+
+
+@pytest.fixture
+def make(backend: FakeBackend) -> Iterator[Callable[..., GrammarCompiler]]:
+    made: list[GrammarCompiler] = []
+
+    def make_compiler(timeout: float = DEADLINE, max_grammars: int = 2) -> GrammarCompiler:
+        made.append(GrammarCompiler(lambda: backend, timeout=timeout, max_grammars=max_grammars))
+        return made[-1]
+
+    yield make_compiler
+    backend.gate.set()
+    for compiler in made:
+        compiler.close()
+
+
+Make = Callable[..., GrammarCompiler]
+
+
+def test_a_grammar_is_compiled_once_for_all_who_ask(make: Make, backend: FakeBackend) -> None:
+    compiler = make()
+    first = compiler.compile(regex("slow"))
+    second = compiler.compile(regex("slow"))
+    assert backend.entered.acquire(timeout=DEADLINE)
+    assert not first.done()
+    backend.gate.set()
+    assert first.result(DEADLINE) is second.result(DEADLINE)
+    assert compiler.compile(regex("slow")).done()
+    assert backend.compiled == ["slow"]
+
+
+def test_the_latest_grammars_are_kept(make: Make, backend: FakeBackend) -> None:
+    compiler = make(max_grammars=2)
+    for text in ("good 1", "good 2", "good 1", "good 3", "good 1", "good 2"):
+        compiler.compile(regex(text)).result(DEADLINE)
+    assert backend.compiled == ["good 1", "good 2", "good 3", "good 2"]
+
+
+def test_options_make_another_grammar(make: Make, backend: FakeBackend) -> None:
+    compiler = make()
+    for blank in (True, False):
+        compiler.compile(StructuredOutputs.of(json="{}", disable_any_whitespace=blank)).result(
+            DEADLINE
+        )
+    assert backend.compiled == ["{}", "{}"]
+
+
+def test_failures_are_not_kept_and_harm_nobody(make: Make, backend: FakeBackend) -> None:
+    compiler = make()
+    for _ in range(2):
+        with pytest.raises(InvalidRequestError, match="it is bad"):
+            compiler.compile(regex("bad")).result(DEADLINE)
+    with pytest.raises(InternalError, match="could not be compiled: BaseException"):
+        compiler.compile(regex("bug")).result(DEADLINE)
+    assert compiler.compile(regex("good")).result(DEADLINE)
+    assert backend.compiled == ["bad", "bad", "bug", "good"]
+
+
+def test_a_grammar_that_takes_too_long_is_given_up_and_others_go_on(
+    make: Make, backend: FakeBackend
+) -> None:
+    compiler = make(timeout=0.05)
+    slow = compiler.compile(regex("slow"))
+    good = compiler.compile(regex("good"))
+    with pytest.raises(InvalidRequestError, match=r"regex takes longer than 0.05 s to compile"):
+        slow.result(DEADLINE)
+    assert good.result(DEADLINE)
+
+
+def test_with_too_many_that_take_too_long_no_others_begin(make: Make, backend: FakeBackend) -> None:
+    compiler = make(timeout=0.05)
+    for text in ("slow 1", "slow 2"):
+        with pytest.raises(InvalidRequestError, match="takes longer"):
+            compiler.compile(regex(text)).result(DEADLINE)
+    with pytest.raises(OverloadedError, match="too many grammars take too long"):
+        compiler.compile(regex("good 1")).result(DEADLINE)
+    backend.gate.set()
+    for thread in threading.enumerate():
+        if thread.name == "grammar":
+            thread.join(DEADLINE)
+    assert compiler.compile(regex("good 1")).result(DEADLINE)
+    assert backend.compiled == ["slow 1", "slow 2", "good 1"]
+
+
+def test_nothing_is_compiled_after_the_end(make: Make, backend: FakeBackend) -> None:
+    compiler = make()
+    slow = compiler.compile(regex("slow"))
+    behind = compiler.compile(regex("good"))
+    assert backend.entered.acquire(timeout=DEADLINE)
+    closing = threading.Thread(target=compiler.close)
+    closing.start()
+    while not compiler.compile(regex("late")).done():
+        pass
+    backend.gate.set()
+    closing.join(DEADLINE)
+    compiler.close()
+    assert slow.result(DEADLINE)
+    with pytest.raises(UnavailableError, match="the engine is stopped"):
+        behind.result(DEADLINE)
+    with pytest.raises(UnavailableError, match="the engine is stopped"):
+        compiler.compile(regex("good")).result(DEADLINE)
+    assert "good" not in backend.compiled
+
+
+def test_a_backend_that_cannot_be_loaded_is_tried_again() -> None:
+    backends = iter([FakeBackend()])
+    failures = iter([UnsupportedError("no tokenizer"), OSError("no disk")])
+
+    def load() -> FakeBackend:
+        for failure in failures:
+            raise failure
+        return next(backends)
+
+    compiler = GrammarCompiler(load)
+    with pytest.raises(UnsupportedError, match="no tokenizer"):
+        compiler.compile(regex("good")).result(DEADLINE)
+    with pytest.raises(InternalError, match="OSError"):
+        compiler.compile(regex("good")).result(DEADLINE)
+    assert compiler.compile(regex("good")).result(DEADLINE)
+    compiler.close()
+
+
+def test_threads_come_with_the_first_grammar(make: Make) -> None:
+    def threads() -> set[str]:
+        return {thread.name for thread in threading.enumerate()}
+
+    compiler = make()
+    assert "grammars" not in threads()
+    compiler.compile(regex("good")).result(DEADLINE)
+    assert "grammars" in threads()
+    compiler.close()
+    assert "grammars" not in threads()
+
+
+LONG_CHAIN = """
+import itertools, sys, threading
+from pathlib import Path
+
+threading.stack_size(2 * 2**20)
+
+from pagemesh.sampling.structured.compiler import GrammarCompiler
+from pagemesh.sampling.structured.guidance import GuidanceBackend
+from pagemesh.sampling.structured.outputs import StructuredOutputs
+
+letters = "abcdefghijklmnopqrstuvwxyz"
+names = ["".join(pair) for pair in itertools.product(letters, letters, letters)][:1810]
+rules = [f"{name}:{following}" for name, following in itertools.pairwise(names)]
+grammar = "\\n".join([f"start:{names[0]}", *rules, f'{names[-1]}:"x"'])
+compiler = GrammarCompiler(lambda: GuidanceBackend(Path(sys.argv[1]), 2048, (2, 0)))
+constraint = compiler.compile(StructuredOutputs.of(grammar=grammar)).result(60).start()
+print(len(grammar), constraint.accept(90))
+"""
+
+
+def test_the_longest_chain_of_rules_does_not_end_the_process(demo_model: Path) -> None:
+    completed = subprocess.run(
+        [sys.executable, "-c", LONG_CHAIN, str(demo_model)], capture_output=True, text=True
+    )
+    assert (completed.stdout, completed.returncode) == ("14489 True\n", 0)
+
+
+def test_the_library_is_loaded_with_the_first_grammar_alone() -> None:
+    modules = ", ".join(
+        f"pagemesh.{name}"
+        for name in ("sampling.params", "sampling.structured.compiler", "engine.engine")
+    )
+    program = f"import sys, {modules}; print('llguidance' in sys.modules)"
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (completed.stdout, completed.stderr) == ("False\n", "")

@@ -1,0 +1,225 @@
+"""Grammars of the library on the demo model's tokenizer: masks, ends, limits, refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.sampling.structured import guidance
+from pagemesh.sampling.structured.constraint import TokenConstraint, start_after
+from pagemesh.sampling.structured.guidance import GuidanceBackend
+from pagemesh.sampling.structured.outputs import StructuredOutputs
+
+VOCAB_SIZE = 2048
+EOS = (2, 0)
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demo_model: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(demo_model / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def backend(demo_model: Path) -> GuidanceBackend:
+    return GuidanceBackend(demo_model, VOCAB_SIZE, EOS)
+
+
+def start(backend: GuidanceBackend, **options: Any) -> TokenConstraint:
+    return backend.compile(StructuredOutputs.of(**options)).start()
+
+
+def allowed(
+    constraint: TokenConstraint, *, vocab_size: int = VOCAB_SIZE, avoid: Iterable[int] = ()
+) -> set[int]:
+    """Ids whose bits are set."""
+    mask = np.full(-(-vocab_size // 32), 0x5A5A5A5A, dtype=np.int32)
+    constraint.fill_mask(mask, tuple(avoid))
+    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+
+
+def fits(constraint: TokenConstraint, tokenizer: Tokenizer, text: str) -> bool:
+    """Whether the text can be generated, and can end."""
+    for token_id in tokenizer.encode(text).ids:
+        if token_id not in allowed(constraint):
+            return False
+        assert constraint.accept(token_id)
+    return set(EOS) <= allowed(constraint)
+
+
+@pytest.mark.parametrize(
+    ("options", "fitting", "unfitting"),
+    [
+        ({"json": PERSON}, ['{"name":"A","age":3}', '{ "name": "é\\n"}'], ['{"age":3}', "{}", "x"]),
+        ({"json": PERSON}, ['{\n  "name": "A",\n  "age": 3\n}'], ['{  "name": "A"}']),
+        ({"json": PERSON, "disable_any_whitespace": True}, ['{"name":"A"}'], ['{"name": "A"}']),
+        ({"json": PERSON, "whitespace_pattern": "_?"}, ['{"name":_"A"}'], ['{"name": "A"}']),
+        ({"json": {}}, ["1", "[null]", '"a"'], ["a"]),
+        ({"json_object": True}, ["{}", '{"a": [1, {"b": null}]}'], ["[]", "1", '{"a"}']),
+        ({"regex": "[a-c]+x?"}, ["a", "abcx"], ["", "x", "ad"]),
+        ({"regex": "^ab$"}, ["ab"], ["a", "abc"]),
+        ({"choice": ["yes", "no", 'say "é"\n', "yes, sir"]}, ["yes", "yes, sir"], ["ye", "maybe"]),
+        ({"choice": ["yes", 'say "é"\n']}, ['say "é"\n'], ["say"]),
+        ({"grammar": 'root ::= "(" root ")" | "x"'}, ["x", "((x))"], ["", "((x)", "()"]),
+        ({"grammar": 'start: "a" NUMBER\nNUMBER: /[0-9]+/'}, ["a12"], ["a", "12"]),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_outputs_are_what_was_asked_for(
+    backend: GuidanceBackend,
+    tokenizer: Tokenizer,
+    options: dict[str, Any],
+    fitting: list[str],
+    unfitting: list[str],
+) -> None:
+    grammar = backend.compile(StructuredOutputs.of(**options))
+    assert [text for text in fitting if not fits(grammar.start(), tokenizer, text)] == []
+    assert [text for text in unfitting if fits(grammar.start(), tokenizer, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"regex": "(a"}, "structured_outputs.regex cannot be compiled: .* unclosed group"),
+        ({"regex": "a(?=b)"}, "look-around, including look-ahead and look-behind, is not supp"),
+        ({"regex": r"[^\s\S]"}, "structured_outputs.regex allows no output"),
+        ({"regex": "(a|b)?" * 2500}, "structured_outputs.regex cannot be compiled: lexer"),
+        ({"json": {"type": "number", "not": {"const": 3}}}, 'Unimplemented keys: \\["not"\\]'),
+        ({"json": {"type": "whole"}}, "Invalid type: whole"),
+        ({"json": {"enum": []}}, "Unsatisfiable schema"),
+        ({"json": {"$ref": "http://example.org/schema"}}, "Default retriever does not fetch"),
+        (
+            {"json": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}},
+            "structured_outputs.json allows no output",
+        ),
+        ({"json": {}, "whitespace_pattern": "("}, "unclosed group"),
+        ({"grammar": "root ::= nobody"}, "Rule 'nobody' not found"),
+        ({"grammar": "start: nobody"}, "structured_outputs.grammar cannot be compiled: .*nobody"),
+        ({"grammar": "start: " + "(" * 16000}, "too deeply nested"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_cannot_be_compiled_is_named(
+    backend: GuidanceBackend, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=message) as refused:
+        backend.compile(StructuredOutputs.of(**options))
+    assert refused.value.param == "structured_outputs"
+    assert len(refused.value.message) < 400
+    assert "\n" not in refused.value.message
+
+
+def test_every_end_of_sequence_ends_a_complete_output(backend: GuidanceBackend) -> None:
+    grammar = backend.compile(StructuredOutputs.of(regex="ab?"))
+    a, b = 67, 68
+    assert allowed(grammar.start()) >= {a}
+    assert allowed(grammar.start()).isdisjoint(EOS)
+    for end in EOS:
+        constraint = start_after(grammar, [a])
+        assert allowed(constraint) == {b, *EOS}
+        assert not constraint.is_over
+        assert constraint.accept(end)
+        assert constraint.is_over
+        assert not constraint.accept(end)
+
+
+def test_tokens_to_avoid_are_allowed_only_where_nothing_else_is(backend: GuidanceBackend) -> None:
+    grammar = backend.compile(StructuredOutputs.of(regex="ab?"))
+    a, b = 67, 68
+    assert allowed(start_after(grammar, [a]), avoid=EOS) == {b}
+    assert allowed(start_after(grammar, [a]), avoid=(b, *EOS)) == {b, *EOS}
+    assert allowed(start_after(grammar, [a, b]), avoid=EOS) == set(EOS)
+
+
+def test_a_token_that_may_not_come_is_not_accepted(backend: GuidanceBackend) -> None:
+    a, b = 67, 68
+    for wrong in (b, 2, 0, 1, VOCAB_SIZE - 1):
+        constraint = start(backend, regex="ab")
+        assert not constraint.accept(wrong)
+        assert not constraint.is_over
+    constraint = start(backend, regex="ab")
+    constraint.accept(b)
+    with pytest.raises(InvalidRequestError, match="cannot be continued"):
+        allowed(constraint)
+    assert constraint.accept(a) is False
+
+
+def test_a_constraint_that_accepts_the_same_tokens_stands_for_another(
+    backend: GuidanceBackend, tokenizer: Tokenizer
+) -> None:
+    grammar = backend.compile(StructuredOutputs.of(json=PERSON))
+    text = json.dumps({"name": "Marie é Curie", "age": 66}, ensure_ascii=False)
+    token_ids = tokenizer.encode(text).ids
+    whole = grammar.start()
+    for index, token_id in enumerate(token_ids):
+        assert allowed(start_after(grammar, token_ids[:index])) == allowed(whole)
+        assert whole.accept(token_id)
+
+
+def test_tokens_that_do_not_fit_cannot_be_resumed(backend: GuidanceBackend) -> None:
+    grammar = backend.compile(StructuredOutputs.of(regex="ab?"))
+    a, b = 67, 68
+    with pytest.raises(InvalidRequestError, match=rf"resume_token_ids\[1\] is {a}, which"):
+        start_after(grammar, [a, a, b])
+
+
+@pytest.mark.parametrize("vocab_size", [2048, 2049, 2063, 2064, 2079, 2080, 2112, 4096])
+def test_ids_of_a_padded_vocabulary_are_never_allowed(demo_model: Path, vocab_size: int) -> None:
+    backend = GuidanceBackend(demo_model, vocab_size, EOS)
+    constraint = start(backend, regex="(?s:.*)")
+    found = allowed(constraint, vocab_size=vocab_size)
+    # All that is text, and the ends, but not the third of the special tokens.
+    assert set(EOS) <= found
+    assert 1 not in found
+    assert max(found) < 2048
+    assert len(found) > 1900
+    assert not constraint.accept(vocab_size - 1) or vocab_size == 2048
+
+
+def test_ids_that_the_tokenizer_has_and_the_model_lacks_are_never_allowed(
+    demo_model: Path,
+) -> None:
+    for vocab_size in (1983, 1984, 1985, 2015):
+        constraint = start(GuidanceBackend(demo_model, vocab_size, EOS), regex="(?s:.*)")
+        found = allowed(constraint, vocab_size=vocab_size)
+        assert 1900 < len(found) < vocab_size
+        assert max(found) < vocab_size
+
+
+def test_an_output_that_needs_too_much_ends_with_an_error(
+    demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guidance, "_MAX_LEXER_STATES", 30)
+    # The states of the expression are made as they are needed.
+    constraint = start(GuidanceBackend(demo_model, VOCAB_SIZE, EOS), regex="a(bc|cd|de|ef){9}")
+    with pytest.raises(InvalidRequestError, match="the structured output cannot be continued: "):
+        for _ in range(18):
+            assert constraint.accept(min(allowed(constraint)))
+
+
+def test_a_folder_without_tokenizer_is_refused(demo_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"needs .*tokenizer.json, which cannot be read: No"):
+        GuidanceBackend(tmp_path, VOCAB_SIZE, EOS)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UnsupportedError, match=r"is not possible with .*tokenizer.json"):
+        GuidanceBackend(tmp_path, VOCAB_SIZE, EOS)
+    shutil.copy(demo_model / "tokenizer.json", tmp_path)
+    assert start(GuidanceBackend(tmp_path, VOCAB_SIZE, EOS), regex="a").accept(67)
+
+
+def test_a_model_without_end_of_sequence_is_refused(demo_model: Path) -> None:
+    with pytest.raises(UnsupportedError, match="names an end of sequence"):
+        GuidanceBackend(demo_model, VOCAB_SIZE, ())
