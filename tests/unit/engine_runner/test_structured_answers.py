@@ -29,7 +29,7 @@ QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_sta
 class Place(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
-    city: Annotated[str, pydantic.Field(min_length=1, max_length=12)]
+    city: Annotated[str, pydantic.Field(min_length=1, max_length=8)]
     kind: Literal["capital", "town", "village"]
     people: Annotated[int, pydantic.Field(ge=1, le=9_000_000)]
 
@@ -37,9 +37,9 @@ class Place(pydantic.BaseModel):
 class Report(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
-    places: Annotated[list[Place], pydantic.Field(min_length=1, max_length=3)]
+    places: Annotated[list[Place], pydantic.Field(min_length=1, max_length=2)]
     sure: bool
-    source: Annotated[str, pydantic.Field(max_length=16)] | None
+    source: Annotated[str, pydantic.Field(max_length=8)] | None
 
 
 @dataclass
@@ -64,8 +64,8 @@ class Asker:
             **{"temperature": 1.0, "max_tokens": 600, "structured_outputs": structured} | params
         )
         ids = [self.submit(dataclasses.replace(sampling, seed=seed)) for seed in range(num_seeds)]
-        self.inbox.wait_for_end(*ids)
         for request_id in ids:
+            self.inbox.wait_for_end(request_id)
             end = self.inbox.ends[request_id]
             assert (end.finish_reason, end.error) == (FinishReason.STOP, None)
             assert self.inbox.tokens[request_id][-1] in (0, 2)
@@ -93,19 +93,24 @@ def test_answers_are_what_the_schema_describes(asker: Asker) -> None:
     assert len(set(texts)) == 20
 
 
-@pytest.mark.parametrize("options", [{"disable_any_whitespace": True}, {}], ids=str)
-def test_json_has_the_whitespace_that_was_asked_for(asker: Asker, options: dict[str, bool]) -> None:
+@pytest.mark.parametrize("compact", [True, False])
+def test_json_has_the_whitespace_that_was_asked_for(asker: Asker, compact: bool) -> None:
     schema = {"type": "array", "items": {"enum": [1, 22]}, "minItems": 2, "maxItems": 2}
-    texts = asker.ask(8, StructuredOutputs.of(json=schema, **options))
-    compact = [json.dumps(json.loads(text), separators=(",", ":")) == text for text in texts]
-    assert all(compact) == bool(options)
+    texts = asker.ask(8, StructuredOutputs.of(json=schema, disable_any_whitespace=compact))
+    shortest = [json.dumps(json.loads(text), separators=(",", ":")) for text in texts]
+    assert (texts == shortest) == compact
 
 
 def test_any_json_object_is_one(asker: Asker) -> None:
-    # Left alone, the model would write strings that never end.
-    closing = {asker.tokenizer.token_to_id(text): 6.0 for text in '"}'}
-    for text in asker.ask(8, StructuredOutputs.of(json_object=True), logit_bias=closing):
-        assert isinstance(json.loads(text), dict)
+    # Most objects of this model hold strings that never end.
+    structured = StructuredOutputs.of(json_object=True)
+    sampling = SamplingParams(max_tokens=12, structured_outputs=structured)
+    ids = [asker.submit(dataclasses.replace(sampling, seed=seed)) for seed in range(16)]
+    asker.inbox.wait_for_end(*ids)
+    ended = [i for i in ids if asker.inbox.ends[i].finish_reason is FinishReason.STOP]
+    assert 4 < len(ended) < 16
+    assert all(isinstance(json.loads(asker.text(request_id)), dict) for request_id in ended)
+    assert all(asker.text(request_id).startswith("{") for request_id in ids)
 
 
 def test_answers_match_the_expression(asker: Asker) -> None:
