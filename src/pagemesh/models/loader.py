@@ -141,6 +141,7 @@ def _load_with_transformers(config: ModelConfig, folder: Path, settings: ConfigJ
         fingerprint=loaded.fingerprint,
         max_model_len=loaded.max_model_len,
         eos_token_ids=_eos_token_ids(folder, settings, loaded.shape.vocab_size),
+        folder=folder,
     )
 
 
