@@ -20,6 +20,7 @@ from pagemesh.engine.interface import (
 )
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.models.loader import LoadedModel
+from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.scheduler.request import Request
 from pagemesh.scheduler.scheduler import Scheduler
 
@@ -65,14 +66,23 @@ class Peer:
         self.engine = EngineCore(info, self.scheduler, runner, runner.kv)
         self.ends: dict[str, RequestOutput] = {}
         self.tokens: dict[str, list[int]] = {}
+        self.logprobs: dict[str, list[TokenLogprobs]] = {}
+        self.prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
 
     def note(self, output: StepOutput) -> None:
         for item in output.outputs:
             self.tokens.setdefault(item.request_id, []).extend(item.token_ids)
+            self.logprobs.setdefault(item.request_id, []).extend(item.logprobs or ())
+            self.prompt_logprobs.setdefault(item.request_id, []).extend(item.prompt_logprobs or ())
             if item.finish_reason is not None:
                 assert item.finish_reason is not FinishReason.ERROR, item.error
                 assert item.request_id not in self.ends
                 self.ends[item.request_id] = item
+
+    def forget(self) -> None:
+        """Begin anew with what was noted."""
+        for known in (self.ends, self.tokens, self.logprobs, self.prompt_logprobs):
+            known.clear()
 
     def close(self) -> None:
         self.engine.stop()
@@ -103,8 +113,7 @@ def generate_twice(peer: Peer, requests: Sequence[EngineRequest]) -> tuple[Token
     steps: queue.Queue[tuple[Peer, StepOutput]] = queue.Queue()
     with running(peer, listener_queue=steps):
         cold = _generate(peer, steps, requests)
-        peer.tokens.clear()
-        peer.ends.clear()
+        peer.forget()
         return cold, _generate(peer, steps, requests)
 
 
@@ -156,7 +165,8 @@ class Courier:
                 if peer is self.prefill:
                     for item in output.outputs:
                         for token_id in item.token_ids:
-                            self.decode.engine.first_token(item.request_id, token_id)
+                            logprobs = item.logprobs[0] if item.logprobs is not None else None
+                            self.decode.engine.first_token(item.request_id, token_id, logprobs)
             self.settle()
         return {request_id: tuple(tokens) for request_id, tokens in self.decode.tokens.items()}
 
