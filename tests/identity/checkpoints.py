@@ -14,6 +14,8 @@ from transformers import AutoModelForCausalLM
 Model: TypeAlias = Any
 
 VOCAB_SIZE = 131
+ONE_FILE = "1GB"
+OTHER_DTYPES = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,14 @@ class Recipe:
 
     prompt_lengths: tuple[int, ...] = (1, 2, 15, 16, 17, 40, 77)
 
-    shard_size: str = "1GB"
+    shard_size: str = ONE_FILE
     """Most that one file of the checkpoint holds."""
 
     model_impl: Literal["auto", "transformers"] = "auto"
     """--model-impl."""
+
+    other_dtypes: tuple[str, ...] = OTHER_DTYPES
+    """Types besides float32 that the architecture can be run in."""
 
     attention: str = "eager"
     """transformers' own implementation; another one would leave soft caps and sinks out."""
@@ -121,6 +126,7 @@ RECIPES: dict[str, Recipe] = {
             "attn_logit_softcapping": 3.0,
             "final_logit_softcapping": 5.0,
         },
+        other_dtypes=("bfloat16",),
     ),
     "Gemma 3": Recipe(
         "Gemma3TextConfig",
@@ -135,6 +141,23 @@ RECIPES: dict[str, Recipe] = {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
             },
         },
+        other_dtypes=("bfloat16",),
+    ),
+    "Gemma 3 with images": Recipe(
+        "Gemma3Config",
+        {
+            "text_config": GQA | {"head_dim": 20, "sliding_window": 19},
+            "vision_config": {
+                "hidden_size": 16,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 28,
+                "patch_size": 14,
+            },
+            "mm_tokens_per_image": 4,
+        },
+        other_dtypes=("bfloat16",),
     ),
     "Phi-3": Recipe("Phi3Config", GQA | {"sliding_window": 19}),
     "Phi-3 longrope, short": Recipe(
@@ -234,7 +257,12 @@ def make_checkpoint(folder: Path, recipe: Recipe) -> Model:
         "eos_token_id": None,
         "pad_token_id": None,
     }
-    config = getattr(transformers, recipe.config)(**(settings | recipe.settings))
+    changes = dict(recipe.settings)
+    if "text_config" in changes:
+        changes["text_config"] = settings | changes["text_config"]
+    else:
+        changes = settings | changes
+    config = getattr(transformers, recipe.config)(**changes)
     torch.manual_seed(5)
     make: Any = AutoModelForCausalLM.from_config
     model: Model = make(config, attn_implementation=recipe.attention)
@@ -243,6 +271,8 @@ def make_checkpoint(folder: Path, recipe: Recipe) -> Model:
         for name, parameter in model.named_parameters():
             spread(name, parameter)
     model.save_pretrained(folder, max_shard_size=recipe.shard_size)
+    is_sharded = (folder / "model.safetensors.index.json").is_file()
+    assert is_sharded == (recipe.shard_size != ONE_FILE)
     return model
 
 
@@ -262,6 +292,14 @@ def load_reference(folder: Path) -> Model:
     """A saved model in float32."""
     model: Model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model.eval()
+
+
+def prompt_logprobs(model: Model, prompt: list[int]) -> list[float]:
+    """Of the prompt's tokens behind the first."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt])).logits[0, :-1].float()
+    chosen = torch.log_softmax(logits, dim=-1).gather(1, torch.tensor(prompt[1:]).unsqueeze(1))
+    return list(chosen.flatten().tolist())
 
 
 class Continuation:

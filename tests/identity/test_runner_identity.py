@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
@@ -17,12 +19,15 @@ from pagemesh.engine.runner import ModelRunner
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence
 from tests.identity.checkpoints import (
+    OTHER_DTYPES,
     RECIPES,
     VOCAB_SIZE,
     Continuation,
     load_reference,
     make_checkpoint,
+    prompt_logprobs,
 )
 from tests.identity.runner_driver import Driver
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
@@ -34,12 +39,20 @@ PROMPT_LENGTHS: tuple[int, ...] = (1, 2, 15, 16, 17, 40, 77)
 WHOLE = 1000
 # Rounding moves logits by about 1e-5; a choice closer than this would make a comparison a gamble.
 CLEAR_MARGIN = 2e-4
+# The same rounding, in log probabilities down to -20.
+LOGPROB_TOLERANCE = 1e-4
+# Rounding of every activation to 8 and 11 bits; wide random weights make the most of it.
+MEDIAN_ERRORS = {"bfloat16": 0.15, "float16": 0.02}
 
 
 class Case(NamedTuple):
+    config: ModelConfig
     model: LoadedModel
     prompts: list[list[int]]
     expected: list[list[int]]
+    logprobs: list[float]
+    """Of the longest prompt's tokens behind the first."""
+    other_dtypes: tuple[Any, ...]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,6 +70,7 @@ def case(
     lengths = PROMPT_LENGTHS
     max_model_len: int | None = None
     model_impl: Literal["auto", "transformers"] = "auto"
+    other_dtypes: tuple[str, ...] = OTHER_DTYPES
     if request.param == "demo":
         folder, reference = demo_model, load_reference(demo_model)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -67,6 +81,7 @@ def case(
         recipe = ALL_RECIPES[request.param]
         lengths, max_model_len = recipe.prompt_lengths, recipe.max_model_len
         model_impl = recipe.model_impl
+        other_dtypes = recipe.other_dtypes
         folder = tmp_path_factory.mktemp("model")
         reference = make_checkpoint(folder, recipe)
         token_ids = random.Random(9).choices(range(VOCAB_SIZE), k=400)
@@ -76,7 +91,8 @@ def case(
     expected = [each.token_ids for each in continuations]
     assert len({tuple(ids) for ids in expected}) == len(prompts)
     config = ModelConfig(str(folder), max_model_len=max_model_len, model_impl=model_impl)
-    return Case(load_model(config), prompts, expected)
+    logprobs = prompt_logprobs(reference, prompts[-1])
+    return Case(config, load_model(config), prompts, expected, logprobs, other_dtypes)
 
 
 @pytest.mark.parametrize("chunk_size", [1, 5, 16, WHOLE])
@@ -123,3 +139,25 @@ def test_seeded_tokens_do_not_depend_on_chunks_or_batches(case: Case) -> None:
     ]
     assert alone == together
     assert together != case.expected
+
+
+def logprobs_of(model: LoadedModel, prompt: list[int]) -> list[float]:
+    targets = PromptTargets(0, prompt[1:], 0)
+    sequence = ScheduledSequence("r", prompt, 0, range(20), None, prompt_targets=targets)
+    result = ModelRunner(model, block_size=16, num_blocks=20).execute(Batch([sequence]))
+    return [score.logprob for score in result.prompt_logprobs["r"]]
+
+
+def test_log_probabilities_are_those_of_transformers(case: Case) -> None:
+    assert logprobs_of(case.model, case.prompts[-1]) == pytest.approx(
+        case.logprobs, abs=LOGPROB_TOLERANCE
+    )
+
+
+def test_log_probabilities_in_other_types_are_close(case: Case) -> None:
+    for dtype in case.other_dtypes:
+        model = load_model(replace(case.config, dtype=dtype))
+        computed = logprobs_of(model, case.prompts[-1])
+        errors = [abs(mine - theirs) for mine, theirs in zip(computed, case.logprobs, strict=True)]
+        # The median: a router that rounds differently may choose another expert for a token.
+        assert statistics.median(errors) < MEDIAN_ERRORS[dtype]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,21 @@ def test_types_have_different_fingerprints(tmp_path: Path) -> None:
 
 def test_the_context_may_be_shortened(tmp_path: Path) -> None:
     assert load(write_model(tmp_path), max_model_len=7).max_model_len == 7
+
+
+def test_the_context_may_be_lengthened_where_frequencies_can_be_stretched(tmp_path: Path) -> None:
+    dynamic = {"type": "dynamic", "factor": 2.0}
+    write_model(tmp_path, rope_scaling=dynamic)
+    plain = load(tmp_path)
+    longer = load(tmp_path, max_model_len=64)
+    assert (plain.max_model_len, longer.max_model_len) == (32, 64)
+    # Keys are turned by other angles then.
+    assert longer.fingerprint != plain.fingerprint
+    assert load(tmp_path, max_model_len=20).fingerprint == plain.fingerprint
+    with pytest.raises(
+        ConfigError, match="--max-model-len is 65, but the model's own context is 64"
+    ):
+        load(tmp_path, max_model_len=65)
 
 
 def test_the_context_may_not_be_lengthened(tmp_path: Path) -> None:
@@ -127,3 +143,49 @@ def test_threads_are_set_for_the_process(tmp_path: Path) -> None:
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.0.self_attn.v_proj.weight"])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, name: str, value: float) -> None:
+    tensors = make_tensors()
+    tensors[name][3, 5] = value
+    with pytest.raises(ConfigError) as caught:
+        load(write_model(tmp_path, tensors))
+    assert caught.value.message.endswith(
+        f"model.safetensors has the tensor {name} with values that are NaN or infinite"
+    )
+
+
+def test_weights_that_a_type_cannot_hold_are_refused(tmp_path: Path) -> None:
+    tensors = make_tensors()
+    tensors["lm_head.weight"][3, 5] = 1e5
+    write_model(tmp_path, tensors)
+    load(tmp_path, dtype="bfloat16")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, dtype="float16")
+    assert caught.value.message.endswith(
+        "the tensor lm_head.weight with values that float16 cannot hold: choose another --dtype"
+    )
+
+
+def test_large_weights_whose_sum_overflows_are_no_error(tmp_path: Path) -> None:
+    tensors = make_tensors(**{"lm_head.weight": torch.full((11, 8), 3e38)})
+    load(write_model(tmp_path, tensors))
+
+
+@pytest.mark.parametrize(
+    ("config", "setting", "message"),
+    [
+        ({}, "float16", "--dtype is float16, in which this architecture overflows: choose"),
+        ({"torch_dtype": "float16"}, "auto", "has torch_dtype, which is float16, in which"),
+    ],
+)
+def test_a_type_in_which_an_architecture_overflows_is_refused(
+    tmp_path: Path, config: dict[str, Any], setting: str, message: str
+) -> None:
+    write_model(tmp_path, architectures=["Gemma2ForCausalLM"], **config)
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, dtype=setting)
+    assert message in caught.value.message
+    assert caught.value.message.endswith("choose --dtype float32 or bfloat16")

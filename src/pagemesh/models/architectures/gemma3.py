@@ -32,8 +32,9 @@ _LOCAL_THETA: Final = 1e4
 def make_spec(config: ConfigJson) -> DecoderSpec:
     """Read config.json; defaults are those of transformers' Gemma3TextConfig."""
     num_layers = config.integer("num_hidden_layers", 26)
-    # transformers reads this setting and then does without it, so that nobody knows what is meant.
-    config.require("attn_logit_softcapping", ())
+    # transformers reads it and then does without it, so that nobody knows what such a model needs.
+    if config.get("attn_logit_softcapping") is not None:
+        raise config.bad("attn_logit_softcapping", "null")
     attention = read_gemma_attention(config, head_norm=True)
     max_position = config.integer("max_position_embeddings", _MAX_POSITION)
     ropes = _read_ropes(config, attention.head_dim, max_position)

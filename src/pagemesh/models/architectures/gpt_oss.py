@@ -26,7 +26,9 @@ _NAME: Final = "GptOssForCausalLM"
 
 
 def make_spec(config: ConfigJson) -> DecoderSpec:
-    """Read config.json; defaults are those of transformers' GptOssConfig, but for its RoPE."""
+    """Read config.json; defaults are those of transformers' GptOssConfig, but RoPE has none."""
+    if config.get("rope_parameters") is None and config.get("rope_scaling") is None:
+        raise config.bad("rope_parameters", "given")
     num_layers = config.integer("num_hidden_layers", 36)
     config.require("hidden_act", ("silu",))
     bias = config.flag("attention_bias", True)
