@@ -15,6 +15,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 @dataclass
 class Running:
+    request_id: str
     token_ids: list[int]
     num_prompt_tokens: int
     block_ids: list[int]
@@ -40,8 +41,10 @@ class Driver:
     ) -> list[list[int]]:
         """The generated ids of each prompt."""
         running = [
-            Running(list(prompt), len(prompt), [], params)
-            for prompt, params in zip(prompts, sampling or [GREEDY] * len(prompts), strict=True)
+            Running(str(index), list(prompt), len(prompt), [], params)
+            for index, (prompt, params) in enumerate(
+                zip(prompts, sampling or [GREEDY] * len(prompts), strict=True)
+            )
         ]
         while unfinished := [each for each in running if len(each.output) < num_tokens]:
             # Decodes first, as the scheduler does.
@@ -64,7 +67,7 @@ class Driver:
         while len(each.block_ids) * block_size < end:
             each.block_ids.append(self._free.pop())
         return ScheduledSequence(
-            request_id=f"prompt of {each.num_prompt_tokens}",
+            request_id=each.request_id,
             token_ids=each.token_ids[each.num_computed : end],
             start=each.num_computed,
             block_ids=each.block_ids,

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 import torch
 
 from pagemesh.kernels.linear import Linear, make_linear
+from pagemesh.kernels.rope import make_rotation
 from pagemesh.models.attention_input import AttentionInput
 from pagemesh.models.decoder import Decoder, Layer
 from pagemesh.models.feed_forward import make_feed_forward
-from pagemesh.models.heads import HeadTransform, Keep, NormAndRotate, Rotate
-from pagemesh.models.norms import Norm, RmsNorm
+from pagemesh.models.heads import HeadTransform, Keep, Rotate
+from pagemesh.models.norms import Norm
 from pagemesh.models.parameters import Parameters, Part
 from pagemesh.models.residual import LayerOutput, Parallel, PostNorms, Sequential
 from pagemesh.models.rope import pair_rows, rotation_table
 from pagemesh.models.spec import AttentionSpec, DecoderSpec, LayerSpec, RopeSpec
 from pagemesh.models.vocabulary import make_embedding, make_head
+
+_DEVICE = torch.device("cpu")
 
 
 def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> Decoder:
@@ -69,7 +72,7 @@ def _make_transform(
         return Keep()
     rope = ropes.index(layer.rope)
     if not spec.attention.head_norm:
-        return Rotate(rope)
+        return Rotate(rope, make_rotation(_DEVICE))
     weights = [
         pair_rows(part.read(name), 1, layer.rope.rotary_dim).expand(num_heads, -1)
         for name, num_heads in (
@@ -77,7 +80,7 @@ def _make_transform(
             ("k_norm.weight", spec.attention.num_kv_heads),
         )
     ]
-    return NormAndRotate(RmsNorm(torch.cat(weights), spec.norm.eps), rope)
+    return Rotate(rope, make_rotation(_DEVICE, torch.cat(weights), spec.norm.eps))
 
 
 def _make_output(

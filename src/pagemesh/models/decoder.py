@@ -49,7 +49,7 @@ class Decoder:
     ) -> torch.Tensor:
         """See `CausalModel`; the hidden states are normed."""
         hidden = self._embedding.look_up(token_ids)
-        rotations = [table.index_select(0, positions).unsqueeze(1) for table in self._rotations]
+        rotations = [table.index_select(0, positions) for table in self._rotations]
         for index, layer in enumerate(self._layers):
             query = layer.input.project(hidden, rotations, attention)
             hidden = layer.output.finish(hidden, attention.attend(index, query).flatten(1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch.nn import functional
 
 from pagemesh.kernels.linear import Linear
 from pagemesh.models.mlp import FeedForward, Mlp
@@ -90,7 +91,9 @@ class SharedMixture:
 
     def compute(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `FeedForward`."""
-        weight = torch.sigmoid(self._gate(hidden))
+        # A sigmoid, row by row: torch's own rounds a row by where it lies among the others.
+        gate = functional.pad(self._gate(hidden), (0, 1))
+        weight = torch.softmax(gate, dim=-1, dtype=torch.float32)[:, :1].to(hidden.dtype)
         return self._shared.compute(hidden).mul_(weight).add_(self._mixture.compute(hidden))
 
     def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:

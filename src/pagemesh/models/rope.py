@@ -26,20 +26,6 @@ def rotation_table(rope: RopeSpec, head_dim: int, max_position: int) -> torch.Te
     return table
 
 
-def rotate(heads: torch.Tensor, rotation: torch.Tensor) -> None:
-    """Turn every head in place.
-
-    `heads` is [T, H, D] with pairs side by side, its last dimension contiguous; `rotation` is
-    complex64 [T, 1, D / 2]. Other types than float32 are turned in float32 and rounded once.
-    """
-    pairs = heads.view(*heads.shape[:2], -1, 2)
-    if heads.dtype == torch.float32:
-        torch.view_as_complex(pairs).mul_(rotation)
-    else:
-        turned = torch.view_as_complex(pairs.float()).mul_(rotation)
-        pairs.copy_(torch.view_as_real(turned))
-
-
 def pair_rows(projection: torch.Tensor, num_heads: int, rotary_dim: int) -> torch.Tensor:
     """Reorder the turned rows of each head of a query or key weight or bias from halves to pairs."""
     heads = projection.view(num_heads, -1, *projection.shape[1:])

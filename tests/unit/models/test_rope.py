@@ -6,9 +6,12 @@ import math
 import pytest
 import torch
 
-from pagemesh.models.rope import pair_rows, rotate, rotation_table
+from pagemesh.kernels.rope import make_rotation
+from pagemesh.models.rope import pair_rows, rotation_table
 from pagemesh.models.rope_kinds import frequencies, settle
 from pagemesh.models.spec import RopeSpec
+
+rotate = make_rotation(torch.device("cpu"))
 
 
 def angle(table: torch.Tensor, position: int, frequency: int) -> float:
@@ -53,7 +56,7 @@ def test_rotation_of_paired_rows_equals_rotation_of_halves(dtype: torch.dtype) -
     table = rotation_table(RopeSpec(10.0, head_dim), head_dim, max_position=6)
 
     paired = pair_rows(rows, num_heads, head_dim).view(1, num_heads, head_dim).clone()
-    rotate(paired, table[5:6].unsqueeze(1))
+    rotate(paired, table[5:6])
 
     first, second = rows.float().view(num_heads, head_dim).chunk(2, dim=-1)
     angles = torch.tensor([5.0 / 10 ** (i / 3) for i in range(3)])
@@ -75,7 +78,7 @@ def test_rotation_leaves_other_heads_alone() -> None:
     heads = torch.randn(2, 3, 4)
     values = heads[:, 2].clone()
     table = rotation_table(RopeSpec(10.0, 4), 4, max_position=9)
-    rotate(heads[:, :2], table[torch.tensor([3, 8])].unsqueeze(1))
+    rotate(heads[:, :2], table[torch.tensor([3, 8])])
     assert torch.equal(heads[:, 2], values)
 
 
@@ -90,7 +93,7 @@ def test_a_part_of_each_head_may_be_left_alone() -> None:
     assert pair_rows(rows, 2, rotary_dim=4).tolist() == [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]
     heads = torch.randn(1, 2, 6)
     behind = heads[..., 4:].clone()
-    rotate(heads, rotation_table(RopeSpec(10.0, 4), 6, max_position=9)[8:].unsqueeze(1))
+    rotate(heads, rotation_table(RopeSpec(10.0, 4), 6, max_position=9)[8:])
     assert torch.equal(heads[..., 4:], behind)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from llvmlite import ir
 
 from pagemesh.kernels.jit.emit import F32, I16, I32, LANES, Emitter
@@ -66,3 +68,26 @@ def _shaped(kind: ir.Type, lanes: int) -> ir.Type:
 
 def _constant(number: int, lanes: int) -> ir.Constant:
     return ir.Constant(_shaped(I32, lanes), number if lanes == 1 else [number] * lanes)
+
+
+def map_row(
+    e: Emitter,
+    size: int,
+    sources: Sequence[tuple[ir.Value, str]],
+    target: ir.Value,
+    dtype: str,
+    function: Callable[..., ir.Value],
+) -> None:
+    """target[i] = function(sources[0][i], sources[1][i], ...) for vectors; sources are (address, type)."""
+    b = e.builder
+    num_whole = size // LANES * LANES
+    with e.loop(e.int64(0), e.int64(num_whole), LANES) as index:
+        vectors = [load_elements(e, e.at(source, index), kind) for source, kind in sources]
+        store_elements(e, function(*vectors), e.at(target, index), dtype)
+    if num_whole < size:
+        with e.loop(e.int64(num_whole), e.int64(size)) as index:
+            vectors = [
+                e.broadcast(load_element(e, e.at(source, index), kind)) for source, kind in sources
+            ]
+            value = b.extract_element(function(*vectors), ir.Constant(I32, 0))
+            store_element(e, value, e.at(target, index), dtype)

@@ -19,6 +19,11 @@ def maximum(e: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:
     return e.call("llvm.maxnum", x, y)
 
 
+def minimum(e: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Lane by lane; a NaN loses."""
+    return e.call("llvm.minnum", x, y)
+
+
 def sum_each(e: Emitter, vectors: Sequence[ir.Value]) -> ir.Value:
     """The sum of each of 16 vectors, in one vector; always the same tree."""
     quads = _fold(e, _fold(e, vectors, _WITHIN_QUADS), _WITHIN_QUADS)
@@ -80,3 +85,17 @@ def exp(e: Emitter, x: ir.Value) -> ir.Value:
     exponent = builder.add(builder.fptosi(n, VEC_I32), ir.Constant(VEC_I32, [127] * LANES))
     power = builder.bitcast(builder.shl(exponent, ir.Constant(VEC_I32, [23] * LANES)), VEC)
     return builder.fmul(y, power)
+
+
+def sigmoid(e: Emitter, x: ir.Value) -> ir.Value:
+    """1 / (1 + e^-x)."""
+    b = e.builder
+    power = exp(e, minimum(e, b.fneg(x), e.splat(88.0)))
+    return b.fdiv(e.splat(1.0), b.fadd(e.splat(1.0), power))
+
+
+def clamp(e: Emitter, x: ir.Value, least: float, greatest: float) -> ir.Value:
+    """Between two numbers; NaN stays NaN."""
+    b = e.builder
+    x = b.select(b.fcmp_ordered("<", x, e.splat(least)), e.splat(least), x)
+    return b.select(b.fcmp_ordered(">", x, e.splat(greatest)), e.splat(greatest), x)

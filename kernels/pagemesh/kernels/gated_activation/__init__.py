@@ -1,0 +1,22 @@
+"""What stands between the two projections of a gated MLP: the activation of the gates times the ups.
+
+SwiGLU and GeGLU of Shazeer 2020 (https://arxiv.org/abs/2002.05202), and GPT-OSS's clamped variant.
+`make_gated_activation` chooses the implementation once, when a model is loaded.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pagemesh.kernels.gated_activation.cpu import CpuGatedActivation
+from pagemesh.kernels.gated_activation.interface import Gate, GatedActivation
+from pagemesh.kernels.gated_activation.reference import ReferenceGatedActivation
+
+__all__ = ["Gate", "GatedActivation", "make_gated_activation"]
+
+
+def make_gated_activation(gate: Gate, device: torch.device) -> GatedActivation:
+    """The implementation on a device."""
+    if device.type == "cpu":
+        return CpuGatedActivation(gate)
+    return ReferenceGatedActivation(gate)

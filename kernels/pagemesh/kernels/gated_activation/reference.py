@@ -1,0 +1,29 @@
+"""The plain definition."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from pagemesh.kernels.gated_activation.interface import Gate
+
+
+class ReferenceGatedActivation:
+    """`GatedActivation` by torch, on every device."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def __call__(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `GatedActivation`."""
+        gates, ups = gate_up.float().chunk(2, -1)
+        match self._gate.kind:
+            case "silu":
+                product = functional.silu(gates) * ups
+            case "gelu_tanh":
+                product = functional.gelu(gates, approximate="tanh") * ups
+            case "clamped_swiglu":
+                limit = self._gate.limit
+                gates, ups = gates.clamp(max=limit), ups.clamp(-limit, limit)
+                product = gates * torch.sigmoid(self._gate.alpha * gates) * (ups + 1)
+        return product.to(gate_up.dtype)

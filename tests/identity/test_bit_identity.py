@@ -1,0 +1,84 @@
+"""Logits are the same bits however a sequence is computed: equal tokens are no matter of luck."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from pagemesh.config import ModelConfig
+from pagemesh.engine.runner import ModelRunner
+from pagemesh.models.interface import CausalModel
+from pagemesh.models.loader import LoadedModel, load_model
+from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint
+from tests.identity.runner_driver import Driver
+
+NUM_TOKENS = 6
+PROMPT_LENGTH = 45
+WHOLE = 1000
+
+
+class Recorder:
+    """A `CausalModel` that keeps the logits that it gave."""
+
+    def __init__(self, model: CausalModel) -> None:
+        self._model = model
+        self.steps: list[torch.Tensor] = []
+
+    def forward(self, *inputs: Any) -> torch.Tensor:
+        return self._model.forward(*inputs)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits = self._model.logits(hidden)
+        self.steps.append(logits.clone())
+        return logits
+
+
+@pytest.fixture(scope="module", params=["demo", *RECIPES])
+def folder(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, demo_model: Path
+) -> Path:
+    if request.param == "demo":
+        return demo_model
+    folder = tmp_path_factory.mktemp("model")
+    make_checkpoint(folder, RECIPES[request.param])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def logits_of(
+    model: LoadedModel, prompts: list[list[int]], chunk_size: int, block_size: int = 16
+) -> torch.Tensor:
+    """Logits of all sampled tokens: [tokens, prompts, vocab]."""
+    recorder = Recorder(model.decoder)
+    runner = ModelRunner(dataclasses.replace(model, decoder=recorder), block_size, num_blocks=60)
+    Driver(runner, chunk_size).generate(prompts, NUM_TOKENS)
+    return torch.stack(recorder.steps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_logits_are_the_same_bits_on_every_path(
+    folder: Path, dtype: Literal["float32", "bfloat16"]
+) -> None:
+    model = load_model(ModelConfig(str(folder), dtype=dtype))
+    draw = random.Random(8)
+    prompts = [draw.choices(range(VOCAB_SIZE), k=PROMPT_LENGTH) for _ in range(3)]
+    expected = logits_of(model, prompts, WHOLE)
+    for chunk_size in (1, 7, 16):
+        assert torch.equal(logits_of(model, prompts, chunk_size), expected)
+    assert torch.equal(logits_of(model, prompts, WHOLE, block_size=9), expected)
+    for index, prompt in enumerate(prompts):
+        alone = logits_of(model, [prompt], WHOLE)
+        assert torch.equal(alone, expected[:, index : index + 1])

@@ -1,0 +1,132 @@
+"""Norms, gated activations and rotations: each row is what the definition says, whatever lies beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pagemesh.kernels.gated_activation import Gate, make_gated_activation
+from pagemesh.kernels.gated_activation.reference import ReferenceGatedActivation
+from pagemesh.kernels.rms_norm import make_rms_norm
+from pagemesh.kernels.rms_norm.reference import ReferenceRmsNorm
+from pagemesh.kernels.rope import make_rotation
+from pagemesh.kernels.rope.reference import ReferenceRotation
+
+CPU = torch.device("cpu")
+# Both round once; they round the same number when they add in the same order.
+TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+GATES = {
+    "silu": Gate("silu"),
+    "gelu_tanh": Gate("gelu_tanh"),
+    "clamped_swiglu": Gate("clamped_swiglu", limit=1.5, alpha=1.7),
+}
+
+dtypes = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(4)
+    return (3 * torch.randn(*shape, generator=generator)).to(dtype)
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert actual.dtype == expected.dtype
+    tolerance = TOLERANCES[actual.dtype]
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def same_alone(function: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> None:
+    """Every row gives the same bits alone, in small groups and with all others, on all threads."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        together = function(rows)
+        for size in (1, 3, 100):
+            for begin in range(0, len(rows), size):
+                part = slice(begin, begin + size)
+                assert torch.equal(function(rows[part]), together[part])
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+@dtypes
+@pytest.mark.parametrize("size", [1, 16, 24, 131])
+@pytest.mark.parametrize("eps", [1e-6, 0.5])
+def test_rms_norm_is_its_definition(dtype: torch.dtype, size: int, eps: float) -> None:
+    rows, weight = random(7, size, dtype=dtype), random(size)
+    expected = ReferenceRmsNorm(weight, eps)(rows)
+    assert_close(make_rms_norm(weight, eps)(rows), expected)
+
+
+def test_rms_norm_by_hand() -> None:
+    # Mean square of 3 and 4 is 12.5; with eps 3.5 the root is 4.
+    norm = make_rms_norm(torch.tensor([1.0, 2.0]), 3.5)
+    assert norm(torch.tensor([[3.0, 4.0]])).tolist() == [[0.75, 2.0]]
+
+
+@dtypes
+@pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
+@pytest.mark.parametrize("size", [1, 16, 37])
+def test_gated_activations_are_their_definitions(dtype: torch.dtype, gate: Gate, size: int) -> None:
+    gate_up = random(5, 2 * size, dtype=dtype)
+    expected = ReferenceGatedActivation(gate)(gate_up)
+    assert_close(make_gated_activation(gate, CPU)(gate_up), expected)
+
+
+@pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
+def test_gates_far_out_give_what_they_tend_to(gate: Gate) -> None:
+    gate_up = torch.tensor([[-300.0, 300.0, math.inf, math.nan, 1.0, 1.0, 1.0, 1.0]])
+    expected = ReferenceGatedActivation(gate)(gate_up)
+    output = make_gated_activation(gate, CPU)(gate_up)
+    torch.testing.assert_close(output, expected, rtol=1e-6, atol=1e-30, equal_nan=True)
+
+
+@dtypes
+@pytest.mark.parametrize("head_dim", [2, 6, 16, 24, 64])
+@pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
+def test_rotations_are_their_definition(dtype: torch.dtype, head_dim: int, normed: bool) -> None:
+    # As in a decoder, queries and keys are the head of a fused projection.
+    fused = random(5, 4, head_dim, dtype=dtype)
+    factors = torch.polar(torch.ones(5, head_dim // 2), random(5, head_dim // 2))
+    weight = random(3, head_dim) if normed else None
+    expected = fused.clone()
+    ReferenceRotation(weight, 1e-6)(expected[:, :3], factors)
+    make_rotation(CPU, weight, 1e-6)(fused[:, :3], factors)
+    assert_close(fused, expected)
+    assert not torch.equal(fused[:, :3], random(5, 4, head_dim, dtype=dtype)[:, :3])
+
+
+def test_heads_that_do_not_lie_densely_are_refused() -> None:
+    with pytest.raises(ValueError, match="must lie densely"):
+        make_rotation(CPU)(random(2, 8, 3).transpose(1, 2), torch.ones(2, 4, dtype=torch.complex64))
+
+
+@dtypes
+def test_a_row_is_the_same_bits_in_any_company(dtype: torch.dtype) -> None:
+    rows = random(100, 1030, dtype=dtype)
+    same_alone(make_rms_norm(random(1030), 1e-6), rows)
+    for gate in GATES.values():
+        same_alone(make_gated_activation(gate, CPU), rows)
+    rotation = make_rotation(CPU, random(103, 10), 1e-6)
+    factors = torch.polar(torch.ones(5), random(5))
+
+    def turn(rows: torch.Tensor) -> torch.Tensor:
+        heads = rows.view(-1, 103, 10).clone()
+        rotation(heads, factors.expand(len(heads), -1).contiguous())
+        return heads
+
+    same_alone(turn, rows)
+
+
+@dtypes
+def test_rows_may_be_strided(dtype: torch.dtype) -> None:
+    wide = random(6, 90, dtype=dtype)
+    part = wide[:, 10:50]
+    norm, activate = make_rms_norm(random(40), 1e-6), make_gated_activation(GATES["silu"], CPU)
+    for function in (norm, activate):
+        assert torch.equal(function(part), function(part.contiguous()))
+        columns = part.t().contiguous().t()
+        assert torch.equal(function(columns), function(part.contiguous()))
