@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import httpx
 import openai
+import pydantic
 import pytest
 
 from tests.mesh.harness import MODEL, Mesh
@@ -98,6 +100,48 @@ def test_the_same_seed_gives_the_same_answer_and_another_one_another(mesh: Mesh)
 
     assert ask(7) == ask(7)
     assert len({ask(seed) for seed in range(4)}) > 1
+
+
+def test_answers_look_like_what_response_format_says(mesh: Mesh) -> None:
+    class Place(pydantic.BaseModel):
+        city: Literal["Paris", "Rome"]
+        people: Annotated[int, pydantic.Field(ge=1, le=999)]
+
+    client = mesh.client()
+    parsed = client.chat.completions.parse(
+        model=MODEL, messages=CAPITAL, temperature=0, response_format=Place, max_tokens=200
+    )
+    assert parsed.choices[0].finish_reason == "stop"
+    place = parsed.choices[0].message.parsed
+    assert place is not None
+    assert place.city == "Paris"
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=CAPITAL,
+        temperature=1,
+        seed=3,
+        stream=True,
+        extra_body={"structured_outputs": {"regex": "[A-Z][a-z]{4,9}!"}},
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert re.fullmatch("[A-Z][a-z]{4,9}!", text)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_that_cannot_be_compiled_is_400(mesh: Mesh, stream: bool) -> None:
+    schema = {"type": "object", "not": {"required": ["a"]}}
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "messages": CAPITAL,
+        "stream": stream,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": schema, "strict": True},
+        },
+    }
+    with pytest.raises(openai.BadRequestError, match=r'Unimplemented keys: \["not"\]') as caught:
+        mesh.client().chat.completions.create(**body)
+    assert caught.value.param == "structured_outputs"
 
 
 def test_the_model_is_listed_and_retrieved(mesh: Mesh) -> None:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17pagemesh/v1/types.proto\x12\x0bpagemesh.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa1\x04\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_p\x18\x02 \x01(\x01\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x12\n\nmax_tokens\x18\x05 \x01(\r\x12\x12\n\nmin_tokens\x18\x06 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x12\r\n\x05min_p\x18\t \x01(\x01\x12\x1a\n\x12repetition_penalty\x18\n \x01(\x01\x12\x18\n\x10presence_penalty\x18\x0b \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x0c \x01(\x01\x12>\n\nlogit_bias\x18\r \x03(\x0b\x32*.pagemesh.v1.SamplingParams.LogitBiasEntry\x12\x37\n\x13\x62\x61\x64_words_token_ids\x18\x0e \x03(\x0b\x32\x1a.pagemesh.v1.TokenSequence\x12\x19\n\x11\x61llowed_token_ids\x18\x0f \x03(\r\x12\x15\n\x08logprobs\x18\x10 \x01(\rH\x00\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x11 \x01(\rH\x01\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"m\n\rTokenLogprobs\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x15\n\rtop_token_ids\x18\x04 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x05 \x03(\x02\"6\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"k\n\x08KvLayout\x12\x12\n\nblock_size\x18\x01 \x01(\r\x12\x13\n\x0blayer_count\x18\x02 \x01(\r\x12\x15\n\rkv_head_count\x18\x03 \x01(\r\x12\x10\n\x08head_dim\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\"\x81\x02\n\nWorkerInfo\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12%\n\x04role\x18\x03 \x01(\x0e\x32\x17.pagemesh.v1.WorkerRole\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x12\n\nmodel_name\x18\x05 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x06 \x01(\t\x12(\n\tkv_layout\x18\x07 \x01(\x0b\x32\x15.pagemesh.v1.KvLayout\x12\x13\n\x0b\x62lock_count\x18\x08 \x01(\x04\x12\x15\n\rmax_model_len\x18\t \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\n \x01(\r\"\x89\x01\n\nWorkerLoad\x12\x1d\n\x15running_request_count\x18\x01 \x01(\r\x12\x1d\n\x15waiting_request_count\x18\x02 \x01(\r\x12\x18\n\x10\x66ree_block_count\x18\x03 \x01(\x04\x12#\n\x1bpending_prefill_token_count\x18\x04 \x01(\x04\"\x9b\x01\n\x0bPromptUsage\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\r\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x02 \x01(\r\x12\x1c\n\x14received_token_count\x18\x03 \x01(\r\x12\x36\n\x13time_to_first_token\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*\x95\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x04*Z\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13WORKER_ROLE_PREFILL\x10\x01\x12\x16\n\x12WORKER_ROLE_DECODE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17pagemesh/v1/types.proto\x12\x0bpagemesh.v1\x1a\x1egoogle/protobuf/duration.proto\"\xdd\x04\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_p\x18\x02 \x01(\x01\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x12\n\nmax_tokens\x18\x05 \x01(\r\x12\x12\n\nmin_tokens\x18\x06 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x12\r\n\x05min_p\x18\t \x01(\x01\x12\x1a\n\x12repetition_penalty\x18\n \x01(\x01\x12\x18\n\x10presence_penalty\x18\x0b \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x0c \x01(\x01\x12>\n\nlogit_bias\x18\r \x03(\x0b\x32*.pagemesh.v1.SamplingParams.LogitBiasEntry\x12\x37\n\x13\x62\x61\x64_words_token_ids\x18\x0e \x03(\x0b\x32\x1a.pagemesh.v1.TokenSequence\x12\x19\n\x11\x61llowed_token_ids\x18\x0f \x03(\r\x12\x15\n\x08logprobs\x18\x10 \x01(\rH\x00\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x11 \x01(\rH\x01\x88\x01\x01\x12:\n\x12structured_outputs\x18\x12 \x01(\x0b\x32\x1e.pagemesh.v1.StructuredOutputs\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"\xec\x01\n\x11StructuredOutputs\x12\x0e\n\x04json\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12&\n\x06\x63hoice\x18\x03 \x01(\x0b\x32\x14.pagemesh.v1.ChoicesH\x00\x12\x11\n\x07grammar\x18\x04 \x01(\tH\x00\x12\x15\n\x0bjson_object\x18\x05 \x01(\x08H\x00\x12\x1e\n\x16\x64isable_any_whitespace\x18\x06 \x01(\x08\x12\x1f\n\x12whitespace_pattern\x18\x07 \x01(\tH\x01\x88\x01\x01\x42\x0c\n\nconstraintB\x15\n\x13_whitespace_pattern\"\x18\n\x07\x43hoices\x12\r\n\x05texts\x18\x01 \x03(\t\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"m\n\rTokenLogprobs\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x15\n\rtop_token_ids\x18\x04 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x05 \x03(\x02\"E\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05param\x18\x04 \x01(\t\"k\n\x08KvLayout\x12\x12\n\nblock_size\x18\x01 \x01(\r\x12\x13\n\x0blayer_count\x18\x02 \x01(\r\x12\x15\n\rkv_head_count\x18\x03 \x01(\r\x12\x10\n\x08head_dim\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\"\x81\x02\n\nWorkerInfo\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12%\n\x04role\x18\x03 \x01(\x0e\x32\x17.pagemesh.v1.WorkerRole\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x12\n\nmodel_name\x18\x05 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x06 \x01(\t\x12(\n\tkv_layout\x18\x07 \x01(\x0b\x32\x15.pagemesh.v1.KvLayout\x12\x13\n\x0b\x62lock_count\x18\x08 \x01(\x04\x12\x15\n\rmax_model_len\x18\t \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\n \x01(\r\"\x89\x01\n\nWorkerLoad\x12\x1d\n\x15running_request_count\x18\x01 \x01(\r\x12\x1d\n\x15waiting_request_count\x18\x02 \x01(\r\x12\x18\n\x10\x66ree_block_count\x18\x03 \x01(\x04\x12#\n\x1bpending_prefill_token_count\x18\x04 \x01(\x04\"\x9b\x01\n\x0bPromptUsage\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\r\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x02 \x01(\r\x12\x1c\n\x14received_token_count\x18\x03 \x01(\r\x12\x36\n\x13time_to_first_token\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*\x95\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x04*Z\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13WORKER_ROLE_PREFILL\x10\x01\x12\x16\n\x12WORKER_ROLE_DECODE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,26 +34,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_FINISHREASON']._serialized_start=1491
-  _globals['_FINISHREASON']._serialized_end=1640
-  _globals['_WORKERROLE']._serialized_start=1642
-  _globals['_WORKERROLE']._serialized_end=1732
+  _globals['_FINISHREASON']._serialized_start=1831
+  _globals['_FINISHREASON']._serialized_end=1980
+  _globals['_WORKERROLE']._serialized_start=1982
+  _globals['_WORKERROLE']._serialized_end=2072
   _globals['_SAMPLINGPARAMS']._serialized_start=73
-  _globals['_SAMPLINGPARAMS']._serialized_end=618
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=537
-  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=585
-  _globals['_TOKENSEQUENCE']._serialized_start=620
-  _globals['_TOKENSEQUENCE']._serialized_end=654
-  _globals['_TOKENLOGPROBS']._serialized_start=656
-  _globals['_TOKENLOGPROBS']._serialized_end=765
-  _globals['_ERROR']._serialized_start=767
-  _globals['_ERROR']._serialized_end=821
-  _globals['_KVLAYOUT']._serialized_start=823
-  _globals['_KVLAYOUT']._serialized_end=930
-  _globals['_WORKERINFO']._serialized_start=933
-  _globals['_WORKERINFO']._serialized_end=1190
-  _globals['_WORKERLOAD']._serialized_start=1193
-  _globals['_WORKERLOAD']._serialized_end=1330
-  _globals['_PROMPTUSAGE']._serialized_start=1333
-  _globals['_PROMPTUSAGE']._serialized_end=1488
+  _globals['_SAMPLINGPARAMS']._serialized_end=678
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_start=597
+  _globals['_SAMPLINGPARAMS_LOGITBIASENTRY']._serialized_end=645
+  _globals['_STRUCTUREDOUTPUTS']._serialized_start=681
+  _globals['_STRUCTUREDOUTPUTS']._serialized_end=917
+  _globals['_CHOICES']._serialized_start=919
+  _globals['_CHOICES']._serialized_end=943
+  _globals['_TOKENSEQUENCE']._serialized_start=945
+  _globals['_TOKENSEQUENCE']._serialized_end=979
+  _globals['_TOKENLOGPROBS']._serialized_start=981
+  _globals['_TOKENLOGPROBS']._serialized_end=1090
+  _globals['_ERROR']._serialized_start=1092
+  _globals['_ERROR']._serialized_end=1161
+  _globals['_KVLAYOUT']._serialized_start=1163
+  _globals['_KVLAYOUT']._serialized_end=1270
+  _globals['_WORKERINFO']._serialized_start=1273
+  _globals['_WORKERINFO']._serialized_end=1530
+  _globals['_WORKERLOAD']._serialized_start=1533
+  _globals['_WORKERLOAD']._serialized_end=1670
+  _globals['_PROMPTUSAGE']._serialized_start=1673
+  _globals['_PROMPTUSAGE']._serialized_end=1828
 # @@protoc_insertion_point(module_scope)

@@ -10,6 +10,7 @@ from pagemesh.errors import InvalidRequestError, PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import types_pb2
+from pagemesh.worker.structured_messages import structured_from_proto, structured_to_proto
 
 _FINISH_REASONS: Final = {
     FinishReason.STOP: types_pb2.FINISH_REASON_STOP,
@@ -26,7 +27,9 @@ def finish_reason_to_proto(reason: FinishReason) -> types_pb2.FinishReason.Value
 
 def error_to_proto(error: PagemeshError) -> types_pb2.Error:
     """An error inside a stream."""
-    return types_pb2.Error(code=error.grpc_code, reason=error.reason, message=error.message)
+    return types_pb2.Error(
+        code=error.grpc_code, reason=error.reason, message=error.message, param=error.param or ""
+    )
 
 
 def load_to_proto(load: EngineLoad) -> types_pb2.WorkerLoad:
@@ -61,11 +64,15 @@ def sampling_to_proto(sampling: SamplingParams) -> types_pb2.SamplingParams:
         allowed_token_ids=sampling.allowed_token_ids or (),
         logprobs=sampling.logprobs,
         prompt_logprobs=sampling.prompt_logprobs,
+        structured_outputs=structured_to_proto(sampling.structured_outputs),
     )
 
 
 def sampling_from_proto(sampling: types_pb2.SamplingParams) -> SamplingParams:
-    """How tokens are chosen; `sampling.validation` checks it."""
+    """How tokens are chosen; `sampling.validation` checks it, but for what the output must look like.
+
+    Raises InvalidRequestError when that is faulty.
+    """
     return SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p or 1.0,
@@ -84,6 +91,7 @@ def sampling_from_proto(sampling: types_pb2.SamplingParams) -> SamplingParams:
         allowed_token_ids=tuple(sampling.allowed_token_ids) or None,
         logprobs=sampling.logprobs if sampling.HasField("logprobs") else None,
         prompt_logprobs=sampling.prompt_logprobs if sampling.HasField("prompt_logprobs") else None,
+        structured_outputs=structured_from_proto(sampling),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from pagemesh.engine.interface import EngineLoad, FinishReason
 from pagemesh.errors import ContextLengthError, InvalidRequestError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.messages import (
     error_to_proto,
@@ -46,6 +48,43 @@ def test_sampling_survives_the_wire() -> None:
     assert sampling_from_proto(sampling_to_proto(sampling)) == sampling
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"json": '{"type": "object"}'},
+        {"json": "{}", "disable_any_whitespace": True},
+        {"json": "{}", "whitespace_pattern": ""},
+        {"regex": "a+"},
+        {"choice": ["yes", "né"]},
+        {"grammar": 'root ::= "a"'},
+        {"json_object": True, "whitespace_pattern": " ?"},
+    ],
+    ids=str,
+)
+def test_what_an_output_must_look_like_survives_the_wire(options: dict[str, Any]) -> None:
+    sampling = SamplingParams(structured_outputs=StructuredOutputs.of(**options))
+    assert sampling_from_proto(sampling_to_proto(sampling)) == sampling
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (types_pb2.StructuredOutputs(), "structured_outputs has no constraint"),
+        (types_pb2.StructuredOutputs(json_object=False), "none are specified"),
+        (types_pb2.StructuredOutputs(json="{"), "not valid JSON"),
+        (types_pb2.StructuredOutputs(choice=types_pb2.Choices()), "at least one string"),
+        (types_pb2.StructuredOutputs(regex="a" * 16385), "16385 bytes"),
+    ],
+    ids=str,
+)
+def test_faulty_descriptions_of_outputs_are_refused(
+    outputs: types_pb2.StructuredOutputs, message: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=message) as refused:
+        sampling_from_proto(types_pb2.SamplingParams(structured_outputs=outputs))
+    assert refused.value.param == "structured_outputs"
+
+
 def test_zero_values_are_the_defaults_of_the_proto() -> None:
     sampling = sampling_from_proto(types_pb2.SamplingParams(max_tokens=1))
     assert sampling == SamplingParams(temperature=0.0, top_p=1.0, top_k=0, max_tokens=1)
@@ -78,13 +117,15 @@ def test_every_finish_reason_has_its_value() -> None:
     }
 
 
-def test_an_error_keeps_code_reason_and_message() -> None:
-    error = error_to_proto(ContextLengthError("too long"))
-    assert (error.code, error.reason, error.message) == (
+def test_an_error_keeps_code_reason_message_and_field() -> None:
+    error = error_to_proto(ContextLengthError("too long", param="prompt"))
+    assert (error.code, error.reason, error.message, error.param) == (
         "INVALID_ARGUMENT",
         "CONTEXT_LENGTH_EXCEEDED",
         "too long",
+        "prompt",
     )
+    assert error_to_proto(ContextLengthError("too long")).param == ""
 
 
 def test_a_load_keeps_its_numbers() -> None:

@@ -164,7 +164,7 @@ class Generation:
 
     async def _recover(self, running: _Running, error: types_pb2.Error) -> None:
         """Try another worker, once, if the first was lost before it gave a token; else raise."""
-        cause = make_error(error.code, error.reason, error.message)
+        cause = make_error(error.code, error.reason, error.message, error.param or None)
         lost = running.placement
         running.end()
         if (

@@ -13,7 +13,14 @@ import pydantic_core
 from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.router.openai.structured import (
+    ResponseFormat,
+    Schema,
+    StructuredFields,
+    read_structured_outputs,
+)
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_TEMPERATURE
+from pagemesh.sampling.structured.outputs import StructuredOutputs
 
 MAX_CHOICES = 16
 """Largest `n`."""
@@ -59,6 +66,13 @@ class RequestFields(pydantic.BaseModel):
     stop: StopString | Annotated[list[StopString], Field(max_length=4)] | None = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredFields | None = None
+    guided_json: Schema | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -83,6 +97,16 @@ class RequestFields(pydantic.BaseModel):
                 )
             biases[int(name)] = bias
         return biases
+
+    @property
+    def output_constraint(self) -> StructuredOutputs | None:
+        """What the answer must look like, whichever field says it; None for any answer."""
+        names = ("json", "regex", "choice", "grammar", "whitespace_pattern")
+        return read_structured_outputs(
+            self.response_format,
+            self.structured_outputs,
+            {name: getattr(self, f"guided_{name}") for name in names},
+        )
 
     @property
     def include_usage(self) -> bool:

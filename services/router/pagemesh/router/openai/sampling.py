@@ -58,6 +58,7 @@ def _sampling(fields: RequestFields, max_tokens: int, model: ServedModel) -> Sam
         min_tokens=fields.min_tokens or 0,
         stop_token_ids=tuple(fields.stop_token_ids or ()),
         ignore_eos=bool(fields.ignore_eos),
+        structured_outputs=fields.output_constraint,
     )
     if sampling.min_tokens > max_tokens:
         raise InvalidRequestError(
