@@ -104,6 +104,38 @@ async def test_several_answers_draw_with_seeds_that_follow_each_other(mesh: Mesh
     assert body["usage"]["completion_tokens"] == 20
 
 
+async def test_log_probabilities_come_with_whole_answers_and_with_streams(mesh: Mesh) -> None:
+    request = {"prompt": PROMPT, "seed": 1, "max_tokens": 5, "logprobs": 2}
+    tokens = expected_tokens(PROMPT, 5, 1)
+    (choice,) = (await mesh.completions(request)).json()["choices"]
+    assert choice["logprobs"]["token_logprobs"] == [-token_id / 1024 for token_id in tokens]
+    assert [len(rivals) for rivals in choice["logprobs"]["top_logprobs"]] == [3] * 5
+    *chunks, _ = (await mesh.completions({**request, "stream": True})).events()
+    streamed = [each for c in chunks for each in c["choices"][0]["logprobs"]["token_logprobs"]]
+    assert streamed == choice["logprobs"]["token_logprobs"]
+    chat = {"messages": MESSAGES, "seed": 1, "max_tokens": 5, "logprobs": True, "top_logprobs": 1}
+    (choice,) = (await mesh.chat(chat)).json()["choices"]
+    ids = await TOKENIZER.encode_chat(MESSAGES)
+    assert [
+        (each["logprob"], len(each["top_logprobs"])) for each in choice["logprobs"]["content"]
+    ] == [(-token_id / 1024, 1) for token_id in expected_tokens(ids, 5, 1)]
+
+
+async def test_the_best_of_several_answers_are_given(mesh: Mesh) -> None:
+    request = {"prompt": PROMPT, "n": 2, "best_of": 5, "seed": 3, "max_tokens": 6}
+    body = (await mesh.completions(request)).json()
+    # The fake's log probability of a token is its id, negative.
+    seeds = sorted(range(3, 8), key=lambda seed: sum(expected_tokens(PROMPT, 6, seed)))
+    assert seeds[:2] != [3, 4]
+    assert [
+        (choice["index"], choice["text"], choice["logprobs"]) for choice in body["choices"]
+    ] == [
+        (0, text_of(PROMPT, 6, seeds[0]), None),
+        (1, text_of(PROMPT, 6, seeds[1]), None),
+    ]
+    assert body["usage"]["completion_tokens"] == 30
+
+
 async def test_streams_of_several_answers_are_told_apart(mesh: Mesh) -> None:
     request = {"prompt": PROMPT, "n": 3, "seed": 3, "max_tokens": 5, "stream": True}
     texts = {0: "", 1: "", 2: ""}

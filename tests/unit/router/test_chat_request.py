@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.errors import InvalidRequestError, PagemeshError, UnsupportedError
 from pagemesh.router.openai.chat_request import MAX_MESSAGES, ChatRequest, parse_chat_request
 
 USER = {"role": "user", "content": "Hi"}
@@ -208,3 +208,37 @@ def test_more_messages_than_fit_into_any_context_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="at most 16384") as caught:
         parse(messages=[USER] * (MAX_MESSAGES + 1))
     assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_logprobs"),
+    [
+        ({}, None),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+    ],
+    ids=str,
+)
+def test_log_probabilities_are_asked_for_with_two_fields(
+    fields: dict[str, Any], num_logprobs: int | None
+) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields}).encode()
+    assert parse_chat_request(body).num_logprobs == num_logprobs
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": 2}, "logprobs"),
+        ({"best_of": 2}, "best_of"),
+    ],
+    ids=str,
+)
+def test_faulty_fields_of_log_probabilities_are_named(fields: dict[str, Any], param: str) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields}).encode()
+    with pytest.raises(PagemeshError) as error:
+        parse_chat_request(body)
+    assert error.value.param == param

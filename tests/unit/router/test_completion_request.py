@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.errors import InvalidRequestError, PagemeshError, UnsupportedError
 from pagemesh.router.openai.completion_request import (
     CompletionRequest,
     parse_completion_request,
@@ -67,3 +67,38 @@ def test_what_is_not_supported_is_refused() -> None:
     with pytest.raises(UnsupportedError) as error:
         parse(prompt="Hi", echo=True)
     assert error.value.param == "echo"
+
+
+@pytest.mark.parametrize(
+    ("fields", "counts"),
+    [
+        ({}, (1, None)),
+        ({"n": 3, "logprobs": 0}, (3, 0)),
+        ({"n": 2, "best_of": 5, "logprobs": 20}, (5, 20)),
+        ({"n": 2, "best_of": 2, "stream": True}, (2, None)),
+    ],
+    ids=str,
+)
+def test_answers_and_log_probabilities_are_counted(
+    fields: dict[str, Any], counts: tuple[int, int | None]
+) -> None:
+    request = parse_completion_request(json.dumps({"prompt": "x", **fields}).encode())
+    assert (request.num_answers, request.num_logprobs) == counts
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 3, "best_of": 2}, "best_of"),
+        ({"best_of": 17}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+    ],
+    ids=str,
+)
+def test_faulty_counts_are_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(PagemeshError) as error:
+        parse_completion_request(json.dumps({"prompt": "x", **fields}).encode())
+    assert error.value.param == param

@@ -158,3 +158,10 @@ def test_what_no_worker_would_take_is_refused(
     with pytest.raises(InvalidRequestError) as error:
         choices([[1]], [9], **fields)
     assert (error.value.param, error.value.message) == (param, message)
+
+
+def test_the_best_answers_are_found_by_log_probabilities_that_nobody_asked_for() -> None:
+    made = choices([[1]], [9], best_of=3, n=1, seed=7)
+    assert [(c.sampling.seed, c.sampling.logprobs) for c in made] == [(7, 0), (8, 0), (9, 0)]
+    assert [c.sampling.logprobs for c in choices([[1]], [9], best_of=3, logprobs=2)] == [2, 2, 2]
+    assert [c.sampling.logprobs for c in choices([[1]], [9], best_of=2, n=2)] == [None, None]

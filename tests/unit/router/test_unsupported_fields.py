@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pagemesh.errors import UnsupportedError
-from pagemesh.router.openai.unsupported import NEUTRAL_VALUES, refuse_unsupported
+from pagemesh.router.openai.unsupported import NEUTRAL_VALUES, refuse_foreign, refuse_unsupported
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 
@@ -13,18 +13,12 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"logprobs": True}, "logprobs"),
-        ({"logprobs": 0}, "logprobs"),
-        ({"logprobs": 5}, "logprobs"),
-        ({"top_logprobs": 3}, "top_logprobs"),
         ({"tools": [TOOL]}, "tools"),
         ({"tools": [TOOL], "tool_choice": "auto"}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"functions": [{}]}, "functions"),
         ({"suffix": "end"}, "suffix"),
         ({"echo": True}, "echo"),
-        ({"best_of": 2}, "best_of"),
-        ({"best_of": 3, "n": 2}, "best_of"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         (
@@ -48,10 +42,17 @@ def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: s
         {"frequency_penalty": 0.5, "logit_bias": {"5": 1}, "logprobs": False},
         {"tools": [TOOL], "tool_choice": "none"},
         {"tools": [], "tool_choice": "auto"},
-        {"best_of": 2, "n": 2},
-        {"best_of": 1},
         {"something_new": 5},
     ],
 )
 def test_what_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
     refuse_unsupported(fields)
+
+
+def test_fields_of_the_other_endpoint_are_refused_by_name() -> None:
+    refuse_foreign({"best_of": 1, "top_logprobs": 0, "n": 2}, "best_of", "top_logprobs")
+    with pytest.raises(
+        UnsupportedError, match=r"best_of is not supported here \(it is 3\)"
+    ) as error:
+        refuse_foreign({"best_of": 3}, "top_logprobs", "best_of")
+    assert error.value.param == "best_of"

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field
 
-from pagemesh.errors import UnsupportedError
+from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.router.openai.fields import RequestFields, parse_object, validate
-from pagemesh.router.openai.unsupported import refuse_unsupported
+from pagemesh.router.openai.unsupported import refuse_foreign, refuse_unsupported
+from pagemesh.sampling.params import MAX_LOGPROBS
 
 MAX_MESSAGES = 16_384
 """More than fit into any context; megabytes of empty ones would keep the event loop busy for seconds."""
@@ -54,6 +55,13 @@ class ChatRequest(RequestFields):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Likeliest tokens that are named beside each token of an answer; None without any logprobs."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def token_limit(self) -> tuple[str, int | None]:
@@ -67,8 +75,14 @@ def parse_chat_request(body: bytes) -> ChatRequest:
     """Read and check a body; raises InvalidRequestError or UnsupportedError naming the field."""
     raw = parse_object(body)
     refuse_unsupported(raw)
+    refuse_foreign(raw, "best_of")
     _refuse_unsupported_messages(raw.get("messages"))
-    return validate(ChatRequest, raw)
+    fields = validate(ChatRequest, raw)
+    if fields.top_logprobs and not fields.logprobs:
+        raise InvalidRequestError(
+            "top_logprobs can only be given when logprobs is true", param="top_logprobs"
+        )
+    return fields
 
 
 def _refuse_unsupported_messages(messages: Any) -> None:

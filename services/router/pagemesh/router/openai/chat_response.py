@@ -6,14 +6,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagemesh.router.generation.request import ChoiceDelta, Usage
+from pagemesh.router.openai.logprobs import TokenText, chat_logprobs
 from pagemesh.router.openai.responses import CollectedChoice, usage_object
 from pagemesh.router.openai.sse import data_frame
+from pagemesh.sampling.logprobs import TokenLogprobs
 
 
 class ChatResponder:
     """Writes chat completions and their chunks."""
 
-    def __init__(self, request_id: str, created: int, model: str, *, include_usage: bool) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        created: int,
+        model: str,
+        *,
+        include_usage: bool,
+        token_text: TokenText | None = None,
+    ) -> None:
+        """With `token_text`, answers have log probabilities."""
+        self._token_text = token_text
         self._head: dict[str, Any] = {
             "id": f"chatcmpl-{request_id}",
             "object": "chat.completion",
@@ -38,7 +50,7 @@ class ChatResponder:
                         "content": "".join(choice.text),
                         "refusal": None,
                     },
-                    "logprobs": None,
+                    "logprobs": self._logprobs(choice.logprobs),
                     "finish_reason": choice.stop_reason.value if choice.stop_reason else None,
                 }
                 for index, choice in enumerate(choices)
@@ -52,8 +64,9 @@ class ChatResponder:
         if delta.index not in self._begun:
             self._begun.add(delta.index)
             frames += self._frame(delta.index, {"role": "assistant", "content": ""}, None)
-        if delta.text:
-            frames += self._frame(delta.index, {"content": delta.text}, None)
+        scores = delta.logprobs if self._token_text is not None else ()
+        if delta.text or scores:
+            frames += self._frame(delta.index, {"content": delta.text}, None, scores)
         if delta.stop_reason is not None:
             frames += self._frame(delta.index, {}, delta.stop_reason.value)
         return frames
@@ -62,11 +75,20 @@ class ChatResponder:
         """The frame with the token counts."""
         return data_frame({**self._chunk_head, "choices": [], "usage": usage_object(usage)})
 
-    def _frame(self, index: int, delta: dict[str, str], finish_reason: str | None) -> bytes:
+    def _logprobs(self, scores: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        return None if self._token_text is None else chat_logprobs(scores, self._token_text)
+
+    def _frame(
+        self,
+        index: int,
+        delta: dict[str, str],
+        finish_reason: str | None,
+        scores: Sequence[TokenLogprobs] = (),
+    ) -> bytes:
         choice = {
             "index": index,
             "delta": delta,
-            "logprobs": None,
+            "logprobs": self._logprobs(scores) if scores else None,
             "finish_reason": finish_reason,
         }
         return data_frame({**self._chunk_head, "choices": [choice], **self._chunk_tail})

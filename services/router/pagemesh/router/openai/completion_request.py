@@ -7,8 +7,16 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.router.openai.fields import RequestFields, TokenId, parse_object, shown, validate
-from pagemesh.router.openai.unsupported import refuse_unsupported
+from pagemesh.router.openai.fields import (
+    MAX_CHOICES,
+    RequestFields,
+    TokenId,
+    parse_object,
+    shown,
+    validate,
+)
+from pagemesh.router.openai.unsupported import refuse_foreign, refuse_unsupported
+from pagemesh.sampling.params import MAX_LOGPROBS
 
 MAX_PROMPTS = 128
 """Most prompts in one request: each of them is a sequence of its own in the batch."""
@@ -28,6 +36,19 @@ class CompletionRequest(RequestFields):
         | Annotated[list[Annotated[list[TokenId], Field(fail_fast=True)]], Field(fail_fast=True)]
     )
 
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+
+    @property
+    def num_answers(self) -> int:
+        """Answers generated for each prompt, of which the best `n` are given."""
+        return self.best_of or self.n or 1
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Likeliest tokens that are named beside each token of an answer; None without any logprobs."""
+        return self.logprobs
+
     @property
     def prompts(self) -> list[str | list[int]]:
         """Every prompt, as text or token ids."""
@@ -43,8 +64,25 @@ def parse_completion_request(body: bytes) -> CompletionRequest:
     """Read and check a body; raises InvalidRequestError or UnsupportedError naming the field."""
     raw = parse_object(body)
     refuse_unsupported(raw)
+    refuse_foreign(raw, "top_logprobs")
     _check_prompt(raw.get("prompt"))
-    return validate(CompletionRequest, raw)
+    fields = validate(CompletionRequest, raw)
+    _check_best_of(fields)
+    return fields
+
+
+def _check_best_of(fields: CompletionRequest) -> None:
+    n = fields.n or 1
+    if fields.num_answers < n:
+        raise InvalidRequestError(
+            f"best_of is {fields.best_of}, but must be at least n, which is {n}", param="best_of"
+        )
+    if fields.stream and fields.num_answers > n:
+        raise InvalidRequestError(
+            f"best_of is {fields.best_of}, but a stream cannot wait for the best answers: it must equal"
+            f" n, which is {n}",
+            param="best_of",
+        )
 
 
 def _check_prompt(prompt: Any) -> None:

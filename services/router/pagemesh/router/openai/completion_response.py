@@ -6,14 +6,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
+from pagemesh.router.openai.logprobs import TokenText, completion_logprobs
 from pagemesh.router.openai.responses import CollectedChoice, usage_object
 from pagemesh.router.openai.sse import data_frame
+from pagemesh.sampling.logprobs import TokenLogprobs
 
 
 class CompletionResponder:
     """Writes completions; a chunk has the same form as the whole."""
 
-    def __init__(self, request_id: str, created: int, model: str, *, include_usage: bool) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        created: int,
+        model: str,
+        *,
+        include_usage: bool,
+        token_text: TokenText | None = None,
+    ) -> None:
+        """With `token_text`, answers have log probabilities."""
+        self._token_text = token_text
+        # Characters of each choice's tokens so far.
+        self._offsets: dict[int, int] = {}
         self._head: dict[str, Any] = {
             "id": f"cmpl-{request_id}",
             "object": "text_completion",
@@ -29,28 +43,39 @@ class CompletionResponder:
         return {
             **self._head,
             "choices": [
-                _choice(index, "".join(choice.text), choice.stop_reason)
+                self._choice(index, "".join(choice.text), choice.stop_reason, choice.logprobs)
                 for index, choice in enumerate(choices)
             ],
             "usage": usage_object(usage),
         }
 
     def events(self, delta: ChoiceDelta) -> bytes:
-        """The frame for what became known about a choice; empty when that is no text."""
-        if not delta.text and delta.stop_reason is None:
+        """The frame for what became known about a choice; may be empty."""
+        scores = delta.logprobs if self._token_text is not None else ()
+        if not delta.text and not scores and delta.stop_reason is None:
             return b""
-        choice = _choice(delta.index, delta.text, delta.stop_reason)
+        choice = self._choice(delta.index, delta.text, delta.stop_reason, scores)
         return data_frame({**self._head, "choices": [choice], **self._chunk_tail})
 
     def usage_event(self, usage: Usage) -> bytes:
         """The frame with the token counts."""
         return data_frame({**self._head, "choices": [], "usage": usage_object(usage)})
 
-
-def _choice(index: int, text: str, stop_reason: StopReason | None) -> dict[str, Any]:
-    return {
-        "index": index,
-        "text": text,
-        "logprobs": None,
-        "finish_reason": stop_reason.value if stop_reason is not None else None,
-    }
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        stop_reason: StopReason | None,
+        scores: Sequence[TokenLogprobs],
+    ) -> dict[str, Any]:
+        logprobs = None
+        if self._token_text is not None:
+            offset = self._offsets.get(index, 0)
+            logprobs = completion_logprobs(scores, self._token_text, offset)
+            self._offsets[index] = offset + sum(map(len, logprobs["tokens"]))
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": stop_reason.value if stop_reason is not None else None,
+        }

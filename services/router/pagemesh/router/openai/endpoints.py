@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pagemesh.router.call import Call
 from pagemesh.router.generation.limits import resolve_max_tokens
-from pagemesh.router.generation.request import GenerationRequest
+from pagemesh.router.generation.request import GenerationRequest, Usage
 from pagemesh.router.openai.chat_request import parse_chat_request
 from pagemesh.router.openai.chat_response import ChatResponder
 from pagemesh.router.openai.completion_request import DEFAULT_MAX_TOKENS, parse_completion_request
 from pagemesh.router.openai.completion_response import CompletionResponder
 from pagemesh.router.openai.fields import RequestFields
-from pagemesh.router.openai.responses import Responder
+from pagemesh.router.openai.responses import CollectedChoice, Responder, best_choices
 from pagemesh.router.openai.sampling import make_choices
 from pagemesh.router.served_model import ServedModel
 
@@ -26,6 +27,14 @@ class Job:
     responder: Responder
     stream: bool
     include_usage: bool
+
+    num_given: int
+    """Answers given to each prompt, the best of those generated."""
+
+    def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> dict[str, Any]:
+        """The body of an answer that is not streamed, from all choices of the request."""
+        given = best_choices(choices, self.request.num_prompts, self.num_given)
+        return self.responder.whole(given, usage)
 
 
 class Endpoints:
@@ -56,6 +65,7 @@ class Endpoints:
             call.created,
             self._model.name,
             include_usage=fields.include_usage,
+            token_text=None if fields.num_logprobs is None else self._model.token_text,
         )
         return self._job(call, fields, [prompt], [max_tokens], responder)
 
@@ -86,6 +96,7 @@ class Endpoints:
             call.created,
             self._model.name,
             include_usage=fields.include_usage,
+            token_text=None if fields.num_logprobs is None else self._model.token_text,
         )
         return self._job(call, fields, prompts, max_tokens, responder)
 
@@ -106,4 +117,4 @@ class Endpoints:
             priority=fields.priority or 0,
             traceparent=call.traceparent,
         )
-        return Job(request, responder, bool(fields.stream), fields.include_usage)
+        return Job(request, responder, bool(fields.stream), fields.include_usage, fields.n or 1)

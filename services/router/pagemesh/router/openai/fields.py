@@ -79,6 +79,16 @@ class RequestFields(pydantic.BaseModel):
     priority: Annotated[int, Field(ge=-_MAX_INT32, le=_MAX_INT32)] | None = None
 
     @property
+    def num_answers(self) -> int:
+        """Answers generated for each prompt."""
+        return self.n or 1
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Likeliest tokens that are named beside each token of an answer; None without any logprobs."""
+        return None
+
+    @property
     def stop_strings(self) -> tuple[str, ...]:
         """`stop` as a tuple, whichever form it had."""
         if isinstance(self.stop, str):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
+from pagemesh.sampling.best_of import best_answers
+from pagemesh.sampling.logprobs import TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -17,6 +19,24 @@ class CollectedChoice:
     """Its pieces."""
 
     stop_reason: StopReason | None = None
+
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of its tokens, when they were asked for or the best choices are to be found."""
+
+
+def best_choices(
+    choices: Sequence[CollectedChoice], num_prompts: int, n: int
+) -> list[CollectedChoice]:
+    """The `n` most probable answers to each prompt; all in their own order, when there are no more."""
+    num_answers = len(choices) // num_prompts
+    if num_answers == n:
+        return list(choices)
+    kept = []
+    for start in range(0, len(choices), num_answers):
+        answers = choices[start : start + num_answers]
+        sums = [sum(score.logprob for score in answer.logprobs) for answer in answers]
+        kept += [answers[index] for index in best_answers(sums, n)]
+    return kept
 
 
 class Responder(Protocol):

@@ -22,7 +22,7 @@ def make_choices(
     fields: RequestFields,
     model: ServedModel,
 ) -> tuple[Choice, ...]:
-    """`n` choices for each prompt; answer i to every prompt draws with seed + i."""
+    """The choices of all prompts, in order; answer i to every prompt draws with seed + i."""
     # Drawn here, not by the worker, so that a request that moves keeps its draws.
     seed = secrets.randbits(63) if fields.seed is None else fields.seed
     sampling = _sampling(fields, min(max_tokens), model)
@@ -32,7 +32,7 @@ def make_choices(
             replace(sampling, max_tokens=limit, seed=(seed + answer) & _SEED_MASK),
         )
         for prompt, limit in zip(prompts, max_tokens, strict=True)
-        for answer in range(fields.n or 1)
+        for answer in range(fields.num_answers)
     )
 
 
@@ -54,6 +54,7 @@ def _sampling(fields: RequestFields, max_tokens: int, model: ServedModel) -> Sam
         logit_bias=fields.biases,
         bad_words_token_ids=model.encode_bad_words(fields.bad_words or ()),
         allowed_token_ids=tuple(fields.allowed_token_ids) if fields.allowed_token_ids else None,
+        logprobs=_num_logprobs(fields),
         max_tokens=max_tokens,
         min_tokens=fields.min_tokens or 0,
         stop_token_ids=tuple(fields.stop_token_ids or ()),
@@ -67,3 +68,9 @@ def _sampling(fields: RequestFields, max_tokens: int, model: ServedModel) -> Sam
         )
     check_sampling(sampling, model.tokenizer.vocab_size)
     return sampling
+
+
+def _num_logprobs(fields: RequestFields) -> int | None:
+    # The best answers are found by the log probabilities of their tokens.
+    is_ranked = fields.num_answers > (fields.n or 1)
+    return 0 if fields.num_logprobs is None and is_ranked else fields.num_logprobs

@@ -23,7 +23,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "functions": (None, []),
     "include_stop_str_in_output": _OFF,
     "length_penalty": (None, 1),
-    "logprobs": _OFF,
     "modalities": (None, ["text"]),
     "prediction": (None,),
     "prompt_embeds": (None,),
@@ -34,7 +33,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "skip_special_tokens": (None, True),
     "spaces_between_special_tokens": (None, True),
     "suffix": (None, ""),
-    "top_logprobs": (None, 0),
     "truncate_prompt_tokens": (None,),
     "use_beam_search": _OFF,
     "verbosity": (None,),
@@ -57,17 +55,24 @@ def refuse_unsupported(raw: Mapping[str, Any]) -> None:
             f'tool_choice is {shown(raw["tool_choice"])}, but only "none" is supported',
             param="tool_choice",
         )
-    best_of, n = raw.get("best_of"), raw.get("n") or 1
-    if best_of is not None and best_of != n:
-        raise UnsupportedError(
-            f"best_of is {shown(best_of)}, but must equal n, which is {shown(n)}", param="best_of"
-        )
     options = raw.get("stream_options")
     if isinstance(options, dict) and options.get("continuous_usage_stats"):
         raise UnsupportedError(
             "stream_options.continuous_usage_stats is not supported",
             param="stream_options.continuous_usage_stats",
         )
+
+
+def refuse_foreign(raw: Mapping[str, Any], *names: str) -> None:
+    """Raise UnsupportedError naming the first of the other endpoint's fields that asks for something.
+
+    1 and 0 ask for nothing: one answer of one, no rivals.
+    """
+    for name in names:
+        if raw.get(name) not in (None, 0, 1):
+            raise UnsupportedError(
+                f"{name} is not supported here (it is {shown(raw[name])})", param=name
+            )
 
 
 def _same(value: object, neutral: object) -> bool:

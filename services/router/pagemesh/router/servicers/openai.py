@@ -139,8 +139,9 @@ async def _collect(job: Job, generation: InstrumentedGeneration) -> HttpBody:
                 continue
             choice = choices[delta.index]
             choice.text.append(delta.text)
+            choice.logprobs += delta.logprobs
             choice.stop_reason = delta.stop_reason
-    return json_answer(job.responder.whole(choices, generation.usage()))
+    return json_answer(job.whole(choices, generation.usage()))
 
 
 async def _stream(job: Job, generation: InstrumentedGeneration) -> AsyncGenerator[HttpBody, None]:

@@ -1,0 +1,61 @@
+"""Log probabilities as OpenAI's answers have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pagemesh.sampling.logprobs import TokenLogprobs
+
+TokenText = Callable[[int], str]
+"""Text of one token id."""
+
+_LEAST: Final = -9999.0
+"""Stands for the logarithm of 0, which JSON cannot hold, as in vLLM."""
+
+
+def chat_logprobs(scores: Sequence[TokenLogprobs], token_text: TokenText) -> dict[str, Any]:
+    """The `logprobs` object of a chat choice, for all or some of its tokens."""
+    content = []
+    for score in scores:
+        rivals = zip(score.top_token_ids, score.top_logprobs, strict=True)
+        content.append(
+            {
+                **_entry(token_text(score.token_id), score.logprob),
+                "top_logprobs": [_entry(token_text(each), value) for each, value in rivals],
+            }
+        )
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(
+    scores: Sequence[TokenLogprobs], token_text: TokenText, offset: int
+) -> dict[str, Any]:
+    """The `logprobs` object of a completion choice whose text has `offset` characters already.
+
+    A token's own log probability is among the likeliest ones, also when it is none of them.
+    """
+    tokens = [token_text(score.token_id) for score in scores]
+    offsets, rivals = [], []
+    for score, text in zip(scores, tokens, strict=True):
+        offsets.append(offset)
+        offset += len(text)
+        named = {text: _finite(score.logprob)}
+        for token_id, logprob in zip(score.top_token_ids, score.top_logprobs, strict=True):
+            # Several tokens may have the same text; the likeliest of them comes first.
+            named.setdefault(token_text(token_id), _finite(logprob))
+        rivals.append(named)
+    return {
+        "tokens": tokens,
+        "token_logprobs": [_finite(score.logprob) for score in scores],
+        "top_logprobs": rivals,
+        "text_offset": offsets,
+    }
+
+
+def _entry(text: str, logprob: float) -> dict[str, Any]:
+    return {"token": text, "logprob": _finite(logprob), "bytes": list(text.encode())}
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, _LEAST)

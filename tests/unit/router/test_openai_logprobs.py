@@ -1,0 +1,138 @@
+"""Log probabilities in answers, whole and in chunks, as OpenAI's own client reads them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
+from pagemesh.router.openai.chat_response import ChatResponder
+from pagemesh.router.openai.completion_response import CompletionResponder
+from pagemesh.router.openai.responses import CollectedChoice, best_choices
+from pagemesh.sampling.logprobs import TokenLogprobs
+
+USAGE = Usage(num_prompt_tokens=5, num_completion_tokens=3, num_cached_tokens=4)
+TEXTS = {1: "He", 2: "llö", 3: " you", 4: "llö"}
+
+FIRST = TokenLogprobs(1, -0.25, 1, (1, 3), (-0.25, -2.0))
+SECOND = TokenLogprobs(2, -5.5, 3, (3, 4), (-0.5, -1.5))
+IMPOSSIBLE = TokenLogprobs(3, -math.inf, 9)
+
+
+def chat() -> ChatResponder:
+    return ChatResponder("r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__)
+
+
+def completion() -> CompletionResponder:
+    return CompletionResponder("r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__)
+
+
+def collected(*scores: TokenLogprobs) -> CollectedChoice:
+    return CollectedChoice(["Hello"], StopReason.STOP, list(scores))
+
+
+def delta(text: str, *scores: TokenLogprobs, stop: StopReason | None = None) -> ChoiceDelta:
+    return ChoiceDelta(0, text, tuple(s.token_id for s in scores), stop, logprobs=scores)
+
+
+def chunks(frames: bytes) -> list[Any]:
+    return [
+        json.loads(line.removeprefix("data: ")) for line in frames.decode().split("\n\n") if line
+    ]
+
+
+def test_a_whole_chat_answer_names_tokens_with_their_bytes() -> None:
+    body = chat().whole([collected(FIRST, SECOND)], USAGE)
+    ChatCompletion.model_validate(body, strict=True)
+    assert body["choices"][0]["logprobs"] == {
+        "content": [
+            {
+                "token": "He",
+                "logprob": -0.25,
+                "bytes": [72, 101],
+                "top_logprobs": [
+                    {"token": "He", "logprob": -0.25, "bytes": [72, 101]},
+                    {"token": " you", "logprob": -2.0, "bytes": [32, 121, 111, 117]},
+                ],
+            },
+            {
+                "token": "llö",
+                "logprob": -5.5,
+                "bytes": [108, 108, 195, 182],
+                "top_logprobs": [
+                    {"token": " you", "logprob": -0.5, "bytes": [32, 121, 111, 117]},
+                    {"token": "llö", "logprob": -1.5, "bytes": [108, 108, 195, 182]},
+                ],
+            },
+        ],
+        "refusal": None,
+    }
+
+
+def test_a_whole_completion_names_tokens_with_their_places() -> None:
+    body = completion().whole([collected(FIRST, SECOND), collected(SECOND)], USAGE)
+    Completion.model_validate(body, strict=True)
+    first, second = (choice["logprobs"] for choice in body["choices"])
+    assert first == {
+        "tokens": ["He", "llö"],
+        "token_logprobs": [-0.25, -5.5],
+        # The token that was sampled has the text of a likelier one: its own log probability stands.
+        "top_logprobs": [{"He": -0.25, " you": -2.0}, {"llö": -5.5, " you": -0.5}],
+        "text_offset": [0, 2],
+    }
+    assert second["text_offset"] == [0]
+
+
+def test_the_logarithm_of_zero_is_a_number() -> None:
+    choice = chat().whole([collected(IMPOSSIBLE)], USAGE)["choices"][0]
+    assert choice["logprobs"]["content"][0]["logprob"] == -9999.0
+    choice = completion().whole([collected(IMPOSSIBLE)], USAGE)["choices"][0]
+    assert choice["logprobs"]["token_logprobs"] == [-9999.0]
+
+
+def test_a_chat_stream_has_each_token_once_also_those_without_text_yet() -> None:
+    responder = chat()
+    frames = responder.events(delta("He", FIRST)) + responder.events(delta("", SECOND))
+    frames += responder.events(delta("llo", stop=StopReason.STOP))
+    found = []
+    for chunk in chunks(frames):
+        ChatCompletionChunk.model_validate(chunk, strict=True)
+        choice = chunk["choices"][0]
+        tokens = choice["logprobs"] and [each["token"] for each in choice["logprobs"]["content"]]
+        found.append((choice["delta"].get("content"), tokens, choice["finish_reason"]))
+    assert found == [
+        ("", None, None),
+        ("He", ["He"], None),
+        ("", ["llö"], None),
+        ("llo", None, None),
+        (None, None, "stop"),
+    ]
+
+
+def test_a_completion_stream_counts_the_places_on() -> None:
+    responder = completion()
+    frames = responder.events(delta("He", FIRST)) + responder.events(delta("", SECOND))
+    frames += responder.events(delta("llo", FIRST, stop=StopReason.STOP))
+    found = [chunk["choices"][0] for chunk in chunks(frames)]
+    assert [choice["text"] for choice in found] == ["He", "", "llo"]
+    assert [choice["logprobs"]["text_offset"] for choice in found] == [[0], [2], [5]]
+
+
+def test_without_being_asked_nothing_is_said_about_tokens() -> None:
+    plain = ChatResponder("r1", 1, "demo", include_usage=False)
+    assert plain.whole([collected(FIRST)], USAGE)["choices"][0]["logprobs"] is None
+    assert [c["choices"][0]["logprobs"] for c in chunks(plain.events(delta("He", FIRST)))] == [
+        None,
+        None,
+    ]
+
+
+def test_the_best_answers_to_each_prompt_are_kept() -> None:
+    choices = [collected(FIRST, SECOND), collected(FIRST), collected(SECOND)]
+    choices += [collected(SECOND), collected(FIRST), collected(FIRST, FIRST)]
+    assert best_choices(choices, 2, 2) == [choices[i] for i in (1, 2, 4, 5)]
+    assert best_choices(choices, 2, 3) == choices
