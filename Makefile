@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip -qq --disable-pip-version-check
 ROOTS  := src services/router services/prefill services/decode services/kvstore gateway kernels
-BENCHMARKS := kernels first_token mesh_overhead memory offline online
+BENCHMARKS := kernels first_token mesh_overhead memory scheduler offline online
 # Where pip finds PyTorch. Without an NVIDIA driver the small CPU build is looked for as well;
 # when its index cannot be reached, pip goes on without it.
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)

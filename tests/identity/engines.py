@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
@@ -21,21 +22,33 @@ from pagemesh.engine.interface import (
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.scheduler.request import Request
+from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.preemption import PreemptionPolicy
+from pagemesh.scheduler.request import RequestState
 from pagemesh.scheduler.scheduler import Scheduler
+from tests.unit.scheduler.builders import FixedGrowth
 
 DEADLINE = 60.0
 Tokens = dict[str, tuple[int, ...]]
 
 
-class CountingScheduler(Scheduler):
-    """Counts preemptions."""
+class PreemptingScheduler(Scheduler):
+    """Preempts the last running request before the batches in `preempt_at`; 0 is the first."""
 
-    num_preemptions = 0
+    def __init__(
+        self, info: EngineInfo, config: SchedulerConfig, preempt_at: Container[int], **settings: Any
+    ) -> None:
+        super().__init__(info, config, **settings)
+        self._preempt_at = preempt_at
+        self.num_batches = 0
 
-    def _preempt(self, request: Request) -> None:
-        self.num_preemptions += 1
-        super()._preempt(request)
+    def schedule(self) -> Batch:
+        running = [r for r in self.requests.seated if r.state is RequestState.RUNNING]
+        if self.num_batches in self._preempt_at and running and not running[-1].leased:
+            self._preempt(running[-1])
+        batch = super().schedule()
+        self.num_batches += bool(batch.sequences)
+        return batch
 
 
 class Peer:
@@ -49,20 +62,28 @@ class Peer:
         block_size: int = 16,
         max_num_batched_tokens: int = 512,
         enable_prefix_caching: bool = True,
+        preempt_at: Container[int] = (),
+        preemption: PreemptionPolicy | None = None,
+        num_swap_blocks: int = 0,
     ) -> None:
         layout = model.block_layout(block_size)
         config = SchedulerConfig(16, max_num_batched_tokens)
         info = EngineInfo(
             model.fingerprint, layout, num_blocks, model.max_model_len, config.max_num_seqs
         )
-        self.scheduler = CountingScheduler(
+        self.scheduler = PreemptingScheduler(
             info,
             config,
+            preempt_at,
             vocab_size=model.vocab_size,
             eos_token_ids=model.eos_token_ids,
             enable_prefix_caching=enable_prefix_caching,
+            num_swap_blocks=num_swap_blocks,
+            preemption=preemption,
+            # Everybody is admitted: when the blocks are few, requests must preempt each other.
+            forecast=FixedGrowth(0),
         )
-        runner = ModelRunner(model, block_size, num_blocks)
+        runner = ModelRunner(model, block_size, num_blocks, num_swap_blocks=num_swap_blocks)
         self.engine = EngineCore(info, self.scheduler, runner, runner.kv)
         self.ends: dict[str, RequestOutput] = {}
         self.tokens: dict[str, list[int]] = {}

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine.interface import EngineRequest
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from tests.identity.engines import Courier, Peer, Tokens, generate, generate_twice
+from tests.identity.prompts import make_prompts
 
 NUM_PROMPTS = 44
 MAX_TOKENS = 16
@@ -35,23 +34,6 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def model(demo_model: Path) -> LoadedModel:
     return load_model(ModelConfig(str(demo_model)))
-
-
-def make_prompts(folder: Path) -> list[tuple[int, ...]]:
-    """Prompts of 1 token to some hundred: questions, alone and as conversations that share prefixes."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    lines = (folder / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    questions = [json.loads(line)["question"] for line in lines]
-    turns = [
-        f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n" for question in questions
-    ]
-    texts = [
-        *turns[:20],
-        *("".join(turns[:count]) for count in range(2, 14)),
-        *("".join(turns[20 : 20 + count]) for count in range(2, 10)),
-    ]
-    ids = [tuple(tokenizer.encode(text).ids) for text in texts]
-    return [*ids, *(ids[0][:length] for length in (1, 2, 3, 16))]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +84,7 @@ def test_preemption_does_not_matter(
 ) -> None:
     peer = Peer(model, num_blocks=40, block_size=8, enable_prefix_caching=caching)
     assert generate(peer, requests) == expected
-    assert peer.scheduler.num_preemptions >= 10
+    assert peer.scheduler.load().num_preemptions >= 10
 
 
 def test_resuming_elsewhere_does_not_matter(

@@ -61,8 +61,8 @@ class ScheduledSequence:
 class BlockMoves:
     """KV blocks to copy, over all layers, before anything else of the step happens.
 
-    Done in the order of the fields, each as (source, target). No target is used twice, and no target is
-    the source of a later move, except that a block may be copied after it was swapped in.
+    Done in the order of the fields, each as (source, target): what one list writes, the next may read.
+    Within a list no target is used twice, and none is a source.
     """
 
     swap_outs: Sequence[tuple[int, int]] = ()

@@ -80,7 +80,7 @@ class BlockTables:
         self._free_swapped(request)
         request.block_ids = [*shared, *fresh]
         request.num_computed_tokens = num_tokens
-        request.num_stored_blocks = request.num_shared_blocks = len(shared)
+        request.num_stored_blocks = len(shared)
         self.num_unused_slots += len(request.block_ids) * self._block_size - num_tokens
         if request.num_cached_tokens is None:
             request.num_cached_tokens = num_tokens

@@ -78,9 +78,6 @@ class Request:
     num_stored_blocks: int = 0
     """Leading blocks that were offered to the prefix cache."""
 
-    num_shared_blocks: int = 0
-    """Leading blocks that were cached or others' when they were taken."""
-
     swap_ids: list[int] = field(default_factory=list)
     """Blocks of the swap space: of a preempted request, the KV that its first blocks had."""
 

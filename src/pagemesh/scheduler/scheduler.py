@@ -18,6 +18,7 @@ from pagemesh.errors import PagemeshError
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.block_tables import BlockTables
 from pagemesh.scheduler.constraint_gate import ConstraintGate
+from pagemesh.scheduler.growth import GrowthForecast, MeanLength
 from pagemesh.scheduler.lifecycle import Lifecycle
 from pagemesh.scheduler.move_plan import MovePlan
 from pagemesh.scheduler.outbox import Outbox
@@ -46,6 +47,7 @@ class Scheduler:
         enable_prefix_caching: bool = True,
         num_swap_blocks: int = 0,
         preemption: PreemptionPolicy | None = None,
+        forecast: GrowthForecast | None = None,
     ) -> None:
         self._config = config
         self._pool = BlockPool(info.num_blocks, enable_prefix_caching)
@@ -53,6 +55,8 @@ class Scheduler:
         swap = SwapSpace(num_swap_blocks)
         self._tables = BlockTables(self._pool, swap, info, self._moves)
         self._preemption = preemption or CheaperWay(info.layout.num_bytes)
+        self._forecast = forecast or MeanLength()
+        self._block_size = info.layout.block_size
         self._stop_rules = StopRules(eos_token_ids)
         self._num_preemptions = 0
         self._outbox = Outbox(self._pool, self._tables)
@@ -88,6 +92,8 @@ class Scheduler:
             if token_id is not None:
                 logprobs = result.logprobs.get(sequence.request_id)
                 self.requests.append_token(request, token_id, logprobs)
+                if request.state is RequestState.FINISHED:
+                    self._forecast.observe(request.num_generated_tokens)
 
     def fail(self, batch: Batch, error: PagemeshError) -> None:
         """The batch could not be computed: its requests end with the error."""
@@ -163,6 +169,8 @@ class Scheduler:
         reservation = self._tables.propose(request)
         if not self._tables.can_take(reservation):
             return False
+        if not self._tables.can_take(reservation, self._num_blocks_to_grow(request)):
+            return False
         self._tables.take(request, reservation)
         self.requests.waiting.remove(request)
         self.requests.seated.add(request)
@@ -176,6 +184,17 @@ class Scheduler:
         if request.spec.hold_blocks and request.num_computed_tokens > 0:
             self._outbox.add_progress(request)
         return True
+
+    def _num_blocks_to_grow(self, request: Request) -> int:
+        """Blocks that should remain free for this request and those that run; none if it is alone.
+
+        Without them a full cache would thrash: who was admitted would take blocks from each other.
+        """
+        seated = self.requests.seated
+        if not len(seated):
+            return 0
+        num_tokens = sum(self._forecast.num_growth_tokens(r) for r in (request, *seated))
+        return num_tokens // self._block_size
 
     def _make_room(self, request: Request) -> bool:
         """Get the decoding request a block for its last token, if need be from those behind it."""

@@ -24,7 +24,7 @@ from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_result import StepResult
 from tests.fakes.engine import VOCAB_SIZE, FakeEngine, FakeKv, FakeRunner, expected_tokens
 from tests.fakes.inbox import DEADLINE, Inbox
-from tests.unit.scheduler.builders import make_info, make_request
+from tests.unit.scheduler.builders import FixedGrowth, make_info, make_request
 
 
 class GatedRunner(FakeRunner):
@@ -63,7 +63,9 @@ class Fixture:
         info = make_info()
         self.kv = FakeKv(info.layout, info.num_blocks)
         self.runner = GatedRunner(self.kv)
-        self.scheduler = CountingScheduler(info, SchedulerConfig(), vocab_size=VOCAB_SIZE)
+        self.scheduler = CountingScheduler(
+            info, SchedulerConfig(), vocab_size=VOCAB_SIZE, forecast=FixedGrowth(0)
+        )
         self.engine = EngineCore(info, self.scheduler, self.runner, self.kv)
         self.inbox = Inbox()
 

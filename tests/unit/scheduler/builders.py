@@ -17,7 +17,9 @@ from pagemesh.engine.interface import (
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.scheduler.batch import NO_MOVES, Batch
+from pagemesh.scheduler.growth import GrowthForecast
 from pagemesh.scheduler.preemption import PreemptionPolicy
+from pagemesh.scheduler.request import Request
 from pagemesh.scheduler.scheduler import Scheduler
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner
 
@@ -84,6 +86,20 @@ class FixedWay:
         pass
 
 
+class FixedGrowth:
+    """A forecast that always expects so many tokens; none means that all requests are admitted."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self.num_tokens = num_tokens
+        self.observed: list[int] = []
+
+    def observe(self, num_tokens: int) -> None:
+        self.observed.append(num_tokens)
+
+    def num_growth_tokens(self, request: Request) -> int:
+        return min(self.num_tokens, request.max_total_tokens - request.num_tokens)
+
+
 class Stepper:
     """A scheduler, a fake runner and everything that the scheduler made known so far."""
 
@@ -96,6 +112,7 @@ class Stepper:
         enable_prefix_caching: bool = True,
         num_swap_blocks: int = 0,
         preemption: PreemptionPolicy | None = None,
+        forecast: GrowthForecast | None = None,
     ) -> None:
         self.info = info or make_info()
         self.scheduler = Scheduler(
@@ -108,6 +125,7 @@ class Stepper:
             enable_prefix_caching=enable_prefix_caching,
             num_swap_blocks=num_swap_blocks,
             preemption=preemption,
+            forecast=forecast or FixedGrowth(0),
         )
         self.requests = self.scheduler.requests
         self.kv = FakeKv(self.info.layout, self.info.num_blocks)

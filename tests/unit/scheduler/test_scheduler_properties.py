@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.engine.interface import EngineRequest
 from tests.fakes.engine import expected_tokens
-from tests.unit.scheduler.builders import FixedWay, Stepper, make_info, make_request
+from tests.unit.scheduler.builders import FixedGrowth, FixedWay, Stepper, make_info, make_request
 
 BLOCK_SIZE = 4
 GARBAGE = 999
@@ -38,6 +38,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching=st.booleans(),
         num_swap_blocks=st.sampled_from([0, 3, 8]),
         swaps=st.lists(st.booleans(), min_size=1, max_size=4),
+        growth=st.sampled_from([0, 0, 3, 1000]),
     )
     def start(
         self,
@@ -47,6 +48,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching: bool,
         num_swap_blocks: int,
         swaps: list[bool],
+        growth: int,
     ) -> None:
         self.stepper = Stepper(
             make_info(num_blocks, BLOCK_SIZE, max_model_len=27, max_num_seqs=max_num_seqs),
@@ -54,6 +56,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             enable_prefix_caching=caching,
             num_swap_blocks=num_swap_blocks,
             preemption=FixedWay(*swaps),
+            forecast=FixedGrowth(growth),
         )
         self.stepper.on_delivery = self.leases_are_sound
         self.specs: dict[str, EngineRequest] = {}
