@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pagemesh.kernels.linear import make_linear
 from pagemesh.models.activations import make_activation
 from pagemesh.models.assembly import assemble
 from pagemesh.models.decoder import Decoder
-from pagemesh.models.heads import NormAndRotate
-from pagemesh.models.norms import LayerNorm, RmsNorm
-from pagemesh.models.rope import rotate
+from pagemesh.models.norms import LayerNorm
 from pagemesh.models.spec import (
     AttentionSpec,
     DecoderSpec,
@@ -25,33 +24,11 @@ from pagemesh.models.spec import (
 from pagemesh.models.vocabulary import make_embedding, make_head
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_rms_norm_is_rounded_once(dtype: torch.dtype) -> None:
-    hidden, weight = torch.randn(3, 7).to(dtype), torch.rand(7)
-    wide = hidden.float()
-    expected = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 0.1) * weight
-    normed = RmsNorm(weight, 0.1).apply(hidden)
-    tolerance = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
-    assert normed.dtype == dtype
-    torch.testing.assert_close(normed.float(), expected, rtol=tolerance, atol=1e-6)
-
-
 def test_layer_norm_takes_the_mean_away() -> None:
     hidden = torch.tensor([[1.0, 2.0, 3.0, 6.0]])
     norm = LayerNorm(torch.tensor([1.0, 2.0, 1.0, 1.0]), torch.tensor([0.0, 0.0, 5.0, 0.0]), 0.5)
     # Mean 3, variance 3.5: divided by 2.
     assert norm.apply(hidden).tolist() == [[-1.0, -1.0, 5.0, 1.5]]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_heads_are_normed_each_with_its_own_weight_and_then_turned(dtype: torch.dtype) -> None:
-    heads = torch.randn(5, 3, 4).to(dtype)
-    weights = torch.rand(3, 4)
-    rotation = torch.polar(torch.ones(5, 1, 2), torch.randn(5, 1, 2))
-    expected = RmsNorm(weights, 1e-6).apply(heads.float())
-    rotate(expected, rotation)
-    NormAndRotate(RmsNorm(weights, 1e-6), rope=1).apply(heads, [rotation * 0, rotation])
-    assert torch.equal(heads, expected.to(dtype))
 
 
 @pytest.mark.parametrize(
@@ -86,15 +63,15 @@ def test_capped_logits_stay_below_the_cap() -> None:
     assert logits.tolist() == [[pytest.approx(5 * math.tanh(0.4)), pytest.approx(5.0)]]
 
 
-class CountCalls(TorchFunctionMode):
-    """Counts calls of torch, views and attributes of tensors included."""
+class Operations(TorchDispatchMode):
+    """Notes the names of torch's operations, views included."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.num_calls: int = 0
+        self.names: list[str] = []
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.num_calls += 1
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
 
@@ -136,29 +113,17 @@ def make_decoder(num_layers: int) -> Decoder:
     return assemble(spec, RandomParameters(spec), max_model_len=8)
 
 
-def count_calls(num_layers: int) -> int:
+def operations(num_layers: int) -> Counter[str]:
     decoder = make_decoder(num_layers)
     token_ids, positions = torch.tensor([1, 2]), torch.tensor([3, 4])
-    with CountCalls() as counter:
+    with Operations() as noted:
         decoder.forward(token_ids, positions, NoAttention(), None)
-    num_calls: int = counter.num_calls
-    return num_calls
+    return Counter(noted.names)
 
 
-def test_a_llama_layer_makes_few_calls() -> None:
-    """At batch size 1 on a CPU a layer takes as long as its calls do, more than its sums.
-
-    Six in each of two norms, six for the rotation, four views of queries, keys and values, one of what
-    attention gave, three for the activation; and the four projections.
-    """
-    assert count_calls(3) - count_calls(2) - calls_of_projections() == 26
-
-
-def calls_of_projections() -> int:
-    linear = make_linear(torch.randn(4, 4))
-    inputs = torch.randn(2, 4)
-    with CountCalls() as counter:
-        linear(inputs)
-        linear.add_to(inputs, inputs)
-    num_calls: int = counter.num_calls
-    return 2 * num_calls
+def test_a_llama_layer_takes_few_operations() -> None:
+    """At batch size 1 on a CPU a layer takes as long as its calls do, more than its sums."""
+    layer = operations(3) - operations(2)
+    # Four projections and as many views of what they gave, three outputs of vector code, and six views
+    # of queries, keys and values.
+    assert sum(layer.values()) <= 17
