@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pagemesh.kernels.linear import make_linear
 from pagemesh.models.activations import make_activation
 from pagemesh.models.assembly import assemble
 from pagemesh.models.decoder import Decoder
@@ -63,11 +62,11 @@ def test_capped_logits_stay_below_the_cap() -> None:
     assert logits.tolist() == [[pytest.approx(5 * math.tanh(0.4)), pytest.approx(5.0)]]
 
 
-class Operations(TorchDispatchMode):
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the names of torch's operations, views included."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
