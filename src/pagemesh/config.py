@@ -323,3 +323,64 @@ class UpConfig:
         _require(self.decode >= 1, "--decode", self.decode, "at least 1")
         _require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
         _require(self.threads >= 0, "--threads", self.threads, "0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanConfig:
+    """Settings of `pagemesh plan`: what a model would need, from its config.json alone."""
+
+    model: str = ""
+    """Folder with config.json, or a Hugging Face hub id, of which nothing else is fetched."""
+
+    hub: HubConfig = field(default_factory=HubConfig)
+
+    gpu_memory: float | None = None
+    """GiB of each GPU."""
+
+    gpu_memory_utilization: float = 0.9
+    """Share of a GPU's memory that may be used."""
+
+    memory: float | None = None
+    """GiB for a CPU; without this and --gpu-memory, this machine's own memory."""
+
+    tensor_parallel_size: int = 1
+    """Devices that share every layer."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of weights and activations; auto takes the one in config.json."""
+
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of keys and values; auto takes that of the weights."""
+
+    max_model_len: int | None = None
+    """Longest prompt plus output in tokens; the model's own context when unset."""
+
+    block_size: int = 16
+    """Tokens per KV block."""
+
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        _require(self.model != "", "--model", self.model, "a folder or a hub id")
+        for flag, value in (("--gpu-memory", self.gpu_memory), ("--memory", self.memory)):
+            _require(value is None or value > 0, flag, value, "positive")
+        _require(
+            self.gpu_memory is None or self.memory is None,
+            "--memory",
+            self.memory,
+            "unset when --gpu-memory is given",
+        )
+        _require(
+            0 < self.gpu_memory_utilization <= 1,
+            "--gpu-memory-utilization",
+            self.gpu_memory_utilization,
+            "in (0, 1]",
+        )
+        size = self.tensor_parallel_size
+        _require(size > 0, "--tensor-parallel-size", size, "positive")
+        if self.max_model_len is not None:
+            _require(self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2")
+        _require(self.block_size > 0, "--block-size", self.block_size, "positive")

@@ -1,4 +1,4 @@
-"""Entry point of the `pagemesh` command: `pagemesh up | gateway | router | prefill | decode | kvstore`.
+"""Entry point of the `pagemesh` command: `pagemesh up | gateway | router | prefill | …`.
 
 A start that fails ends in one sentence on stderr: exit code 2 when the flags are wrong, else 1.
 Modules of a part are imported only when that part is started, so that help is quick and no process
@@ -37,6 +37,9 @@ class Command:
     module: str
     """Module whose `run(settings)` does the work and returns when it is done."""
 
+    positional: str | None = None
+    """Flag that the first argument is the value of when it is no flag itself."""
+
 
 COMMANDS = {
     "up": Command("a whole mesh on this machine", config.UpConfig, "pagemesh.cli.up.run"),
@@ -52,6 +55,12 @@ COMMANDS = {
     ),
     "kvstore": Command(
         "knows who holds which KV block", config.KvStoreConfig, "pagemesh.kvstore.service"
+    ),
+    "plan": Command(
+        "how much memory a model needs: pagemesh plan MODEL",
+        config.PlanConfig,
+        "pagemesh.cli.plan",
+        positional="--model",
     ),
 }
 
@@ -76,7 +85,7 @@ def usage() -> str:
         [
             "usage: pagemesh [--version] [--help] COMMAND [OPTIONS]",
             "",
-            "An LLM serving mesh. COMMAND starts one part of it, or all of them:",
+            "An LLM serving mesh. COMMAND starts one part of it, all of them, or looks ahead:",
             *lines,
             "",
             "`pagemesh COMMAND --help` lists the options of each.",
@@ -103,6 +112,8 @@ def _dispatch(arguments: Sequence[str]) -> int:
 def _run(name: str, arguments: Sequence[str]) -> int:
     command = COMMANDS[name]
     prog = f"pagemesh {name}"
+    if command.positional and arguments and not arguments[0].startswith("-"):
+        arguments = [command.positional, *arguments]
     try:
         settings = parse(command.settings, prog, command.summary, arguments)
     except (UsageError, PagemeshError) as error:

@@ -6,20 +6,6 @@ import torch
 
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory
-from pagemesh.errors import ConfigError
-
-_GIB = 1 << 30
-
-
-def num_blocks_for(layout: BlockLayout, kv_cache_memory_gib: float) -> int:
-    """Blocks that fit into the memory; ConfigError when not even one does."""
-    num_blocks = int(kv_cache_memory_gib * _GIB) // layout.num_bytes
-    if num_blocks < 1:
-        raise ConfigError(
-            f"--kv-cache-memory is {kv_cache_memory_gib} GiB, but one block of this model "
-            f"takes {layout.num_bytes / _GIB:.6f} GiB"
-        )
-    return num_blocks
 
 
 class KvStorage(KvMemory):

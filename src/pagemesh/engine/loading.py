@@ -9,7 +9,8 @@ from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.block_mover import num_swap_blocks_for
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import BlockLayout, Engine, EngineInfo
-from pagemesh.engine.kv_storage import num_blocks_for
+from pagemesh.engine.memory_check import check_after_loading, check_before_loading
+from pagemesh.engine.memory_plan import num_kv_blocks
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import LoadedModel, load_model
@@ -28,11 +29,13 @@ def load_engine(
 
     The KV lies in the memory behind `kv_descriptor` (see `kv_memory`), or in memory of its own.
 
-    Raises ConfigError when the folder cannot be used or one request of full length does not fit.
+    Raises ConfigError when the folder cannot be used, one request of full length does not fit, or all
+    of it together is more than the machine's memory.
     """
+    check_before_loading(model, cache, scheduler)
     loaded = load_model(model)
     layout = loaded.block_layout(cache.block_size)
-    num_blocks = num_blocks_for(layout, cache.kv_cache_memory)
+    num_blocks = num_kv_blocks(layout, cache.kv_cache_memory)
     check_cache_size(layout, num_blocks, loaded.max_model_len, cache.kv_cache_memory)
     info = EngineInfo(
         model_fingerprint=loaded.fingerprint,
@@ -49,6 +52,7 @@ def load_engine(
         kv_descriptor=kv_descriptor,
         num_swap_blocks=num_swap_blocks,
     )
+    check_after_loading(runner, cache, scheduler, loaded.max_model_len)
     core_scheduler = Scheduler(
         info,
         scheduler,

@@ -81,6 +81,18 @@ class ModelRunner:
         )
         return rows.result(hidden, self._decoder.logits, batch)
 
+    def rehearse(self, batch: Batch) -> None:
+        """Compute a batch for its cost alone; afterwards it is as if it had never been.
+
+        On any thread, as long as no other one computes. The blocks of the batch must be nobody's.
+        """
+        try:
+            self.execute(batch)
+        finally:
+            self._threads.leave()
+            block_ids = [i for sequence in batch.sequences for i in sequence.block_ids]
+            self.kv.bytes[:, :, sorted(set(block_ids))] = 0
+
     def _step_attention(
         self, sequences: Sequence[ScheduledSequence], slots: torch.Tensor
     ) -> _PagedStep:

@@ -22,7 +22,8 @@ class StepThreads:
 
     def __init__(self, num_layer_weights: int) -> None:
         self._num_layer_weights = num_layer_weights
-        self._num_threads = self._present = torch.get_num_threads()
+        self._num_threads = torch.get_num_threads()
+        self._present: int | None = self._num_threads
 
     def use(self, num_tokens: int) -> None:
         """Prepare for a step of so many tokens."""
@@ -34,3 +35,9 @@ class StepThreads:
         if wanted != self._present:
             torch.set_num_threads(wanted)
             self._present = wanted
+
+    def leave(self) -> None:
+        """Have another thread compute the next step."""
+        torch.set_num_threads(self._num_threads)
+        # What torch uses is each thread's own.
+        self._present = None

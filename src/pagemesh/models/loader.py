@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.architectures.architecture import Architecture
 from pagemesh.models.assembly import assemble
 from pagemesh.models.checkpoint import Checkpoint
+from pagemesh.models.choices import choose_dtype, choose_max_model_len
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import CausalModel, ModelShape
@@ -97,9 +98,9 @@ def _load_decoder(
     config: ModelConfig, folder: Path, settings: ConfigJson, architecture: Architecture
 ) -> LoadedModel:
     spec = architecture.make_spec(settings)
-    max_model_len = _max_model_len(config, spec)
+    max_model_len = choose_max_model_len(config.max_model_len, spec)
     spec = _settled(spec, max_model_len)
-    dtype = _dtype_name(config, settings, architecture.dtypes)
+    dtype = choose_dtype(config.dtype, settings, architecture.dtypes)
     with Checkpoint.open(folder) as checkpoint:
         sources = architecture.named_sources(spec, checkpoint.entries.keys())
         checkpoint.check(
@@ -131,7 +132,7 @@ def _load_with_transformers(config: ModelConfig, folder: Path, settings: ConfigJ
     # Imported here because it takes seconds, and models of pagemesh's own do without.
     from pagemesh.models.transformers_backend.load import load_with_transformers
 
-    dtype = _DTYPES[_dtype_name(config, settings, _DTYPES)]
+    dtype = _DTYPES[choose_dtype(config.dtype, settings, _DTYPES)]
     loaded = load_with_transformers(folder, config.max_model_len, dtype)
     return LoadedModel(
         decoder=loaded.model,
@@ -163,37 +164,6 @@ def _shape(spec: DecoderSpec) -> ModelShape:
         vocab_size=spec.vocab_size,
         num_layer_weights=max(map(spec.num_active_weights, range(spec.num_layers))),
     )
-
-
-def _max_model_len(config: ModelConfig, spec: DecoderSpec) -> int:
-    if config.max_model_len is None:
-        return spec.max_position
-    if config.max_model_len > spec.longest_position:
-        raise ConfigError(
-            f"--max-model-len is {config.max_model_len}, "
-            f"but the model's own context is {spec.longest_position}"
-        )
-    return config.max_model_len
-
-
-def _dtype_name(config: ModelConfig, settings: ConfigJson, supported: Collection[str]) -> str:
-    """The type asked for, or that of config.json, where a part of a larger model has its own key."""
-    name: str = config.dtype
-    source = "--dtype"
-    if name == "auto":
-        parts = (settings, settings.child("text_config"))
-        keys = [(part, key) for part in parts if part for key in ("dtype", "torch_dtype")]
-        part, key = next(
-            ((part, key) for part, key in keys if part.get(key) is not None), (settings, "dtype")
-        )
-        part.require(key, tuple(_DTYPES))
-        name, source = str(part.get(key) or "float32"), f"{settings.where} has {key}, which"
-    if name not in supported:
-        raise ConfigError(
-            f"{source} is {name}, in which this architecture overflows: choose --dtype "
-            f"{' or '.join(supported)}"
-        )
-    return name
 
 
 def _eos_token_ids(folder: Path, settings: ConfigJson, vocab_size: int) -> tuple[int, ...]:

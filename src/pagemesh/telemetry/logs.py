@@ -56,6 +56,26 @@ def configure_logging(config: ServerConfig, service: str) -> None:
     logging.getLogger("pagemesh").setLevel(config.log_level.upper())
 
 
+def configure_library_logging() -> None:
+    """Hand logs to the standard library's logging, as a guest in somebody else's program.
+
+    Its defaults then hold: warnings on stderr, unless the program says otherwise. Does nothing when the
+    program has configured structlog.
+    """
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+
+
 def bind_request_id(request_id: str) -> None:
     """Have every log line of this task, and of tasks that it starts, carry the request id."""
     structlog.contextvars.bind_contextvars(request_id=request_id)

@@ -17,7 +17,7 @@ from pagemesh.cli.main import COMMANDS, main
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert list(COMMANDS) == ["up", "gateway", "router", "prefill", "decode", "kvstore"]
+    assert list(COMMANDS) == ["up", "gateway", "router", "prefill", "decode", "kvstore", "plan"]
     assert all(f"  {name}" in printed for name in COMMANDS)
 
 
@@ -32,6 +32,7 @@ def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) ->
         (["upp"], "pagemesh: there is no command 'upp'; see pagemesh --help\n"),
         (["up", "--decode", "0"], "pagemesh up: --decode is 0, but must be at least 1\n"),
         (["decode"], "pagemesh decode: --model is '', but must be a folder or a hub id\n"),
+        (["plan"], "pagemesh plan: --model is '', but must be a folder or a hub id\n"),
         (["gateway"], "pagemesh gateway: --routers is (), but must be one or more host:port\n"),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory, open_memory
-from pagemesh.engine.kv_storage import KvStorage, num_blocks_for
+from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.errors import ConfigError, KvIntegrityError
 
 
@@ -117,17 +117,6 @@ def test_memory_is_committed_when_blocks_are_written() -> None:
     assert process.memory_info().rss - before < 64 << 20
     storage.layers[0].fill_(1.0)
     assert process.memory_info().rss - before > 100 << 20
-
-
-def test_number_of_blocks_for_a_memory_size() -> None:
-    layout = BlockLayout(16, 6, 4, 32, "float32")
-    assert layout.num_bytes == 98304
-    assert num_blocks_for(layout, 0.25) == 2730
-
-
-def test_memory_for_less_than_one_block_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--kv-cache-memory is 1e-06 GiB, but one block"):
-        num_blocks_for(BlockLayout(16, 6, 4, 32, "float32"), 1e-6)
 
 
 def test_more_memory_than_there_is_is_refused() -> None:

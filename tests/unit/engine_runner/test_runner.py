@@ -137,3 +137,22 @@ def test_weights_are_not_changed_by_a_step(model: LoadedModel) -> None:
     runner = make_runner(model)
     first = sampled(runner, make_sequence())
     assert [sampled(runner, make_sequence()) for _ in range(3)] == [first] * 3
+
+
+def test_a_rehearsal_leaves_nothing_behind(model: LoadedModel) -> None:
+    runner, fresh = make_runner(model), make_runner(model)
+    num_threads = torch.get_num_threads()
+    runner.rehearse(Batch([make_sequence(token_ids=[7] * 12)]))
+    assert not runner.kv.bytes.any()
+    assert torch.get_num_threads() == num_threads
+    assert sampled(runner, make_sequence()) == sampled(fresh, make_sequence())
+    assert (runner.kv.bytes == fresh.kv.bytes).all()
+
+
+def test_a_rehearsal_that_fails_leaves_nothing_behind(model: LoadedModel) -> None:
+    runner = make_runner(model)
+    num_threads = torch.get_num_threads()
+    with pytest.raises(IndexError):
+        runner.rehearse(Batch([make_sequence(token_ids=[99_999] * 12)]))
+    assert not runner.kv.bytes.any()
+    assert torch.get_num_threads() == num_threads

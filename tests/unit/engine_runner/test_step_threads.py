@@ -31,3 +31,13 @@ def test_only_steps_with_enough_to_do_use_all_threads() -> None:
 def test_a_large_layer_is_shared_even_for_one_token(num_weights: int, used: int) -> None:
     StepThreads(num_weights).use(1)
     assert torch.get_num_threads() == used
+
+
+def test_whoever_computes_next_finds_torch_as_it_was() -> None:
+    threads = StepThreads(MIN_SHARED_WORK // 64)
+    threads.use(1)
+    assert torch.get_num_threads() == 1
+    threads.leave()
+    assert torch.get_num_threads() == 4
+    threads.use(1)
+    assert torch.get_num_threads() == 1

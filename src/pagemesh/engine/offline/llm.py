@@ -33,6 +33,7 @@ from pagemesh.engine.offline.prompts import (
 from pagemesh.engine.offline.settings import read_settings
 from pagemesh.engine.offline.submission import Submission, check_count, for_each
 from pagemesh.models.resolve import resolve_model_path
+from pagemesh.telemetry.logs import configure_library_logging
 from pagemesh.tokenizer.generation_defaults import load_generation_defaults
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
@@ -61,6 +62,7 @@ class LLM:
         `kv_cache_memory`, `block_size`, `max_num_seqs` … ConfigError naming one that is unknown or
         cannot be, or what is wrong with the model.
         """
+        configure_library_logging()
         config = read_settings(model, settings)
         folder = resolve_model_path(config.model.model, config.model.hub)
         self._tokenizer = Tokenizer(folder)

@@ -1,0 +1,149 @@
+"""`pagemesh plan`: what a model would take of given hardware, and how many requests would fit beside it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pagemesh.config import PlanConfig
+from pagemesh.engine.machine_memory import machine_memory
+from pagemesh.engine.memory_plan import (
+    GIB,
+    Hardware,
+    MemoryPlan,
+    StepLimits,
+    make_plan,
+    num_parameters,
+    size_text,
+)
+from pagemesh.errors import ConfigError
+from pagemesh.models.choices import choose_dtype, choose_max_model_len
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.registry import find_architecture, unknown_architecture
+from pagemesh.models.resolve import resolve_model_path
+from pagemesh.models.spec import DecoderSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A plan, and what it was made for."""
+
+    config: PlanConfig
+    spec: DecoderSpec
+    dtype: str
+    hardware: Hardware
+    plan: MemoryPlan
+
+
+def run(config: PlanConfig) -> None:
+    """Print the plan; ConfigError when the model or the hardware cannot be."""
+    answer = plan_model(config)
+    print(json.dumps(as_json(answer), indent=2) if config.json else as_table(answer))
+
+
+def plan_model(config: PlanConfig) -> Answer:
+    """Read config.json and do the sums."""
+    folder = resolve_model_path(config.model, config.hub, need="config")
+    settings = ConfigJson.read(folder / "config.json")
+    architecture = find_architecture(settings)
+    if architecture is None:
+        raise unknown_architecture(settings)
+    spec = architecture.make_spec(settings)
+    dtype = choose_dtype(config.dtype, settings, architecture.dtypes)
+    kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    limits = StepLimits(
+        num_tokens=config.scheduler.max_num_batched_tokens,
+        num_seqs=config.scheduler.max_num_seqs,
+        max_model_len=choose_max_model_len(config.max_model_len, spec),
+    )
+    hardware = _hardware(config)
+    plan = make_plan(spec, dtype, kv_dtype, config.block_size, limits, hardware)
+    return Answer(config, spec, dtype, hardware, plan)
+
+
+def as_json(answer: Answer) -> dict[str, Any]:
+    """All numbers, in bytes and tokens."""
+    plan = answer.plan
+    return {
+        "model": answer.config.model,
+        "architecture": answer.spec.architecture,
+        "num_parameters": num_parameters(answer.spec),
+        "dtype": answer.dtype,
+        "kv_cache_dtype": plan.layout.dtype,
+        "device": answer.hardware.kind,
+        "tensor_parallel_size": answer.hardware.tensor_parallel_size,
+        "max_model_len": plan.max_model_len,
+        "per_device": {
+            "usable_bytes": plan.usable_bytes,
+            "weight_bytes": plan.weight_bytes,
+            "runtime_bytes": plan.runtime_bytes,
+            "activation_bytes": plan.activation_bytes,
+            "kv_bytes": max(0, plan.kv_bytes),
+            "kv_bytes_per_token": plan.kv_bytes_per_token,
+            "num_blocks": plan.num_blocks,
+        },
+        "num_tokens": plan.num_tokens,
+        "max_concurrency": plan.max_concurrency,
+    }
+
+
+def as_table(answer: Answer) -> str:
+    """For people."""
+    plan, spec, limits = answer.plan, answer.spec, answer.config.scheduler
+    size = answer.hardware.tensor_parallel_size
+    device = "GPU" if answer.hardware.kind == "cuda" else "CPU"
+    where = f"{size} {device}s, each with" if size > 1 else f"a {device} with"
+    rows = [
+        ("weights", size_text(plan.weight_bytes), f"{_count(spec)} parameters, {answer.dtype}"),
+        ("runtime", size_text(plan.runtime_bytes), ""),
+        (
+            "activations",
+            size_text(plan.activation_bytes),
+            f"of a step of {limits.max_num_batched_tokens} tokens, {limits.max_num_seqs} requests",
+        ),
+        (
+            "KV cache",
+            size_text(max(0, plan.kv_bytes)),
+            f"{plan.num_tokens} tokens, {plan.layout.dtype}",
+        ),
+    ]
+    lines = [
+        f"{answer.config.model} ({spec.architecture}) on {where} {size_text(plan.usable_bytes)}",
+        "",
+    ]
+    lines += [f"  {name:<12} {amount:>12}   {note}".rstrip() for name, amount, note in rows]
+    lines += ["", f"KV of a token takes {plan.kv_bytes_per_token / 1024:g} KiB."]
+    return "\n".join([*lines, _verdict(plan)])
+
+
+def _count(spec: DecoderSpec) -> str:
+    number = num_parameters(spec)
+    return f"{number / 1e9:.2f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"
+
+
+def _verdict(plan: MemoryPlan) -> str:
+    if plan.max_concurrency:
+        return (
+            f"{plan.max_concurrency} requests of {plan.max_model_len} tokens fit at once, or"
+            f" {plan.num_tokens} tokens in {plan.num_blocks} blocks of {plan.layout.block_size}."
+        )
+    if plan.kv_bytes <= 0:
+        return f"The model does not fit: {size_text(-plan.kv_bytes)} are missing before the first KV block."
+    return (
+        f"Not even one request of {plan.max_model_len} tokens fits; --max-model-len may be at most"
+        f" {plan.num_tokens}."
+    )
+
+
+def _hardware(config: PlanConfig) -> Hardware:
+    size = config.tensor_parallel_size
+    if config.gpu_memory is not None:
+        usable = int(config.gpu_memory * config.gpu_memory_utilization * GIB)
+        return Hardware("cuda", usable, size)
+    if config.memory is not None:
+        return Hardware("cpu", int(config.memory * GIB), size)
+    here = machine_memory()
+    if here is None:
+        raise ConfigError("this machine does not say how much memory it has: give --memory")
+    return Hardware("cpu", here.total, size)

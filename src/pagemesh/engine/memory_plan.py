@@ -1,0 +1,233 @@
+"""How much memory a model needs, and for what. Plain numbers: no torch, and no weights to look at.
+
+A device holds, in vLLM's order of thought, its share of the weights, what the runtime takes whatever it
+computes, the activations of the largest step, and KV blocks in what is left. docs/memory.md explains
+every term.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Final, Literal
+
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.errors import ConfigError
+from pagemesh.models.spec import DecoderSpec, MlpSpec, MoeSpec
+
+GIB: Final = 2**30
+
+RUNTIME_BYTES: Final[dict[Literal["cpu", "cuda"], int]] = {
+    "cpu": GIB * 3 // 10,
+    "cuda": GIB * 6 // 10,
+}
+"""Of a process that has loaded torch and computes nothing; on CUDA, of its context on the device.
+
+Measured with torch 2.13: 0.25 to 0.3 GiB resident on the CPU. CUDA contexts and library workspaces
+take 0.5 to 0.6 GiB on current devices.
+"""
+
+_ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+_FLOAT32_BYTES: Final = 4
+_SAMPLING_BYTES: Final = 4 + 3 * 8
+"""Per logit: a float32 copy, and scores, weights and their sums in float64 (`sampling.sampler`)."""
+
+_REPLICATED: Final = (
+    *("norm.weight", "norm.bias", "router.weight", "router.bias", "shared_gate.weight"),
+    # Of projections whose input is split: added once, behind the sum over the devices.
+    *("o.bias", "down.bias"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What the memory is on."""
+
+    kind: Literal["cpu", "cuda"]
+
+    usable_bytes: int
+    """Memory that may be used on each device."""
+
+    tensor_parallel_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """The largest step."""
+
+    num_tokens: int
+    num_seqs: int
+    """Sequences for which a token is sampled."""
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes on each device."""
+
+    usable_bytes: int
+    weight_bytes: int
+    runtime_bytes: int
+    activation_bytes: int
+    layout: BlockLayout
+    """Of the device's share of a KV block."""
+
+    max_model_len: int
+
+    @property
+    def kv_bytes(self) -> int:
+        """What is left for KV blocks; negative when the model itself does not fit."""
+        return self.usable_bytes - self.weight_bytes - self.runtime_bytes - self.activation_bytes
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks that fit."""
+        return max(0, self.kv_bytes) // self.layout.num_bytes
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of one token over all layers."""
+        return self.layout.num_bytes // self.layout.block_size
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens whose KV fits."""
+        return self.num_blocks * self.layout.block_size
+
+    @property
+    def max_concurrency(self) -> int:
+        """Requests of full length whose KV fits at once."""
+        return self.num_blocks // -(-self.max_model_len // self.layout.block_size)
+
+
+def make_plan(
+    spec: DecoderSpec, dtype: str, kv_dtype: str, block_size: int, limits: StepLimits, on: Hardware
+) -> MemoryPlan:
+    """Plan a model from its spec. ConfigError when it cannot be split over so many devices."""
+    check_parallel(spec, on.tensor_parallel_size)
+    return MemoryPlan(
+        usable_bytes=on.usable_bytes,
+        weight_bytes=weight_bytes(spec, dtype, on.tensor_parallel_size),
+        runtime_bytes=RUNTIME_BYTES[on.kind],
+        activation_bytes=activation_bytes(spec, dtype, limits, on.tensor_parallel_size),
+        layout=kv_layout(spec, kv_dtype, block_size, on.tensor_parallel_size),
+        max_model_len=limits.max_model_len,
+    )
+
+
+def check_parallel(spec: DecoderSpec, tensor_parallel_size: int) -> None:
+    """Raise ConfigError unless every device gets the same number of heads."""
+    num_heads = spec.attention.num_heads
+    if num_heads % tensor_parallel_size:
+        raise ConfigError(
+            f"--tensor-parallel-size is {tensor_parallel_size}, but must divide the model's "
+            f"{num_heads} attention heads"
+        )
+
+
+def num_parameters(spec: DecoderSpec) -> int:
+    """Numbers that a checkpoint of the model holds; tied ones count once."""
+    return sum(map(prod, spec.parameter_shapes().values()))
+
+
+def weight_bytes(spec: DecoderSpec, dtype: str, tensor_parallel_size: int = 1) -> int:
+    """Weights of one device.
+
+    Projections, embeddings and experts are split evenly (Megatron-LM, Shoeybi et al. 2019), heads of
+    keys and values as far as there are enough of them; norms and routers are on every device.
+    """
+    share = _Share(spec, tensor_parallel_size)
+    shapes = spec.parameter_shapes()
+    return _ITEM_BYTES[dtype] * sum(share.of(name, prod(shape)) for name, shape in shapes.items())
+
+
+def kv_layout(
+    spec: DecoderSpec, dtype: str, block_size: int, tensor_parallel_size: int = 1
+) -> BlockLayout:
+    """Shape of one device's share of a KV block; with fewer heads than devices they are repeated."""
+    return BlockLayout(
+        block_size=block_size,
+        num_layers=spec.num_layers,
+        num_kv_heads=_num_kv_heads(spec, tensor_parallel_size),
+        head_dim=spec.attention.head_dim,
+        dtype=dtype,
+    )
+
+
+def activation_bytes(
+    spec: DecoderSpec, dtype: str, limits: StepLimits, tensor_parallel_size: int = 1
+) -> int:
+    """Most that the tensors of the largest step take at once, by what is alive at its widest places.
+
+    In a layer: the residual stream and its normed copy, then either queries, keys, values, the
+    attention's output and one sequence's gathered keys and values, or the MLP's inner tensors. Behind
+    the layers: the logits and the sampler's copies of them.
+    """
+    item = _ITEM_BYTES[dtype]
+    attention = spec.attention
+    query = attention.num_heads // tensor_parallel_size * attention.head_dim
+    key_value = 2 * _num_kv_heads(spec, tensor_parallel_size) * attention.head_dim
+    # The norm works in float32.
+    stream = limits.num_tokens * spec.hidden_size * (2 * item + _FLOAT32_BYTES)
+    attending = limits.num_tokens * (3 * query + 2 * key_value) + limits.max_model_len * key_value
+    inner = max(_inner_width(spec, index) for index in range(spec.num_layers))
+    widest = max(attending, limits.num_tokens * -(-inner // tensor_parallel_size)) * item
+    sampling = limits.num_seqs * spec.vocab_size * (item + _SAMPLING_BYTES)
+    return max(stream + widest, limits.num_seqs * spec.hidden_size * item + sampling)
+
+
+def num_kv_blocks(layout: BlockLayout, kv_cache_memory_gib: float) -> int:
+    """Blocks that fit into --kv-cache-memory; ConfigError when not even one does."""
+    num_blocks = int(kv_cache_memory_gib * GIB) // layout.num_bytes
+    if num_blocks < 1:
+        raise ConfigError(
+            f"--kv-cache-memory is {kv_cache_memory_gib} GiB, but one block of this model "
+            f"takes {layout.num_bytes / GIB:.6f} GiB"
+        )
+    return num_blocks
+
+
+def size_text(num_bytes: float) -> str:
+    """Bytes for people."""
+    if abs(num_bytes) < GIB / 10:
+        return f"{num_bytes / 2**20:.1f} MiB"
+    return f"{num_bytes / GIB:.2f} GiB"
+
+
+def _num_kv_heads(spec: DecoderSpec, tensor_parallel_size: int) -> int:
+    return max(1, spec.attention.num_kv_heads // tensor_parallel_size)
+
+
+def _inner_width(spec: DecoderSpec, index: int) -> int:
+    """Numbers per token between a layer's projections: gate and up, their product, and the output."""
+    mlp = spec.layers[index].mlp
+    if not isinstance(mlp, MoeSpec):
+        return _mlp_width(mlp) + spec.hidden_size
+    expert = _mlp_width(mlp.expert) + spec.hidden_size
+    shared = _mlp_width(mlp.shared) if mlp.shared else 0
+    return mlp.num_experts_per_token * expert + shared + mlp.num_experts
+
+
+def _mlp_width(mlp: MlpSpec) -> int:
+    return (3 if mlp.gated else 2) * mlp.intermediate_size
+
+
+class _Share:
+    """How much of a parameter one device holds."""
+
+    def __init__(self, spec: DecoderSpec, tensor_parallel_size: int) -> None:
+        attention = spec.attention
+        self._size = tensor_parallel_size
+        heads = attention.num_heads + 2 * attention.num_kv_heads
+        own = attention.num_heads // tensor_parallel_size
+        own += 2 * _num_kv_heads(spec, tensor_parallel_size)
+        self._qkv = own, heads
+
+    def of(self, name: str, size: int) -> int:
+        """Numbers of a parameter of `size` numbers."""
+        if name.endswith(_REPLICATED):
+            return size
+        if name.endswith(("qkv.weight", "qkv.bias")):
+            own, all_heads = self._qkv
+            return size // all_heads * own
+        return -(-size // self._size)

@@ -1,0 +1,43 @@
+"""What a model's config.json leaves to settings: type and longest context. No torch: plans need it too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from pagemesh.errors import ConfigError
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.spec import DecoderSpec
+
+_DTYPES: Final = ("float32", "bfloat16", "float16")
+
+
+def choose_max_model_len(asked: int | None, spec: DecoderSpec) -> int:
+    """Longest prompt plus output: --max-model-len, which may not be longer than the model can be."""
+    if asked is None:
+        return spec.max_position
+    if asked > spec.longest_position:
+        raise ConfigError(
+            f"--max-model-len is {asked}, but the model's own context is {spec.longest_position}"
+        )
+    return asked
+
+
+def choose_dtype(asked: str, settings: ConfigJson, supported: Collection[str]) -> str:
+    """The type asked for, or that of config.json, where a part of a larger model has its own key."""
+    name = asked
+    source = "--dtype"
+    if name == "auto":
+        parts = (settings, settings.child("text_config"))
+        keys = [(part, key) for part in parts if part for key in ("dtype", "torch_dtype")]
+        part, key = next(
+            ((part, key) for part, key in keys if part.get(key) is not None), (settings, "dtype")
+        )
+        part.require(key, _DTYPES)
+        name, source = str(part.get(key) or "float32"), f"{settings.where} has {key}, which"
+    if name not in supported:
+        raise ConfigError(
+            f"{source} is {name}, in which this architecture overflows: choose --dtype "
+            f"{' or '.join(supported)}"
+        )
+    return name

@@ -1,0 +1,99 @@
+"""`pagemesh plan`: a table for people, JSON for programs, from config.json alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pagemesh.cli.main import main
+
+
+@pytest.fixture
+def folder(demo_model: Path, tmp_path: Path) -> str:
+    """The demo model without anything but its config.json."""
+    shutil.copy(demo_model / "config.json", tmp_path)
+    return str(tmp_path)
+
+
+def test_the_table_says_what_fits(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", folder, "--memory", "1"]) == 0
+    assert (
+        capsys.readouterr().out
+        == f"""\
+{folder} (LlamaForCausalLM) on a CPU with 1.00 GiB
+
+  weights          15.5 MiB   4.1 million parameters, float32
+  runtime          0.30 GiB
+  activations       6.0 MiB   of a step of 512 tokens, 64 requests
+  KV cache         0.68 GiB   118656 tokens, float32
+
+KV of a token takes 6 KiB.
+57 requests of 2048 tokens fit at once, or 118656 tokens in 7416 blocks of 16.
+"""
+    )
+
+
+def test_json_has_the_numbers(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--gpu-memory", "2", "--gpu-memory-utilization", "0.5", "--tensor-parallel-size", "2"]
+    flags += ["--dtype", "bfloat16", "--kv-cache-dtype", "float32", "--max-model-len", "1000"]
+    assert main(["plan", "--model", folder, *flags, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    per_device = answer.pop("per_device")
+    assert answer == {
+        "model": folder,
+        "architecture": "LlamaForCausalLM",
+        "num_parameters": 4_066_560,
+        "dtype": "bfloat16",
+        "kv_cache_dtype": "float32",
+        "device": "cuda",
+        "tensor_parallel_size": 2,
+        "max_model_len": 1000,
+        "num_tokens": per_device["num_blocks"] * 16,
+        "max_concurrency": per_device["num_blocks"] // 63,
+    }
+    assert per_device["usable_bytes"] == 2**30
+    # 6 layers, keys and values of 2 of the 4 heads of 32 numbers of 4 bytes.
+    assert per_device["kv_bytes_per_token"] == 6 * 2 * 2 * 32 * 4
+    assert per_device["kv_bytes"] // (16 * 3072) == per_device["num_blocks"]
+
+
+def test_what_does_not_fit_is_said(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plan", folder, "--memory", "0.3"])
+    assert "The model does not fit: 21.5 MiB are missing" in capsys.readouterr().out
+    main(["plan", folder, "--memory", "0.324"])
+    assert "Not even one request of 2048 tokens fits; --max-model-len may be at most " in (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--memory", "0"], "--memory is 0.0, but must be positive"),
+        (["--memory", "1", "--gpu-memory", "1"], "--memory is 1.0, but must be unset when"),
+        (["--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization is 1.5, but must be in"),
+        (
+            ["--tensor-parallel-size", "3"],
+            "--tensor-parallel-size is 3, but must divide the model's",
+        ),
+        (
+            ["--max-model-len", "9999"],
+            "--max-model-len is 9999, but the model's own context is 2048",
+        ),
+    ],
+)
+def test_what_cannot_be_is_named(
+    folder: str, flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", folder, *flags]) != 0
+    assert f"pagemesh plan: {sentence}" in capsys.readouterr().err
+
+
+def test_without_hardware_it_is_this_machine(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", folder]) == 0
+    assert " requests of 2048 tokens fit at once" in capsys.readouterr().out

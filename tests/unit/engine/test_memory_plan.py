@@ -1,0 +1,134 @@
+"""The sums of a plan, against real checkpoints and by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pagemesh.config import ModelConfig
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.memory_plan import (
+    GIB,
+    Hardware,
+    MemoryPlan,
+    StepLimits,
+    activation_bytes,
+    kv_layout,
+    make_plan,
+    num_kv_blocks,
+    num_parameters,
+    size_text,
+    weight_bytes,
+)
+from pagemesh.errors import ConfigError
+from pagemesh.models.checkpoint import Checkpoint
+from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.loader import load_model
+from pagemesh.models.registry import find_architecture
+from pagemesh.models.spec import DecoderSpec
+from tests.identity.checkpoints import RECIPES, make_checkpoint
+from tests.unit.models.model_folder import write_model
+
+
+def spec_of(folder: Path) -> DecoderSpec:
+    settings = ConfigJson.read(folder / "config.json")
+    architecture = find_architecture(settings)
+    assert architecture is not None
+    return architecture.make_spec(settings)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_weights_and_kv_are_those_of_the_model(name: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, RECIPES[name])
+    spec = spec_of(tmp_path)
+    with Checkpoint.open(tmp_path) as checkpoint:
+        size = sum(entry.end - entry.begin for entry in checkpoint.entries.values())
+    assert weight_bytes(spec, "float32") == size
+    assert weight_bytes(spec, "bfloat16") == 2 * num_parameters(spec) == size // 2
+    model = load_model(ModelConfig(str(tmp_path), max_model_len=RECIPES[name].max_model_len))
+    assert kv_layout(spec, "float32", 16) == model.block_layout(16)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> DecoderSpec:
+    """Llama: hidden 64, 2 layers, 8 heads of 8, 2 KV heads, MLP of 96, vocabulary of 100, untied."""
+    write_model(
+        tmp_path,
+        vocab_size=100,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        intermediate_size=96,
+    )
+    return spec_of(tmp_path)
+
+
+def test_devices_share_projections_and_repeat_norms_and_scarce_heads(spec: DecoderSpec) -> None:
+    embeddings = 2 * 100 * 64
+    norms = 5 * 64
+    layer = 64 * 64 + 64 * 64 + 3 * 64 * 96
+    key_value = 2 * 16 * 64
+    assert weight_bytes(spec, "float32") == 4 * (embeddings + norms + 2 * (layer + key_value))
+    half = 4 * (embeddings // 2 + norms + (layer + key_value))
+    assert weight_bytes(spec, "float32", 2) == half
+    # Each of four devices has two query heads, and one of the two KV heads.
+    quarter = 4 * (embeddings // 4 + norms + 2 * (layer // 4 + key_value // 2))
+    assert weight_bytes(spec, "float32", 4) == quarter
+
+
+def test_fewer_kv_heads_than_devices_are_repeated(spec: DecoderSpec) -> None:
+    shape = {"num_layers": 2, "head_dim": 8, "dtype": "float16"}
+    assert kv_layout(spec, "float16", 16) == BlockLayout(16, num_kv_heads=2, **shape)  # type: ignore[arg-type]
+    assert kv_layout(spec, "float16", 16, 2).num_kv_heads == 1
+    assert kv_layout(spec, "float16", 16, 8).num_kv_heads == 1
+
+
+def test_heads_that_cannot_be_shared_are_refused(spec: DecoderSpec) -> None:
+    with pytest.raises(ConfigError, match=r"--tensor-parallel-size is 3, but must divide .* 8 att"):
+        make_plan(spec, "float32", "float32", 16, StepLimits(1, 1, 1), Hardware("cpu", GIB, 3))
+
+
+def test_activations_are_those_of_the_widest_place(spec: DecoderSpec) -> None:
+    # 50 tokens: residual and normed in bfloat16 and once in float32, then gate, up, product, output.
+    assert activation_bytes(spec, "bfloat16", StepLimits(50, 1, 10)) == 50 * (
+        64 * (2 * 2 + 4) + (3 * 96 + 64) * 2
+    )
+    # 50 sampled tokens of one: the logits with their copies.
+    assert activation_bytes(spec, "bfloat16", StepLimits(50, 50, 10)) == 50 * (64 * 2 + 100 * 30)
+    # A long context: queries, keys and values, and the gathered keys and values.
+    assert activation_bytes(spec, "bfloat16", StepLimits(50, 1, 5000)) == 50 * 64 * 8 + 2 * (
+        50 * (3 * 64 + 2 * 32) + 5000 * 32
+    )
+
+
+def make_memory_plan(usable: int, max_model_len: int = 100) -> MemoryPlan:
+    """1,000 bytes of weights, 200 of runtime, 300 of activations, blocks of 16 tokens and 512 bytes."""
+    layout = BlockLayout(16, num_layers=1, num_kv_heads=1, head_dim=4, dtype="float32")
+    assert layout.num_bytes == 512
+    return MemoryPlan(usable, 1000, 200, 300, layout, max_model_len)
+
+
+def test_what_is_left_becomes_blocks() -> None:
+    plan = make_memory_plan(1500 + 20 * 512 + 511)
+    assert (plan.num_blocks, plan.num_tokens, plan.kv_bytes_per_token) == (20, 320, 32)
+    # Each request of 100 tokens takes 7 blocks.
+    assert plan.max_concurrency == 2
+
+
+def test_a_model_that_does_not_fit_has_no_blocks() -> None:
+    plan = make_memory_plan(1400)
+    assert (plan.kv_bytes, plan.num_blocks, plan.max_concurrency) == (-100, 0, 0)
+
+
+def test_number_of_blocks_for_a_memory_size() -> None:
+    layout = BlockLayout(16, 6, 4, 32, "float32")
+    assert layout.num_bytes == 98304
+    assert num_kv_blocks(layout, 0.25) == 2730
+    with pytest.raises(ConfigError, match="--kv-cache-memory is 1e-06 GiB, but one block"):
+        num_kv_blocks(layout, 1e-6)
+
+
+def test_sizes_for_people() -> None:
+    assert [size_text(s) for s in (2**20, GIB // 8, 3 * GIB)] == ["1.0 MiB", "0.12 GiB", "3.00 GiB"]
