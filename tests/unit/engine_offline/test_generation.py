@@ -63,8 +63,8 @@ def make_run(
     for index in range(num_answers):
         sampling = SamplingParams(seed=index, max_tokens=max_tokens, stop_token_ids=stop_token_ids)
         request = EngineRequest(f"{request_id}-{index}", prompt, sampling)
-        answers.append(Answer(index, request, tokenizer, stop))
-    return PromptRun(request_id, EncodedPrompt(None, prompt), answers)
+        answers.append(Answer(request, tokenizer, stop))
+    return PromptRun(request_id, EncodedPrompt(None, prompt), answers, num_answers, False)
 
 
 def run(engine: EngineCore, deliveries: Deliveries, *runs: PromptRun) -> None:

@@ -102,6 +102,45 @@ def test_log_probabilities_are_those_of_the_engine(llm: LLM) -> None:
     assert all(len(position) == 2 for position in answer.logprobs)
 
 
+def test_the_best_of_several_answers_are_given_best_first(llm: LLM) -> None:
+    common = {"temperature": 1.5, "seed": 3, "max_tokens": 12}
+    params = SamplingParams(n=4, logprobs=0, **common)  # type: ignore[arg-type]
+    (every,) = llm.generate("Once upon", params, use_tqdm=False)
+    ranked = sorted(every.outputs, key=lambda answer: -(answer.cumulative_logprob or 0))
+    assert ranked[0].token_ids != every.outputs[0].token_ids, "the test would check nothing"
+    params = SamplingParams(n=2, best_of=4, **common)  # type: ignore[arg-type]
+    (best,) = llm.generate("Once upon", params, use_tqdm=False)
+    assert [answer.token_ids for answer in best.outputs] == [a.token_ids for a in ranked[:2]]
+    assert [answer.index for answer in best.outputs] == [0, 1]
+    assert [answer.logprobs for answer in best.outputs] == [None, None]
+    assert best.outputs[0].cumulative_logprob == ranked[0].cumulative_logprob
+
+
+def test_the_prompts_log_probabilities_leave_out_its_first_token(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, n=2, prompt_logprobs=1)
+    (output,) = llm.generate(FRANCE, params, use_tqdm=False)
+    assert output.prompt_logprobs is not None
+    assert output.prompt_logprobs[0] is None
+    given = [next(iter(position)) for position in output.prompt_logprobs[1:] if position]
+    assert tuple(given) == output.prompt_token_ids[1:]
+
+
+def test_an_answer_looks_as_it_was_told_to(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, structured_outputs={"choice": ["Rome", "Oslo"]})
+    assert texts(llm.generate("The capital of Norway is ", params, use_tqdm=False))[0] in (
+        "Rome",
+        "Oslo",
+    )
+
+
+def test_a_form_that_cannot_be_compiled_costs_its_own_prompt_alone(llm: LLM) -> None:
+    broken = SamplingParams(structured_outputs={"regex": "("})
+    bad, good = llm.generate([FRANCE, FRANCE], [broken, GREEDY], use_tqdm=False)
+    assert isinstance(bad.error, InvalidRequestError)
+    assert bad.outputs[0].finish_reason == "error"
+    assert good.outputs[0].text == " Paris."
+
+
 def test_without_a_seed_answers_differ(llm: LLM) -> None:
     params = SamplingParams(temperature=2.0, max_tokens=32)
     outputs = llm.generate(["Once upon"] * 2, params, use_tqdm=False)

@@ -34,10 +34,10 @@ def test_the_token_itself_comes_first_and_once(demo_model: Path) -> None:
 def test_log_probabilities_behind_a_stop_string_are_cut_off(demo_model: Path) -> None:
     """ "3 + 9" as 21, 313, 223, 27."""
     request = EngineRequest("a", (1,), SamplingParams(logprobs=0, prompt_logprobs=0))
-    answer = Answer(0, request, Tokenizer(demo_model), (" +",))
+    answer = Answer(request, Tokenizer(demo_model), (" +",))
     scores = tuple(TokenLogprobs(token_id, -token_id, 1) for token_id in (21, 313, 223, 27))
     answer.add(RequestOutput("a", (21, 313, 223, 27), logprobs=scores))
-    output = answer.output()
+    output = answer.output(0, with_logprobs=True)
     assert (output.text, output.token_ids) == ("3", (21, 313))
     assert output.cumulative_logprob == -334
     assert output.logprobs is not None
@@ -46,8 +46,8 @@ def test_log_probabilities_behind_a_stop_string_are_cut_off(demo_model: Path) ->
 
 
 def test_without_asking_there_are_none(demo_model: Path) -> None:
-    answer = Answer(0, EngineRequest("a", (1,), SamplingParams()), Tokenizer(demo_model), ())
+    answer = Answer(EngineRequest("a", (1,), SamplingParams()), Tokenizer(demo_model), ())
     answer.add(RequestOutput("a", (21,), FinishReason.LENGTH))
-    output = answer.output()
+    output = answer.output(0, with_logprobs=False)
     assert (output.logprobs, output.cumulative_logprob) == (None, None)
     assert answer.prompt_logprobs() is None

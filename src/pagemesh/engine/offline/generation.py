@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -14,6 +15,7 @@ from pagemesh.engine.offline.outputs import CompletionOutput, RequestOutput
 from pagemesh.engine.offline.progress import Progress
 from pagemesh.engine.offline.prompts import EncodedPrompt
 from pagemesh.errors import PagemeshError, UnavailableError
+from pagemesh.sampling.best_of import best_answers
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.tokenizer.answer_text import AnswerText
 from pagemesh.tokenizer.tokenizer import Tokenizer
@@ -27,14 +29,11 @@ _NAMES: Final[dict[FinishReason, Literal["stop", "length"]]] = {
 class Answer:
     """One of the answers to a prompt."""
 
-    def __init__(
-        self, index: int, request: EngineRequest, tokenizer: Tokenizer, stop: Sequence[str]
-    ) -> None:
+    def __init__(self, request: EngineRequest, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
         """`stop` are the strings that end it, of which the engine knows nothing."""
         self.request = request
         self.num_cached_tokens = 0
         self.error: PagemeshError | None = None
-        self._index = index
         self._tokenizer = tokenizer
         self._text = AnswerText(tokenizer, stop, request.sampling.min_tokens)
         # Without stop strings nobody needs text before the end, and all at once it costs least.
@@ -66,18 +65,24 @@ class Answer:
         if self._reads_along or self.ended:
             self._read()
 
-    def output(self) -> CompletionOutput:
+    @property
+    def cumulative_logprob(self) -> float:
+        """Of its tokens; of an answer that failed, less than of any other."""
+        if self.error is not None:
+            return -math.inf
+        return sum(item.logprob for item in self._logprobs)
+
+    def output(self, index: int, *, with_logprobs: bool) -> CompletionOutput:
         """The answer, once it has ended."""
         assert self._finish_reason is not None
-        failed = self.error is not None
-        scored = self.request.sampling.logprobs is not None
+        is_scored = self.request.sampling.logprobs is not None
         return CompletionOutput(
-            index=self._index,
+            index=index,
             text="".join(self._pieces),
             token_ids=tuple(self._token_ids),
-            cumulative_logprob=sum(item.logprob for item in self._logprobs) if scored else None,
-            logprobs=read_logprobs(self._logprobs, self._tokenizer) if scored else None,
-            finish_reason="error" if failed else _NAMES[self._finish_reason],
+            cumulative_logprob=self.cumulative_logprob if is_scored else None,
+            logprobs=read_logprobs(self._logprobs, self._tokenizer) if with_logprobs else None,
+            finish_reason=_NAMES[self._finish_reason] if self.error is None else "error",
             stop_reason=self._stop_reason(),
         )
 
@@ -116,6 +121,11 @@ class PromptRun:
     prompt: EncodedPrompt
     answers: Sequence[Answer]
 
+    num_best: int
+    """How many of them are given, if not all."""
+
+    with_logprobs: bool
+
     @property
     def ended(self) -> bool:
         """Whether all answers have ended."""
@@ -124,16 +134,26 @@ class PromptRun:
     def output(self) -> RequestOutput:
         """All answers, once they have ended."""
         first = self.answers[0]
-        errors = (answer.error for answer in self.answers if answer.error is not None)
+        given = self._best()
+        errors = (answer.error for answer in given if answer.error is not None)
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt.text,
             prompt_token_ids=self.prompt.token_ids,
-            outputs=tuple(answer.output() for answer in self.answers),
+            outputs=tuple(
+                answer.output(index, with_logprobs=self.with_logprobs)
+                for index, answer in enumerate(given)
+            ),
             num_cached_tokens=first.num_cached_tokens,
             prompt_logprobs=first.prompt_logprobs(),
             error=next(errors, None),
         )
+
+    def _best(self) -> Sequence[Answer]:
+        if self.num_best == len(self.answers):
+            return self.answers
+        ranks = best_answers([a.cumulative_logprob for a in self.answers], self.num_best)
+        return [self.answers[index] for index in ranks]
 
 
 def run_to_end(

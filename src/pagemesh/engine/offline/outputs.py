@@ -14,7 +14,7 @@ class CompletionOutput:
     """One answer."""
 
     index: int
-    """Of the answer among the `n` to its prompt."""
+    """Of the answer among those that are given to its prompt."""
 
     text: str
 
@@ -22,7 +22,7 @@ class CompletionOutput:
     """Those of a stop token or a stop string included."""
 
     cumulative_logprob: float | None
-    """Sum of the log probabilities of `token_ids`; None unless `logprobs` were asked for."""
+    """Sum of the log probabilities of `token_ids`; None unless `logprobs` or `best_of` were asked for."""
 
     logprobs: tuple[Position, ...] | None
     """One for each of `token_ids`; None unless they were asked for."""
@@ -46,7 +46,7 @@ class RequestOutput:
     prompt_token_ids: tuple[int, ...]
 
     outputs: tuple[CompletionOutput, ...]
-    """The `n` answers."""
+    """The `n` answers; of `best_of`, the best first."""
 
     num_cached_tokens: int
     """Tokens of the prompt whose KV came from the prefix cache; those of the first answer."""

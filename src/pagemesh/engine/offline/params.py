@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.sampling import params as engine_params
+from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.sampling.validation import check_sampling
 
 _SEED_MASK: Final = 2**64 - 1
@@ -25,6 +26,10 @@ class SamplingParams:
 
     n: int = 1
     """Answers to each prompt; answer i draws with seed + i."""
+
+    best_of: int | None = None
+    """Answers that are generated, of which the `n` with the highest cumulative log probability are
+    given, best first; `n` when None."""
 
     temperature: float = 1.0
     """Softmax temperature; 0 picks the most likely token."""
@@ -74,6 +79,10 @@ class SamplingParams:
     ignore_eos: bool = False
     """Go on after the model's own end-of-sequence tokens."""
 
+    structured_outputs: StructuredOutputs | Mapping[str, Any] | None = None
+    """What the answer must look like, in vLLM's terms: `{"json": schema}`, `{"regex": …}`,
+    `{"choice": […]}`, `{"grammar": …}` or `{"json_object": True}`."""
+
     logprobs: int | None = None
     """Likeliest tokens whose log probabilities are reported beside each generated token's; 0 reports
     that one alone, None none."""
@@ -83,6 +92,9 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._require("n", _is_int(self.n, 1, _MAX_ANSWERS), f"from 1 to {_MAX_ANSWERS}")
+        best_of = self.best_of
+        fits = best_of is None or _is_int(best_of, self.n, _MAX_ANSWERS)
+        self._require("best_of", fits, f"from n = {self.n} to {_MAX_ANSWERS}, or None")
         self._require(
             "seed", self.seed is None or _is_int(self.seed, -(2**63), _SEED_MASK), "64 bits"
         )
@@ -105,6 +117,11 @@ class SamplingParams:
         """`stop` as a tuple, whichever form it has."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
+    @property
+    def num_answers(self) -> int:
+        """Answers that are generated."""
+        return self.best_of or self.n
+
     def for_engine(
         self, seed: int, room: int, bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     ) -> engine_params.SamplingParams:
@@ -120,6 +137,8 @@ class SamplingParams:
             if field.name in own
         }
         allowed = self.allowed_token_ids
+        # Answers are compared by what the model thought of them.
+        is_ranked = self.num_answers > self.n
         return engine_params.SamplingParams(
             **shared
             | {
@@ -129,8 +148,24 @@ class SamplingParams:
                 "logit_bias": dict(self.logit_bias or {}),
                 "allowed_token_ids": None if allowed is None else tuple(allowed),
                 "bad_words_token_ids": bad_words_token_ids,
+                "structured_outputs": self._structured_outputs(),
+                "logprobs": 0 if is_ranked and self.logprobs is None else self.logprobs,
             }
         )
+
+    def _structured_outputs(self) -> StructuredOutputs | None:
+        outputs = self.structured_outputs
+        if outputs is None or isinstance(outputs, StructuredOutputs):
+            return outputs
+        self._require(
+            "structured_outputs", isinstance(outputs, Mapping), "an object like {'json': …}"
+        )
+        try:
+            return StructuredOutputs.of(**outputs)
+        except TypeError as error:
+            raise InvalidRequestError(
+                f"structured_outputs: {error}", param="structured_outputs"
+            ) from error
 
     def _require(self, name: str, condition: bool, expected: str) -> None:
         if not condition:

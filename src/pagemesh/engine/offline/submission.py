@@ -58,7 +58,7 @@ class Submission:
         room = self._info.max_model_len - len(prompt.token_ids)
         bad_words = encode_bad_words(params.bad_words or (), self._tokenizer)
         answers = []
-        for index in range(params.n):
+        for index in range(params.num_answers):
             sampling = params.for_engine(seed + index, room, bad_words)
             if index > 0:
                 # Once is enough: all answers have the same prompt.
@@ -70,9 +70,9 @@ class Submission:
                 priority=priority,
                 fork_of=f"{request_id}-0" if index > 0 else None,
             )
-            answers.append(Answer(index, request, self._tokenizer, params.stop_strings))
+            answers.append(Answer(request, self._tokenizer, params.stop_strings))
         try:
             check_request(answers[0].request, self._info, self._tokenizer.vocab_size)
         except InvalidRequestError as error:
             raise at(place, error) from error
-        return PromptRun(request_id, prompt, answers)
+        return PromptRun(request_id, prompt, answers, params.n, params.logprobs is not None)
