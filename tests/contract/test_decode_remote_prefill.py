@@ -15,6 +15,7 @@ from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.engine.interface import EngineRequest, KvGrant
 from pagemesh.kvship import encode
 from pagemesh.prefill.service import PREFILL_ROLE
+from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
 from pagemesh.worker.dispatcher import RequestEvent
@@ -50,6 +51,13 @@ class RecordingEngine(FakeEngine):
         super().__init__()
         self.imported: list[int] = []
         self.import_ids: list[str] = []
+        self.first_logprobs: list[TokenLogprobs | None] = []
+
+    def first_token(
+        self, request_id: str, token_id: int, logprobs: TokenLogprobs | None = None
+    ) -> None:
+        self.first_logprobs.append(logprobs)
+        super().first_token(request_id, token_id, logprobs)
 
     def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
         self.imported.append(num_valid_tokens)
@@ -101,7 +109,7 @@ async def test_a_prompt_is_prefilled_on_another_worker(
 
 
 async def test_log_probabilities_do_not_tell_where_the_first_token_was_sampled(
-    prefill: RunningWorker, decode: RunningWorker
+    prefill: RunningWorker, decode: RunningWorker, decode_engine: RecordingEngine
 ) -> None:
     sampling = types_pb2.SamplingParams(max_tokens=NUM_TOKENS, logprobs=2)
     async with RouterSession(decode.address) as session:
@@ -110,6 +118,7 @@ async def test_log_probabilities_do_not_tell_where_the_first_token_was_sampled(
     assert tuple(received.token_ids) == tokens
     expected = [fake_logprobs(token_id, 2) for token_id in tokens]
     assert [logprobs_from_proto(each) for each in received.logprobs] == expected
+    assert decode_engine.first_logprobs == expected[:1]
     assert (outcomes(decode, "complete"), list(received.prompt_logprobs)) == (1, [])
 
 

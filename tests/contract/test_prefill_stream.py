@@ -15,7 +15,8 @@ from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.status import from_rpc_error
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
-from tests.fakes.engine import FakeEngine, expected_tokens
+from pagemesh.worker.messages import logprobs_from_proto
+from tests.fakes.engine import FakeEngine, expected_tokens, fake_logprobs
 from tests.support.waiting import wait_until
 from tests.support.workers import RunningWorker, running_worker, unused_context
 
@@ -81,6 +82,19 @@ async def test_a_stream_is_header_blocks_and_first_token(
     tokens = [chunk.first_token.token_id for chunk in chunks if chunk.HasField("first_token")]
     assert tuple(tokens) == expected_tokens(PROMPT, 1)
     assert len(chunks) == 7
+
+
+async def test_the_first_token_has_its_log_probabilities_when_they_are_asked_for(
+    prefill: RunningWorker, stub: prefill_pb2_grpc.PrefillAsyncStub
+) -> None:
+    request = make_request(prefill)
+    chunks = [chunk async for chunk in stub.Prefill(request, timeout=10)]
+    (plain,) = [chunk.first_token for chunk in chunks if chunk.HasField("first_token")]
+    assert not plain.HasField("logprobs")
+    request.sampling.logprobs = 2
+    chunks = [chunk async for chunk in stub.Prefill(request, timeout=10)]
+    (scored,) = [chunk.first_token for chunk in chunks if chunk.HasField("first_token")]
+    assert logprobs_from_proto(scored.logprobs) == fake_logprobs(plain.token_id, 2)
 
 
 async def test_only_blocks_behind_the_held_tokens_are_sent(

@@ -47,5 +47,5 @@ def _prompt_targets(request: Request, start: int, end: int) -> PromptTargets | N
     if num_top is None:
         return None
     first = max(start, request.num_skippable_tokens)
-    token_ids = request.token_ids[first + 1 : min(end + 1, request.num_prompt_tokens)]
+    token_ids = request.token_ids[first + 1 : end + 1]
     return PromptTargets(first - start, token_ids, num_top) if token_ids else None
