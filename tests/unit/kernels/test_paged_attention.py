@@ -11,6 +11,7 @@ from pagemesh.kernels.paged_attention import (
     LayerAttention,
     PagedAttention,
     PagedSequence,
+    cpu,
     make_paged_attention,
 )
 from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
@@ -168,6 +169,18 @@ def test_dispatch_knows_the_cpu_only() -> None:
     assert isinstance(make_paged_attention(make_shape(), torch.device("cpu")), CpuPagedAttention)
     with pytest.raises(ValueError, match="no paged attention for meta devices"):
         make_paged_attention(make_shape(), torch.device("meta"))
+
+
+def test_processors_without_products_of_bfloat16_give_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu, "has_bfloat16_dots", lambda: False)
+    shape = make_shape(dtype=torch.bfloat16)
+    layer_kv, sequences, query = make_layer(shape, BATCHES["mixed"])
+    expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
+    output = CpuPagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
+    # Nothing in between is rounded to bfloat16.
+    torch.testing.assert_close(output, expected, rtol=8e-3, atol=8e-3)
 
 
 def test_what_is_not_a_number_is_not_hidden() -> None:

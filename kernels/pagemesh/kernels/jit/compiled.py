@@ -38,3 +38,9 @@ def _compile(text: str) -> llvm.ExecutionEngine:
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     return engine
+
+
+def has_bfloat16_dots() -> bool:
+    """Whether this processor multiplies pairs of bfloat16 (AVX512-BF16)."""
+    features: dict[str, bool] = llvm.get_host_cpu_features()
+    return features.get("avx512bf16", False)

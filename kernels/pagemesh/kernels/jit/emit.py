@@ -118,6 +118,15 @@ class Emitter:
         is_read, keep, is_data = (ir.Constant(I32, value) for value in (0, 3, 1))
         self.builder.call(intrinsic, [pointer, is_read, keep, is_data])
 
+    def dot_pairs(self, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+        """total + the products of x and y's pairs of bfloat16, 16 pairs each; needs AVX512-BF16."""
+        name = "llvm.x86.avx512bf16.dpbf16ps.512"
+        intrinsic = self._module.globals.get(name)
+        if intrinsic is None:
+            kind = ir.FunctionType(VEC, [VEC, VEC_I32, VEC_I32])
+            intrinsic = ir.Function(self._module, kind, name)
+        return self.builder.call(intrinsic, [total, x, y])
+
     def fma(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
         """x · y + z, rounded once."""
         return self.call("llvm.fma", x, y, z)

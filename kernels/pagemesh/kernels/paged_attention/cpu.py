@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagemesh.kernels.jit.compiled import CompiledFunction
+from pagemesh.kernels.jit.compiled import CompiledFunction, has_bfloat16_dots
 from pagemesh.kernels.jit.emit import LANES
 from pagemesh.kernels.jit.parallel import run_parallel
-from pagemesh.kernels.paged_attention.cpu_kernel import compile_attention, max_queries
+from pagemesh.kernels.paged_attention.cpu_kernel import compile_attention
 from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, KernelShape
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
@@ -39,7 +39,7 @@ class CpuPagedAttention:
     def __init__(self, shape: AttentionShape) -> None:
         self.shape = shape
         self._layers: dict[LayerAttention, _Layer] = {}
-        self.max_queries = max_queries(_kernel_shape(shape, caps=False))
+        self.max_queries = _kernel_shape(shape, caps=False).max_queries
         """Queries of one item."""
 
     def plan(self, sequences: Sequence[PagedSequence]) -> CpuPlan:
@@ -165,9 +165,10 @@ def _cut(
 
 def _kernel_shape(shape: AttentionShape, caps: bool) -> KernelShape:
     dtype = str(shape.dtype).removeprefix("torch.")
+    dots = shape.dtype == torch.bfloat16 and has_bfloat16_dots()
     num_groups = shape.num_heads // shape.num_kv_heads
     return KernelShape(
-        num_groups, shape.num_kv_heads, shape.head_dim, shape.block_size, dtype, caps
+        num_groups, shape.num_kv_heads, shape.head_dim, shape.block_size, dtype, caps, dots
     )
 
 

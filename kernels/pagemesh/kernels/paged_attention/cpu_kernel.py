@@ -17,23 +17,12 @@ from pagemesh.kernels.jit.elements import (
     store_elements,
 )
 from pagemesh.kernels.jit.emit import F32, I32, I64, LANES, VEC, Emitter
-from pagemesh.kernels.jit.vector_math import exp, max_each, maximum, sum_each, sum_lanes
-from pagemesh.kernels.paged_attention.cpu_tile import (
-    ARGUMENTS,
-    ITEM,
-    KernelShape,
-    KeyValueTile,
-    widen_head,
-)
+from pagemesh.kernels.jit.vector_math import exp, max_each, maximum, sum_lanes
+from pagemesh.kernels.paged_attention.cpu_dot_tile import DotTile
+from pagemesh.kernels.paged_attention.cpu_float_tile import FloatTile
+from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, ITEM, ROWS, KernelShape, Tile
 
-_MAX_ROWS = 64  # of an item
-ROWS = 4  # query rows that share the loads of keys and values
 _LEAST = -1e30  # below every score
-
-
-def max_queries(shape: KernelShape) -> int:
-    """Queries that one item may have; their rows fit the first-level cache."""
-    return max(1, _MAX_ROWS // shape.num_groups)
 
 
 def compile_attention(shape: KernelShape) -> CompiledFunction:
@@ -50,9 +39,7 @@ class _Kernel:
         self.shape = shape
         self.e = e = Emitter(module, "attend")
         self.b = e.builder
-        self.num_vectors = -(-shape.head_dim // LANES)
-        self.width = self.num_vectors * LANES
-        self.max_rows = -(-max_queries(shape) * shape.num_groups // ROWS) * ROWS
+        self.width = shape.width
         element = ELEMENT_TYPES[shape.dtype]
         pointers = {
             "counter": I64,
@@ -68,15 +55,15 @@ class _Kernel:
         self.argument = {
             name: e.argument(index, pointers.get(name)) for index, name in enumerate(ARGUMENTS)
         }
-        self.scale = self._float_argument("scale")
-        self.queries = e.scratch(self.max_rows * self.width)
-        self.sums = e.scratch(self.max_rows * self.width)
-        self.greatest = e.scratch(self.max_rows)
-        self.totals = e.scratch(self.max_rows * LANES)
-        self.positions = e.scratch(self.max_rows)
-        self.row_slopes = e.scratch(self.max_rows)
-        self.tile = KeyValueTile(e, shape, self.argument)
-        self.weights = e.scratch(ROWS * LANES)
+        self.sums = e.scratch(shape.max_rows * shape.width)
+        self.greatest = e.scratch(shape.max_rows)
+        self.totals = e.scratch(shape.max_rows * LANES)
+        self.positions = e.scratch(shape.max_rows)
+        self.row_slopes = e.scratch(shape.max_rows)
+        make_tile = DotTile if shape.dots else FloatTile
+        self.tile: Tile = make_tile(
+            e, shape, self.argument, self._float_argument("scale"), self.sums
+        )
 
     def emit(self) -> None:
         """Take items until none is left."""
@@ -116,17 +103,15 @@ class _Kernel:
     def _read_queries(
         self, item: dict[str, ir.Value], num_rows: ir.Value, padded: ir.Value
     ) -> None:
-        """Scaled queries, positions and slopes of the rows; padding repeats the last position."""
+        """Queries, positions and slopes of the rows; padding repeats the last row."""
         e, b, shape = self.e, self.b, self.shape
         groups = shape.num_groups
         zero, one = ir.Constant(VEC, [0.0] * LANES), e.int64(1)
         first_head = b.mul(item["kv_head"], e.int64(groups))
-        scale = e.broadcast(self.scale)
         with e.loop(e.int64(0), padded) as row:
             target = b.mul(row, e.int64(self.width))
             for offset in range(0, self.width, LANES):
                 place = b.add(target, e.int64(offset))
-                e.store(zero, e.at(self.queries, place), 64)
                 e.store(zero, e.at(self.sums, place), 64)
             e.store(zero, e.at(self.totals, b.mul(row, e.int64(LANES))), 64)
             b.store(ir.Constant(F32, _LEAST), e.at(self.greatest, row))
@@ -139,7 +124,7 @@ class _Kernel:
             b.store(b.load(e.at(self.argument["slopes"], head)), e.at(self.row_slopes, row))
             token = b.mul(b.add(item["first_row"], query), self.argument["query_stride"])
             source = b.add(token, b.mul(head, e.int64(self.shape.head_dim)))
-            widen_head(e, shape, self.argument["query"], source, self.queries, target, scale)
+            self.tile.read_query(row, source)
 
     def _attend_tile(self, row: ir.Value, first_key: ir.Value) -> None:
         """One tile's share of the softmax of four rows."""
@@ -147,14 +132,12 @@ class _Kernel:
         key_positions = b.fadd(
             e.broadcast(b.sitofp(first_key, F32)), ir.Constant(VEC, list(range(LANES)))
         )
-        self._score(row)
         window = e.broadcast(b.sitofp(b.neg(self.argument["window"]), F32))
         scores, seen = [], []
-        for index in range(ROWS):
+        for index, score in enumerate(self.tile.scores(row)):
             place = b.add(row, e.int64(index))
             own = e.broadcast(b.load(e.at(self.positions, place)))
             distance = b.fsub(key_positions, own)  # 0 for itself, negative before
-            score = e.load(e.at(self.weights, e.int64(index * LANES)), 64)
             if self.shape.caps:
                 score = self._capped(score)
             slope = e.broadcast(b.load(e.at(self.row_slopes, place)))
@@ -167,14 +150,15 @@ class _Kernel:
             scores.append(b.select(is_seen, score, e.splat(float("-inf"))))
         before, greatest = self._raise_greatest(row, scores)
         corrections = exp(e, b.fsub(before, greatest))
+        by_row = [e.lane(corrections, index) for index in range(ROWS)]
+        weights = []
         for index, (score, is_seen) in enumerate(zip(scores, seen, strict=True)):
             shifted = b.fsub(score, e.lane(greatest, index))
-            weights = b.select(is_seen, exp(e, shifted), e.splat(0.0))
-            e.store(weights, e.at(self.weights, e.int64(index * LANES)), 64)
+            weights.append(b.select(is_seen, exp(e, shifted), e.splat(0.0)))
             place = b.mul(b.add(row, e.int64(index)), e.int64(LANES))
             total = e.at(self.totals, place)
-            e.store(e.fma(e.load(total, 64), e.lane(corrections, index), weights), total, 64)
-        self._add_values(row, [e.lane(corrections, index) for index in range(ROWS)])
+            e.store(e.fma(e.load(total, 64), by_row[index], weights[-1]), total, 64)
+        self.tile.add_values(row, weights, by_row)
 
     def _raise_greatest(self, row: ir.Value, scores: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
         """Greatest scores of four rows before and after this tile, in lanes 0 to 3 and so on."""
@@ -189,25 +173,6 @@ class _Kernel:
         e.store(e.shuffle(greatest, greatest, range(ROWS)), e.at(self.greatest, row), 16)
         return before, greatest
 
-    def _score(self, row: ir.Value) -> None:
-        """Dot products of four rows and the 16 keys, into `weights`."""
-        e, b = self.e, self.b
-        with e.loop(e.int64(0), e.int64(ROWS)) as index:
-            begin = b.mul(b.add(row, index), e.int64(self.width))
-            products = [e.splat(0.0)] * LANES
-            for offset in range(0, self.width, LANES):
-                query = e.load(e.at(self.queries, b.add(begin, e.int64(offset))), 64)
-                products = [
-                    e.fma(
-                        query,
-                        e.load(e.at(self.tile.keys, e.int64(key * self.width + offset)), 64),
-                        product,
-                    )
-                    for key, product in enumerate(products)
-                ]
-            place = e.at(self.weights, b.mul(index, e.int64(LANES)))
-            e.store(sum_each(e, products), place, 64)
-
     def _capped(self, scores: ir.Value) -> ir.Value:
         """cap · tanh(scores / cap), tanh x = 1 - 2 / (e^2x + 1)."""
         e, b = self.e, self.b
@@ -216,35 +181,6 @@ class _Kernel:
         power = exp(e, e.call("llvm.minnum", doubled, e.splat(88.0)))
         tanh = b.fsub(e.splat(1.0), b.fdiv(e.splat(2.0), b.fadd(power, e.splat(1.0))))
         return b.fmul(cap, tanh)
-
-    def _add_values(self, row: ir.Value, corrections: list[ir.Value]) -> None:
-        """Add the tile's weighted values to four rows, 64 dimensions at a time to stay in registers."""
-        e, b = self.e, self.b
-        begin = b.mul(row, e.int64(self.width))
-        per_pass = 4
-        for first in range(0, self.num_vectors, per_pass):
-            offsets = [LANES * v for v in range(first, min(first + per_pass, self.num_vectors))]
-            places = [
-                e.at(self.sums, b.add(begin, e.int64(index * self.width + offset)))
-                for index in range(ROWS)
-                for offset in offsets
-            ]
-            sums = [
-                b.fmul(e.load(place, 64), corrections[index // len(offsets)])
-                for index, place in enumerate(places)
-            ]
-            for key in range(LANES):
-                values = [
-                    e.load(e.at(self.tile.values, e.int64(key * self.width + offset)), 64)
-                    for offset in offsets
-                ]
-                for index in range(ROWS):
-                    weight = e.broadcast(b.load(e.at(self.weights, e.int64(index * LANES + key))))
-                    for v, value in enumerate(values):
-                        number = index * len(offsets) + v
-                        sums[number] = e.fma(weight, value, sums[number])
-            for total, place in zip(sums, places, strict=True):
-                e.store(total, place, 64)
 
     def _write_rows(self, item: dict[str, ir.Value], num_rows: ir.Value) -> None:
         """Divide by the sum of the weights, the sink's included, and round to the tensor's type."""

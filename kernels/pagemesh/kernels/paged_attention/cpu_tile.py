@@ -1,14 +1,17 @@
-"""What the CPU's kernel reads: its arguments, and tiles of keys and values as floats."""
+"""What the CPU's kernel is told and what it does with 16 keys and values at a time.
+
+A tile holds them for one head, and the queries of an item: it reads both, multiplies queries with keys
+and adds weighted values up. There are two ways to, see `FloatTile` and `DotTile`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.elements import load_element, load_elements
-from pagemesh.kernels.jit.emit import I32, LANES, VEC, Emitter
+from pagemesh.kernels.jit.emit import LANES, Emitter
 
 ARGUMENTS = (
     "counter",  # int64 [1], 0: the next item to be taken
@@ -27,7 +30,10 @@ ARGUMENTS = (
     "window",  # keys that a query sees, itself included
 )
 ITEM = ("first_row", "num_queries", "first_position", "kv_head", "first_table", "first_tile")
+ROWS = 4  # query rows that share the loads of keys and values
 _TILES_AHEAD = 1  # that are fetched while one is computed
+
+Values = Mapping[str, ir.Value]
 
 
 class KernelShape(NamedTuple):
@@ -39,89 +45,97 @@ class KernelShape(NamedTuple):
     block_size: int
     dtype: str  # as torch names it
     caps: bool  # whether scores are capped
+    dots: bool  # whether bfloat16 is multiplied as it is
+
+    @property
+    def width(self) -> int:
+        """Head dimensions filled up with zeros to whole vectors."""
+        lanes = 2 * LANES if self.dots else LANES
+        return -(-self.head_dim // lanes) * lanes
+
+    @property
+    def max_queries(self) -> int:
+        """Queries that one item may have; their rows fit the first-level cache."""
+        return max(1, (64 if self.width <= 64 else 32) // self.num_groups)
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of an item: its queries' heads, filled up to whole groups of rows."""
+        return -(-self.max_queries * self.num_groups // ROWS) * ROWS
 
 
-class KeyValueTile:
-    """16 keys and values of one head, [16, width] each; the width is head_dim, filled up to whole vectors."""
+class Tile(Protocol):
+    """16 keys and values of one head, and the queries of an item."""
 
-    def __init__(self, e: Emitter, shape: KernelShape, arguments: Mapping[str, ir.Value]) -> None:
-        self.e = e
-        self.b = e.builder
-        self.shape = shape
-        self.argument = arguments
-        self.width = -(-shape.head_dim // LANES) * LANES
-        self.keys = e.scratch(LANES * self.width)
-        self.values = e.scratch(LANES * self.width)
+    def read_query(self, row: ir.Value, source: ir.Value) -> None:
+        """Take a row's query, whose elements begin at index `source`."""
+        ...
 
-    def read(self, item: dict[str, ir.Value], first_key: ir.Value, end: ir.Value) -> None:
-        """16 keys and values; zeros outside what the item's queries see: such slots may hold anything."""
-        e, b, shape = self.e, self.b, self.shape
-        begin = b.sub(b.add(item["first_position"], e.int64(1)), self.argument["window"])
+    def read(self, item: Values, first_key: ir.Value, end: ir.Value) -> None:
+        """Take the keys and values of 16 positions; zeros for those that the item's queries do not see."""
+        ...
+
+    def scores(self, row: ir.Value) -> list[ir.Value]:
+        """Scaled products of four rows with the keys, a vector for each row."""
+        ...
+
+    def add_values(
+        self, row: ir.Value, weights: Sequence[ir.Value], corrections: Sequence[ir.Value]
+    ) -> None:
+        """sums[row + i] = sums[row + i] · corrections[i] + weights[i] · values, for four rows."""
+        ...
+
+
+class SlotReader:
+    """Finds the slots of a tile's positions and has later ones fetched in the meantime."""
+
+    def __init__(self, e: Emitter, shape: KernelShape, arguments: Values) -> None:
+        self._e = e
+        self._shape = shape
+        self._arguments = arguments
+
+    def read(
+        self,
+        item: Values,
+        first_key: ir.Value,
+        end: ir.Value,
+        copy: Callable[[ir.Value, ir.Value], None],
+        clear: Callable[[ir.Value], None],
+    ) -> None:
+        """For each lane: copy(lane, index of its elements), or clear(lane) when no query sees it."""
+        e = self._e
+        b = e.builder
+        begin = b.sub(b.add(item["first_position"], e.int64(1)), self._arguments["window"])
+        last = b.sub(end, e.int64(1))
         with e.loop(e.int64(0), e.int64(LANES)) as lane:
             position = b.add(first_key, lane)
-            target = b.mul(lane, e.int64(self.width))
-            is_there = b.and_(
+            is_seen = b.and_(
                 b.icmp_signed(">=", position, begin), b.icmp_signed("<", position, end)
             )
-            if self.width > shape.head_dim:
-                self._clear_row(target)
-            with b.if_else(is_there) as (there, behind):
-                with behind:
-                    self._clear_row(target)
-                with there:
-                    source = self._slot(item, position)
+            with b.if_else(is_seen) as (seen, unseen):
+                with unseen:
+                    clear(lane)
+                with seen:
                     later = b.add(position, e.int64(LANES * _TILES_AHEAD))
-                    last = b.sub(end, e.int64(1))
                     later = b.select(b.icmp_signed("<", later, last), later, last)
                     self._prefetch(self._slot(item, later))
-                    widen_head(e, shape, self.argument["keys"], source, self.keys, target)
-                    widen_head(e, shape, self.argument["values"], source, self.values, target)
+                    copy(lane, self._slot(item, position))
 
-    def _slot(self, item: dict[str, ir.Value], position: ir.Value) -> ir.Value:
+    def _slot(self, item: Values, position: ir.Value) -> ir.Value:
         """Index of the first element that belongs to a position and the item's head."""
-        e, b, shape = self.e, self.b, self.shape
+        e, shape = self._e, self._shape
+        b = e.builder
         block_size = e.int64(shape.block_size)
         entry = b.add(item["first_table"], b.udiv(position, block_size))
-        block = b.load(e.at(self.argument["tables"], entry))
+        block = b.load(e.at(self._arguments["tables"], entry))
         slot = b.add(b.mul(block, block_size), b.urem(position, block_size))
         row = b.add(b.mul(slot, e.int64(shape.num_kv_heads)), item["kv_head"])
         return b.mul(row, e.int64(shape.head_dim))
 
     def _prefetch(self, source: ir.Value) -> None:
         """Have a later position's keys and values fetched: blocks lie anywhere, no processor guesses where."""
-        elements_per_line = 64 // (4 if self.shape.dtype == "float32" else 2)
-        for base in (self.argument["keys"], self.argument["values"]):
-            for offset in range(0, self.shape.head_dim, elements_per_line):
-                self.e.prefetch(self.e.at(base, self.b.add(source, self.e.int64(offset))))
-
-    def _clear_row(self, target: ir.Value) -> None:
-        zero = ir.Constant(VEC, [0.0] * LANES)
-        for offset in range(0, self.width, LANES):
-            place = self.b.add(target, self.e.int64(offset))
-            self.e.store(zero, self.e.at(self.keys, place), 64)
-            self.e.store(zero, self.e.at(self.values, place), 64)
-
-
-def widen_head(
-    e: Emitter,
-    shape: KernelShape,
-    source: ir.Value,
-    source_index: ir.Value,
-    target: ir.Value,
-    target_index: ir.Value,
-    factor: ir.Value | None = None,
-) -> None:
-    """Copy one head's elements as floats."""
-    b, dtype = e.builder, shape.dtype
-    num_whole = shape.head_dim // LANES * LANES
-    for offset in range(0, num_whole, LANES):
-        vector = load_elements(e, e.at(source, b.add(source_index, e.int64(offset))), dtype)
-        if factor is not None:
-            vector = b.fmul(vector, factor)
-        e.store(vector, e.at(target, b.add(target_index, e.int64(offset))), 64)
-    if num_whole < shape.head_dim:
-        with e.loop(e.int64(num_whole), e.int64(shape.head_dim)) as offset:
-            value = load_element(e, e.at(source, b.add(source_index, offset)), dtype)
-            if factor is not None:
-                value = b.fmul(value, b.extract_element(factor, ir.Constant(I32, 0)))
-            b.store(value, e.at(target, b.add(target_index, offset)))
+        e = self._e
+        elements_per_line = 64 // (4 if self._shape.dtype == "float32" else 2)
+        for base in (self._arguments["keys"], self._arguments["values"]):
+            for offset in range(0, self._shape.head_dim, elements_per_line):
+                e.prefetch(e.at(base, e.builder.add(source, e.int64(offset))))
