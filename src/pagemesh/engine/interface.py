@@ -14,7 +14,7 @@ import enum
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -66,9 +66,8 @@ class EngineRequest:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
-    """New tokens, or the end, of one request."""
+class RequestOutput(NamedTuple):
+    """New tokens, or the end, of one request. A tuple, because hundreds are made in every step."""
 
     request_id: str
     token_ids: tuple[int, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pagemesh.sampling.logit_rules import LogitRules
 from pagemesh.sampling.params import SamplingParams
@@ -25,9 +25,8 @@ class PromptTargets:
     """Likeliest tokens to name beside each."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
-    """One request's share of a step."""
+class ScheduledSequence(NamedTuple):
+    """One request's share of a step. A tuple, because hundreds are made in every step."""
 
     request_id: str
 

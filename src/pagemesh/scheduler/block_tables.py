@@ -87,7 +87,7 @@ class BlockTables:
 
     def grow(self, request: Request) -> bool:
         """Make room for the KV of all known tokens; False when the pool has too few blocks."""
-        num_missing = self._num_blocks(request.num_tokens) - len(request.block_ids)
+        num_missing = self._num_blocks(len(request.token_ids)) - len(request.block_ids)
         if num_missing <= 0:
             return True
         if not self._pool.can_allocate(num_missing):
@@ -98,10 +98,12 @@ class BlockTables:
 
     def mark_computed(self, request: Request, num_computed_tokens: int) -> None:
         """Note that the KV of the first tokens is in the blocks; full blocks enter the prefix cache."""
-        self._names.extend(request)
         self.num_unused_slots -= num_computed_tokens - request.num_computed_tokens
         request.num_computed_tokens = num_computed_tokens
         num_full_blocks = num_computed_tokens // self._block_size
+        if num_full_blocks == request.num_stored_blocks:
+            return
+        self._names.extend(request)
         for index in range(request.num_stored_blocks, num_full_blocks):
             self._pool.store(request.block_ids[index], request.block_hashes[index])
         request.num_stored_blocks = num_full_blocks

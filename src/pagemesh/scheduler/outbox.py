@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from pagemesh.cache.block_pool import BlockPool
@@ -57,13 +56,12 @@ class Outbox:
             cumulative_logprob=known.cumulative_logprob,
         )
         if logprobs is not None:
-            output = replace(
-                output,
+            output = output._replace(
                 logprobs=(*(known.logprobs or ()), logprobs),
                 cumulative_logprob=request.cumulative_logprob,
             )
         if token_ids and request.prompt_logprobs:
-            output = replace(output, prompt_logprobs=tuple(request.prompt_logprobs))
+            output = output._replace(prompt_logprobs=tuple(request.prompt_logprobs))
             request.prompt_logprobs = []
         self._outputs[request.request_id] = output
 

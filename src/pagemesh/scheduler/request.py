@@ -96,20 +96,19 @@ class Request:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Of the prompt's tokens from the second on, as far as they are known; reported with the first token."""
 
-    @property
-    def request_id(self) -> str:
-        """The submitter's name for it."""
-        return self.spec.request_id
+    request_id: str = field(init=False)
+    """The submitter's name for it."""
 
-    @property
-    def precedence(self) -> tuple[int, int]:
-        """Smaller runs first; no two requests have the same."""
-        return (self.spec.priority, self.arrival)
+    precedence: tuple[int, int] = field(init=False)
+    """Smaller runs first; no two requests have the same, and a request's never changes."""
 
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Length of the prompt."""
-        return len(self.spec.prompt_token_ids)
+    num_prompt_tokens: int = field(init=False)
+    """Length of the prompt."""
+
+    def __post_init__(self) -> None:
+        self.request_id = self.spec.request_id
+        self.precedence = (self.spec.priority, self.arrival)
+        self.num_prompt_tokens = len(self.spec.prompt_token_ids)
 
     @property
     def num_tokens(self) -> int:
@@ -119,12 +118,12 @@ class Request:
     @property
     def num_generated_tokens(self) -> int:
         """Tokens behind the prompt, those generated elsewhere included."""
-        return self.num_tokens - self.num_prompt_tokens
+        return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def num_uncomputed_tokens(self) -> int:
         """Known tokens whose KV is missing; at least 1 until the request ends."""
-        return self.num_tokens - self.num_computed_tokens
+        return len(self.token_ids) - self.num_computed_tokens
 
     @property
     def num_skippable_tokens(self) -> int:
@@ -161,4 +160,4 @@ class Request:
     @property
     def is_decoding(self) -> bool:
         """Whether only the last known token is left to compute."""
-        return self.num_uncomputed_tokens == 1
+        return len(self.token_ids) - self.num_computed_tokens == 1

@@ -71,8 +71,7 @@ class Scheduler:
         The batch's sequences share their block tables with the scheduler: use it before `update`.
         """
         plan = StepPlan(self._config.max_num_batched_tokens, self._stop_rules)
-        self._plan_decodes(plan)
-        self._plan_prefills(plan)
+        self._plan_prefills(plan, self._plan_decodes(plan))
         return Batch(tuple(plan.sequences), self._moves.take())
 
     def update(self, batch: Batch, result: StepResult) -> None:
@@ -88,7 +87,8 @@ class Scheduler:
             self._tables.mark_computed(request, sequence.start + len(sequence.token_ids))
             if request.spec.hold_blocks:
                 self._outbox.add_progress(request)
-            request.prompt_logprobs += result.prompt_logprobs.get(sequence.request_id, ())
+            if result.prompt_logprobs:
+                request.prompt_logprobs += result.prompt_logprobs.get(sequence.request_id, ())
             if token_id is not None:
                 logprobs = result.logprobs.get(sequence.request_id)
                 self.requests.append_token(request, token_id, logprobs)
@@ -107,17 +107,17 @@ class Scheduler:
 
     def load(self) -> EngineLoad:
         """The present load."""
-        running = [r for r in self.requests.seated if r.state is RequestState.RUNNING]
-        prefilling = [r for r in running if not r.is_decoding]
         waiting = (*self.requests.compiling, *self.requests.waiting)
         to_prefill = [r for r in waiting if not (r.awaits_kv or r.awaits_leader)]
+        running = [r for r in self.requests.seated if r.state is RequestState.RUNNING]
+        # All of them but the last known token of each decode.
+        num_pending = sum(r.num_uncomputed_tokens for r in running if not r.is_decoding)
+        num_pending += sum(r.num_uncomputed_tokens - r.num_swapped_tokens for r in to_prefill)
         return EngineLoad(
             num_running=len(running),
             num_waiting=len(waiting) + len(self.requests.seated) - len(running),
             num_free_blocks=self._pool.num_free_blocks,
-            num_pending_prefill_tokens=sum(
-                r.num_uncomputed_tokens - r.num_swapped_tokens for r in (*prefilling, *to_prefill)
-            ),
+            num_pending_prefill_tokens=num_pending,
             num_swapped=sum(r.num_swapped_tokens > 0 for r in to_prefill),
             num_unused_slots=self._tables.num_unused_slots,
             num_preemptions=self._num_preemptions,
@@ -131,21 +131,20 @@ class Scheduler:
         """Everything that became known since the last call, or None; see `Outbox.take`."""
         return self._outbox.take(load, load_is_news=load_is_news)
 
-    def _plan_decodes(self, plan: StepPlan) -> None:
+    def _plan_decodes(self, plan: StepPlan) -> list[Request]:
+        """Add the decodes; gives the running requests that are not there yet."""
+        prefilling = []
         for request in self.requests.seated:
-            if plan.is_full:
-                return
             # Asked anew for each: making room for one may have preempted another.
-            is_decode = request.state is RequestState.RUNNING and request.is_decoding
-            if is_decode and self._make_room(request):
+            if request.state is not RequestState.RUNNING:
+                continue
+            if not request.is_decoding:
+                prefilling.append(request)
+            elif not plan.is_full and self._make_room(request):
                 plan.add(request)
+        return prefilling
 
-    def _plan_prefills(self, plan: StepPlan) -> None:
-        prefilling = [
-            request
-            for request in self.requests.seated
-            if request.state is RequestState.RUNNING and not request.is_decoding
-        ]
+    def _plan_prefills(self, plan: StepPlan, prefilling: Sequence[Request]) -> None:
         admitting = True
         for request in merge(prefilling, self.requests.waiting, key=by_precedence):
             if request.state is RequestState.WAITING:

@@ -23,29 +23,32 @@ class StepPlan:
     def add(self, request: Request) -> None:
         """Compute as many of the request's missing tokens as fit in; its blocks must cover them."""
         start = request.num_computed_tokens
-        end = min(request.num_tokens, start + self._num_tokens_left)
-        is_last_chunk = end == request.num_tokens
+        num_tokens = len(request.token_ids)
+        end = min(num_tokens, start + self._num_tokens_left)
+        is_last_chunk = end == num_tokens
+        sampling = request.spec.sampling
         self.sequences.append(
             ScheduledSequence(
                 request_id=request.request_id,
                 token_ids=request.token_ids[start:end],
                 start=start,
                 block_ids=request.block_ids,
-                sampling=request.spec.sampling if is_last_chunk else None,
+                sampling=sampling if is_last_chunk else None,
                 suppressed_token_ids=self._stop_rules.suppressed(request) if is_last_chunk else (),
                 rules=request.rules if is_last_chunk else None,
                 constraint=request.constraint if is_last_chunk else None,
-                prompt_targets=_prompt_targets(request, start, end),
+                prompt_targets=(
+                    None
+                    if sampling.prompt_logprobs is None
+                    else _prompt_targets(request, start, end, sampling.prompt_logprobs)
+                ),
             )
         )
         self._num_tokens_left -= end - start
 
 
-def _prompt_targets(request: Request, start: int, end: int) -> PromptTargets | None:
+def _prompt_targets(request: Request, start: int, end: int, num_top: int) -> PromptTargets | None:
     """Of the chunk [start, end): what is behind its tokens in the prompt and was not scored yet."""
-    num_top = request.spec.sampling.prompt_logprobs
-    if num_top is None:
-        return None
     first = max(start, request.num_skippable_tokens)
     token_ids = request.token_ids[first + 1 : end + 1]
     return PromptTargets(first - start, token_ids, num_top) if token_ids else None

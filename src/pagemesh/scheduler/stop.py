@@ -19,11 +19,13 @@ class StopRules:
         """Why the request ends with its last token, or None when it goes on."""
         if request.constraint is not None and request.constraint.is_over:
             return FinishReason.STOP
-        if request.num_generated_tokens > request.spec.sampling.min_tokens and request.token_ids[
-            -1
-        ] in self._stop_token_ids(request):
-            return FinishReason.STOP
-        if request.num_tokens >= request.max_total_tokens:
+        sampling = request.spec.sampling
+        if request.num_generated_tokens > sampling.min_tokens:
+            token_id = request.token_ids[-1]
+            is_eos = token_id in self.eos_token_ids and not sampling.ignore_eos
+            if is_eos or token_id in sampling.stop_token_ids:
+                return FinishReason.STOP
+        if len(request.token_ids) >= request.max_total_tokens:
             return FinishReason.LENGTH
         return None
 
