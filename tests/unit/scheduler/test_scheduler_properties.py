@@ -16,7 +16,6 @@ from pagemesh.engine.interface import EngineRequest
 from tests.fakes.engine import expected_tokens
 from tests.unit.scheduler.builders import FixedGrowth, FixedWay, Stepper, make_info, make_request
 
-BLOCK_SIZE = 4
 GARBAGE = 999
 
 # Few families of prompts, so that prefixes are often shared.
@@ -32,7 +31,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     """A scheduler, and everybody outside who leases blocks of it."""
 
     @initialize(
-        num_blocks=st.integers(7, 14),
+        block_size=st.sampled_from([1, 3, 4, 7]),
+        num_slots=st.integers(28, 56),
         budget=st.integers(1, 24),
         max_num_seqs=st.integers(1, 5),
         caching=st.booleans(),
@@ -42,7 +42,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def start(
         self,
-        num_blocks: int,
+        block_size: int,
+        num_slots: int,
         budget: int,
         max_num_seqs: int,
         caching: bool,
@@ -51,7 +52,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         growth: int,
     ) -> None:
         self.stepper = Stepper(
-            make_info(num_blocks, BLOCK_SIZE, max_model_len=27, max_num_seqs=max_num_seqs),
+            make_info(-(-num_slots // block_size), block_size, 27, max_num_seqs),
             max_num_batched_tokens=budget,
             enable_prefix_caching=caching,
             num_swap_blocks=num_swap_blocks,
@@ -163,9 +164,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(prompt=prompts)
     def pin(self, prompt: tuple[int, ...]) -> None:
         layout = self.stepper.info.layout
-        root = root_hash("fake", BLOCK_SIZE, layout.dtype, b"")
+        root = root_hash("fake", layout.block_size, layout.dtype)
         pin_id, self.num_pins = f"pin{self.num_pins}", self.num_pins + 1
-        block_ids = self.stepper.requests.pin(pin_id, hash_blocks(root, prompt, BLOCK_SIZE))
+        block_ids = self.stepper.requests.pin(pin_id, hash_blocks(root, prompt, layout.block_size))
         self.pins[pin_id] = (block_ids, prompt)
 
     @precondition(lambda self: self.pins)
@@ -188,7 +189,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             prompt = self.specs[request_id].prompt_token_ids
             stepper.check_kv(progress.block_ids, prompt[: progress.num_tokens])
         for block_ids, prompt in self.pins.values():
-            stepper.check_kv(block_ids, prompt[: len(block_ids) * BLOCK_SIZE])
+            stepper.check_kv(block_ids, prompt[: len(block_ids) * stepper.info.layout.block_size])
 
     def teardown(self) -> None:
         if not hasattr(self, "stepper"):
