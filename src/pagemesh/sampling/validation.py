@@ -6,7 +6,7 @@ Limits are vLLM's, except where a comment says why not. Names the field, its val
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from pagemesh.errors import InvalidRequestError
@@ -61,8 +61,13 @@ def check_sampling(
     _check_allowed(params, vocab_size, eos_token_ids)
 
 
-def check_token_ids(name: str, token_ids: Iterable[int], vocab_size: int) -> None:
-    """Raise InvalidRequestError naming the first id that is not one of the vocabulary's."""
+def check_token_ids(name: str, token_ids: Collection[int], vocab_size: int) -> None:
+    """Raise InvalidRequestError for more ids than there are, or naming one that is none of them."""
+    if len(token_ids) > vocab_size:
+        raise InvalidRequestError(
+            f"{name} has {len(token_ids)} ids, but the model's vocabulary has {vocab_size} tokens",
+            param=name,
+        )
     for token_id in token_ids:
         if not _is_int(token_id) or not 0 <= token_id < vocab_size:
             raise InvalidRequestError(
@@ -105,22 +110,21 @@ def _check_logit_bias(params: SamplingParams, vocab_size: int) -> None:
 
 def _check_bad_words(params: SamplingParams, vocab_size: int) -> None:
     name, words = "bad_words_token_ids", params.bad_words_token_ids
-    num_tokens = 0
-    for word in words:
-        if not word:
-            raise InvalidRequestError(f"{name} contains an empty sequence", param=name)
-        check_token_ids(name, word, vocab_size)
-        num_tokens += len(word)
     if len(words) > MAX_BAD_WORDS:
         raise InvalidRequestError(
             f"{name} has {len(words)} sequences, but at most {MAX_BAD_WORDS} are allowed",
             param=name,
         )
+    num_tokens = sum(map(len, words))
     if num_tokens > MAX_BAD_WORDS_TOKENS:
         raise InvalidRequestError(
             f"{name} has {num_tokens} tokens, but at most {MAX_BAD_WORDS_TOKENS} are allowed",
             param=name,
         )
+    for word in words:
+        if not word:
+            raise InvalidRequestError(f"{name} contains an empty sequence", param=name)
+        check_token_ids(name, word, vocab_size)
 
 
 def _check_allowed(params: SamplingParams, vocab_size: int, eos_token_ids: Sequence[int]) -> None:

@@ -144,6 +144,16 @@ def test_bad_words_are_forbidden_with_and_without_a_space_before_them() -> None:
         ),
         ({"bad_words": [" "]}, "bad_words", "bad_words contains a blank word"),
         (
+            {"bad_words": ["x" * 5000, "y" * 5000]},
+            "bad_words",
+            "bad_words has 10000 characters, but at most 8192 are allowed",
+        ),
+        (
+            {"allowed_token_ids": [5] * 2049},
+            "allowed_token_ids",
+            "allowed_token_ids has 2049 ids, but the model's vocabulary has 2048 tokens",
+        ),
+        (
             {"bad_words": [f"w{number}" for number in range(100)]},
             "bad_words",
             "bad_words can be written as 200 sequences of 580 tokens, but at most 128 and 1024 are"

@@ -57,8 +57,12 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
         "bad_words_token_ids has 129 sequences, but at most 128 are allowed",
     ),
     (
-        {"bad_words_token_ids": ((1,) * 600, (2,) * 425)},
-        "bad_words_token_ids has 1025 tokens, but at most 1024 are allowed",
+        {"bad_words_token_ids": ((1,) * 99,) * 11},
+        "bad_words_token_ids has 1089 tokens, but at most 1024 are allowed",
+    ),
+    (
+        {"allowed_token_ids": (3,) * 101},
+        "allowed_token_ids has 101 ids, but the model's vocabulary has 100 tokens",
     ),
     ({"allowed_token_ids": ()}, "allowed_token_ids is empty: no token could be sampled"),
     (
@@ -110,7 +114,7 @@ def test_the_limits_themselves_are_allowed() -> None:
         prompt_logprobs=20,
         min_tokens=16,
         logit_bias={0: -100, 99: 100},
-        bad_words_token_ids=((1,) * 1024,),
+        bad_words_token_ids=((1,) * 100, *((2, 3, 4, 5, 6, 7, 8),) * 126, (9,) * 42),
         allowed_token_ids=(9,),
         ignore_eos=True,
         stop_token_ids=(99,),

@@ -9,7 +9,7 @@ from pagemesh.errors import ContextLengthError, InvalidRequestError, ModelNotFou
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS
 from pagemesh.tokenizer.bad_words import encode_bad_words
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults
-from pagemesh.tokenizer.tokenizer import Tokenizer
+from pagemesh.tokenizer.tokenizer import NUM_INLINE_CHARS, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,12 @@ class ServedModel:
         """Ids of words that must not be in an answer; InvalidRequestError for blank or too many ones."""
         if any(not word.strip() for word in words):
             raise InvalidRequestError("bad_words contains a blank word", param="bad_words")
+        num_chars = sum(map(len, words))
+        if num_chars > NUM_INLINE_CHARS:  # tokenized at once, while nobody else is served
+            raise InvalidRequestError(
+                f"bad_words has {num_chars} characters, but at most {NUM_INLINE_CHARS} are allowed",
+                param="bad_words",
+            )
         sequences = encode_bad_words(words, self.tokenizer)
         num_tokens = sum(map(len, sequences))
         if len(sequences) > MAX_BAD_WORDS or num_tokens > MAX_BAD_WORDS_TOKENS:
