@@ -121,6 +121,25 @@ async def test_log_probabilities_come_with_whole_answers_and_with_streams(mesh: 
     ] == [(-token_id / 1024, 1) for token_id in expected_tokens(ids, 5, 1)]
 
 
+async def test_the_log_probabilities_of_a_prompt_come_with_all_its_answers(mesh: Mesh) -> None:
+    request = {"prompt": PROMPT[:3], "n": 2, "max_tokens": 2, "prompt_logprobs": 0}
+    body = (await mesh.completions(request)).json()
+    scores = [
+        None,
+        *(
+            {
+                str(token_id): {
+                    "logprob": -token_id / 1024,
+                    "rank": 1,
+                    "decoded_token": TOKENIZER.decode([token_id], skip_special_tokens=False),
+                }
+            }
+            for token_id in PROMPT[1:3]
+        ),
+    ]
+    assert [choice["prompt_logprobs"] for choice in body["choices"]] == [scores, scores]
+
+
 async def test_the_best_of_several_answers_are_given(mesh: Mesh) -> None:
     request = {"prompt": PROMPT, "n": 2, "best_of": 5, "seed": 3, "max_tokens": 6}
     body = (await mesh.completions(request)).json()

@@ -234,6 +234,8 @@ def test_log_probabilities_are_asked_for_with_two_fields(
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": 2}, "logprobs"),
         ({"best_of": 2}, "best_of"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
     ],
     ids=str,
 )

@@ -24,11 +24,15 @@ IMPOSSIBLE = TokenLogprobs(3, -math.inf, 9)
 
 
 def chat() -> ChatResponder:
-    return ChatResponder("r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__)
+    return ChatResponder(
+        "r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__, has_logprobs=True
+    )
 
 
 def completion() -> CompletionResponder:
-    return CompletionResponder("r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__)
+    return CompletionResponder(
+        "r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__, has_logprobs=True
+    )
 
 
 def collected(*scores: TokenLogprobs) -> CollectedChoice:
@@ -123,12 +127,34 @@ def test_a_completion_stream_counts_the_places_on() -> None:
 
 
 def test_without_being_asked_nothing_is_said_about_tokens() -> None:
-    plain = ChatResponder("r1", 1, "demo", include_usage=False)
+    plain = ChatResponder("r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__)
     assert plain.whole([collected(FIRST)], USAGE)["choices"][0]["logprobs"] is None
     assert [c["choices"][0]["logprobs"] for c in chunks(plain.events(delta("He", FIRST)))] == [
         None,
         None,
     ]
+
+
+def test_prompts_are_scored_as_in_vllm() -> None:
+    choices = [collected(FIRST), collected(FIRST)]
+    choices[0].prompt_logprobs = [SECOND, FIRST]
+    expected = [
+        None,
+        {
+            2: {"logprob": -5.5, "rank": 3, "decoded_token": "llö"},
+            3: {"logprob": -0.5, "rank": 1, "decoded_token": " you"},
+            4: {"logprob": -1.5, "rank": 2, "decoded_token": "llö"},
+        },
+        {
+            1: {"logprob": -0.25, "rank": 1, "decoded_token": "He"},
+            3: {"logprob": -2.0, "rank": 2, "decoded_token": " you"},
+        },
+    ]
+    given = best_choices(choices, 1, 2)
+    body = completion().whole(given, USAGE)
+    assert [choice["prompt_logprobs"] for choice in body["choices"]] == [expected, expected]
+    assert chat().whole(given, USAGE)["prompt_logprobs"] == expected
+    assert "prompt_logprobs" not in chat().whole([collected(FIRST)], USAGE)
 
 
 def test_the_best_answers_to_each_prompt_are_kept() -> None:

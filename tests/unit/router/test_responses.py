@@ -16,11 +16,11 @@ USAGE = Usage(num_prompt_tokens=5, num_completion_tokens=3, num_cached_tokens=4)
 
 
 def chat(*, include_usage: bool = False) -> ChatResponder:
-    return ChatResponder("r1", 123, "demo", include_usage=include_usage)
+    return ChatResponder("r1", 123, "demo", include_usage=include_usage, token_text=str)
 
 
 def completion(*, include_usage: bool = False) -> CompletionResponder:
-    return CompletionResponder("r1", 123, "demo", include_usage=include_usage)
+    return CompletionResponder("r1", 123, "demo", include_usage=include_usage, token_text=str)
 
 
 def payloads(frames: bytes) -> list[Any]:

@@ -175,3 +175,8 @@ def test_the_best_answers_are_found_by_log_probabilities_that_nobody_asked_for()
     assert [(c.sampling.seed, c.sampling.logprobs) for c in made] == [(7, 0), (8, 0), (9, 0)]
     assert [c.sampling.logprobs for c in choices([[1]], [9], best_of=3, logprobs=2)] == [2, 2, 2]
     assert [c.sampling.logprobs for c in choices([[1]], [9], best_of=2, n=2)] == [None, None]
+
+
+def test_each_prompt_is_scored_once() -> None:
+    made = choices([[1], [2]], [9, 9], n=2, prompt_logprobs=3)
+    assert [c.sampling.prompt_logprobs for c in made] == [3, None, 3, None]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagemesh.router.generation.request import ChoiceDelta, Usage
-from pagemesh.router.openai.logprobs import TokenText, chat_logprobs
+from pagemesh.router.openai.logprobs import TokenText, chat_logprobs, prompt_logprobs
 from pagemesh.router.openai.responses import CollectedChoice, usage_object
 from pagemesh.router.openai.sse import data_frame
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -22,10 +22,11 @@ class ChatResponder:
         model: str,
         *,
         include_usage: bool,
-        token_text: TokenText | None = None,
+        token_text: TokenText,
+        has_logprobs: bool = False,
     ) -> None:
-        """With `token_text`, answers have log probabilities."""
         self._token_text = token_text
+        self._has_logprobs = has_logprobs
         self._head: dict[str, Any] = {
             "id": f"chatcmpl-{request_id}",
             "object": "chat.completion",
@@ -56,6 +57,7 @@ class ChatResponder:
                 for index, choice in enumerate(choices)
             ],
             "usage": usage_object(usage),
+            **self._prompt_logprobs(choices[0]),
         }
 
     def events(self, delta: ChoiceDelta) -> bytes:
@@ -64,7 +66,7 @@ class ChatResponder:
         if delta.index not in self._begun:
             self._begun.add(delta.index)
             frames += self._frame(delta.index, {"role": "assistant", "content": ""}, None)
-        scores = delta.logprobs if self._token_text is not None else ()
+        scores = delta.logprobs if self._has_logprobs else ()
         if delta.text or scores:
             frames += self._frame(delta.index, {"content": delta.text}, None, scores)
         if delta.stop_reason is not None:
@@ -75,8 +77,13 @@ class ChatResponder:
         """The frame with the token counts."""
         return data_frame({**self._chunk_head, "choices": [], "usage": usage_object(usage)})
 
+    def _prompt_logprobs(self, choice: CollectedChoice) -> dict[str, Any]:
+        if not choice.prompt_logprobs:
+            return {}
+        return {"prompt_logprobs": prompt_logprobs(choice.prompt_logprobs, self._token_text)}
+
     def _logprobs(self, scores: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
-        return None if self._token_text is None else chat_logprobs(scores, self._token_text)
+        return chat_logprobs(scores, self._token_text) if self._has_logprobs else None
 
     def _frame(
         self,

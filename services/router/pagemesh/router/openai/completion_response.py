@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
-from pagemesh.router.openai.logprobs import TokenText, completion_logprobs
+from pagemesh.router.openai.logprobs import TokenText, completion_logprobs, prompt_logprobs
 from pagemesh.router.openai.responses import CollectedChoice, usage_object
 from pagemesh.router.openai.sse import data_frame
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -22,10 +22,11 @@ class CompletionResponder:
         model: str,
         *,
         include_usage: bool,
-        token_text: TokenText | None = None,
+        token_text: TokenText,
+        has_logprobs: bool = False,
     ) -> None:
-        """With `token_text`, answers have log probabilities."""
         self._token_text = token_text
+        self._has_logprobs = has_logprobs
         # Characters of each choice's tokens so far.
         self._offsets: dict[int, int] = {}
         self._head: dict[str, Any] = {
@@ -44,6 +45,7 @@ class CompletionResponder:
             **self._head,
             "choices": [
                 self._choice(index, "".join(choice.text), choice.stop_reason, choice.logprobs)
+                | self._prompt_logprobs(choice)
                 for index, choice in enumerate(choices)
             ],
             "usage": usage_object(usage),
@@ -51,7 +53,7 @@ class CompletionResponder:
 
     def events(self, delta: ChoiceDelta) -> bytes:
         """The frame for what became known about a choice; may be empty."""
-        scores = delta.logprobs if self._token_text is not None else ()
+        scores = delta.logprobs if self._has_logprobs else ()
         if not delta.text and not scores and delta.stop_reason is None:
             return b""
         choice = self._choice(delta.index, delta.text, delta.stop_reason, scores)
@@ -61,6 +63,11 @@ class CompletionResponder:
         """The frame with the token counts."""
         return data_frame({**self._head, "choices": [], "usage": usage_object(usage)})
 
+    def _prompt_logprobs(self, choice: CollectedChoice) -> dict[str, Any]:
+        if not choice.prompt_logprobs:
+            return {}
+        return {"prompt_logprobs": prompt_logprobs(choice.prompt_logprobs, self._token_text)}
+
     def _choice(
         self,
         index: int,
@@ -69,7 +76,7 @@ class CompletionResponder:
         scores: Sequence[TokenLogprobs],
     ) -> dict[str, Any]:
         logprobs = None
-        if self._token_text is not None:
+        if self._has_logprobs:
             offset = self._offsets.get(index, 0)
             logprobs = completion_logprobs(scores, self._token_text, offset)
             self._offsets[index] = offset + sum(map(len, logprobs["tokens"]))

@@ -65,7 +65,8 @@ class Endpoints:
             call.created,
             self._model.name,
             include_usage=fields.include_usage,
-            token_text=None if fields.num_logprobs is None else self._model.token_text,
+            token_text=self._model.token_text,
+            has_logprobs=fields.num_logprobs is not None,
         )
         return self._job(call, fields, [prompt], [max_tokens], responder)
 
@@ -96,7 +97,8 @@ class Endpoints:
             call.created,
             self._model.name,
             include_usage=fields.include_usage,
-            token_text=None if fields.num_logprobs is None else self._model.token_text,
+            token_text=self._model.token_text,
+            has_logprobs=fields.num_logprobs is not None,
         )
         return self._job(call, fields, prompts, max_tokens, responder)
 

@@ -19,7 +19,7 @@ from pagemesh.router.openai.structured import (
     StructuredFields,
     read_structured_outputs,
 )
-from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_TEMPERATURE
+from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_TEMPERATURE
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 
 MAX_CHOICES = 16
@@ -74,6 +74,7 @@ class RequestFields(pydantic.BaseModel):
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Field(ge=-_MAX_INT32, le=_MAX_INT32)] | None = None
@@ -147,6 +148,10 @@ def validate(kind: type[Fields], raw: dict[str, Any]) -> Fields:
     if fields.stream_options is not None and not fields.stream:
         raise InvalidRequestError(
             "stream_options can only be given when stream is true", param="stream_options"
+        )
+    if fields.prompt_logprobs is not None and fields.stream:
+        raise InvalidRequestError(
+            "prompt_logprobs are not available when stream is true", param="prompt_logprobs"
         )
     return fields
 

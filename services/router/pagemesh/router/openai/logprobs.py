@@ -53,6 +53,24 @@ def completion_logprobs(
     }
 
 
+def prompt_logprobs(
+    scores: Sequence[TokenLogprobs], token_text: TokenText
+) -> list[dict[int, Any] | None]:
+    """vLLM's `prompt_logprobs`: for each token of the prompt by id, and nothing for the first."""
+    found: list[dict[int, Any] | None] = [None]
+    for score in scores:
+        named = {score.token_id: _named(score.logprob, score.rank, token_text(score.token_id))}
+        rivals = zip(score.top_token_ids, score.top_logprobs, strict=True)
+        for rank, (token_id, logprob) in enumerate(rivals, start=1):
+            named.setdefault(token_id, _named(logprob, rank, token_text(token_id)))
+        found.append(named)
+    return found
+
+
+def _named(logprob: float, rank: int, text: str) -> dict[str, Any]:
+    return {"logprob": _finite(logprob), "rank": rank, "decoded_token": text}
+
+
 def _entry(text: str, logprob: float) -> dict[str, Any]:
     return {"token": text, "logprob": _finite(logprob), "bytes": list(text.encode())}
 

@@ -23,17 +23,27 @@ class CollectedChoice:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Of its tokens, when they were asked for or the best choices are to be found."""
 
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of each prompt token but the first, when they were asked for."""
+
 
 def best_choices(
     choices: Sequence[CollectedChoice], num_prompts: int, n: int
 ) -> list[CollectedChoice]:
-    """The `n` most probable answers to each prompt; all in their own order, when there are no more."""
+    """The `n` most probable answers to each prompt; all in their own order, when there are no more.
+
+    What is known of a prompt comes with all answers to it.
+    """
     num_answers = len(choices) // num_prompts
-    if num_answers == n:
-        return list(choices)
-    kept = []
+    kept: list[CollectedChoice] = []
     for start in range(0, len(choices), num_answers):
         answers = choices[start : start + num_answers]
+        for answer in answers:
+            # Only the first is asked to look at the prompt, which is the same for all.
+            answer.prompt_logprobs = answers[0].prompt_logprobs
+        if num_answers == n:
+            kept += answers
+            continue
         sums = [sum(score.logprob for score in answer.logprobs) for answer in answers]
         kept += [answers[index] for index in best_answers(sums, n)]
     return kept

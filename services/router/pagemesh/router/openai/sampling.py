@@ -29,7 +29,13 @@ def make_choices(
     return tuple(
         Choice(
             tuple(prompt),
-            replace(sampling, max_tokens=limit, seed=(seed + answer) & _SEED_MASK),
+            replace(
+                sampling,
+                max_tokens=limit,
+                seed=(seed + answer) & _SEED_MASK,
+                # The prompt is the same for all: the first answer says what is asked of it.
+                prompt_logprobs=fields.prompt_logprobs if answer == 0 else None,
+            ),
         )
         for prompt, limit in zip(prompts, max_tokens, strict=True)
         for answer in range(fields.num_answers)

@@ -26,7 +26,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "modalities": (None, ["text"]),
     "prediction": (None,),
     "prompt_embeds": (None,),
-    "prompt_logprobs": _OFF,
     "reasoning_effort": (None,),
     "return_token_ids": _OFF,
     "return_tokens_as_token_ids": _OFF,

@@ -140,6 +140,7 @@ async def _collect(job: Job, generation: InstrumentedGeneration) -> HttpBody:
             choice = choices[delta.index]
             choice.text.append(delta.text)
             choice.logprobs += delta.logprobs
+            choice.prompt_logprobs += delta.prompt_logprobs
             choice.stop_reason = delta.stop_reason
     return json_answer(job.whole(choices, generation.usage()))
 
