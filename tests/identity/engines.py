@@ -6,6 +6,7 @@ import queue
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pagemesh.config import SchedulerConfig
@@ -19,9 +20,11 @@ from pagemesh.engine.interface import (
     RequestOutput,
     StepOutput,
 )
+from pagemesh.engine.loading import load_backend
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.preemption import PreemptionPolicy
 from pagemesh.scheduler.request import RequestState
@@ -84,7 +87,8 @@ class Peer:
             forecast=FixedGrowth(0),
         )
         runner = ModelRunner(model, block_size, num_blocks, num_swap_blocks=num_swap_blocks)
-        self.engine = EngineCore(info, self.scheduler, runner, runner.kv)
+        grammars = GrammarCompiler(partial(load_backend, model))
+        self.engine = EngineCore(info, self.scheduler, runner, runner.kv, grammars)
         self.ends: dict[str, RequestOutput] = {}
         self.tokens: dict[str, list[int]] = {}
         self.logprobs: dict[str, list[TokenLogprobs]] = {}
