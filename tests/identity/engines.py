@@ -185,13 +185,14 @@ class Courier:
                 peer.note(output)
                 for grant in output.grants:
                     self.begin(grant)
-                for progress in output.progress:
-                    self.carry(progress)
+                # As in the mesh, where the first token leaves before the KV that waits.
                 if peer is self.prefill:
                     for item in output.outputs:
                         for token_id in item.token_ids:
                             logprobs = item.logprobs[0] if item.logprobs is not None else None
                             self.decode.engine.first_token(item.request_id, token_id, logprobs)
+                for progress in output.progress:
+                    self.carry(progress)
             self.settle()
         return {request_id: tuple(tokens) for request_id, tokens in self.decode.tokens.items()}
 

@@ -14,6 +14,7 @@ from pagemesh.client.requests import Settings, TokenizeSettings
 from pagemesh.client.results import Chunk, Completion, ModelInfo, Usage
 from pagemesh.client.sync import Client
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.sampling.structured.outputs import StructuredOutputs
 
 __all__ = [
     "AsyncClient",
@@ -22,6 +23,7 @@ __all__ = [
     "Completion",
     "ModelInfo",
     "Settings",
+    "StructuredOutputs",
     "TokenLogprobs",
     "TokenizeSettings",
     "Usage",

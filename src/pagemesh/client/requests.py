@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.v1 import inference_pb2, types_pb2
+from pagemesh.worker.structured_messages import structured_to_proto
 
 Messages = Sequence[Mapping[str, str]]
 """A conversation: mappings with the keys "role" and "content"."""
@@ -64,6 +66,9 @@ class Settings(TypedDict, total=False):
 
     allowed_token_ids: Sequence[int]
     """The only token ids that the answer may have."""
+
+    structured_outputs: StructuredOutputs
+    """What the answer must look like; `StructuredOutputs.of(json=…)` makes one, and the like."""
 
     logprobs: int
     """Likeliest tokens, at most 20, whose log probabilities come with each token's own; 0 for that alone."""
@@ -147,6 +152,9 @@ def _set_sampling(sampling: types_pb2.SamplingParams, settings: Settings) -> Non
     sampling.allowed_token_ids.extend(settings.get("allowed_token_ids", ()))
     if "logprobs" in settings:
         sampling.logprobs = settings["logprobs"]
+    if "structured_outputs" in settings:
+        outputs = structured_to_proto(settings["structured_outputs"])
+        sampling.structured_outputs.CopyFrom(outputs)
     if "prompt_logprobs" in settings:
         sampling.prompt_logprobs = settings["prompt_logprobs"]
 

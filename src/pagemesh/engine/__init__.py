@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from pagemesh.engine.offline.llm import LLM
     from pagemesh.engine.offline.outputs import CompletionOutput, RequestOutput
     from pagemesh.engine.offline.params import SamplingParams
+    from pagemesh.sampling.structured.outputs import StructuredOutputs
 
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams"]
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "StructuredOutputs"]
 
 _HOMES = {
     "LLM": "pagemesh.engine.offline.llm",
     "CompletionOutput": "pagemesh.engine.offline.outputs",
     "RequestOutput": "pagemesh.engine.offline.outputs",
     "SamplingParams": "pagemesh.engine.offline.params",
+    "StructuredOutputs": "pagemesh.sampling.structured.outputs",
 }
 
 

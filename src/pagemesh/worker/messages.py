@@ -44,6 +44,7 @@ def load_to_proto(load: EngineLoad) -> types_pb2.WorkerLoad:
 
 def sampling_to_proto(sampling: SamplingParams) -> types_pb2.SamplingParams:
     """How tokens are chosen, for another worker."""
+    outputs = sampling.structured_outputs
     return types_pb2.SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -64,7 +65,7 @@ def sampling_to_proto(sampling: SamplingParams) -> types_pb2.SamplingParams:
         allowed_token_ids=sampling.allowed_token_ids or (),
         logprobs=sampling.logprobs,
         prompt_logprobs=sampling.prompt_logprobs,
-        structured_outputs=structured_to_proto(sampling.structured_outputs),
+        structured_outputs=None if outputs is None else structured_to_proto(outputs),
     )
 
 

@@ -10,10 +10,8 @@ from pagemesh.sampling.structured.outputs import PARAM, StructuredKind, Structur
 from pagemesh.v1 import types_pb2
 
 
-def structured_to_proto(outputs: StructuredOutputs | None) -> types_pb2.StructuredOutputs | None:
-    """The message; None where the output is free."""
-    if outputs is None:
-        return None
+def structured_to_proto(outputs: StructuredOutputs) -> types_pb2.StructuredOutputs:
+    """The message."""
     message = types_pb2.StructuredOutputs(
         disable_any_whitespace=outputs.disable_any_whitespace,
         whitespace_pattern=outputs.whitespace_pattern,

@@ -9,6 +9,7 @@ from pagemesh.client.results import Chunk, Completion, Usage, join_chunks
 from pagemesh.errors import InternalError, InvalidRequestError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.worker.messages import sampling_from_proto
 
 USAGE = Usage(1, 2, 0)
@@ -51,12 +52,14 @@ def test_every_sampling_setting_is_sent() -> None:
         "logit_bias": {5: -2.5},
         "bad_words": ["x y"],
         "allowed_token_ids": [5, 6],
+        "structured_outputs": StructuredOutputs.of(regex="a+"),
         "logprobs": 0,
         "prompt_logprobs": 3,
     }
     request = generate_request("Hi", settings)
     assert list(request.bad_words) == ["x y"]
     assert sampling_from_proto(request.sampling) == SamplingParams(
+        structured_outputs=StructuredOutputs.of(regex="a+"),
         temperature=0.0,
         max_tokens=0,
         min_tokens=2,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pagemesh.engine import LLM, RequestOutput, SamplingParams
+from pagemesh.engine import LLM, RequestOutput, SamplingParams, StructuredOutputs
 from pagemesh.engine.offline.llm import without_failures
 from pagemesh.errors import (
     ConfigError,
@@ -48,6 +48,21 @@ def test_a_prompt_is_answered(llm: LLM) -> None:
     assert answer.token_ids == (1823, 16, 0)
     assert (answer.finish_reason, answer.stop_reason) == ("stop", None)
     assert output.error is None
+
+
+def test_an_answer_looks_like_what_was_asked_for(llm: LLM) -> None:
+    schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}}
+    params = [
+        SamplingParams(temperature=0, structured_outputs=StructuredOutputs.of(json=schema)),
+        SamplingParams(n=2, seed=1, structured_outputs=StructuredOutputs.of(regex="[0-9]{3}")),
+        SamplingParams(structured_outputs=StructuredOutputs.of(regex="(")),
+    ]
+    outputs = llm.generate([FRANCE] * 3, params, use_tqdm=False)
+    assert set(json.loads(outputs[0].outputs[0].text)) <= {"city"}
+    numbers = [answer.text for answer in outputs[1].outputs]
+    assert all(len(number) == 3 and number.isdecimal() for number in numbers)
+    assert isinstance(outputs[2].error, InvalidRequestError)
+    assert outputs[2].error.param == "structured_outputs"
 
 
 def test_outputs_have_the_order_of_the_prompts(llm: LLM) -> None:

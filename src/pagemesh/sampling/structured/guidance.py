@@ -7,6 +7,7 @@ compile, and its limits bound the work of each step.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -62,8 +63,7 @@ class GuidanceBackend:
         self._limits = llguidance.LLParserLimits(
             max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False
         )
-        self._vocab_size = vocab_size
-        self._ends = frozenset(eos_token_ids)
+        self._vocabulary = _Vocabulary(tokenizer.vocab_size, vocab_size, frozenset(ends))
 
     def compile(self, outputs: StructuredOutputs) -> GuidanceGrammar:
         """Compile and compute the first mask, which tells whether anything satisfies the grammar."""
@@ -79,33 +79,27 @@ class GuidanceBackend:
         first.compute_bitmask()
         if first.is_error():
             raise _refusal(f"{name} allows no output", first.get_error())
-        return GuidanceGrammar(matcher, self._vocab_size, self._ends)
+        return GuidanceGrammar(matcher, self._vocabulary)
 
 
 class GuidanceGrammar:
     """Implements `Grammar`: a matcher that stays at the beginning."""
 
-    def __init__(
-        self, matcher: llguidance.LLMatcher, vocab_size: int, ends: frozenset[int]
-    ) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, vocabulary: _Vocabulary) -> None:
         self._matcher = matcher
-        self._vocab_size = vocab_size
-        self._ends = ends
+        self._vocabulary = vocabulary
 
     def start(self) -> TokenConstraint:
         """A constraint that has accepted nothing yet."""
-        return GuidanceConstraint(self._matcher.deep_copy(), self._vocab_size, self._ends)
+        return GuidanceConstraint(self._matcher.deep_copy(), self._vocabulary)
 
 
 class GuidanceConstraint:
     """Implements `TokenConstraint`."""
 
-    def __init__(
-        self, matcher: llguidance.LLMatcher, vocab_size: int, ends: frozenset[int]
-    ) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, vocabulary: _Vocabulary) -> None:
         self._matcher = matcher
-        self._vocab_size = vocab_size
-        self._ends = ends
+        self._vocabulary = vocabulary
         self._is_over = False
 
     @property
@@ -117,18 +111,14 @@ class GuidanceConstraint:
         """Move on past a token."""
         if self._is_over or not self._matcher.consume_token(token_id):
             return False
-        self._is_over = token_id in self._ends
+        self._is_over = token_id in self._vocabulary.ends
         return True
 
     def fill_mask(self, mask: npt.NDArray[np.int32], avoid: Sequence[int] = ()) -> None:
         """Set the bits of the tokens that may come next."""
-        allowed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
+        self._vocabulary.fill(self._matcher, mask)
         if self._matcher.is_error():
             raise _refusal("the structured output cannot be continued", self._matcher.get_error())
-        # A tokenizer may know more ids than the model.
-        mask[:] = allowed[: len(mask)]
-        if self._vocab_size % 32:
-            mask[-1] &= (1 << self._vocab_size % 32) - 1
         if avoid:
             others = mask.copy()
             words = others.view(np.uint32)
@@ -138,6 +128,32 @@ class GuidanceConstraint:
                 mask[:] = others
         if not mask.any():
             raise _refusal("the structured output cannot be continued", "no token may follow")
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """How the ids of tokenizer and model go together."""
+
+    tokenizer_size: int
+    """Ids that the library has bits for; at least as many as the model has."""
+
+    size: int
+    """Ids of the model."""
+
+    ends: frozenset[int]
+    """Its ends of sequence."""
+
+    def fill(self, matcher: llguidance.LLMatcher, mask: npt.NDArray[np.int32]) -> None:
+        """Set the bits of what the matcher allows, in int32 [ceil(size / 32)]."""
+        # The library writes to an address: five times as fast as bytes that are copied here.
+        assert mask.flags.c_contiguous
+        num_words = -(-self.tokenizer_size // 32)
+        whole = mask if len(mask) == num_words else np.empty(num_words, dtype=np.int32)
+        matcher.unsafe_compute_mask_ptr(whole.ctypes.data, whole.nbytes)
+        if whole is not mask:
+            mask[:] = whole[: len(mask)]
+        if self.size % 32:
+            mask[-1] &= (1 << self.size % 32) - 1
 
 
 def _grammar_text(outputs: StructuredOutputs) -> str:
