@@ -19,6 +19,7 @@ from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from tests.identity.engines import Courier, Peer, Tokens, generate, generate_twice
+from tests.unit.scheduler.builders import FixedWay
 
 MAX_TOKENS = 32
 NUM_PROMPTS = 5
@@ -152,13 +153,20 @@ def test_a_warm_prefix_cache_does_not_matter(
     assert sum(end.num_cached_tokens for end in peer.ends.values()) > 1000
 
 
-@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("way", ["swap", "recompute"])
 def test_preemption_does_not_matter(
-    model: LoadedModel, requests: list[EngineRequest], expected: Tokens, caching: bool
+    model: LoadedModel, requests: list[EngineRequest], expected: Tokens, way: str
 ) -> None:
-    peer = Peer(model, num_blocks=28, block_size=8, enable_prefix_caching=caching)
+    peer = Peer(
+        model,
+        block_size=8,
+        enable_prefix_caching=False,
+        preempt_at=range(1, 10_000, 2),
+        preemption=FixedWay(way == "swap"),
+        num_swap_blocks=200,
+    )
     assert generate(peer, requests) == expected
-    assert peer.scheduler.num_preemptions >= 5
+    assert peer.scheduler.load().num_preemptions >= 15
 
 
 @pytest.mark.parametrize("stride", [1, 3])
