@@ -102,6 +102,43 @@ def test_the_same_seed_gives_the_same_answer_and_another_one_another(mesh: Mesh)
     assert len({ask(seed) for seed in range(4)}) > 1
 
 
+def test_log_probabilities_are_read_by_the_client(mesh: Mesh) -> None:
+    client = mesh.client()
+    options: dict[str, Any] = {"model": MODEL, "messages": CAPITAL, "temperature": 0}
+    whole = client.chat.completions.create(logprobs=True, top_logprobs=2, **options)
+    assert whole.choices[0].logprobs is not None
+    content = whole.choices[0].logprobs.content or []
+    assert whole.usage is not None
+    assert len(content) == whole.usage.completion_tokens
+    text = "".join(token.token for token in content)
+    assert text.startswith(whole.choices[0].message.content or "nothing")
+    # A greedy token is the first of the likeliest.
+    assert all(token.top_logprobs[0].token == token.token for token in content)
+    assert all(len(token.top_logprobs) == 2 for token in content)
+    assert all(token.top_logprobs[0].logprob >= token.top_logprobs[1].logprob for token in content)
+    stream = client.chat.completions.create(logprobs=True, top_logprobs=2, stream=True, **options)
+    streamed = [
+        token.token
+        for chunk in stream
+        if chunk.choices and chunk.choices[0].logprobs
+        for token in chunk.choices[0].logprobs.content or []
+    ]
+    assert streamed == [token.token for token in content]
+
+
+def test_what_is_forbidden_is_not_said(mesh: Mesh) -> None:
+    client = mesh.client()
+
+    def ask(**options: Any) -> str:
+        answer = client.chat.completions.create(
+            model=MODEL, messages=CAPITAL, temperature=0, max_tokens=20, **options
+        )
+        return answer.choices[0].message.content or ""
+
+    assert "Paris" in ask()
+    assert "Paris" not in ask(extra_body={"bad_words": ["Paris"]})
+
+
 def test_answers_look_like_what_response_format_says(mesh: Mesh) -> None:
     class Place(pydantic.BaseModel):
         city: Literal["Paris", "Rome"]
