@@ -156,7 +156,7 @@ class BlockTables:
             swapped = request.swap_ids[len(hits) :]
             return Reservation(hits, swapped=swapped, num_tokens=request.num_swapped_tokens)
         leader = request.leader
-        if leader is None or leader.leased or leader.state is not RequestState.RUNNING:
+        if leader is None or leader.state is not RequestState.RUNNING:
             return Reservation(hits, num_tokens=num_hit_tokens)
         num_tokens = request.num_leader_tokens
         if not num_hit_tokens < num_tokens <= leader.num_computed_tokens:

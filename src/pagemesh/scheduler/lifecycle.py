@@ -79,7 +79,7 @@ class Lifecycle:
             max_total_tokens=max_total_tokens(spec, self._info.max_model_len),
             leased=spec.hold_blocks,
             awaits_kv=spec.await_kv,
-            leader=leader,
+            leader=None if leader is None or leader.spec.hold_blocks else leader,
             rules=make_logit_rules(spec.sampling, spec.prompt_token_ids, spec.resume_token_ids),
         )
         self._requests[request.request_id] = request

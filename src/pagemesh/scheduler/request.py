@@ -56,7 +56,7 @@ class Request:
     """Import whose KV may still come from outside."""
 
     leader: Request | None = None
-    """Of a fork: the request whose prompt KV it shares, if that was known when the fork came."""
+    """Of a fork: the request whose prompt KV it shares, if that was known, and no export, when it came."""
 
     constraint: TokenConstraint | None = None
     """What may come next in a structured output; set when its grammar is compiled."""
@@ -152,7 +152,6 @@ class Request:
             leader is not None
             and self.num_cached_tokens is None
             and leader.state is not RequestState.FINISHED
-            and not leader.spec.hold_blocks
             and leader.num_computed_tokens < self.num_leader_tokens
             and leader.precedence < self.precedence
         )

@@ -5,7 +5,7 @@ import pytest
 from pagemesh.scheduler.growth import MeanLength
 from pagemesh.scheduler.request import Request
 from tests.fakes.engine import expected_tokens
-from tests.unit.scheduler.builders import FixedGrowth, Stepper, make_info, make_request
+from tests.unit.scheduler.builders import FixedGrowth, FixedWay, Stepper, make_info, make_request
 
 
 def make_stepper(num_blocks: int, num_growth_tokens: int) -> Stepper:
@@ -55,6 +55,25 @@ def test_a_preempted_request_comes_back_when_there_is_room_to_grow() -> None:
     assert stepper.step()[0][0] == "b"
     stepper.run()
     assert stepper.scheduler.load().num_preemptions == 1
+
+
+@pytest.mark.parametrize("swap", [True, False])
+def test_who_was_preempted_is_still_ahead_of_who_came_later(swap: bool) -> None:
+    stepper = Stepper(
+        make_info(5, max_num_seqs=2),
+        enable_prefix_caching=False,
+        num_swap_blocks=4,
+        preemption=FixedWay(swap),
+    )
+    stepper.submit(make_request("a", 7, max_tokens=6), make_request("b", 11, max_tokens=3))
+    stepper.submit(make_request("later", 1, max_tokens=1))
+    while not stepper.scheduler.load().num_preemptions:
+        stepper.step()
+    # It would fit, and it would find a seat.
+    assert [r.request_id for r in stepper.requests.waiting] == ["b", "later"]
+    while "a" not in stepper.ends:
+        assert [share[0] for share in stepper.step()] == ["a"]
+    assert [share[0] for share in stepper.step()] == ["b", "later"]
 
 
 def test_lengths_are_learned_from_answers_that_ended_by_themselves() -> None:
