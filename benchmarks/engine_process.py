@@ -108,3 +108,8 @@ class EngineProcess:
             raise RuntimeError(f"the engine ended:\n{self._log.read()[-3000:]}")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def prepare(python: Path, script: str, model: str) -> None:
+    """Have an engine bring a model into its own form, in a process that is not measured."""
+    subprocess.run([str(python), str(ENGINES / script), "--prepare", model], check=True, stdout=2)

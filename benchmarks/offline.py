@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from engine_process import EngineProcess, EngineSettings
+from engine_process import EngineProcess, EngineSettings, prepare
 from peers import OUR_SCRIPT, PEERS, python_of
 from random_models import SHAPES, make_model
 from report import Report, make_parser
@@ -126,7 +126,10 @@ def start(name: str, settings: EngineSettings) -> EngineProcess:
     """An engine's process, ready to be asked."""
     if name == OURS:
         return EngineProcess(Path(sys.executable), OUR_SCRIPT, settings)
-    return EngineProcess(python_of(name), PEERS[name].script, settings)
+    python, peer = python_of(name), PEERS[name]
+    if peer.prepares:
+        prepare(python, peer.script, settings.model)
+    return EngineProcess(python, peer.script, settings)
 
 
 def main() -> None:

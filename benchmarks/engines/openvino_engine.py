@@ -1,8 +1,9 @@
-"""OpenVINO GenAI with continuous batching; a checkpoint is converted once and kept beside it."""
+"""OpenVINO GenAI with continuous batching. `--prepare FOLDER` converts a checkpoint, once, beside it."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,27 +50,33 @@ class OpenVinoEngine:
 
 
 def _converted(model: Path) -> Path:
-    """The model in OpenVINO's own format, with its weights in the type that they have."""
-    folder = model.with_name(f"{model.name}-openvino")
-    if not folder.is_dir():
-        from openvino import save_model
-        from openvino_tokenizers import convert_tokenizer
-        from optimum.intel import OVModelForCausalLM
-        from transformers import AutoTokenizer
+    return model.with_name(f"{model.name}-openvino")
 
-        draft = model.with_name(f"{model.name}-openvino-draft")
-        shutil.rmtree(draft, ignore_errors=True)
-        OVModelForCausalLM.from_pretrained(model, export=True, load_in_8bit=False).save_pretrained(
-            draft
-        )
-        tokenizer, detokenizer = convert_tokenizer(
-            AutoTokenizer.from_pretrained(model), with_detokenizer=True
-        )
-        save_model(tokenizer, draft / "openvino_tokenizer.xml")
-        save_model(detokenizer, draft / "openvino_detokenizer.xml")
-        draft.rename(folder)
-    return folder
+
+def _convert(model: Path) -> None:
+    """Write the model in OpenVINO's own format, with its weights in the type that they have."""
+    folder = _converted(model)
+    if folder.is_dir():
+        return
+    from openvino import save_model
+    from openvino_tokenizers import convert_tokenizer
+    from optimum.intel import OVModelForCausalLM
+    from transformers import AutoTokenizer
+
+    draft = folder.with_name(f"{folder.name}-draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    converted = OVModelForCausalLM.from_pretrained(model, export=True, load_in_8bit=False)
+    converted.save_pretrained(draft)
+    tokenizer, detokenizer = convert_tokenizer(
+        AutoTokenizer.from_pretrained(model), with_detokenizer=True
+    )
+    save_model(tokenizer, draft / "openvino_tokenizer.xml")
+    save_model(detokenizer, draft / "openvino_detokenizer.xml")
+    draft.rename(folder)
 
 
 if __name__ == "__main__":
-    serve(OpenVinoEngine)
+    if sys.argv[1:2] == ["--prepare"]:
+        _convert(Path(sys.argv[2]))
+    else:
+        serve(OpenVinoEngine)
