@@ -104,15 +104,42 @@ async def test_a_submission_says_everything_about_the_request(mesh: Mesh) -> Non
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with scripted(mesh) as worker:
         metadata = (("x-request-id", "client-7"), ("traceparent", trace))
-        request = body(temperature=0.5, top_p=0.25, top_k=3, seed=4, priority=-2, n=2)
+        request = body(
+            temperature=0.5,
+            top_p=0.25,
+            top_k=3,
+            min_p=0.1,
+            repetition_penalty=1.1,
+            presence_penalty=-0.3,
+            frequency_penalty=0.7,
+            logit_bias={"12": -2.5},
+            allowed_token_ids=[12, 13],
+            logprobs=0,
+            prompt_logprobs=2,
+            seed=4,
+            priority=-2,
+            n=2,
+        )
         call = mesh.openai.Completions(request, metadata=metadata)
         await eventually(lambda: len(worker.submits) == 2)
         first, second = worker.submits
         assert list(first.prompt_token_ids) == PROMPT
         assert first.sampling == types_pb2.SamplingParams(
-            temperature=0.5, top_p=0.25, top_k=3, seed=4, max_tokens=9
+            temperature=0.5,
+            top_p=0.25,
+            top_k=3,
+            min_p=0.1,
+            repetition_penalty=1.1,
+            presence_penalty=-0.3,
+            frequency_penalty=0.7,
+            logit_bias={12: -2.5},
+            allowed_token_ids=[12, 13],
+            logprobs=0,
+            prompt_logprobs=2,
+            seed=4,
+            max_tokens=9,
         )
-        assert second.sampling.seed == 5
+        assert (second.sampling.seed, second.sampling.HasField("prompt_logprobs")) == (5, False)
         assert (first.request_id, second.request_id) == ("client-7-0", "client-7-1")
         assert (first.priority, first.traceparent) == (-2, trace)
         assert 15 < first.timeout.seconds < 20
