@@ -15,14 +15,7 @@ ActivationFunction = Callable[[torch.Tensor], torch.Tensor]
 
 def make_activation(mlp: MlpSpec) -> ActivationFunction:
     """From the first projection's output, [T, 2 · intermediate] when gated, to [T, intermediate]."""
-    if not mlp.gated:
-        return functional.gelu
     if mlp.activation == "gelu":
-        return _gelu_gate
+        return functional.gelu
     gate = Gate(mlp.activation, mlp.limit, mlp.alpha)
     return make_gated_activation(gate, torch.device("cpu"))
-
-
-def _gelu_gate(gate_up: torch.Tensor) -> torch.Tensor:
-    gate, up = gate_up.chunk(2, -1)
-    return functional.gelu(gate).mul_(up)

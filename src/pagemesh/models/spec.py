@@ -101,15 +101,20 @@ class MlpSpec:
 
     intermediate_size: int
     activation: Activation = "silu"
-    """clamped_swiglu is that of GPT-OSS: (up + 1) · gate · sigmoid(alpha · gate), both clamped first."""
+    """gelu stands alone, the others have a gate. clamped_swiglu is that of GPT-OSS:
+    (up + 1) · gate · sigmoid(alpha · gate), both clamped first."""
 
-    gated: bool = True
     bias: bool = False
     limit: float = 0.0
     """clamped_swiglu: gate is at most this, up between ± this."""
 
     alpha: float = 1.0
     """clamped_swiglu: gain of the sigmoid."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether the first projection gives a gate as well."""
+        return self.activation != "gelu"
 
 
 @dataclass(frozen=True, slots=True)

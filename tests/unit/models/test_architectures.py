@@ -220,7 +220,7 @@ def test_variants_of_falcon(changes: dict[str, Any], num_kv_heads: int, residual
     spec = make_spec("FalconForCausalLM", **changes)
     assert spec.attention.num_kv_heads == num_kv_heads
     assert spec.residual == residual
-    assert spec.layers == (LayerSpec(MlpSpec(256, "gelu", gated=False), RopeSpec(1e4, 8)),) * 4
+    assert spec.layers == (LayerSpec(MlpSpec(256, "gelu"), RopeSpec(1e4, 8)),) * 4
 
 
 def test_falcon_with_alibi_has_slopes_and_no_rope() -> None:

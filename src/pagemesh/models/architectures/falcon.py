@@ -38,7 +38,6 @@ def make_spec(config: ConfigJson) -> DecoderSpec:
     mlp = MlpSpec(
         config.integer("ffn_hidden_size", 4 * hidden_size),
         "gelu",
-        gated=False,
         bias=attention.qkv_bias,
     )
     return DecoderSpec(
