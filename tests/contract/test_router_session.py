@@ -144,6 +144,7 @@ async def test_a_submission_says_everything_about_the_request(mesh: Mesh) -> Non
         assert (first.priority, first.traceparent) == (-2, trace)
         assert 15 < first.timeout.seconds < 20
         assert first.handle != second.handle
+        assert (first.fork_of_handle, second.fork_of_handle) == (0, first.handle)
         assert not first.HasField("prefill_plan")
         call.cancel()
 
