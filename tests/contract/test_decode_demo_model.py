@@ -20,10 +20,15 @@ from tests.support.workers import RouterSession, RunningWorker, running_worker
 PROMPTS = [[20 + (step * i) % 400 for i in range(15 * step)] for step in range(1, 13)]
 
 
-def sampling(seed: int, temperature: float) -> types_pb2.SamplingParams:
+def sampling(seed: int, temperature: float, regex: str) -> types_pb2.SamplingParams:
     # No request ends with its first token, so that all KV has to travel.
+    structured = types_pb2.StructuredOutputs(regex=regex) if regex else None
     return types_pb2.SamplingParams(
-        max_tokens=8, seed=seed, temperature=temperature, ignore_eos=True
+        max_tokens=8,
+        seed=seed,
+        temperature=temperature,
+        ignore_eos=True,
+        structured_outputs=structured,
     )
 
 
@@ -53,22 +58,29 @@ async def decode(demo_model: Path) -> AsyncIterator[RunningWorker]:
         await wait_until(running.all_blocks_free, "all blocks of decode free")
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "seeded"])
+@pytest.mark.parametrize(
+    ("temperature", "regex"),
+    [(0.0, ""), (0.8, ""), (0.8, "[a-c]{30}")],
+    ids=["greedy", "seeded", "structured"],
+)
 async def test_remote_prefill_gives_the_tokens_of_local_prefill(
-    prefill: RunningWorker, decode: RunningWorker, temperature: float
+    prefill: RunningWorker, decode: RunningWorker, temperature: float, regex: str
 ) -> None:
     async with RouterSession(decode.address) as session:
         local = {}
         for handle, prompt in enumerate(PROMPTS):
             # Another salt, so that the second round finds nothing in the cache.
             await session.submit(
-                handle, prompt, sampling=sampling(handle, temperature), cache_salt=b"local"
+                handle, prompt, sampling=sampling(handle, temperature, regex), cache_salt=b"local"
             )
         for handle in range(len(PROMPTS)):
             local[handle] = (await session.over(handle)).token_ids
         for handle, prompt in enumerate(PROMPTS):
             await session.submit(
-                100 + handle, prompt, sampling=sampling(handle, temperature), plan=prefill.plan
+                100 + handle,
+                prompt,
+                sampling=sampling(handle, temperature, regex),
+                plan=prefill.plan,
             )
         for handle, prompt in enumerate(PROMPTS):
             remote = await session.over(100 + handle)

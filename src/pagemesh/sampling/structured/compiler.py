@@ -30,6 +30,9 @@ about 8 s."""
 MAX_GRAMMARS: Final = 128
 """Grammars that are kept: services ask for the same few again and again."""
 
+MAX_KEPT_CHARS: Final = 2**20
+"""Length of all their texts together: a grammar takes up to 350 bytes of memory for each character."""
+
 MAX_OVERDUE: Final = 2
 """Compilations that were given up and still run, since a thread cannot be ended. With so many, no others
 begin."""
@@ -61,10 +64,12 @@ class GrammarCompiler:
         *,
         timeout: float = COMPILE_TIMEOUT,
         max_grammars: int = MAX_GRAMMARS,
+        max_kept_chars: int = MAX_KEPT_CHARS,
     ) -> None:
         self._load_backend = load_backend
         self._timeout = timeout
         self._max_grammars = max_grammars
+        self._max_kept_chars = max_kept_chars
         self._lock = threading.Lock()
         self._futures: OrderedDict[StructuredOutputs, GrammarFuture] = OrderedDict()
         self._jobs: queue.SimpleQueue[tuple[StructuredOutputs, GrammarFuture] | None] = (
@@ -91,8 +96,7 @@ class GrammarCompiler:
                 future.set_exception(_stopped())
                 return future
             self._futures[outputs] = future
-            if len(self._futures) > self._max_grammars:
-                self._futures.popitem(last=False)
+            self._forget_oldest()
             self._jobs.put((outputs, future))
             if self._thread is None:
                 self._thread = _start(self._run, "grammars")
@@ -106,6 +110,13 @@ class GrammarCompiler:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_CLOSE_TIMEOUT)
+
+    def _forget_oldest(self) -> None:
+        num_chars = sum(len(outputs.text) for outputs in self._futures)
+        while len(self._futures) > self._max_grammars or num_chars > self._max_kept_chars:
+            # Whoever waits for it has the future.
+            outputs, _ = self._futures.popitem(last=False)
+            num_chars -= len(outputs.text)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -96,6 +96,15 @@ def test_the_latest_grammars_are_kept(make: Make, backend: FakeBackend) -> None:
     assert backend.compiled == ["good 1", "good 2", "good 3", "good 2"]
 
 
+def test_long_texts_push_others_out(backend: FakeBackend) -> None:
+    compiler = GrammarCompiler(lambda: backend, max_kept_chars=30)
+    for text in ("good 1", "good 2", "good, but long enough", "good 2", "good 1"):
+        compiler.compile(regex(text)).result(DEADLINE)
+    # The second is kept beside the long one, the first is not.
+    assert backend.compiled == ["good 1", "good 2", "good, but long enough", "good 1"]
+    compiler.close()
+
+
 def test_options_make_another_grammar(make: Make, backend: FakeBackend) -> None:
     compiler = make()
     for blank in (True, False):
