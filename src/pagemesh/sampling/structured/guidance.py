@@ -43,18 +43,16 @@ class GuidanceBackend:
         path = folder / "tokenizer.json"
         try:
             text = path.read_text(encoding="utf-8")
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
             raise UnsupportedError(
-                f"structured output needs {path}, which cannot be read: {error.strerror}",
+                f"structured output needs {path}, which cannot be read: {reason}",
                 param=PARAM,
             ) from error
         ends = list(eos_token_ids)
         try:
-            tokenizer = llguidance.LLTokenizer(text, eos_token=ends)
-            if tokenizer.vocab_size < vocab_size:
-                # A padded vocabulary: its further ids stand for no text, and are never allowed.
-                tokenizer = llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=ends)
-        except (ValueError, RuntimeError) as error:
+            tokenizer = _read_tokenizer(text, vocab_size, ends)
+        except ValueError as error:
             raise UnsupportedError(
                 f"structured output is not possible with {path}: {_one_line(str(error))}",
                 param=PARAM,
@@ -154,6 +152,16 @@ class _Vocabulary:
             mask[:] = whole[: len(mask)]
         if self.size % 32:
             mask[-1] &= (1 << self.size % 32) - 1
+
+
+def _read_tokenizer(text: str, vocab_size: int, ends: list[int]) -> llguidance.LLTokenizer:
+    """ValueError when the library has no use for it."""
+    try:
+        # A model's vocabulary may be padded: its further ids stand for no text, and are never allowed.
+        return llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=ends)
+    except ValueError:
+        # Or the tokenizer knows more ids than the model. Whatever else is wrong is found once more.
+        return llguidance.LLTokenizer(text, eos_token=ends)
 
 
 def _grammar_text(outputs: StructuredOutputs) -> str:

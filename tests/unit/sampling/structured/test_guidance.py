@@ -216,6 +216,9 @@ def test_a_folder_without_tokenizer_is_refused(demo_model: Path, tmp_path: Path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UnsupportedError, match=r"is not possible with .*tokenizer.json"):
         GuidanceBackend(tmp_path, VOCAB_SIZE, EOS)
+    (tmp_path / "tokenizer.json").write_bytes(b"\xff")
+    with pytest.raises(UnsupportedError, match=r"which cannot be read: 'utf-8' codec"):
+        GuidanceBackend(tmp_path, VOCAB_SIZE, EOS)
     shutil.copy(demo_model / "tokenizer.json", tmp_path)
     assert start(GuidanceBackend(tmp_path, VOCAB_SIZE, EOS), regex="a").accept(67)
 
