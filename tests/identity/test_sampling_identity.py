@@ -19,6 +19,7 @@ from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from tests.identity.engines import Courier, Peer, generate, generate_twice
+from tests.unit.scheduler.builders import FixedWay
 
 MAX_TOKENS = 14
 BASE = SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True)
@@ -274,6 +275,16 @@ def scored(requests: list[EngineRequest]) -> list[EngineRequest]:
             1,
             id="preempted within prompts",
         ),
+        pytest.param(
+            {
+                "preempt_at": range(1, 1000, 2),
+                "preemption": FixedWay(True, True, False),
+                "num_swap_blocks": 200,
+                "max_num_batched_tokens": 24,
+            },
+            1,
+            id="swapped",
+        ),
     ],
 )
 def test_log_probabilities_of_prompts_are_those_of_transformers(
@@ -289,10 +300,12 @@ def test_log_probabilities_of_prompts_are_those_of_transformers(
     reference = AutoModelForCausalLM.from_pretrained(demo_model, dtype=model.dtype)
     peer = Peer(model, **settings)
     (generate, generate_twice)[times - 1](peer, scored)
-    assert (peer.scheduler.load().num_preemptions > 0) == ("num_blocks" in settings)
+    is_preempted = "num_blocks" in settings or "preempt_at" in settings
+    assert (peer.scheduler.load().num_preemptions > 0) == is_preempted
     for request in scored:
         answer = answers_of(peer)[request.request_id]
         assert answer.token_ids == expected[request.request_id].token_ids
+        assert_same_scores(answer.logprobs, expected[request.request_id].logprobs)
         with torch.inference_mode():
             logits = reference(torch.tensor([request.prompt_token_ids])).logits[0]
         logprobs = logits.log_softmax(-1)
