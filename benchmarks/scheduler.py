@@ -165,12 +165,12 @@ def measure_admission(name: str, num_requests: int, num_blocks: int, seed: int) 
     return driver.run()
 
 
-def measure_steps(num_running: int, num_steps: int) -> list[float]:
-    """Milliseconds of the scheduler in each of some steps of decodes."""
+def measure_steps(num_running: int, num_waiting: int, num_steps: int) -> list[float]:
+    """Milliseconds of the scheduler in each of some steps of decodes, while others wait for a seat."""
     driver = Driver(num_running * 64, num_running, MeanLength())
-    for index in range(num_running):
+    for index in range(num_running + num_waiting):
         driver.submit(str(index), Conversation(100, 900), max_tokens=900)
-    while len(driver.step().sequences) < num_running or driver.scheduler.load().num_waiting:
+    while driver.step().num_tokens != num_running:
         pass
     samples = []
     for _ in range(num_steps):
@@ -186,10 +186,11 @@ def main() -> None:
     num_steps, num_requests = (20, 60) if quick else (200, 300)
     report = Report("scheduler", QUESTION)
     report.settings = {"requests": num_requests, "step_ms": STEP_MS, "token_ms": TOKEN_MS}
-    for num_running in (16, 64, 256):
-        samples = measure_steps(num_running, num_steps)
+    for num_running, num_waiting in ((16, 0), (64, 0), (256, 0), (64, 1000)):
+        samples = measure_steps(num_running, num_waiting, num_steps)
         aim = 2.5 if num_running == 256 else None
-        report.add(f"step with {num_running} decodes", "ms", samples, aim=aim)
+        waiting = f", {num_waiting} waiting" if num_waiting else ""
+        report.add(f"step with {num_running} decodes{waiting}", "ms", samples, aim=aim)
     seeds = (1,) if quick else (1, 2, 3)
     for num_blocks in (256, 512, 1024):
         for name in FORECASTS:

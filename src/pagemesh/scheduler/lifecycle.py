@@ -18,7 +18,7 @@ from pagemesh.scheduler.admission import check_fork, check_request, max_total_to
 from pagemesh.scheduler.block_tables import BlockTables
 from pagemesh.scheduler.outbox import Outbox
 from pagemesh.scheduler.request import Request, RequestState
-from pagemesh.scheduler.request_queue import RequestQueue
+from pagemesh.scheduler.request_queue import RequestQueue, WaitingQueue
 from pagemesh.scheduler.stop import StopRules
 
 
@@ -39,8 +39,8 @@ class Lifecycle:
         stop_rules: StopRules,
         outbox: Outbox,
     ) -> None:
-        self.compiling = RequestQueue()
-        self.waiting = RequestQueue()
+        self.compiling = WaitingQueue()
+        self.waiting = WaitingQueue()
         self.seated = RequestQueue()
         self._queues = {
             RequestState.WAITING_GRAMMAR: self.compiling,
@@ -196,6 +196,8 @@ class Lifecycle:
         tables = [request.block_ids for request in self._requests.values()]
         self._pool.check_integrity([*tables, *self._pins.values()])
         self._tables.check_integrity(self._requests.values())
+        self.compiling.check_integrity()
+        self.waiting.check_integrity()
 
     def _check_new(self, request_id: str) -> None:
         if request_id in self._requests or request_id in self._pins:

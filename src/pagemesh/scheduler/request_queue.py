@@ -37,3 +37,39 @@ class RequestQueue:
         index = bisect_left(self._requests, request.precedence, key=by_precedence)
         assert self._requests[index] is request
         del self._requests[index]
+
+
+class WaitingQueue(RequestQueue):
+    """A queue of requests that wait, with sums over them: nothing of theirs changes while they are in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_pending_tokens = 0
+        """Prompt tokens that are to be computed for them."""
+        self.num_swapped = 0
+        """Requests whose KV is in the swap space."""
+
+    def add(self, request: Request) -> None:
+        """Put the request at its place."""
+        super().add(request)
+        self.num_pending_tokens += _num_pending_tokens(request)
+        self.num_swapped += request.num_swapped_tokens > 0
+
+    def remove(self, request: Request) -> None:
+        """Take the request out; it must be in."""
+        super().remove(request)
+        self.num_pending_tokens -= _num_pending_tokens(request)
+        self.num_swapped -= request.num_swapped_tokens > 0
+
+    def check_integrity(self) -> None:
+        """Assert that the sums are those of the requests that are in."""
+        assert self.num_pending_tokens == sum(map(_num_pending_tokens, self))
+        assert self.num_swapped == sum(request.num_swapped_tokens > 0 for request in self)
+
+
+def _num_pending_tokens(request: Request) -> int:
+    """Of a waiting request: what it will compute, if neither an importer nor a leader brings it."""
+    is_new_fork = request.leader is not None and request.num_cached_tokens is None
+    if request.awaits_kv or is_new_fork:
+        return 0
+    return request.num_uncomputed_tokens - request.num_swapped_tokens

@@ -7,8 +7,8 @@ step computes some of a request's missing KV, and samples when it reaches the la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from heapq import merge
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.cache.swap_space import SwapSpace
@@ -24,7 +24,6 @@ from pagemesh.scheduler.move_plan import MovePlan
 from pagemesh.scheduler.outbox import Outbox
 from pagemesh.scheduler.preemption import CheaperWay, PreemptionPolicy
 from pagemesh.scheduler.request import Request, RequestState
-from pagemesh.scheduler.request_queue import by_precedence
 from pagemesh.scheduler.step_plan import StepPlan
 from pagemesh.scheduler.step_result import StepResult
 from pagemesh.scheduler.stop import StopRules
@@ -107,18 +106,17 @@ class Scheduler:
 
     def load(self) -> EngineLoad:
         """The present load."""
-        waiting = (*self.requests.compiling, *self.requests.waiting)
-        to_prefill = [r for r in waiting if not (r.awaits_kv or r.awaits_leader)]
-        running = [r for r in self.requests.seated if r.state is RequestState.RUNNING]
-        # All of them but the last known token of each decode.
+        seated = self.requests.seated
+        queues = (self.requests.waiting, self.requests.compiling)
+        running = [r for r in seated if r.state is RequestState.RUNNING]
+        # All tokens that are missing but the last known one of each decode.
         num_pending = sum(r.num_uncomputed_tokens for r in running if not r.is_decoding)
-        num_pending += sum(r.num_uncomputed_tokens - r.num_swapped_tokens for r in to_prefill)
         return EngineLoad(
             num_running=len(running),
-            num_waiting=len(waiting) + len(self.requests.seated) - len(running),
+            num_waiting=sum(map(len, queues)) + len(seated) - len(running),
             num_free_blocks=self._pool.num_free_blocks,
-            num_pending_prefill_tokens=num_pending,
-            num_swapped=sum(r.num_swapped_tokens > 0 for r in to_prefill),
+            num_pending_prefill_tokens=num_pending + sum(q.num_pending_tokens for q in queues),
+            num_swapped=sum(queue.num_swapped for queue in queues),
             num_unused_slots=self._tables.num_unused_slots,
             num_preemptions=self._num_preemptions,
         )
@@ -144,16 +142,20 @@ class Scheduler:
                 plan.add(request)
         return prefilling
 
-    def _plan_prefills(self, plan: StepPlan, prefilling: Sequence[Request]) -> None:
-        admitting = True
-        for request in merge(prefilling, self.requests.waiting, key=by_precedence):
-            if request.state is RequestState.WAITING:
-                if request.awaits_leader:
-                    continue
+    def _plan_prefills(self, plan: StepPlan, prefilling: Iterable[Request]) -> None:
+        in_progress = deque(prefilling)
+        for request in self.requests.waiting:
+            while in_progress and in_progress[0].precedence < request.precedence:
+                plan.add(in_progress.popleft())
+            if request.awaits_leader:
+                continue
+            if not self._admit(request, plan):
                 # Nobody overtakes: a request that needs many blocks would wait for ever.
-                admitting = admitting and self._admit(request, plan)
-            if request.state is RequestState.RUNNING and not plan.is_full:
+                break
+            if request.state is RequestState.RUNNING:
                 plan.add(request)
+        for request in in_progress:
+            plan.add(request)
 
     def _admit(self, request: Request, plan: StepPlan) -> bool:
         """Give a waiting request blocks and a seat, if there are any and it could use them now.
@@ -170,9 +172,9 @@ class Scheduler:
             return False
         if not self._tables.can_take(reservation, self._num_blocks_to_grow(request)):
             return False
-        self._tables.take(request, reservation)
         self.requests.waiting.remove(request)
         self.requests.seated.add(request)
+        self._tables.take(request, reservation)
         if request.awaits_kv:
             request.state = RequestState.WAITING_KV
             request.leased = True

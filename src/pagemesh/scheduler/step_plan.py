@@ -22,6 +22,8 @@ class StepPlan:
 
     def add(self, request: Request) -> None:
         """Compute as many of the request's missing tokens as fit in; its blocks must cover them."""
+        if self._num_tokens_left == 0:
+            return
         start = request.num_computed_tokens
         num_tokens = len(request.token_ids)
         end = min(num_tokens, start + self._num_tokens_left)
