@@ -130,7 +130,8 @@ class SchedulerConfig:
     """Most requests in the running batch."""
 
     max_num_batched_tokens: int = 512
-    """Most tokens computed in one step: decodes first, then chunks of prompts."""
+    """Most tokens computed in one step: decodes first, then chunks of prompts. At least
+    --max-num-seqs, so that all decodes fit in."""
 
     def __post_init__(self) -> None:
         _require(self.max_num_seqs > 0, "--max-num-seqs", self.max_num_seqs, "positive")
