@@ -97,35 +97,19 @@ class Emitter:
         builder.branch(head)
         builder.position_at_end(after)
 
+    def intrinsic(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
+        """What LLVM's intrinsic of that full name gives."""
+        function = self._module.globals.get(name)
+        if function is None:
+            kind = ir.FunctionType(result, [argument.type for argument in arguments])
+            function = ir.Function(self._module, kind, name)
+        return self.builder.call(function, arguments)
+
     def call(self, name: str, *arguments: ir.Value) -> ir.Value:
         """An LLVM intrinsic whose arguments and result have one type."""
         kind = arguments[0].type
         suffix = f"v{LANES}f32" if kind == VEC else "f32"
-        function_type = ir.FunctionType(kind, [argument.type for argument in arguments])
-        intrinsic = self._module.globals.get(f"{name}.{suffix}")
-        if intrinsic is None:
-            intrinsic = ir.Function(self._module, function_type, f"{name}.{suffix}")
-        return self.builder.call(intrinsic, arguments)
-
-    def prefetch(self, address: ir.Value) -> None:
-        """Have a line of memory fetched into the cache."""
-        name = "llvm.prefetch.p0"
-        intrinsic = self._module.globals.get(name)
-        if intrinsic is None:
-            kinds = [I8.as_pointer(), I32, I32, I32]
-            intrinsic = ir.Function(self._module, ir.FunctionType(ir.VoidType(), kinds), name)
-        pointer = self.builder.bitcast(address, I8.as_pointer())
-        is_read, keep, is_data = (ir.Constant(I32, value) for value in (0, 3, 1))
-        self.builder.call(intrinsic, [pointer, is_read, keep, is_data])
-
-    def dot_pairs(self, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
-        """total + the products of x and y's pairs of bfloat16, 16 pairs each; needs AVX512-BF16."""
-        name = "llvm.x86.avx512bf16.dpbf16ps.512"
-        intrinsic = self._module.globals.get(name)
-        if intrinsic is None:
-            kind = ir.FunctionType(VEC, [VEC, VEC_I32, VEC_I32])
-            intrinsic = ir.Function(self._module, kind, name)
-        return self.builder.call(intrinsic, [total, x, y])
+        return self.intrinsic(f"{name}.{suffix}", kind, *arguments)
 
     def fma(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
         """x · y + z, rounded once."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from pagemesh.kernels.jit.elements import store_elements
-from pagemesh.kernels.jit.emit import I16, I32, LANES, VEC_I32, Emitter
+from pagemesh.kernels.jit.emit import I16, I32, LANES, VEC, VEC_I32, Emitter
 from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, SlotReader, Values
 
 _PAIRS = ir.VectorType(I16, 2 * LANES)  # 16 pairs
@@ -200,5 +200,7 @@ class DotTile:
         return b.bitcast(self._e.broadcast(pair, VEC_I32), _PAIRS)
 
     def _dot(self, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+        """total + the products of 16 pairs each."""
         b = self._e.builder
-        return self._e.dot_pairs(total, b.bitcast(x, VEC_I32), b.bitcast(y, VEC_I32))
+        pairs = (b.bitcast(x, VEC_I32), b.bitcast(y, VEC_I32))
+        return self._e.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", VEC, total, *pairs)

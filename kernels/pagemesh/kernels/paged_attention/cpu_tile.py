@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.emit import LANES, Emitter
+from pagemesh.kernels.jit.emit import I8, I32, LANES, Emitter
 
 ARGUMENTS = (
     "counter",  # int64 [1], 0: the next item to be taken
@@ -134,8 +134,10 @@ class SlotReader:
 
     def _prefetch(self, source: ir.Value) -> None:
         """Have a later position's keys and values fetched: blocks lie anywhere, no processor guesses where."""
-        e = self._e
+        e, b = self._e, self._e.builder
+        is_read, keep, is_data = (ir.Constant(I32, value) for value in (0, 3, 1))
         elements_per_line = 64 // (4 if self._shape.dtype == "float32" else 2)
         for base in (self._arguments["keys"], self._arguments["values"]):
             for offset in range(0, self._shape.head_dim, elements_per_line):
-                e.prefetch(e.at(base, e.builder.add(source, e.int64(offset))))
+                line = b.bitcast(e.at(base, b.add(source, e.int64(offset))), I8.as_pointer())
+                e.intrinsic("llvm.prefetch.p0", ir.VoidType(), line, is_read, keep, is_data)
