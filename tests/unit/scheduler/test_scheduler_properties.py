@@ -13,10 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.engine.interface import EngineRequest
+from pagemesh.sampling.structured.outputs import StructuredOutputs
 from tests.fakes.engine import expected_tokens
+from tests.fakes.grammars import FakeConstraint
 from tests.unit.scheduler.builders import FixedGrowth, FixedWay, Stepper, make_info, make_request
 
 GARBAGE = 999
+
+OUTPUTS = StructuredOutputs.of(regex="a+")
 
 # Few families of prompts, so that prefixes are often shared.
 prompts = st.builds(
@@ -66,6 +70,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.exporting: set[str] = set()
         self.pins: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self.num_pins = 0
+        # By request id: grammars that are compiled later, and all constraints, in order of submission.
+        self.compiling: list[str] = []
+        self.constraints: dict[str, FakeConstraint] = {}
 
     @rule(
         prompt=prompts,
@@ -74,6 +81,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(3, 9),
         priority=st.integers(0, 2),
         seed=st.integers(0, 1),
+        structured=st.booleans(),
     )
     def submit(
         self,
@@ -83,6 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens: int,
         priority: int,
         seed: int,
+        structured: bool,
     ) -> None:
         if kind == "export":
             num_resumed, max_tokens = 0, 1
@@ -97,6 +106,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 priority=priority,
                 export=kind == "export",
                 await_kv=kind == "import",
+                structured=OUTPUTS if structured else None,
             ),
             tokens,
         )
@@ -129,8 +139,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             tokens,
         )
 
-    @rule()
-    def step(self) -> None:
+    @rule(num_compiled=st.integers(0, 2))
+    def step(self, num_compiled: int) -> None:
+        """Requests that are over get their grammars, too."""
+        for request_id in self.compiling[:num_compiled]:
+            spec = self.specs[request_id]
+            constraint = FakeConstraint(accepted=list(spec.resume_token_ids))
+            self.constraints[request_id] = constraint
+            self.stepper.scheduler.constraints.open(spec, constraint)
+        del self.compiling[:num_compiled]
         self.stepper.step()
 
     @precondition(lambda self: self.specs)
@@ -198,6 +215,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for pin_id in self.pins:
             stepper.requests.release(pin_id)
         self.pins.clear()
+        self.step(len(self.compiling))
         # Every turn either computes a token or ends a lease.
         for _ in range(1000):
             computed = stepper.step()
@@ -217,8 +235,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             expected = self.expected[request_id]
             assert tokens == expected if reason == "length" else tokens == expected[: len(tokens)]
             assert reason in ("length", "cancelled")
+            if tokens and request_id in self.constraints:
+                known = self.specs[request_id].resume_token_ids
+                assert self.constraints[request_id].accepted == [*known, *tokens]
         assert stepper.num_free_blocks == stepper.info.num_blocks
         assert len(stepper.requests.waiting) == len(stepper.requests.seated) == 0
+        assert len(stepper.requests.compiling) == 0
 
     def take_in(self, spec: EngineRequest, tokens: tuple[int, ...]) -> None:
         self.specs[spec.request_id] = spec
@@ -227,6 +249,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.exporting.add(spec.request_id)
         if spec.await_kv:
             self.importing.add(spec.request_id)
+        if spec.sampling.structured_outputs is not None:
+            self.compiling.append(spec.request_id)
         self.stepper.submit(spec)
 
     def granted(self) -> list[str]:
