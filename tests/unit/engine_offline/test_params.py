@@ -124,6 +124,8 @@ def test_stop_strings_come_alone_or_in_lists() -> None:
         ("structured_outputs", {}),
         ("structured_outputs", {"regexp": "a"}),
         ("bad_words", [""]),
+        ("bad_words", [" "]),
+        ("bad_words", "word"),
         ("logit_bias", [5]),
         ("logit_bias", {5: 101}),
         ("allowed_token_ids", []),

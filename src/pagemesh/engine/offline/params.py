@@ -100,7 +100,12 @@ class SamplingParams:
         )
         self._require("ignore_eos", isinstance(self.ignore_eos, bool), "true or false")
         self._require("stop", _are_strings(self.stop), "a string or several, none of them empty")
-        self._require("bad_words", _are_strings(self.bad_words), "strings, none of them empty")
+        self._require(
+            "bad_words",
+            self.bad_words is None
+            or (not isinstance(self.bad_words, str) and _are_strings(self.bad_words, blank=False)),
+            "a list of strings, none of them blank",
+        )
         for name in ("stop_token_ids", "allowed_token_ids"):
             value = getattr(self, name)
             self._require(name, value is None or isinstance(value, Sequence), "a list of token ids")
@@ -177,7 +182,8 @@ def _is_int(value: object, least: int, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _are_strings(value: object) -> bool:
+def _are_strings(value: object, *, blank: bool = True) -> bool:
+    """Whether this is a string or several, none of them empty, nor of blanks alone unless they may be."""
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return all(isinstance(item, str) and item for item in value)
+        return all(isinstance(item, str) and (item if blank else item.strip()) for item in value)
     return value is None or (isinstance(value, str) and value != "")
