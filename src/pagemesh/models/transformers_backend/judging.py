@@ -109,4 +109,4 @@ def _ropes(config: Any) -> Iterator[dict[str, Any]]:
 
 
 def _refusal(where: str, name: str, why: str) -> ConfigError:
-    return ConfigError(f"{where} names {name}, which {why}: it cannot be served over paged KV")
+    return ConfigError(f"{where} names {name}, which {why}; it cannot be served over paged KV")

@@ -61,9 +61,11 @@ def check_logits(
     shares = distances / torch.linalg.vector_norm(theirs, dim=-1)
     worst = float(torch.quantile(shares, _MIN_SHARE))
     if not worst <= _TOLERANCES[dtype]:
+        why = "it must keep more than keys and values"
+        if dtype != torch.float32:
+            why += f", or suffer from the rounding of {dtype}, which --dtype float32 would tell"
         raise UnservableError(
-            f"gives other logits when its prompts are cut and batched (off by {worst:.0%}), so that "
-            "it must keep more than keys and values"
+            f"gives other logits when its prompts are cut and batched (off by {worst:.0%}): {why}"
         )
 
 

@@ -115,6 +115,21 @@ def test_what_paged_kv_does_not_have_is_refused(why: str) -> None:
     assert message.endswith("it cannot be served over paged KV")
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_in_short_types_rounding_is_named_as_another_reason(dtype: torch.dtype) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"rounding of {dtype}, which --dtype float32 would tell"
+    ):
+        judge(make_lfm2().to(dtype), 64, dtype, "config.json")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_the_rounding_of_short_types_alone_is_no_reason(dtype: torch.dtype) -> None:
+    judge(
+        make_model("GptOssConfig", **GQA, head_dim=8, num_local_experts=5).to(dtype), 64, dtype, "c"
+    )
+
+
 class Failing(torch.nn.Module):
     def set_attn_implementation(self, name: str) -> None:
         pass
