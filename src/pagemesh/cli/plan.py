@@ -77,6 +77,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "per_device": {
             "usable_bytes": plan.usable_bytes,
             "weight_bytes": plan.weight_bytes,
+            "table_bytes": plan.table_bytes,
             "runtime_bytes": plan.runtime_bytes,
             "activation_bytes": plan.activation_bytes,
             "kv_bytes": max(0, plan.kv_bytes),
@@ -96,6 +97,7 @@ def as_table(answer: Answer) -> str:
     where = f"{size} {device}s, each with" if size > 1 else f"a {device} with"
     rows = [
         ("weights", size_text(plan.weight_bytes), f"{_count(spec)} parameters, {answer.dtype}"),
+        ("tables", size_text(plan.table_bytes), "of positions, and what is kept twice"),
         ("runtime", size_text(plan.runtime_bytes), ""),
         (
             "activations",

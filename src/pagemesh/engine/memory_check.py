@@ -15,9 +15,11 @@ from pagemesh.engine.machine_memory import machine_memory, process_memory, reset
 from pagemesh.engine.memory_plan import (
     GIB,
     RUNTIME_BYTES,
+    Hardware,
     StepLimits,
     activation_bytes,
     size_text,
+    table_bytes,
     weight_bytes,
 )
 from pagemesh.engine.runner import ModelRunner
@@ -52,6 +54,7 @@ def check_before_loading(
     limits = StepLimits(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, max_model_len)
     needs = {
         "weights": weight_bytes(spec, dtype),
+        "tables": table_bytes(spec, dtype, max_model_len, Hardware("cpu", 0)),
         "runtime": RUNTIME_BYTES["cpu"],
         _ACTIVATIONS: activation_bytes(spec, dtype, limits),
     }

@@ -68,6 +68,7 @@ class MemoryPlan:
     usable_bytes: int
     weight_bytes: int
     runtime_bytes: int
+    table_bytes: int
     activation_bytes: int
     layout: BlockLayout
     """Of the device's share of a KV block."""
@@ -77,7 +78,8 @@ class MemoryPlan:
     @property
     def kv_bytes(self) -> int:
         """What is left for KV blocks; negative when the model itself does not fit."""
-        return self.usable_bytes - self.weight_bytes - self.runtime_bytes - self.activation_bytes
+        model_bytes = self.weight_bytes + self.table_bytes
+        return self.usable_bytes - model_bytes - self.runtime_bytes - self.activation_bytes
 
     @property
     def num_blocks(self) -> int:
@@ -109,6 +111,7 @@ def make_plan(
         usable_bytes=on.usable_bytes,
         weight_bytes=weight_bytes(spec, dtype, on.tensor_parallel_size),
         runtime_bytes=RUNTIME_BYTES[on.kind],
+        table_bytes=table_bytes(spec, dtype, limits.max_model_len, on),
         activation_bytes=activation_bytes(spec, dtype, limits, on.tensor_parallel_size),
         layout=kv_layout(spec, kv_dtype, block_size, on.tensor_parallel_size),
         max_model_len=limits.max_model_len,
@@ -141,6 +144,15 @@ def weight_bytes(spec: DecoderSpec, dtype: str, tensor_parallel_size: int = 1) -
     return _ITEM_BYTES[dtype] * sum(share.of(name, prod(shape)) for name, shape in shapes.items())
 
 
+def table_bytes(spec: DecoderSpec, dtype: str, max_model_len: int, on: Hardware) -> int:
+    """What is made of the weights: the factors of each RoPE, and on a CPU the packed tied output."""
+    ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
+    factors = len(ropes) * max_model_len * spec.attention.head_dim * _FLOAT32_BYTES
+    if not spec.tie_word_embeddings or on.kind == "cuda":
+        return factors
+    return factors + spec.vocab_size * spec.hidden_size * _ITEM_BYTES[dtype]
+
+
 def kv_layout(
     spec: DecoderSpec, dtype: str, block_size: int, tensor_parallel_size: int = 1
 ) -> BlockLayout:
@@ -159,19 +171,19 @@ def activation_bytes(
 ) -> int:
     """Most that the tensors of the largest step take at once, by what is alive at its widest places.
 
-    In a layer: the residual stream and its normed copy, then either queries, keys, values, the
-    attention's output and one sequence's gathered keys and values, or the MLP's inner tensors. Behind
-    the layers: the logits and the sampler's copies of them.
+    In a layer: the residual stream and its normed copy, then either queries, keys, values and the
+    attention's output, or the MLP's inner tensors. Behind the layers: the logits and the sampler's
+    copies of them.
     """
     item = _ITEM_BYTES[dtype]
     attention = spec.attention
     query = attention.num_heads // tensor_parallel_size * attention.head_dim
     key_value = 2 * _num_kv_heads(spec, tensor_parallel_size) * attention.head_dim
-    # The norm works in float32.
-    stream = limits.num_tokens * spec.hidden_size * (2 * item + _FLOAT32_BYTES)
-    attending = limits.num_tokens * (3 * query + 2 * key_value) + limits.max_model_len * key_value
+    stream = limits.num_tokens * spec.hidden_size * 2 * item
+    attending = limits.num_tokens * (2 * query + key_value)
     inner = max(_inner_width(spec, index) for index in range(spec.num_layers))
-    widest = max(attending, limits.num_tokens * -(-inner // tensor_parallel_size)) * item
+    inner_tokens = limits.num_tokens * -(-inner // tensor_parallel_size)
+    widest = max(attending, inner_tokens) * item
     sampling = limits.num_seqs * spec.vocab_size * (item + _SAMPLING_BYTES)
     return max(stream + widest, limits.num_seqs * spec.hidden_size * item + sampling)
 

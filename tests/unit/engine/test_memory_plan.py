@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from pagemesh.engine.memory_plan import (
     num_kv_blocks,
     num_parameters,
     size_text,
+    table_bytes,
     weight_bytes,
 )
 from pagemesh.errors import ConfigError
@@ -95,23 +97,41 @@ def test_heads_that_cannot_be_shared_are_refused(spec: DecoderSpec) -> None:
 
 
 def test_activations_are_those_of_the_widest_place(spec: DecoderSpec) -> None:
-    # 50 tokens: residual and normed in bfloat16 and once in float32, then gate, up, product, output.
-    assert activation_bytes(spec, "bfloat16", StepLimits(50, 1, 10)) == 50 * (
-        64 * (2 * 2 + 4) + (3 * 96 + 64) * 2
+    # 50 tokens: residual and normed, then gate, up, product, output.
+    assert activation_bytes(spec, "bfloat16", StepLimits(50, 1, 10)) == 50 * 2 * (
+        2 * 64 + 3 * 96 + 64
     )
     # 50 sampled tokens of one: the logits with their copies.
     assert activation_bytes(spec, "bfloat16", StepLimits(50, 50, 10)) == 50 * (64 * 2 + 100 * 30)
-    # A long context: queries, keys and values, and the gathered keys and values.
-    assert activation_bytes(spec, "bfloat16", StepLimits(50, 1, 5000)) == 50 * 64 * 8 + 2 * (
-        50 * (3 * 64 + 2 * 32) + 5000 * 32
+
+
+def test_queries_keys_and_values_may_be_the_widest_place(tmp_path: Path) -> None:
+    write_model(
+        tmp_path, intermediate_size=2, num_attention_heads=8, num_key_value_heads=2, head_dim=16
+    )
+    _, spec = read_config(tmp_path)
+    query, key_value = 8 * 16, 2 * 2 * 16
+    assert activation_bytes(spec, "float32", StepLimits(50, 1, 10)) == 50 * 4 * (
+        2 * spec.hidden_size + 2 * query + key_value
     )
 
 
+def test_tables_are_factors_of_positions_and_a_packed_copy_of_a_tied_output(
+    spec: DecoderSpec,
+) -> None:
+    # One RoPE for heads of 8.
+    cpu, cuda = Hardware("cpu", GIB), Hardware("cuda", GIB)
+    assert table_bytes(spec, "bfloat16", 1000, cpu) == 1000 * 8 * 4
+    tied = dataclasses.replace(spec, tie_word_embeddings=True)
+    assert table_bytes(tied, "bfloat16", 1000, cpu) == 1000 * 8 * 4 + 100 * 64 * 2
+    assert table_bytes(tied, "bfloat16", 1000, cuda) == 1000 * 8 * 4
+
+
 def make_memory_plan(usable: int, max_model_len: int = 100) -> MemoryPlan:
-    """1,000 bytes of weights, 200 of runtime, 300 of activations, blocks of 16 tokens and 512 bytes."""
+    """1,000 bytes of weights, 200 of runtime, 100 of tables, 200 of activations, blocks of 16 tokens and 512 bytes."""
     layout = BlockLayout(16, num_layers=1, num_kv_heads=1, head_dim=4, dtype="float32")
     assert layout.num_bytes == 512
-    return MemoryPlan(usable, 1000, 200, 300, layout, max_model_len)
+    return MemoryPlan(usable, 1000, 200, 100, 200, layout, max_model_len)
 
 
 def test_what_is_left_becomes_blocks() -> None:
