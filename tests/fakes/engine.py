@@ -12,10 +12,11 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import BlockLayout, EngineInfo
+from pagemesh.engine.interface import BlockLayout, EngineInfo, Pooling
 from pagemesh.errors import KvIntegrityError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
@@ -46,6 +47,12 @@ def fake_logprobs(token_id: int, num_top: int) -> TokenLogprobs:
     """What the fake says of a token; float32 holds it exactly."""
     top = range(num_top)
     return TokenLogprobs(token_id, -token_id / 1024, 1, tuple(top), tuple(-float(i) for i in top))
+
+
+def fake_states(token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+    """The fake's hidden states [N, 3]: the token's id, its square and 1."""
+    ids = np.array(token_ids, np.float32)
+    return np.stack([ids, ids * ids, np.ones_like(ids)], axis=1)
 
 
 class FakeKv:
@@ -94,6 +101,7 @@ class FakeRunner:
         sampled: list[int] = []
         logprobs: dict[str, TokenLogprobs] = {}
         prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
+        pooled: dict[str, npt.NDArray[np.float32]] = {}
         for sequence in batch.sequences:
             end = sequence.start + len(sequence.token_ids)
             blocks = np.repeat(np.array(sequence.block_ids), self._block_size)[:end]
@@ -110,11 +118,13 @@ class FakeRunner:
                 if sequence.sampling.logprobs is not None:
                     count = sequence.sampling.logprobs
                     logprobs[sequence.request_id] = fake_logprobs(sampled[-1], count)
+            if (first := sequence.pooled_from) is not None:
+                pooled[sequence.request_id] = fake_states(sequence.token_ids[first:])
             if (targets := sequence.prompt_targets) is not None:
                 prompt_logprobs[sequence.request_id] = [
                     fake_logprobs(token_id, targets.num_top) for token_id in targets.token_ids
                 ]
-        return StepResult(sampled, logprobs, prompt_logprobs)
+        return StepResult(sampled, logprobs, prompt_logprobs, pooled)
 
 
 class FakeEngine(EngineCore):
@@ -130,10 +140,14 @@ class FakeEngine(EngineCore):
         scheduler: SchedulerConfig | None = None,
         eos_token_ids: Sequence[int] = (),
         grammars: GrammarCompiler | None = None,
+        pooling: Pooling | None = None,
+        generates: bool = True,
     ) -> None:
         config = scheduler or SchedulerConfig()
         layout = BlockLayout(block_size, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
-        info = EngineInfo("fake", layout, num_blocks, max_model_len, config.max_num_seqs)
+        info = EngineInfo(
+            "fake", layout, num_blocks, max_model_len, config.max_num_seqs, pooling, generates
+        )
         kv = FakeKv(layout, num_blocks)
         self.scheduler = Scheduler(info, config, vocab_size=VOCAB_SIZE, eos_token_ids=eos_token_ids)
         super().__init__(info, self.scheduler, FakeRunner(kv, seconds_per_token), kv, grammars)

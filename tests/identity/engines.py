@@ -72,7 +72,13 @@ class Peer:
         layout = model.block_layout(block_size)
         config = SchedulerConfig(16, max_num_batched_tokens)
         info = EngineInfo(
-            model.fingerprint, layout, num_blocks, model.max_model_len, config.max_num_seqs
+            model.fingerprint,
+            layout,
+            num_blocks,
+            model.max_model_len,
+            config.max_num_seqs,
+            model.pooling,
+            model.generates,
         )
         self.scheduler = PreemptingScheduler(
             info,

@@ -12,15 +12,30 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pagemesh.engine.offline.llm import LLM
-    from pagemesh.engine.offline.outputs import CompletionOutput, RequestOutput
+    from pagemesh.engine.offline.outputs import (
+        CompletionOutput,
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        RequestOutput,
+    )
     from pagemesh.engine.offline.params import SamplingParams
     from pagemesh.sampling.structured.outputs import StructuredOutputs
 
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "StructuredOutputs"]
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputs",
+]
 
 _HOMES = {
     "LLM": "pagemesh.engine.offline.llm",
     "CompletionOutput": "pagemesh.engine.offline.outputs",
+    "EmbeddingOutput": "pagemesh.engine.offline.outputs",
+    "EmbeddingRequestOutput": "pagemesh.engine.offline.outputs",
     "RequestOutput": "pagemesh.engine.offline.outputs",
     "SamplingParams": "pagemesh.engine.offline.params",
     "StructuredOutputs": "pagemesh.sampling.structured.outputs",

@@ -14,7 +14,7 @@ import enum
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -31,6 +31,17 @@ class FinishReason(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Pooling:
+    """How one vector is made of the normed hidden states of a prompt's tokens."""
+
+    kind: Literal["last", "mean"]
+    """The last token's state, or the mean over all tokens."""
+
+    normalize: bool
+    """Whether the vector is scaled to a length of 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """A request as it enters the engine."""
 
@@ -40,7 +51,8 @@ class EngineRequest:
     prompt_token_ids: tuple[int, ...]
     """Never empty."""
 
-    sampling: SamplingParams
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    """How tokens are chosen; without meaning where an embedding is asked for."""
 
     resume_token_ids: tuple[int, ...] = ()
     """Tokens generated elsewhere before; counted by max_tokens, not reported again."""
@@ -65,6 +77,9 @@ class EngineRequest:
     tokens are those that it would have alone.
     """
 
+    embed: bool = False
+    """Answer with the prompt's embedding, pooled as `EngineInfo.pooling` says, instead of with tokens."""
+
 
 class RequestOutput(NamedTuple):
     """New tokens, or the end, of one request. A tuple, because hundreds are made in every step."""
@@ -84,6 +99,8 @@ class RequestOutput(NamedTuple):
     """With the first token of a request that asks for them: of each prompt token but the first."""
     cumulative_logprob: float | None = None
     """Sum over all tokens reported until now; None when the request does not ask for `logprobs`."""
+    embedding: bytes | None = None
+    """Of an `embed` request, with its end: float32, little-endian."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +194,10 @@ class EngineInfo:
     num_blocks: int
     max_model_len: int
     max_num_seqs: int
+    pooling: Pooling | None = None
+    """How embeddings are made; None when the model cannot make any."""
+    generates: bool = True
+    """Whether the model has an output head; without one it makes embeddings only."""
 
 
 class KvAccess(Protocol):

@@ -43,6 +43,8 @@ def load_engine(
         num_blocks=num_blocks,
         max_model_len=loaded.max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
+        pooling=loaded.pooling,
+        generates=loaded.generates,
     )
     num_swap_blocks = num_swap_blocks_for(layout, cache.swap_space)
     runner = ModelRunner(

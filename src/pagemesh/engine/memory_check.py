@@ -89,7 +89,13 @@ def measure_step(runner: ModelRunner, scheduler: SchedulerConfig, max_model_len:
     It computes as many tokens as a step may, for as many requests, and samples one for each in the most
     expensive way. Nothing is left of it. ConfigError when it cannot be computed.
     """
-    batch = largest_batch(runner.kv.layout, runner.kv.num_blocks, scheduler, max_model_len)
+    batch = largest_batch(
+        runner.kv.layout,
+        runner.kv.num_blocks,
+        scheduler,
+        max_model_len,
+        generates=runner.generates,
+    )
     can_tell = reset_peak()
     before = process_memory()
     try:
@@ -108,9 +114,17 @@ def measure_step(runner: ModelRunner, scheduler: SchedulerConfig, max_model_len:
 
 
 def largest_batch(
-    layout: BlockLayout, num_blocks: int, scheduler: SchedulerConfig, max_model_len: int
+    layout: BlockLayout,
+    num_blocks: int,
+    scheduler: SchedulerConfig,
+    max_model_len: int,
+    *,
+    generates: bool = True,
 ) -> Batch:
-    """Prompts of equal length that fill a step, each sampling; in a small cache they share blocks."""
+    """Prompts of equal length that fill a step; in a small cache they share blocks.
+
+    Each samples, or, where the model cannot generate, wants all hidden states.
+    """
     num_seqs = min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
     num_tokens = min(scheduler.max_num_batched_tokens // num_seqs, max_model_len)
     blocks_each = -(-num_tokens // layout.block_size)
@@ -122,7 +136,8 @@ def largest_batch(
                 token_ids=[0] * num_tokens,
                 start=0,
                 block_ids=[(index * blocks_each + i) % num_blocks for i in range(blocks_each)],
-                sampling=sampling,
+                sampling=sampling if generates else None,
+                pooled_from=None if generates else 0,
             )
             for index in range(num_seqs)
         ]

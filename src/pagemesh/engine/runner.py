@@ -45,6 +45,8 @@ class ModelRunner:
     ) -> None:
         self.kv = KvStorage(model.block_layout(block_size), num_blocks, kv_descriptor)
         """The KV memory; its own, or that behind the descriptor."""
+        self.generates = model.generates
+        """Whether batches may have sequences that sample."""
         self._mover = BlockMover(self.kv, num_swap_blocks)
         self._decoder = model.decoder
         self._vocab_size = model.vocab_size

@@ -1,13 +1,15 @@
-"""What a step's hidden states are for: the next tokens, and log probabilities of prompts."""
+"""What a step's hidden states are for: next tokens, log probabilities of prompts, and embeddings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from pagemesh.errors import PagemeshError
+from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.sampler import SampledRow, not_finite_errors, sample
@@ -26,8 +28,10 @@ class StepRows:
         self._rows_per_piece = max(1, MAX_SCORED_LOGITS // vocab_size)
         self._sampled: list[SampledRow] = []
         self._targets: list[tuple[str, PromptTargets]] = []
+        self._pooled: list[tuple[str, int]] = []
         sampled_rows: list[int] = []
         scored_rows: list[int] = []
+        pooled_rows: list[int] = []
         num_tokens = 0
         for sequence in sequences:
             targets = sequence.prompt_targets
@@ -35,12 +39,18 @@ class StepRows:
                 first = num_tokens + targets.offset
                 scored_rows += range(first, first + len(targets.token_ids))
                 self._targets.append((sequence.request_id, targets))
+            if sequence.pooled_from is not None:
+                first = num_tokens + sequence.pooled_from
+                pooled_rows += range(first, num_tokens + len(sequence.token_ids))
+                num_pooled = len(sequence.token_ids) - sequence.pooled_from
+                self._pooled.append((sequence.request_id, num_pooled))
             num_tokens += len(sequence.token_ids)
             if sequence.sampling is not None:
                 sampled_rows.append(num_tokens - 1)
                 self._sampled.append(_sampled_row(sequence, sequence.sampling))
-        self._rows = sampled_rows + scored_rows
-        self._are_all = not scored_rows and len(sampled_rows) == num_tokens
+        self._num_scored = len(scored_rows)
+        self._rows = sampled_rows + scored_rows + pooled_rows
+        self._are_all = not scored_rows and num_tokens in (len(sampled_rows), len(pooled_rows))
 
     def selection(self) -> torch.Tensor | None:
         """Indices of the rows, int64 [R]; None when they are all tokens as they stand."""
@@ -49,18 +59,40 @@ class StepRows:
     def result(
         self, hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor], batch: Batch
     ) -> StepResult:
-        """Sample and score from the hidden states [R, hidden] of the selection.
+        """Sample, score and pool from the hidden states [R, hidden] of the selection.
 
         `head` makes logits [R, vocab] of hidden states.
         """
         num_sampled = len(self._sampled)
         prompt_logprobs, errors = self._score(hidden[num_sampled:], head)
+        states, pooling_errors = self._pool(hidden[num_sampled + self._num_scored :])
+        errors |= pooling_errors
         if not num_sampled:
-            return StepResult((), {}, prompt_logprobs, errors)
+            return StepResult((), {}, prompt_logprobs, states, errors)
         samples = sample(head(hidden[:num_sampled]), self._sampled)
         ids = dict(zip((row.request_id for row in self._sampled), samples.token_ids, strict=True))
         token_ids = [ids[s.request_id] for s in batch.sequences if s.sampling is not None]
-        return StepResult(token_ids, samples.logprobs, prompt_logprobs, errors | samples.errors)
+        errors |= samples.errors
+        return StepResult(token_ids, samples.logprobs, prompt_logprobs, states, errors)
+
+    def _pool(
+        self, hidden: torch.Tensor
+    ) -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, PagemeshError]]:
+        states: dict[str, npt.NDArray[np.float32]] = {}
+        errors: dict[str, PagemeshError] = {}
+        if not self._pooled:
+            return states, errors
+        array = hidden.float().numpy()
+        first = 0
+        for request_id, num_rows in self._pooled:
+            rows = states[request_id] = array[first : first + num_rows]
+            first += num_rows
+            if not np.isfinite(rows).all():
+                errors[request_id] = InternalError(
+                    f"the model gave hidden states that are not finite for {request_id}",
+                    reason="HIDDEN_STATES_NOT_FINITE",
+                )
+        return states, errors
 
     def _score(
         self, hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]

@@ -17,26 +17,31 @@ from pagemesh.models.parameters import Parameters, Part
 from pagemesh.models.residual import LayerOutput, Parallel, PostNorms, Sequential
 from pagemesh.models.rope import pair_rows, rotation_table
 from pagemesh.models.spec import AttentionSpec, DecoderSpec, LayerSpec, RopeSpec
-from pagemesh.models.vocabulary import make_embedding, make_head
+from pagemesh.models.vocabulary import Head, NoHead, make_embedding, make_head
 
 _DEVICE = torch.device("cpu")
 
 
-def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> Decoder:
-    """A decoder for positions below `max_model_len`."""
+def assemble(
+    spec: DecoderSpec, parameters: Parameters, max_model_len: int, *, has_head: bool = True
+) -> Decoder:
+    """A decoder for positions below `max_model_len`; without a head, it makes hidden states only."""
     embed = parameters.read("embed")
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
     layers = [
         _make_layer(spec, index, ropes, Part(parameters, f"layers.{index}."), embed.dtype)
         for index in range(spec.num_layers)
     ]
-    output = parameters.get("lm_head")
+    head: Head = NoHead()
+    if has_head:
+        output = parameters.get("lm_head")
+        head = make_head(embed if output is None else output, spec.logit_soft_cap)
     return Decoder(
         embedding=make_embedding(embed, spec.embedding_scale),
         rotations=[rotation_table(rope, spec.attention.head_dim, max_model_len) for rope in ropes],
         layers=layers,
         final_norm=Part(parameters, "").norm(spec.norm, "final_norm", embed.dtype),
-        head=make_head(embed if output is None else output, spec.logit_soft_cap),
+        head=head,
     )
 
 

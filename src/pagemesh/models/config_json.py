@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,10 @@ class ConfigJson:
     def get(self, key: str) -> Any:
         """The raw value; None when absent or null."""
         return self._values.get(key)
+
+    def __iter__(self) -> Iterator[str]:
+        """All keys."""
+        return iter(self._values)
 
     def has(self, key: str) -> bool:
         """Whether the key is there, perhaps with null."""

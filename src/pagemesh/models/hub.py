@@ -35,6 +35,8 @@ _TOKENIZER_FILES: Final = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "modules.json",
+    "*_Pooling/config.json",
     "chat_template.jinja",
 )
 # No second copy of the weights that some repositories keep in sub-folders.

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.interface import BlockLayout, Pooling
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.architectures.architecture import Architecture
@@ -21,6 +21,7 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.layer_attention import make_layer_attention
+from pagemesh.models.pooling_config import read_pooling
 from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.rope_kinds import settle
@@ -57,6 +58,12 @@ class LoadedModel:
 
     folder: Path
     """Where it was loaded from."""
+
+    pooling: Pooling | None
+    """How embeddings are made; None when the model gives no hidden states."""
+
+    generates: bool = True
+    """Whether it has an output head."""
 
     @property
     def vocab_size(self) -> int:
@@ -98,6 +105,7 @@ def _load_decoder(
     config: ModelConfig, folder: Path, settings: ConfigJson, architecture: Architecture
 ) -> LoadedModel:
     spec = architecture.make_spec(settings)
+    pooling = read_pooling(folder)
     max_model_len = choose_max_model_len(config.max_model_len, spec)
     spec = _settled(spec, max_model_len)
     dtype = choose_dtype(config.dtype, settings, architecture.dtypes)
@@ -112,7 +120,7 @@ def _load_decoder(
         shapes = spec.parameter_shapes()
         parameters = CheckpointParameters(checkpoint, sources, shapes, _DTYPES[dtype])
         return LoadedModel(
-            decoder=assemble(spec, parameters, max_model_len),
+            decoder=assemble(spec, parameters, max_model_len, has_head=architecture.has_head),
             shape=_shape(spec),
             layer_attention=make_layer_attention(spec, parameters),
             dtype=_DTYPES[dtype],
@@ -120,6 +128,8 @@ def _load_decoder(
             max_model_len=max_model_len,
             eos_token_ids=_eos_token_ids(folder, settings, spec.vocab_size),
             folder=folder,
+            pooling=pooling,
+            generates=architecture.has_head,
         )
 
 
@@ -143,6 +153,7 @@ def _load_with_transformers(config: ModelConfig, folder: Path, settings: ConfigJ
         max_model_len=loaded.max_model_len,
         eos_token_ids=_eos_token_ids(folder, settings, loaded.shape.vocab_size),
         folder=folder,
+        pooling=None,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pagemesh.errors import ConfigError
-from pagemesh.models.architectures.architecture import Architecture
+from pagemesh.models.architectures.architecture import Architecture, without_head
 from pagemesh.models.architectures.falcon import FALCON
 from pagemesh.models.architectures.gemma2 import GEMMA2
 from pagemesh.models.architectures.gemma3 import GEMMA3, GEMMA3_WITH_IMAGES
@@ -20,23 +20,27 @@ from pagemesh.models.architectures.qwen3 import QWEN3
 from pagemesh.models.architectures.qwen3_moe import QWEN3_MOE
 from pagemesh.models.config_json import ConfigJson
 
+_GENERATING: Final = (
+    FALCON,
+    GEMMA2,
+    GEMMA3,
+    GEMMA3_WITH_IMAGES,
+    GPT_OSS,
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    PHI3,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN3,
+    QWEN3_MOE,
+)
+
+# Those that embedding models are made from.
+_EMBEDDING: Final = tuple(map(without_head, (GEMMA2, LLAMA, MISTRAL, PHI3, QWEN2, QWEN3)))
+
 _ARCHITECTURES: Final = {
-    architecture.name: architecture
-    for architecture in (
-        FALCON,
-        GEMMA2,
-        GEMMA3,
-        GEMMA3_WITH_IMAGES,
-        GPT_OSS,
-        LLAMA,
-        MISTRAL,
-        MIXTRAL,
-        PHI3,
-        QWEN2,
-        QWEN2_MOE,
-        QWEN3,
-        QWEN3_MOE,
-    )
+    architecture.name: architecture for architecture in (*_GENERATING, *_EMBEDDING)
 }
 
 

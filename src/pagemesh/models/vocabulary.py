@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
+from pagemesh.errors import InternalError
 from pagemesh.kernels.linear import Linear, make_linear
 
 
@@ -64,6 +65,14 @@ class LinearHead:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `Head`."""
         return self._projection(hidden)
+
+
+class NoHead:
+    """Of models that make embeddings only."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `Head`; never asked for, because requests for tokens are refused."""
+        raise InternalError("the model has no output head")
 
 
 class CappedHead:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagemesh.engine.interface import EngineInfo, EngineRequest
-from pagemesh.errors import ContextLengthError, InvalidRequestError
+from pagemesh.errors import ContextLengthError, InvalidRequestError, UnsupportedError
 from pagemesh.sampling.validation import check_sampling
 
 
 def max_total_tokens(spec: EngineRequest, max_model_len: int) -> int:
-    """Prompt plus output at which the request ends, stop tokens aside; an export makes one token."""
+    """Prompt plus output at which the request ends, stop tokens aside; an export makes one token.
+
+    An embedding counts like one that needs no place in the context.
+    """
+    if spec.embed:
+        return len(spec.prompt_token_ids) + 1
     if spec.hold_blocks:
         num_new_tokens = len(spec.resume_token_ids) + 1
     else:
@@ -21,9 +26,18 @@ def max_total_tokens(spec: EngineRequest, max_model_len: int) -> int:
 def check_request(
     spec: EngineRequest, info: EngineInfo, vocab_size: int, eos_token_ids: Sequence[int] = ()
 ) -> None:
-    """Raise InvalidRequestError when the request can never run on this engine."""
+    """Raise InvalidRequestError when the request can never run on this engine.
+
+    UnsupportedError when it asks for tokens or an embedding and the model cannot make those.
+    """
     if not spec.prompt_token_ids:
         raise InvalidRequestError("prompt_token_ids is empty", param="prompt_token_ids")
+    if spec.embed:
+        _check_embedding(spec, info)
+    elif not info.generates:
+        raise UnsupportedError(
+            "the model has no output head: it makes embeddings and does not generate text"
+        )
     check_sampling(spec.sampling, vocab_size, eos_token_ids)
     if spec.hold_blocks and spec.await_kv:
         raise InvalidRequestError("a request cannot export and import KV at once")
@@ -52,6 +66,25 @@ def check_fork(spec: EngineRequest, leader: EngineRequest) -> None:
             )
 
 
+def _check_embedding(spec: EngineRequest, info: EngineInfo) -> None:
+    if info.pooling is None:
+        raise UnsupportedError("the model does not support embeddings")
+    is_other = (
+        spec.hold_blocks
+        or spec.await_kv
+        or spec.resume_token_ids
+        or spec.fork_of is not None
+        or spec.sampling.prompt_logprobs is not None
+        or spec.sampling.structured_outputs is not None
+    )
+    if is_other:
+        raise InvalidRequestError(
+            "embed excludes exports, imports, forks, resumed tokens, log probabilities and structured"
+            " outputs",
+            param="embed",
+        )
+
+
 def _check_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
     for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
         if not 0 <= token_id < vocab_size:
@@ -63,7 +96,13 @@ def _check_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
 
 def _check_length(spec: EngineRequest, info: EngineInfo) -> None:
     num_prompt_tokens = len(spec.prompt_token_ids)
-    if num_prompt_tokens >= info.max_model_len:
+    if spec.embed and num_prompt_tokens > info.max_model_len:
+        raise ContextLengthError(
+            f"the prompt has {num_prompt_tokens} tokens, but the model embeds at most"
+            f" {info.max_model_len}",
+            param="prompt_token_ids",
+        )
+    if not spec.embed and num_prompt_tokens >= info.max_model_len:
         raise ContextLengthError(
             f"the prompt has {num_prompt_tokens} tokens, but prompt and output together can have"
             f" only {info.max_model_len}",

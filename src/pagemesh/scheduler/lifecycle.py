@@ -17,6 +17,7 @@ from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.scheduler.admission import check_fork, check_request, max_total_tokens
 from pagemesh.scheduler.block_tables import BlockTables
 from pagemesh.scheduler.outbox import Outbox
+from pagemesh.scheduler.prompt_vector import PromptVector
 from pagemesh.scheduler.request import Request, RequestState
 from pagemesh.scheduler.request_queue import RequestQueue, WaitingQueue
 from pagemesh.scheduler.stop import StopRules
@@ -81,6 +82,7 @@ class Lifecycle:
             awaits_kv=spec.await_kv,
             leader=None if leader is None or leader.spec.hold_blocks else leader,
             rules=make_logit_rules(spec.sampling, spec.prompt_token_ids, spec.resume_token_ids),
+            vector=_make_vector(spec, self._info),
         )
         self._requests[request.request_id] = request
         if spec.sampling.structured_outputs is not None:
@@ -178,12 +180,16 @@ class Lifecycle:
             self.finish(request, reason)
 
     def finish(
-        self, request: Request, reason: FinishReason, error: PagemeshError | None = None
+        self,
+        request: Request,
+        reason: FinishReason,
+        error: PagemeshError | None = None,
+        embedding: bytes | None = None,
     ) -> None:
         """End a live request: report it, give up its seat, and its blocks unless they are leased."""
         self._queues[request.state].remove(request)
         request.state = RequestState.FINISHED
-        self._outbox.add_output(request, reason=reason, error=error)
+        self._outbox.add_output(request, reason=reason, error=error, embedding=embedding)
         self._forget_if_over(request)
 
     def finish_all(self, reason: FinishReason, error: PagemeshError | None = None) -> None:
@@ -211,3 +217,10 @@ class Lifecycle:
         if request.state is RequestState.FINISHED and not request.leased:
             self._tables.free(request)
             del self._requests[request.request_id]
+
+
+def _make_vector(spec: EngineRequest, info: EngineInfo) -> PromptVector | None:
+    if not spec.embed:
+        return None
+    assert info.pooling is not None, "the request was checked"
+    return PromptVector(info.pooling, len(spec.prompt_token_ids))

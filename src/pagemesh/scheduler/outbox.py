@@ -41,8 +41,9 @@ class Outbox:
         reason: FinishReason | None = None,
         error: PagemeshError | None = None,
         logprobs: TokenLogprobs | None = None,
+        embedding: bytes | None = None,
     ) -> None:
-        """A new token of a request with its log probabilities, or its end, or both."""
+        """A new token of a request with its log probabilities, or its end, or both; or its embedding."""
         known = self._outputs.get(request.request_id, _NOTHING)
         output = RequestOutput(
             request.request_id,
@@ -54,6 +55,7 @@ class Outbox:
             logprobs=known.logprobs,
             prompt_logprobs=known.prompt_logprobs,
             cumulative_logprob=known.cumulative_logprob,
+            embedding=embedding,
         )
         if logprobs is not None:
             output = output._replace(

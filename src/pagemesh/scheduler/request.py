@@ -5,10 +5,14 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from pagemesh.engine.interface import EngineRequest
 from pagemesh.sampling.logit_rules import LogitRules
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.constraint import TokenConstraint
+from pagemesh.scheduler.prompt_vector import PromptVector
 
 
 class RequestState(enum.Enum):
@@ -35,7 +39,8 @@ class Request:
     """A request from submission until its last block is free.
 
     Prefill, decode, resumption, recompute after preemption and import are one thing: compute the
-    tokens [num_computed_tokens, len(token_ids)) and sample the next one when the end is reached.
+    tokens [num_computed_tokens, len(token_ids)) and sample the next one when the end is reached. An
+    embedding is a prefill that ends with a vector instead.
     """
 
     spec: EngineRequest
@@ -63,6 +68,9 @@ class Request:
 
     rules: LogitRules | None = None
     """What changes the logits before a token is sampled; told of every generated token."""
+
+    vector: PromptVector | None = None
+    """The embedding in the making, if that is what is asked for: then no token is sampled."""
 
     state: RequestState = RequestState.WAITING
 
@@ -110,6 +118,12 @@ class Request:
         self.precedence = (self.spec.priority, self.arrival)
         self.num_prompt_tokens = len(self.spec.prompt_token_ids)
 
+    def add_states(self, states: npt.NDArray[np.float32]) -> bytes | None:
+        """Add hidden states [N, hidden] to the embedding; gives it when all tokens are computed."""
+        assert self.vector is not None, "no embedding is asked for"
+        self.vector.add(states)
+        return self.vector.result() if self.num_uncomputed_tokens == 0 else None
+
     @property
     def num_tokens(self) -> int:
         """All known tokens."""
@@ -129,8 +143,11 @@ class Request:
     def num_skippable_tokens(self) -> int:
         """Leading tokens that need not be computed where their KV is there already.
 
-        The log probabilities of a prompt's token come from computing the one in front of it.
+        The log probabilities of a prompt's token come from computing the one in front of it. A mean needs
+        the hidden states of all tokens that are not in it yet.
         """
+        if self.vector is not None:
+            return self.vector.num_skippable_tokens
         if self.spec.sampling.prompt_logprobs is None or self.num_generated_tokens > 0:
             return self.num_tokens - 1
         return len(self.prompt_logprobs)

@@ -86,6 +86,11 @@ class Scheduler:
             self._tables.mark_computed(request, sequence.start + len(sequence.token_ids))
             if request.spec.hold_blocks:
                 self._outbox.add_progress(request)
+            states = result.pooled_states.get(sequence.request_id)
+            if states is not None:
+                vector = request.add_states(states)
+                if vector is not None:
+                    self.requests.finish(request, FinishReason.STOP, embedding=vector)
             if result.prompt_logprobs:
                 request.prompt_logprobs += result.prompt_logprobs.get(sequence.request_id, ())
             if token_id is not None:

@@ -27,7 +27,8 @@ class StepPlan:
         start = request.num_computed_tokens
         num_tokens = len(request.token_ids)
         end = min(num_tokens, start + self._num_tokens_left)
-        is_last_chunk = end == num_tokens
+        vector = request.vector
+        is_sampled = end == num_tokens and vector is None
         sampling = request.spec.sampling
         self.sequences.append(
             ScheduledSequence(
@@ -35,10 +36,11 @@ class StepPlan:
                 token_ids=request.token_ids[start:end],
                 start=start,
                 block_ids=request.block_ids,
-                sampling=sampling if is_last_chunk else None,
-                suppressed_token_ids=self._stop_rules.suppressed(request) if is_last_chunk else (),
-                rules=request.rules if is_last_chunk else None,
-                constraint=request.constraint if is_last_chunk else None,
+                sampling=sampling if is_sampled else None,
+                suppressed_token_ids=self._stop_rules.suppressed(request) if is_sampled else (),
+                rules=request.rules if is_sampled else None,
+                constraint=request.constraint if is_sampled else None,
+                pooled_from=None if vector is None else vector.first_wanted(start, end),
                 prompt_targets=(
                     None
                     if sampling.prompt_logprobs is None

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 
@@ -21,6 +24,9 @@ class StepResult:
 
     prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     """Of the prompt's tokens that follow those of a chunk, for the sequences that ask for them."""
+
+    pooled_states: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    """Normed hidden states [N, hidden] of the tokens from `pooled_from` on."""
 
     errors: Mapping[str, PagemeshError] = field(default_factory=dict)
     """Sequences that could not be computed, each for a reason of its own: their KV must not be used."""

@@ -94,6 +94,8 @@ class EngineMetrics:
             progress = self._requests.get(output.request_id)
             if progress is None:
                 continue
+            if output.embedding is not None:
+                self._on_prompt(progress, output)
             if output.token_ids:
                 self._on_tokens(progress, output, now)
             if output.finish_reason is not None:
@@ -106,13 +108,16 @@ class EngineMetrics:
         if progress.first_token_at is None:
             progress.first_token_at = now
             self._ttft.observe(now - progress.submitted_at)
-            self._prompt_tokens.inc(progress.num_prompt_tokens)
-            self._queries.inc(progress.num_prompt_tokens)
-            self._hits.inc(output.num_cached_tokens)
+            self._on_prompt(progress, output)
         else:
             self._itl.observe((now - progress.last_token_at) / num_tokens)
         progress.last_token_at = now
         progress.num_tokens += num_tokens
+
+    def _on_prompt(self, progress: _Progress, output: RequestOutput) -> None:
+        self._prompt_tokens.inc(progress.num_prompt_tokens)
+        self._queries.inc(progress.num_prompt_tokens)
+        self._hits.inc(output.num_cached_tokens)
 
     def _on_end(self, progress: _Progress, reason: FinishReason, now: float) -> None:
         self._ended[reason].inc()

@@ -19,4 +19,4 @@ def test_the_snippets_print_what_the_document_says() -> None:
     )
     assert completed.stdout == "".join(printed for _, printed in snippets), completed.stderr
     assert completed.returncode == 0
-    assert len(snippets) == 6
+    assert len(snippets) == 7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from pagemesh.engine import LLM, RequestOutput, SamplingParams, StructuredOutputs
-from pagemesh.engine.offline.llm import without_failures
+from pagemesh.engine.offline.failures import without_failures
+from pagemesh.engine.offline.prompts import Prompt
 from pagemesh.errors import (
     ConfigError,
     ContextLengthError,
@@ -290,3 +292,27 @@ def test_a_program_that_closes_nothing_ends_cleanly(demo_model: Path) -> None:
     assert completed.stdout == " Paris.\n"
     assert "Error" not in completed.stderr
     assert completed.returncode == 0
+
+
+def test_prompts_are_embedded_in_their_order(llm: LLM) -> None:
+    prompts: list[Prompt] = [FRANCE, [288, 284, 270, 1362, 266], "Once upon a time"]
+    text, ids, other = llm.embed(prompts, use_tqdm=False)
+    assert (text.prompt, ids.prompt) == (FRANCE, None)
+    assert text.prompt_token_ids == ids.prompt_token_ids
+    assert text.outputs.embedding == ids.outputs.embedding
+    assert text.outputs.embedding != other.outputs.embedding
+    for output in (text, other):
+        assert math.hypot(*output.outputs.embedding) == pytest.approx(1.0, abs=1e-6)
+        assert output.error is None
+
+
+def test_a_prompt_that_cannot_be_embedded_is_named(llm: LLM) -> None:
+    with pytest.raises(ContextLengthError, match=r"prompts\[1\]: the prompt has 5000 tokens"):
+        llm.embed([[5], [5] * 5000], use_tqdm=False)
+
+
+def test_embedding_on_a_closed_engine_raises(demo_model: Path) -> None:
+    with LLM(demo_model, kv_cache_memory=0.02, threads=1) as closed:
+        pass
+    with pytest.raises(UnavailableError):
+        closed.embed("x", use_tqdm=False)

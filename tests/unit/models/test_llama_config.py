@@ -199,8 +199,9 @@ def test_an_architecture_without_a_decoder_is_named_beside_those_that_have_one()
     assert find_architecture(other) is None
     assert unknown_architecture(other).message == (
         f"{other.where} names the architecture 'OtherForCausalLM', which pagemesh has no decoder for; "
-        "it has them for FalconForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, "
-        "Gemma3ForConditionalGeneration, GptOssForCausalLM, LlamaForCausalLM, MistralForCausalLM, "
-        "MixtralForCausalLM, Phi3ForCausalLM, Qwen2ForCausalLM, Qwen2MoeForCausalLM, "
-        "Qwen3ForCausalLM, Qwen3MoeForCausalLM"
+        "it has them for FalconForCausalLM, Gemma2ForCausalLM, Gemma2Model, Gemma3ForCausalLM, "
+        "Gemma3ForConditionalGeneration, GptOssForCausalLM, LlamaForCausalLM, LlamaModel, "
+        "MistralForCausalLM, MistralModel, MixtralForCausalLM, Phi3ForCausalLM, Phi3Model, "
+        "Qwen2ForCausalLM, Qwen2Model, Qwen2MoeForCausalLM, Qwen3ForCausalLM, Qwen3Model, "
+        "Qwen3MoeForCausalLM"
     )

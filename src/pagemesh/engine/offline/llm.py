@@ -14,13 +14,13 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Final, Self
 
-import structlog
-
 from pagemesh.config import HubConfig
 from pagemesh.engine.loading import load_engine
 from pagemesh.engine.offline.deliveries import Deliveries
+from pagemesh.engine.offline.embedding import Embedder
+from pagemesh.engine.offline.failures import without_failures
 from pagemesh.engine.offline.generation import run_to_end
-from pagemesh.engine.offline.outputs import RequestOutput
+from pagemesh.engine.offline.outputs import EmbeddingRequestOutput, RequestOutput
 from pagemesh.engine.offline.params import SamplingParams
 from pagemesh.engine.offline.progress import Progress
 from pagemesh.engine.offline.prompts import (
@@ -31,13 +31,11 @@ from pagemesh.engine.offline.prompts import (
     read_prompts,
 )
 from pagemesh.engine.offline.settings import read_settings
-from pagemesh.engine.offline.submission import Submission, check_count, for_each
+from pagemesh.engine.offline.submission import Submission
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.telemetry.logs import configure_library_logging
 from pagemesh.tokenizer.generation_defaults import load_generation_defaults
 from pagemesh.tokenizer.tokenizer import Tokenizer
-
-log = structlog.get_logger(__name__)
 
 _DEFAULT_MAX_TOKENS: Final = 16
 
@@ -75,6 +73,7 @@ class LLM:
         )
         self._submission = Submission(self._engine.info, self._tokenizer)
         self._deliveries = Deliveries()
+        self._embedder = Embedder(self._engine, self._deliveries, self._tokenizer)
         self._engine.start(self._deliveries)
         # Also ends the engine's thread when the LLM is forgotten, or the process ends.
         self._stop = weakref.finalize(self, self._engine.stop)
@@ -129,6 +128,16 @@ class LLM:
         conversations = read_conversations(messages, self._tokenizer)
         return self._run("messages", conversations, sampling_params, None, use_tqdm)
 
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], *, use_tqdm: bool = True
+    ) -> list[EmbeddingRequestOutput]:
+        """Embed one or several prompts, in their order; prompts and errors are those of `generate`.
+
+        Raises UnsupportedError when the model gives no hidden states (those run by transformers).
+        """
+        outputs = self._embedder.run(prompts, str(next(_calls)), shows_progress=use_tqdm)
+        return without_failures(outputs)
+
     def get_default_sampling_params(self) -> SamplingParams:
         """What holds without sampling parameters: the model's generation_config.json."""
         defaults = self._defaults
@@ -150,31 +159,9 @@ class LLM:
         use_tqdm: bool,
     ) -> list[RequestOutput]:
         given = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        params = for_each(given, len(prompts))
-        priorities = [0] * len(prompts) if priority is None else priority
-        check_count("priority", priorities, len(prompts))
-        call = next(_calls)
-        runs = [
-            self._submission.make_run(
-                f"{call}-{index}",
-                prompt,
-                params[index],
-                priority=priorities[index],
-                place=f"{field}[{index}]",
-            )
-            for index, prompt in enumerate(prompts)
-        ]
+        runs = self._submission.make_runs(
+            str(next(_calls)), prompts, given, priorities=priority, field=field
+        )
         with Progress(len(runs), shown=use_tqdm) as progress:
             run_to_end(self._engine, self._deliveries, runs, progress)
         return without_failures([run.output() for run in runs])
-
-
-def without_failures(outputs: list[RequestOutput]) -> list[RequestOutput]:
-    """The outputs, with a word about those that failed; raises when there are no others."""
-    failed = [output for output in outputs if output.error is not None]
-    for output in failed:
-        log.warning("request failed", request_id=output.request_id, error=str(output.error))
-    if failed and len(failed) == len(outputs):
-        assert failed[0].error is not None
-        raise failed[0].error
-    return outputs

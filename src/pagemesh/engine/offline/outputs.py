@@ -35,6 +35,34 @@ class CompletionOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """A prompt's embedding."""
+
+    embedding: tuple[float, ...]
+    """Its components, in float32; none when it could not be computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequestOutput:
+    """The embedding of one prompt."""
+
+    request_id: str
+
+    prompt: str | None
+    """The prompt's text; None when it was given as token ids."""
+
+    prompt_token_ids: tuple[int, ...]
+
+    outputs: EmbeddingOutput
+
+    num_cached_tokens: int
+    """Tokens of the prompt whose KV came from the prefix cache."""
+
+    error: PagemeshError | None = None
+    """Why there is no embedding."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestOutput:
     """The answers to one prompt."""
 

@@ -41,6 +41,31 @@ class Submission:
         self._info = info
         self._tokenizer = tokenizer
 
+    def make_runs(
+        self,
+        call: str,
+        prompts: Sequence[EncodedPrompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams],
+        *,
+        priorities: Sequence[int] | None,
+        field: str,
+    ) -> list[PromptRun]:
+        """The requests of a call; InvalidRequestError naming the prompt, as an item of `field`."""
+        params = for_each(sampling_params, len(prompts))
+        if priorities is None:
+            priorities = [0] * len(prompts)
+        check_count("priority", priorities, len(prompts))
+        return [
+            self.make_run(
+                f"{call}-{index}",
+                prompt,
+                params[index],
+                priority=priorities[index],
+                place=f"{field}[{index}]",
+            )
+            for index, prompt in enumerate(prompts)
+        ]
+
     def make_run(
         self,
         request_id: str,

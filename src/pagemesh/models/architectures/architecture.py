@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pagemesh.models.config_json import ConfigJson
@@ -38,6 +38,9 @@ class Architecture:
     dtypes: Collection[str] = ("float32", "bfloat16", "float16")
     """Types that the architecture can be run in."""
 
+    has_head: bool = True
+    """Whether logits can be made of its hidden states; without a head, it makes embeddings only."""
+
     def named_sources(self, spec: DecoderSpec, tensors: Collection[str]) -> list[Source]:
         """The sources under the names that a checkpoint with these tensors has for them."""
         sources = list(self.sources(spec))
@@ -56,6 +59,20 @@ class Architecture:
             or tensor.startswith(self.ignored)
             or (spec.tie_word_embeddings and tensor.endswith("lm_head.weight"))
         )
+
+
+def without_head(architecture: Architecture) -> Architecture:
+    """The same decoder as transformers' base model of the family: `LlamaModel` of `LlamaForCausalLM`."""
+
+    def make_spec(config: ConfigJson) -> DecoderSpec:
+        # Of models that were made from decoders, some look at the tokens behind as well.
+        config.require("is_causal", (True,))
+        config.require("use_bidirectional_attention", (False,))
+        # Tied: there is no other projection to read, and none is made of the embedding.
+        return replace(architecture.make_spec(config), tie_word_embeddings=True)
+
+    name = architecture.name.replace("ForCausalLM", "Model")
+    return replace(architecture, name=name, make_spec=make_spec, has_head=False)
 
 
 def _rename(tensor: str, layout: Mapping[str, str]) -> str:

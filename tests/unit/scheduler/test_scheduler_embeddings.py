@@ -1,0 +1,157 @@
+"""Embeddings: prefills that end with a vector."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from pagemesh.engine.interface import EngineInfo, EngineRequest, Pooling
+from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.sampling.params import SamplingParams
+from pagemesh.sampling.structured.outputs import StructuredOutputs
+from pagemesh.scheduler.prompt_vector import PromptVector
+from tests.unit.scheduler.builders import FixedWay, Stepper, make_info, make_request
+
+PROMPT = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
+LAST = (12.0, 144.0, 1.0)
+MEAN = (7.5, 64.5, 1.0)
+
+
+def info(kind: Literal["last", "mean"] | None, **settings: Any) -> EngineInfo:
+    pooling = None if kind is None else Pooling(kind, normalize=False)
+    return replace(make_info(**settings), pooling=pooling)
+
+
+def embed(request_id: str, prompt: tuple[int, ...] = PROMPT) -> EngineRequest:
+    return EngineRequest(request_id, prompt, embed=True)
+
+
+def vector(stepper: Stepper, request_id: str) -> tuple[float, ...]:
+    (end,) = stepper.ends[request_id]
+    assert end.error is None
+    assert end.embedding is not None
+    return struct.unpack("=3f", end.embedding)
+
+
+@pytest.mark.parametrize("num_budget_tokens", [1, 3, 4, 64])
+@pytest.mark.parametrize(("kind", "expected"), [("last", LAST), ("mean", MEAN)])
+def test_the_vector_is_the_same_for_every_chunk_size(
+    kind: Literal["last", "mean"], expected: tuple[float, ...], num_budget_tokens: int
+) -> None:
+    stepper = Stepper(info(kind), max_num_batched_tokens=num_budget_tokens)
+    stepper.submit(embed("a"), make_request("b", 5, max_tokens=3))
+    stepper.run()
+    assert vector(stepper, "a") == expected
+    assert stepper.reason("a") == "stop"
+    assert stepper.tokens["a"] == []
+    assert len(stepper.tokens["b"]) == 3
+    assert stepper.num_free_blocks == 16
+
+
+def test_the_last_token_alone_is_computed_behind_a_warm_prefix() -> None:
+    stepper = Stepper(info("last"))
+    stepper.submit(embed("a", PROMPT[:9]))
+    stepper.run()
+    stepper.submit(embed("b"))
+    assert stepper.step() == [("b", 8, 2)]
+    assert vector(stepper, "b") == LAST
+    assert stepper.ends["b"][0].num_cached_tokens == 8
+
+
+def test_a_mean_takes_no_hits_and_leaves_its_blocks_to_others() -> None:
+    stepper = Stepper(info("mean"))
+    stepper.submit(embed("a"))
+    stepper.run()
+    stepper.submit(embed("b"), make_request("c", PROMPT, max_tokens=1))
+    assert stepper.step() == [("b", 0, 10), ("c", 8, 2)]
+    assert vector(stepper, "b") == MEAN
+
+
+@pytest.mark.parametrize("swaps", [False, True])
+def test_a_preempted_mean_counts_every_token_once(swaps: bool) -> None:
+    stepper = Stepper(
+        info("mean"), max_num_batched_tokens=3, num_swap_blocks=8, preemption=FixedWay(swaps)
+    )
+    stepper.submit(embed("a"))
+    for _ in range(3):
+        stepper.step()
+        (request,) = stepper.requests.seated
+        stepper.scheduler._preempt(request)
+    stepper.run()
+    assert vector(stepper, "a") == MEAN
+
+
+def test_a_prompt_may_fill_the_whole_context() -> None:
+    stepper = Stepper(info("last", num_blocks=2, max_model_len=8))
+    stepper.submit(embed("a", PROMPT[:8]), embed("b", PROMPT[:9]))
+    stepper.run()
+    assert vector(stepper, "a") == (10.0, 100.0, 1.0)
+    (refusal,) = stepper.ends["b"]
+    assert str(refusal.error) == "the prompt has 9 tokens, but the model embeds at most 8"
+
+
+def test_embeddings_say_nothing_of_how_long_answers_get() -> None:
+    stepper = Stepper(info("last"))
+    stepper.submit(embed("a"))
+    stepper.run()
+    assert stepper.scheduler._forecast.observed == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hold_blocks": True},
+        {"await_kv": True},
+        {"fork_of": "b"},
+        {"resume_token_ids": (5,)},
+        {"sampling": SamplingParams(prompt_logprobs=0)},
+        {"sampling": SamplingParams(structured_outputs=StructuredOutputs.of(regex="a"))},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_has_no_meaning_for_an_embedding_is_refused(changes: dict[str, Any]) -> None:
+    stepper = Stepper(info("last"))
+    stepper.submit(replace(embed("a"), **changes))
+    stepper.run()
+    (refusal,) = stepper.ends["a"]
+    assert isinstance(refusal.error, InvalidRequestError)
+    assert refusal.error.param == "embed"
+
+
+def test_a_model_is_asked_only_for_what_it_can_make() -> None:
+    without_states = Stepper(info(None))
+    without_states.submit(embed("a"))
+    without_states.run()
+    assert isinstance(without_states.ends["a"][0].error, UnsupportedError)
+    without_head = Stepper(replace(info("last"), generates=False))
+    without_head.submit(embed("a"), make_request("b", 3))
+    without_head.run()
+    assert vector(without_head, "a") == LAST
+    assert str(without_head.ends["b"][0].error) == (
+        "the model has no output head: it makes embeddings and does not generate text"
+    )
+
+
+def test_a_mean_has_the_same_bits_however_its_prompt_is_cut() -> None:
+    states = np.random.default_rng(3).normal(size=(100, 7)).astype(np.float32)
+    states[::7] *= 1e6
+    results = set()
+    for size in (1, 13, 64, 100):
+        pooled = PromptVector(Pooling("mean", normalize=True), 100)
+        for start in range(0, 100, size):
+            pooled.add(states[start : start + size])
+        results.add(pooled.result())
+    (result,) = results
+    expected = states.astype(np.float64).mean(0)
+    expected /= np.linalg.norm(expected)
+    np.testing.assert_allclose(np.frombuffer(result, np.float32), expected, rtol=1e-6)
+
+
+def test_a_vector_of_zeros_stays_one() -> None:
+    pooled = PromptVector(Pooling("last", normalize=True), 1)
+    pooled.add(np.zeros((1, 2), np.float32))
+    assert pooled.result() == bytes(8)
