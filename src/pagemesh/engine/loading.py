@@ -13,6 +13,7 @@ from pagemesh.engine.memory_check import check_after_loading, check_before_loadi
 from pagemesh.engine.memory_plan import num_kv_blocks
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.errors import ConfigError
+from pagemesh.kernels.jit.parallel import release_threads
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.sampling.structured.constraint import GrammarBackend
@@ -55,6 +56,7 @@ def load_engine(
         num_swap_blocks=num_swap_blocks,
     )
     check_after_loading(runner, cache, scheduler, loaded.max_model_len)
+    release_threads()  # from now on the engine's thread computes, with threads of its own
     core_scheduler = Scheduler(
         info,
         scheduler,

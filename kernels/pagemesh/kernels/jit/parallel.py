@@ -25,15 +25,37 @@ def run_parallel(function: CompiledFunction, arguments: int, num_threads: int) -
         start(function.address, arguments, num_threads, 0)
 
 
+def release_threads() -> None:
+    """End the OpenMP threads that this thread has started; it may start new ones.
+
+    Every thread that computes has a pool of its own, and libgomp puts threads to sleep sooner while all
+    pools together are more threads than there are cores. Who has loaded a model for another thread to
+    run calls this: a small step then takes up to a third less time.
+    """
+    library = _libgomp()
+    if library is not None and hasattr(library, "omp_pause_resource_all"):
+        soft = 1
+        library.omp_pause_resource_all(soft)
+
+
 @functools.cache
 def _gomp_parallel() -> Callable[[int, int, int, int], None] | None:
-    """`GOMP_parallel` of the libgomp that torch has loaded (libgomp.h of GCC), if it has one."""
-    try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-        (path,) = {line.split()[-1] for line in lines if "libgomp" in line}
-        start = ctypes.CDLL(path).GOMP_parallel
-    except (OSError, ValueError, AttributeError):
+    """`GOMP_parallel` (libgomp.h of GCC), if torch brings it."""
+    library = _libgomp()
+    if library is None:
         return None
+    start = library.GOMP_parallel
     start.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     start.restype = None
     return start
+
+
+@functools.cache
+def _libgomp() -> ctypes.CDLL | None:
+    """The OpenMP library that torch has loaded, if it is GCC's."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+        (path,) = {line.split()[-1] for line in lines if "libgomp" in line}
+        return ctypes.CDLL(path)
+    except (OSError, ValueError):
+        return None
