@@ -19,7 +19,6 @@ from pagemesh.errors import (
     OverloadedError,
     PagemeshError,
     UnavailableError,
-    UnsupportedError,
 )
 from pagemesh.rpc.status import from_rpc_error
 from pagemesh.tokenizer import Tokenizer
@@ -157,14 +156,6 @@ async def test_a_request_without_a_prompt_is_refused(mesh: Mesh) -> None:
     mapped = from_rpc_error(error.value)
     assert isinstance(mapped, InvalidRequestError)
     assert mapped.param == "prompt"
-
-
-async def test_embeddings_are_refused_by_name(mesh: Mesh) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await mesh.inference.Embed(inference_pb2.EmbedRequest(texts=["x"]))
-    mapped = from_rpc_error(error.value)
-    assert isinstance(mapped, UnsupportedError)
-    assert mapped.message == "the model 'demo' does not support embeddings"
 
 
 async def test_a_timeout_raises() -> None:

@@ -175,7 +175,7 @@ def test_bodies_up_to_the_limit_pass_and_larger_ones_are_refused(gateway: Gatewa
     }
 
 
-@pytest.mark.parametrize("path", ["/", "/v1/embeddings", "/v1", "/healthz", "/v2/models"])
+@pytest.mark.parametrize("path", ["/", "/v1/images", "/v1", "/healthz", "/v2/models"])
 def test_an_unknown_route_is_404(gateway: Gateway, path: str) -> None:
     response = httpx.get(gateway.url + path)
     assert response.status_code == 404
@@ -191,6 +191,7 @@ def test_an_unknown_route_is_404(gateway: Gateway, path: str) -> None:
     ("method", "path", "allowed"),
     [
         ("GET", "/v1/chat/completions", "POST"),
+        ("GET", "/v1/embeddings", "POST"),
         ("DELETE", "/v1/models/m", "GET"),
         ("POST", "/health", "GET"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -251,8 +252,30 @@ def test_an_unknown_model_is_404(mesh: Mesh, stream: bool) -> None:
 
 
 def test_an_unknown_route_is_404(mesh: Mesh) -> None:
-    with pytest.raises(openai.NotFoundError, match="Unknown route: POST /v1/embeddings"):
-        mesh.client().embeddings.create(model=MODEL, input="x")
+    with pytest.raises(openai.NotFoundError, match="Unknown route: POST /v1/images/generations"):
+        mesh.client().images.generate(model=MODEL, prompt="x")
+
+
+def test_texts_and_token_ids_are_embedded(mesh: Mesh) -> None:
+    client = mesh.client()
+    texts = ["The capital of France is Paris.", "Paris is the capital of France.", "3 + 9 = 12."]
+    answer = client.embeddings.create(model=MODEL, input=texts)
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > 3 * len(texts)
+    assert [item.index for item in answer.data] == [0, 1, 2]
+    france, paris, numbers = [item.embedding for item in answer.data]
+    for vector in (france, paris, numbers):
+        assert math.hypot(*vector) == pytest.approx(1.0, abs=1e-6)
+    near, far = (math.dist(france, other) for other in (paris, numbers))
+    assert near < far
+    # 300 vectors as text are more than a message holds.
+    ids = [288, 284, 270, 1362, 266]
+    many = client.embeddings.create(model=MODEL, input=[ids, *[[5]] * 299], encoding_format="float")
+    assert len(many.data) == 300
+    (one,) = client.embeddings.create(model=MODEL, input="The capital of France is").data
+    assert one.embedding == many.data[0].embedding
+    with pytest.raises(openai.BadRequestError, match="dimensions is 8") as caught:
+        client.embeddings.create(model=MODEL, input="x", dimensions=8)
+    assert caught.value.param == "dimensions"
 
 
 def test_a_body_above_the_limit_is_413(mesh: Mesh) -> None:

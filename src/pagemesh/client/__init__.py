@@ -11,7 +11,7 @@
 
 from pagemesh.client.aio import AsyncClient
 from pagemesh.client.requests import Settings, TokenizeSettings
-from pagemesh.client.results import Chunk, Completion, ModelInfo, Usage
+from pagemesh.client.results import Chunk, Completion, Embeddings, ModelInfo, Usage
 from pagemesh.client.sync import Client
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.outputs import StructuredOutputs
@@ -21,6 +21,7 @@ __all__ = [
     "Chunk",
     "Client",
     "Completion",
+    "Embeddings",
     "ModelInfo",
     "Settings",
     "StructuredOutputs",

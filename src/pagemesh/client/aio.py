@@ -18,8 +18,10 @@ from pagemesh.client.requests import (
 from pagemesh.client.results import (
     Chunk,
     Completion,
+    Embeddings,
     ModelInfo,
     chunk_from_proto,
+    embeddings_from_proto,
     join_chunks,
     models_from_proto,
 )
@@ -100,6 +102,22 @@ class AsyncClient:
         """Text of token ids, special tokens included."""
         request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids)
         return (await _call(self._stub.Detokenize, request, timeout)).text
+
+    async def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        model: str = "",
+        timeout: float = DEFAULT_TIMEOUT_S,  # noqa: ASYNC109  # becomes the call's deadline
+    ) -> Embeddings:
+        """Vectors of one or several texts, at most 2048.
+
+        >>> (await client.embed("A text.")).vectors[0]
+        """
+        request = inference_pb2.EmbedRequest(
+            model=model, texts=[texts] if isinstance(texts, str) else texts
+        )
+        return embeddings_from_proto(await _call(self._stub.Embed, request, timeout))
 
     async def models(
         self,

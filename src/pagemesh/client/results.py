@@ -85,6 +85,25 @@ class ModelInfo:
     num_prefill_workers: int
 
 
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """What texts were embedded as."""
+
+    vectors: tuple[tuple[float, ...], ...]
+    """One for each text, in their order."""
+
+    usage: Usage
+
+
+def embeddings_from_proto(response: inference_pb2.EmbedResponse) -> Embeddings:
+    """The vectors of an answer."""
+    usage = response.usage
+    return Embeddings(
+        tuple(tuple(embedding.values) for embedding in response.embeddings),
+        Usage(usage.prompt_token_count, usage.completion_token_count, usage.cached_token_count),
+    )
+
+
 def chunk_from_proto(response: inference_pb2.GenerateResponse) -> Chunk:
     """One message of an answer."""
     usage = None

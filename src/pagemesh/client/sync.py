@@ -18,8 +18,10 @@ from pagemesh.client.requests import (
 from pagemesh.client.results import (
     Chunk,
     Completion,
+    Embeddings,
     ModelInfo,
     chunk_from_proto,
+    embeddings_from_proto,
     join_chunks,
     models_from_proto,
 )
@@ -91,6 +93,22 @@ class Client:
         """Text of token ids, special tokens included."""
         request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids)
         return _call(self._stub.Detokenize, request, timeout).text
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        model: str = "",
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> Embeddings:
+        """Vectors of one or several texts, at most 2048.
+
+        >>> client.embed("A text.").vectors[0]
+        """
+        request = inference_pb2.EmbedRequest(
+            model=model, texts=[texts] if isinstance(texts, str) else texts
+        )
+        return embeddings_from_proto(_call(self._stub.Embed, request, timeout))
 
     def models(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> list[ModelInfo]:
         """The models that the mesh serves."""

@@ -69,6 +69,7 @@ class Submit(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     FORK_OF_HANDLE_FIELD_NUMBER: _builtins.int
+    EMBED_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream; chosen by the router, never used twice on one stream."""
     request_id: _builtins.str
@@ -83,6 +84,10 @@ class Submit(_message.Message):
     """Handle of an earlier request of this stream with the same prompt and salt, the leader: its prompt KV
     is shared instead of being computed or received again. 0 means none. When the leader is over, this
     request is run like any other. Excludes a prefill_plan.
+    """
+    embed: _builtins.bool
+    """Answer with the prompt's embedding, pooled as the model wants, instead of with tokens. Excludes
+    resume_token_ids, fork_of_handle and a prefill_plan; sampling has no meaning.
     """
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -120,10 +125,11 @@ class Submit(_message.Message):
         priority: _builtins.int = ...,
         traceparent: _builtins.str = ...,
         fork_of_handle: _builtins.int = ...,
+        embed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prefill_plan", b"prefill_plan", "sampling", b"sampling", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "fork_of_handle", b"fork_of_handle", "handle", b"handle", "prefill_plan", b"prefill_plan", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume_token_ids", b"resume_token_ids", "sampling", b"sampling", "timeout", b"timeout", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embed", b"embed", "fork_of_handle", b"fork_of_handle", "handle", b"handle", "prefill_plan", b"prefill_plan", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume_token_ids", b"resume_token_ids", "sampling", b"sampling", "timeout", b"timeout", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -220,10 +226,13 @@ class RequestOutput(_message.Message):
     PROMPT_USAGE_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    EMBEDDING_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """The handle given in Submit."""
     finish_reason: _types_pb2.FinishReason.ValueType
     """Set in the last output of a request."""
+    embedding: _builtins.bytes
+    """Of a request for an embedding, in its last output: the components as float32, little-endian."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens generated since the last output."""
@@ -234,7 +243,7 @@ class RequestOutput(_message.Message):
 
     @_builtins.property
     def prompt_usage(self) -> _types_pb2.PromptUsage:
-        """Set with the first token."""
+        """Set with the first token, or with the embedding."""
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TokenLogprobs]:
@@ -254,10 +263,11 @@ class RequestOutput(_message.Message):
         prompt_usage: _types_pb2.PromptUsage | None = ...,
         logprobs: _abc.Iterable[_types_pb2.TokenLogprobs] | None = ...,
         prompt_logprobs: _abc.Iterable[_types_pb2.TokenLogprobs] | None = ...,
+        embedding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "prompt_usage", b"prompt_usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "finish_reason", b"finish_reason", "handle", b"handle", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_usage", b"prompt_usage", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "error", b"error", "finish_reason", b"finish_reason", "handle", b"handle", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_usage", b"prompt_usage", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

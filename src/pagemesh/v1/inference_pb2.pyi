@@ -251,7 +251,7 @@ class EmbedRequest(_message.Message):
     """Served model name; may be empty when the mesh serves one model."""
     @_builtins.property
     def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The texts; never empty."""
+        """The texts; at least one and at most 2048, none of them without tokens."""
 
     def __init__(
         self,
@@ -274,18 +274,24 @@ class EmbedResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EMBEDDINGS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def embeddings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Embedding]:
         """In the order of the texts."""
+
+    @_builtins.property
+    def usage(self) -> Global___Usage:
+        """Token counts over all texts."""
 
     def __init__(
         self,
         *,
         embeddings: _abc.Iterable[Global___Embedding] | None = ...,
+        usage: Global___Usage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["embeddings", b"embeddings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["embeddings", b"embeddings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

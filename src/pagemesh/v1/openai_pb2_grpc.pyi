@@ -41,6 +41,8 @@ class OpenAIStub:
     """POST /v1/chat/completions"""
     Completions: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """POST /v1/completions"""
+    Embeddings: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """POST /v1/embeddings"""
     ListModels: _grpc.UnaryStreamMultiCallable[_openai_pb2.OpenAIListModelsRequest, _httpbody_pb2.HttpBody]
     """GET /v1/models"""
     GetModel: _grpc.UnaryStreamMultiCallable[_openai_pb2.OpenAIGetModelRequest, _httpbody_pb2.HttpBody]
@@ -62,6 +64,8 @@ class OpenAIAsyncStub(OpenAIStub):
     """POST /v1/chat/completions"""
     Completions: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """POST /v1/completions"""
+    Embeddings: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """POST /v1/embeddings"""
     ListModels: _aio.UnaryStreamMultiCallable[_openai_pb2.OpenAIListModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """GET /v1/models"""
     GetModel: _aio.UnaryStreamMultiCallable[_openai_pb2.OpenAIGetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -92,6 +96,14 @@ class OpenAIServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """POST /v1/completions"""
+
+    @_abc_1.abstractmethod
+    def Embeddings(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """POST /v1/embeddings"""
 
     @_abc_1.abstractmethod
     def ListModels(

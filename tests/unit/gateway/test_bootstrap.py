@@ -49,6 +49,7 @@ def test_routes_are_those_of_the_proto_file() -> None:
     assert [tuple(route) for route in http_routes()] == [
         ("POST", "/v1/chat/completions", False),
         ("POST", "/v1/completions", False),
+        ("POST", "/v1/embeddings", False),
         ("GET", "/v1/models", False),
         ("GET", "/v1/models/", True),
         ("GET", "/health", False),

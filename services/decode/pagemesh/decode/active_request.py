@@ -108,9 +108,12 @@ class ActiveRequest:
 
     def _translate(self, output: RequestOutput) -> decode_pb2.RequestOutput:
         message = decode_pb2.RequestOutput(
-            handle=self._submission.handle, token_ids=output.token_ids
+            handle=self._submission.handle,
+            token_ids=output.token_ids,
+            embedding=output.embedding or b"",
         )
-        if output.token_ids and not self._has_tokens:
+        is_first = output.token_ids and not self._has_tokens
+        if is_first or output.embedding is not None:
             self._has_tokens = True
             message.prompt_usage.CopyFrom(self._prompt_usage(output))
         message.logprobs.extend(map(logprobs_to_proto, output.logprobs or ()))

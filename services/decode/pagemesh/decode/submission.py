@@ -7,6 +7,7 @@ from typing import Final
 
 from pagemesh.engine.interface import EngineRequest
 from pagemesh.errors import DeadlineError, InvalidRequestError
+from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import decode_pb2
 from pagemesh.worker.messages import prompt_from_proto, sampling_from_proto
 
@@ -42,12 +43,13 @@ def parse_submit(
         request=EngineRequest(
             request_id=engine_request_id,
             prompt_token_ids=prompt,
-            sampling=sampling_from_proto(submit.sampling),
+            sampling=SamplingParams() if submit.embed else sampling_from_proto(submit.sampling),
             resume_token_ids=tuple(submit.resume_token_ids),
             priority=submit.priority,
             cache_salt=submit.cache_salt,
             await_kv=plan is not None,
             fork_of=fork_of,
+            embed=submit.embed,
         ),
         plan=plan,
         timeout=_timeout(submit),

@@ -91,6 +91,8 @@ class Planner:
         prompt_token_ids: Sequence[int],
         max_tokens: int,
         excluded_worker_ids: frozenset[str] = frozenset(),
+        *,
+        prefills_remotely: bool = True,
     ) -> Placement:
         """Choose workers for a prompt; raises UnavailableError when no decode worker can take it."""
         chains: dict[tuple[str, BlockLayout], list[bytes]] = {}
@@ -112,7 +114,10 @@ class Planner:
         session = self._sessions.get(decode.worker_id) if decode is not None else None
         if decode is None or session is None:
             raise self._nobody()
-        prefill = plan_prefill(decode, candidates, request, self._config.remote_prefill_min_tokens)
+        prefill = None
+        if prefills_remotely:
+            min_tokens = self._config.remote_prefill_min_tokens
+            prefill = plan_prefill(decode, candidates, request, min_tokens)
         route = Route(decode, prefill)
         return Placement(route, session, self._in_flight.begin(route))
 

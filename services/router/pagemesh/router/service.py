@@ -10,9 +10,12 @@ import structlog
 from pagemesh.config import RouterConfig
 from pagemesh.membership.directory import Directory
 from pagemesh.models.resolve import resolve_model_path
+from pagemesh.router.embedding.embedder import Embedder
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.generator import Generator
+from pagemesh.router.in_progress import InProgress
 from pagemesh.router.mesh_view import MeshView
+from pagemesh.router.openai.embeddings import EmbeddingEndpoint
 from pagemesh.router.openai.endpoints import Endpoints
 from pagemesh.router.planner import Planner
 from pagemesh.router.served_model import ServedModel
@@ -86,20 +89,25 @@ class RouterProcess:
         planner = Planner(
             self._model.name, self._directory, self._sessions, config.routing, metrics
         )
-        generator = Generator(self._model.name, planner, self._model.tokenizer, metrics)
+        in_progress = InProgress()
+        generator = Generator(
+            self._model.name, planner, self._model.tokenizer, metrics, in_progress
+        )
+        embedder = Embedder(self._model, planner, metrics, in_progress)
         grace = config.server.grace_period
         patience = grace - min(_FAREWELL_S, grace / 2)
-        self._server.on_drain(lambda: generator.drain(patience))
+        self._server.on_drain(lambda: in_progress.drain(patience))
         admission = Admission(config.max_waiting_requests, self._model.name, metrics)
         mesh = MeshView(self._model, planner, metrics)
         openai = OpenAIServicer(
             Endpoints(self._model, planner.max_model_len),
+            EmbeddingEndpoint(self._model, embedder),
             generator,
             admission,
             mesh,
             config.request_timeout,
         )
-        inference = InferenceServicer(generator, admission, mesh, config.request_timeout)
+        inference = InferenceServicer(generator, embedder, admission, mesh, config.request_timeout)
         self._server.add(openai_pb2_grpc.add_OpenAIServicer_to_server, openai)
         self._server.add(inference_pb2_grpc.add_InferenceServicer_to_server, inference)
 

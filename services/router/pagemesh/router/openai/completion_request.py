@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -10,11 +10,10 @@ from pagemesh.errors import InvalidRequestError
 from pagemesh.router.openai.fields import (
     MAX_CHOICES,
     RequestFields,
-    TokenId,
     parse_object,
-    shown,
     validate,
 )
+from pagemesh.router.openai.prompts import Prompts, check_prompts, list_prompts
 from pagemesh.router.openai.unsupported import refuse_foreign, refuse_unsupported
 from pagemesh.sampling.params import MAX_LOGPROBS
 
@@ -28,14 +27,7 @@ DEFAULT_MAX_TOKENS = 16
 class CompletionRequest(RequestFields):
     """A valid request to continue one or several prompts."""
 
-    # Without fail_fast, each of a million ids would be reported as not being a string.
-    prompt: (
-        str
-        | Annotated[list[str], Field(fail_fast=True)]
-        | Annotated[list[TokenId], Field(fail_fast=True)]
-        | Annotated[list[Annotated[list[TokenId], Field(fail_fast=True)]], Field(fail_fast=True)]
-    )
-
+    prompt: Prompts
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
@@ -52,12 +44,7 @@ class CompletionRequest(RequestFields):
     @property
     def prompts(self) -> list[str | list[int]]:
         """Every prompt, as text or token ids."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        ids = [item for item in self.prompt if isinstance(item, int)]
-        if ids:
-            return [ids]
-        return [item for item in self.prompt if not isinstance(item, int)]
+        return list_prompts(self.prompt)
 
 
 def parse_completion_request(body: bytes) -> CompletionRequest:
@@ -65,7 +52,7 @@ def parse_completion_request(body: bytes) -> CompletionRequest:
     raw = parse_object(body)
     refuse_unsupported(raw)
     refuse_foreign(raw, "top_logprobs")
-    _check_prompt(raw.get("prompt"))
+    check_prompts("prompt", raw.get("prompt"), MAX_PROMPTS)
     fields = validate(CompletionRequest, raw)
     _check_best_of(fields)
     return fields
@@ -82,27 +69,4 @@ def _check_best_of(fields: CompletionRequest) -> None:
             f"best_of is {fields.best_of}, but a stream cannot wait for the best answers: it must equal"
             f" n, which is {n}",
             param="best_of",
-        )
-
-
-def _check_prompt(prompt: Any) -> None:
-    """Faults of the four forms in words that a union's own errors cannot find."""
-    if isinstance(prompt, str) or prompt is None:
-        return
-    if not isinstance(prompt, list):
-        raise InvalidRequestError(
-            f"prompt is {shown(prompt)}: it must be a string, a list of token ids or a list of those",
-            param="prompt",
-        )
-    if not prompt or [] in prompt:
-        raise InvalidRequestError("prompt is an empty list", param="prompt")
-    if len({type(item) for item in prompt}) > 1:
-        raise InvalidRequestError(
-            f"prompt is {shown(prompt)}: its items must all be strings, ids or lists of ids",
-            param="prompt",
-        )
-    if not isinstance(prompt[0], int) and len(prompt) > MAX_PROMPTS:
-        raise InvalidRequestError(
-            f"prompt has {len(prompt)} entries, but at most {MAX_PROMPTS} are allowed",
-            param="prompt",
         )

@@ -25,11 +25,13 @@ from pagemesh.sampling.structured.outputs import StructuredOutputs
 MAX_CHOICES = 16
 """Largest `n`."""
 
-_MAX_INT32 = 2**31 - 1
+MAX_INT32 = 2**31 - 1
+"""Largest integer of fields that become an int32."""
+
 _MAX_SHOWN_CHARS = 100
 
 StopString = Annotated[str, Field(min_length=1)]
-TokenId = Annotated[int, Field(ge=0, le=_MAX_INT32)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
 Bias = Annotated[float, Field(ge=-MAX_LOGIT_BIAS, le=MAX_LOGIT_BIAS)]
 
 
@@ -50,11 +52,11 @@ class RequestFields(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
 
     model: str | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=_MAX_INT32)] | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=_MAX_INT32)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_INT32)] | None = None
     temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=_MAX_INT32)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT32)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -77,7 +79,7 @@ class RequestFields(pydantic.BaseModel):
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    priority: Annotated[int, Field(ge=-_MAX_INT32, le=_MAX_INT32)] | None = None
+    priority: Annotated[int, Field(ge=-MAX_INT32, le=MAX_INT32)] | None = None
 
     @property
     def num_answers(self) -> int:
@@ -139,12 +141,20 @@ def parse_object(body: bytes) -> dict[str, Any]:
 Fields = TypeVar("Fields", bound=RequestFields)
 
 
-def validate(kind: type[Fields], raw: dict[str, Any]) -> Fields:
+Model = TypeVar("Model", bound=pydantic.BaseModel)
+
+
+def check_fields(kind: type[Model], raw: dict[str, Any]) -> Model:
     """Check a JSON object; raises InvalidRequestError naming the first faulty field and its value."""
     try:
-        fields = kind.model_validate(raw)
+        return kind.model_validate(raw)
     except pydantic.ValidationError as error:
         raise _translate(error, raw) from error
+
+
+def validate(kind: type[Fields], raw: dict[str, Any]) -> Fields:
+    """The same for a request to generate, with what its fields must agree on."""
+    fields = check_fields(kind, raw)
     if fields.stream_options is not None and not fields.stream:
         raise InvalidRequestError(
             "stream_options can only be given when stream is true", param="stream_options"

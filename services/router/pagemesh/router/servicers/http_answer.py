@@ -20,12 +20,22 @@ STATUS_KEY = "x-http-status"
 """Initial metadata that the gateway turns into the HTTP status."""
 
 _JSON = "application/json"
+_PIECE_BYTES = 1 << 20
 _EVENTS = "text/event-stream; charset=utf-8"
 
 
 def json_answer(value: Mapping[str, Any]) -> HttpBody:
     """A whole JSON answer."""
     return HttpBody(content_type=_JSON, data=encode_json(value))
+
+
+def json_pieces(value: Mapping[str, Any]) -> list[HttpBody]:
+    """A JSON answer that may be too long for one message."""
+    data = encode_json(value)
+    return [
+        HttpBody(content_type=_JSON, data=data[start : start + _PIECE_BYTES])
+        for start in range(0, len(data), _PIECE_BYTES)
+    ]
 
 
 def events(frames: bytes) -> HttpBody:

@@ -8,7 +8,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
-from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.errors import InvalidRequestError
+from pagemesh.router.embedding.vectors import PromptEmbedder
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.generator import Generator
 from pagemesh.router.generation.limits import resolve_max_tokens
@@ -22,6 +23,7 @@ from pagemesh.router.generation.request import (
 )
 from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.routing.candidate import Role
+from pagemesh.router.servicers.embed_messages import embed_texts
 from pagemesh.router.servicers.read_call import AnyContext, read_call
 from pagemesh.sampling.params import MAX_TEMPERATURE, SamplingParams
 from pagemesh.sampling.validation import check_sampling
@@ -43,11 +45,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     def __init__(
         self,
         generator: Generator,
+        embedder: PromptEmbedder,
         admission: Admission,
         mesh: MeshView,
         request_timeout: float,
     ) -> None:
         self._generator = generator
+        self._embedder = embedder
         self._admission = admission
         self._mesh = mesh
         self._model = mesh.model
@@ -70,9 +74,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     async def Embed(  # noqa: N802  # the name of the RPC
         self, request: inference_pb2.EmbedRequest, context: AnyContext
     ) -> inference_pb2.EmbedResponse:
-        """Refused: the model generates text."""
-        self._model.check_name(request.model)
-        raise UnsupportedError(f"the model {self._model.name!r} does not support embeddings")
+        """Embeds texts, where the model can."""
+        with self._admission.place():
+            call = read_call(context, self._request_timeout)
+            self._model.check_name(request.model)
+            return await embed_texts(self._embedder, request, call)
 
     async def Tokenize(  # noqa: N802  # the name of the RPC
         self, request: inference_pb2.TokenizeRequest, context: AnyContext

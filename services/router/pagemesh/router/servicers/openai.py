@@ -11,19 +11,19 @@ from pagemesh.errors import PagemeshError
 from pagemesh.router.call import Call
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.generator import Generator
-from pagemesh.router.generation.instrumented import InstrumentedGeneration
-from pagemesh.router.generation.request import Idle
 from pagemesh.router.mesh_view import MeshView
+from pagemesh.router.openai.embeddings import EmbeddingEndpoint
 from pagemesh.router.openai.endpoints import Endpoints, Job
 from pagemesh.router.openai.errors import error_body
-from pagemesh.router.openai.responses import CollectedChoice
-from pagemesh.router.openai.sse import DONE, KEEPALIVE, data_frame
+from pagemesh.router.openai.sse import data_frame
+from pagemesh.router.servicers.generation_answer import collect, stream
 from pagemesh.router.servicers.http_answer import (
     as_answerable,
     check_is_json,
     error_answer,
     events,
     json_answer,
+    json_pieces,
     status_answer,
 )
 from pagemesh.router.servicers.read_call import AnyContext, read_call
@@ -38,12 +38,14 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
     def __init__(
         self,
         endpoints: Endpoints,
+        embeddings: EmbeddingEndpoint,
         generator: Generator,
         admission: Admission,
         mesh: MeshView,
         request_timeout: float,
     ) -> None:
         self._endpoints = endpoints
+        self._embeddings = embeddings
         self._generator = generator
         self._admission = admission
         self._mesh = mesh
@@ -64,6 +66,21 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         async with aclosing(self._answer(request, context, self._endpoints.completion)) as bodies:
             async for body in bodies:
                 yield body
+
+    async def Embeddings(  # noqa: N802  # the name of the RPC
+        self, request: HttpBody, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """POST /v1/embeddings"""
+        try:
+            with self._admission.place():
+                check_is_json(request.content_type)
+                call = read_call(context, self._request_timeout)
+                answer = json_pieces(await self._embeddings.answer(request.data, call))
+        # RPC boundary: clients of HTTP must get a body, which the server's own boundary cannot send.
+        except Exception as error:
+            answer = [await error_answer(context, as_answerable(error))]
+        for body in answer:
+            yield body
 
     async def ListModels(  # noqa: N802  # the name of the RPC
         self, request: openai_pb2.OpenAIListModelsRequest, context: AnyContext
@@ -116,9 +133,9 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
                 job = await prepare(request.data, read_call(context, self._request_timeout))
                 with self._generator.start(job.request) as generation:
                     if not job.stream:
-                        yield await _collect(job, generation)
+                        yield await collect(job, generation)
                         return
-                    async with aclosing(_stream(job, generation)) as bodies:
+                    async with aclosing(stream(job, generation)) as bodies:
                         async for body in bodies:
                             begun = True
                             yield body
@@ -129,27 +146,3 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
                 yield events(data_frame(error_body(mapped)))
             else:
                 yield await error_answer(context, mapped)
-
-
-async def _collect(job: Job, generation: InstrumentedGeneration) -> HttpBody:
-    choices = [CollectedChoice() for _ in job.request.choices]
-    async with aclosing(generation.deltas()) as deltas:
-        async for delta in deltas:
-            if isinstance(delta, Idle):
-                continue
-            choice = choices[delta.index]
-            choice.text.append(delta.text)
-            choice.logprobs += delta.logprobs
-            choice.prompt_logprobs += delta.prompt_logprobs
-            choice.stop_reason = delta.stop_reason
-    return json_answer(job.whole(choices, generation.usage()))
-
-
-async def _stream(job: Job, generation: InstrumentedGeneration) -> AsyncGenerator[HttpBody, None]:
-    async with aclosing(generation.deltas()) as deltas:
-        async for delta in deltas:
-            frames = KEEPALIVE if isinstance(delta, Idle) else job.responder.events(delta)
-            if frames:
-                yield events(frames)
-    tail = job.responder.usage_event(generation.usage()) if job.include_usage else b""
-    yield events(tail + DONE)

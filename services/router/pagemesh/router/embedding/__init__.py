@@ -1,0 +1,1 @@
+"""From prompts to vectors: placed on workers, answered in order."""

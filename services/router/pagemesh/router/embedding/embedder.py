@@ -1,0 +1,72 @@
+"""Embeds prompts: the entry to the embedding path for every service."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from pagemesh.errors import ContextLengthError, PagemeshError
+from pagemesh.router.call import Call
+from pagemesh.router.embedding.job import EmbeddingJob
+from pagemesh.router.embedding.vectors import Embeddings, Input
+from pagemesh.router.in_progress import InProgress
+from pagemesh.router.planner import Planner
+from pagemesh.router.served_model import ServedModel
+from pagemesh.telemetry import metrics as names
+from pagemesh.telemetry.metrics import Metrics
+
+
+class Embedder:
+    """A `PromptEmbedder` for one model; counts each prompt as a request, in vLLM's metric names."""
+
+    def __init__(
+        self, model: ServedModel, planner: Planner, metrics: Metrics, in_progress: InProgress
+    ) -> None:
+        self._model = model
+        self._planner = planner
+        self._in_progress = in_progress
+        self._resubmitted = metrics.counter(names.REQUESTS_RESUBMITTED)
+        self._latency = metrics.histogram(names.E2E_REQUEST_LATENCY).labels(model.name)
+        self._prompt_tokens = metrics.counter(names.PROMPT_TOKENS).labels(model.name)
+        success = metrics.counter(names.REQUEST_SUCCESS)
+        self._ended = {
+            reason: success.labels(model.name, reason) for reason in ("stop", "abort", "error")
+        }
+
+    async def embed(
+        self, inputs: Sequence[Input], field: str, call: Call, priority: int = 0
+    ) -> Embeddings:
+        """See `PromptEmbedder`."""
+        prompts = await self._encode(inputs, field)
+        job = EmbeddingJob(prompts, call, priority, self._planner, self._resubmitted)
+        started_at = time.perf_counter()
+        reason = "abort"
+        try:
+            with self._in_progress.hold(job):
+                embeddings = await job.run()
+            reason = "stop"
+        except PagemeshError:
+            reason = "error"
+            raise
+        finally:
+            self._ended[reason].inc(len(prompts))
+        self._prompt_tokens.inc(embeddings.num_prompt_tokens)
+        for _ in prompts:
+            self._latency.observe(time.perf_counter() - started_at)
+        return embeddings
+
+    async def _encode(self, inputs: Sequence[Input], field: str) -> list[list[int]]:
+        max_model_len = self._planner.max_model_len()
+        prompts = []
+        for each in inputs:
+            if isinstance(each, str):
+                prompt = await self._model.encode_prompt(each, field, max_model_len)
+            else:
+                prompt = self._model.check_token_ids(each, field)
+            if len(prompt) > max_model_len:
+                raise ContextLengthError(
+                    f"{field} has {len(prompt)} tokens, but the model embeds at most {max_model_len}",
+                    param=field,
+                )
+            prompts.append(prompt)
+        return prompts

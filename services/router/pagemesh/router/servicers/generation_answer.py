@@ -1,0 +1,41 @@
+"""A generation as HTTP bodies: whole, or as a stream of events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from google.api.httpbody_pb2 import HttpBody
+
+from pagemesh.router.generation.instrumented import InstrumentedGeneration
+from pagemesh.router.generation.request import Idle
+from pagemesh.router.openai.endpoints import Job
+from pagemesh.router.openai.responses import CollectedChoice
+from pagemesh.router.openai.sse import DONE, KEEPALIVE
+from pagemesh.router.servicers.http_answer import events, json_answer
+
+
+async def collect(job: Job, generation: InstrumentedGeneration) -> HttpBody:
+    """The whole answer, when all choices have ended."""
+    choices = [CollectedChoice() for _ in job.request.choices]
+    async with aclosing(generation.deltas()) as deltas:
+        async for delta in deltas:
+            if isinstance(delta, Idle):
+                continue
+            choice = choices[delta.index]
+            choice.text.append(delta.text)
+            choice.logprobs += delta.logprobs
+            choice.prompt_logprobs += delta.prompt_logprobs
+            choice.stop_reason = delta.stop_reason
+    return json_answer(job.whole(choices, generation.usage()))
+
+
+async def stream(job: Job, generation: InstrumentedGeneration) -> AsyncGenerator[HttpBody, None]:
+    """The answer as events, as it is made."""
+    async with aclosing(generation.deltas()) as deltas:
+        async for delta in deltas:
+            frames = KEEPALIVE if isinstance(delta, Idle) else job.responder.events(delta)
+            if frames:
+                yield events(frames)
+    tail = job.responder.usage_event(generation.usage()) if job.include_usage else b""
+    yield events(tail + DONE)
