@@ -50,6 +50,8 @@ def find_architecture(config: ConfigJson) -> Architecture | None:
     ConfigError when it names none, or a checkpoint that nobody here can read.
     """
     _refuse_quantised(config)
+    # Of models that were made from decoders, some look at the tokens behind as well.
+    config.require("is_causal", (True,))
     return _ARCHITECTURES.get(_name(config))
 
 

@@ -102,9 +102,18 @@ def test_a_model_that_generates_makes_embeddings_as_well(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("is_causal", False), ("use_bidirectional_attention", True)]
+    ("name", "key", "value"),
+    [
+        ("LlamaModel", "is_causal", False),
+        ("LlamaModel", "use_bidirectional_attention", True),
+        # gte-Qwen2 and others: a decoder by its name, an encoder by its attention.
+        ("LlamaForCausalLM", "is_causal", False),
+    ],
 )
-def test_a_base_model_that_looks_ahead_is_refused(tmp_path: Path, key: str, value: bool) -> None:
-    write_model(tmp_path, base_tensors(), architectures=["LlamaModel"], **{key: value})
+def test_a_model_that_looks_ahead_is_refused(
+    tmp_path: Path, name: str, key: str, value: bool
+) -> None:
+    tensors = base_tensors() if name == "LlamaModel" else None
+    write_model(tmp_path, tensors, architectures=[name], **{key: value})
     with pytest.raises(ConfigError, match=f"{key} = {value}"):
         load_model(ModelConfig(str(tmp_path)))

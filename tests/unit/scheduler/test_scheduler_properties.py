@@ -1,4 +1,4 @@
-"""Random submits, forks, cancels, imports, exports, pins and releases on pools that are always too small.
+"""Random submits, embeddings, forks, cancels, imports, exports, pins and releases on pools that are always too small.
 
 Outsiders behave as the lease contract lets them: an importer writes garbage into everything it was
 granted until it says how much of it is valid, also after its request was cancelled; exports and pins
@@ -7,14 +7,17 @@ are read after every step until they are released.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
-from pagemesh.engine.interface import EngineRequest
+from pagemesh.engine.interface import EngineRequest, Pooling
 from pagemesh.sampling.structured.outputs import StructuredOutputs
-from tests.fakes.engine import expected_tokens
+from tests.fakes.engine import expected_tokens, fake_states
 from tests.fakes.grammars import FakeConstraint
 from tests.unit.scheduler.builders import FixedGrowth, FixedWay, Stepper, make_info, make_request
 
@@ -31,6 +34,14 @@ prompts = st.builds(
 )
 
 
+def vector(spec: EngineRequest, pooling: Pooling | None) -> bytes:
+    """The embedding of a prompt, from its states all at once."""
+    assert pooling is not None
+    states = fake_states(spec.prompt_token_ids).astype(np.float64)
+    expected = states[-1] if pooling.kind == "last" else states.sum(0) / len(states)
+    return np.array(expected, "<f4").tobytes()
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """A scheduler, and everybody outside who leases blocks of it."""
 
@@ -43,6 +54,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_swap_blocks=st.sampled_from([0, 3, 8]),
         swaps=st.lists(st.booleans(), min_size=1, max_size=4),
         growth=st.sampled_from([0, 0, 3, 1000]),
+        pooling=st.sampled_from([Pooling("last", False), Pooling("mean", False)]),
     )
     def start(
         self,
@@ -54,9 +66,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_swap_blocks: int,
         swaps: list[bool],
         growth: int,
+        pooling: Pooling,
     ) -> None:
+        info = make_info(-(-num_slots // block_size), block_size, 27, max_num_seqs)
         self.stepper = Stepper(
-            make_info(-(-num_slots // block_size), block_size, 27, max_num_seqs),
+            replace(info, pooling=pooling),
             max_num_batched_tokens=budget,
             enable_prefix_caching=caching,
             num_swap_blocks=num_swap_blocks,
@@ -76,7 +90,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(
         prompt=prompts,
-        kind=st.sampled_from(["plain", "plain", "export", "import"]),
+        kind=st.sampled_from(["plain", "plain", "export", "import", "embed"]),
         num_resumed=st.integers(0, 2),
         max_tokens=st.integers(3, 9),
         priority=st.integers(0, 2),
@@ -93,6 +107,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         seed: int,
         structured: bool,
     ) -> None:
+        if kind == "embed":
+            spec = EngineRequest(f"r{len(self.specs)}", prompt, priority=priority, embed=True)
+            self.take_in(spec, ())
+            return
         if kind == "export":
             num_resumed, max_tokens = 0, 1
         tokens = expected_tokens(prompt, max_tokens, seed)
@@ -231,6 +249,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.leases_are_sound()
         for request_id in self.specs:
             reason = stepper.reason(request_id)
+            if self.specs[request_id].embed and reason == "stop":
+                (end,) = stepper.ends[request_id]
+                assert end.embedding == vector(self.specs[request_id], stepper.info.pooling)
+                assert stepper.tokens[request_id] == []
+                continue
             tokens = tuple(stepper.tokens[request_id])
             expected = self.expected[request_id]
             assert tokens == expected if reason == "length" else tokens == expected[: len(tokens)]

@@ -65,8 +65,7 @@ def without_head(architecture: Architecture) -> Architecture:
     """The same decoder as transformers' base model of the family: `LlamaModel` of `LlamaForCausalLM`."""
 
     def make_spec(config: ConfigJson) -> DecoderSpec:
-        # Of models that were made from decoders, some look at the tokens behind as well.
-        config.require("is_causal", (True,))
+        # Another word for `is_causal: false`, which the registry refuses.
         config.require("use_bidirectional_attention", (False,))
         # Tied: there is no other projection to read, and none is made of the embedding.
         return replace(architecture.make_spec(config), tie_word_embeddings=True)
