@@ -16,6 +16,10 @@ import torch
 # is slow for more.
 _ROWS_PACKED_FOR: Final = 64
 
+# Named in full, because torch otherwise looks for the right one on each call.
+_MULTIPLY: Final = torch.ops.mkldnn._linear_pointwise.default
+_MULTIPLY_ADD: Final = torch.ops.mkldnn._linear_pointwise.binary
+
 
 def can_pack(weight: torch.Tensor) -> bool:
     """Whether oneDNN computes products with this weight natively."""
@@ -37,21 +41,21 @@ class PackedLinear:
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
-        num_rows = len(inputs)
-        if num_rows < self._min_rows:
-            inputs = inputs.expand(self._min_rows, -1)
-        output: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-            inputs, self._weight, self._bias, "none", [], ""
-        )
-        return output[:num_rows]
+        if inputs.shape[0] < self._min_rows:
+            return self._multiply(inputs.expand(self._min_rows, -1))[:1]
+        return self._multiply(inputs)
 
     def add_to(self, residual: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
-        num_rows = len(inputs)
-        if num_rows < self._min_rows:
-            inputs = inputs.expand(self._min_rows, -1)
+        if inputs.shape[0] < self._min_rows:
             residual = residual.expand(self._min_rows, -1)
-        output: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(
-            inputs, residual, self._weight, self._bias, "add"
-        )
-        return output[:num_rows]
+            return self._multiply_add(residual, inputs.expand(self._min_rows, -1))[:1]
+        return self._multiply_add(residual, inputs)
+
+    def _multiply(self, inputs: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = _MULTIPLY(inputs, self._weight, self._bias, "none", [], "")
+        return output
+
+    def _multiply_add(self, residual: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = _MULTIPLY_ADD(inputs, residual, self._weight, self._bias, "add")
+        return output

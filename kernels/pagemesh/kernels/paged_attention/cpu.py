@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from pagemesh.kernels.paged_attention.interface import (
 _MIN_SHARED_PAIRS = 1 << 12
 _NO_WINDOW = 1 << 24
 _Items = npt.NDArray[np.int64]
+_Arguments = ctypes.c_int64 * len(ARGUMENTS)
 
 # Machine code is kept for the life of the process: models of one shape share it.
 _compiled = functools.cache(compile_attention)
@@ -63,10 +65,16 @@ class _Layer:
             _kernel_shape(shape, caps=features.soft_cap is not None)
         )
         self.window = features.sliding_window or _NO_WINDOW
-        self.scale = _float_bits(features.scale)
-        self.soft_cap = _float_bits(features.soft_cap or 0.0)
-        self.sinks = _per_head(features.sinks, shape, -math.inf)
-        self.slopes = _per_head(features.alibi_slopes, shape, 0.0)
+        self._sinks = _per_head(features.sinks, shape, -math.inf)
+        self._slopes = _per_head(features.alibi_slopes, shape, 0.0)
+        self.arguments = (
+            self._sinks.data_ptr(),
+            self._slopes.data_ptr(),
+            _float_bits(features.scale),
+            _float_bits(features.soft_cap or 0.0),
+            self.window,
+        )
+        """The last of the kernel's arguments."""
 
 
 class CpuPlan:
@@ -91,8 +99,6 @@ class CpuPlan:
         )
         self._pieces = _cut(num_queries, contexts, num_blocks, attention.max_queries)
         self._items: dict[int, _Items] = {}  # by window
-        self._counter = np.zeros(1, dtype=np.int64)
-        self._arguments = np.zeros(len(ARGUMENTS), dtype=np.int64)
 
     def attend(
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
@@ -107,25 +113,20 @@ class CpuPlan:
         if query.stride()[1:] != (shape.head_dim, 1):
             query = query.contiguous()
         output = torch.empty(query.shape, dtype=query.dtype)
-        keys, values = layer_kv.unbind(0)
-        self._counter[0] = 0
-        self._arguments[:] = (
-            self._counter.ctypes.data,
+        keys = layer_kv.data_ptr()
+        arguments = _Arguments(
+            0,
             len(items),
             items.ctypes.data,
             self._tables.ctypes.data,
             query.data_ptr(),
             query.stride(0),
-            keys.data_ptr(),
-            values.data_ptr(),
+            keys,
+            keys + layer_kv.stride(0) * layer_kv.itemsize,
             output.data_ptr(),
-            layer.sinks.data_ptr(),
-            layer.slopes.data_ptr(),
-            layer.scale,
-            layer.soft_cap,
-            layer.window,
+            *layer.arguments,
         )
-        run_parallel(layer.function, self._arguments.ctypes.data, self._num_threads)
+        run_parallel(layer.function, ctypes.addressof(arguments), self._num_threads)
         return output
 
     def _make_items(self, window: int) -> _Items:

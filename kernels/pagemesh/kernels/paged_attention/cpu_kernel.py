@@ -42,7 +42,6 @@ class _Kernel:
         self.width = shape.width
         element = ELEMENT_TYPES[shape.dtype]
         pointers = {
-            "counter": I64,
             "items": I64,
             "tables": I64,
             "query": element,
@@ -68,10 +67,11 @@ class _Kernel:
     def emit(self) -> None:
         """Take items until none is left."""
         b = self.b
+        counter = b.bitcast(self.e.function.args[0], I64.as_pointer())
         take, work, done = (b.append_basic_block(name) for name in ("take", "work", "done"))
         b.branch(take)
         b.position_at_end(take)
-        index = b.atomic_rmw("add", self.argument["counter"], self.e.int64(1), "monotonic")
+        index = b.atomic_rmw("add", counter, self.e.int64(1), "monotonic")
         b.cbranch(b.icmp_signed("<", index, self.argument["num_items"]), work, done)
         b.position_at_end(work)
         self._item(b.mul(index, self.e.int64(len(ITEM))))

@@ -14,7 +14,7 @@ from llvmlite import ir
 from pagemesh.kernels.jit.emit import I8, I32, LANES, Emitter
 
 ARGUMENTS = (
-    "counter",  # int64 [1], 0: the next item to be taken
+    "counter",  # the next item to be taken, 0 at first
     "num_items",
     "items",  # int64 [items, 6]: see ITEM
     "tables",  # int64: block tables behind each other
