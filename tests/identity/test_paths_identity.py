@@ -19,15 +19,34 @@ from pagemesh.config import ModelConfig
 from pagemesh.engine.interface import EngineRequest
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
+from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint
 from tests.identity.engines import Peer, Tokens, generate, generate_twice
 from tests.identity.prompts import make_prompts
 from tests.unit.scheduler.builders import FixedWay
 
 MAX_TOKENS: Final = 12
+MAX_PROMPT: Final = 100
+"""Of the random models, whose context is short."""
 NUM_ANSWERS: Final = 3
 SEED: Final = 500
 
-SUBJECTS: Final = ("demo",)
+# Those with the most that an architecture has, beside the demo model.
+SUBJECTS: Final = (
+    "demo",
+    "Llama llama3 rope",
+    "Mistral",
+    "Qwen 2 with windows",
+    "Qwen 3",
+    "Gemma 2",
+    "Gemma 3",
+    "Phi-3",
+    "Falcon 40B",
+    "Falcon RW",
+    "Mixtral",
+    "Qwen 2 MoE",
+    "Qwen 3 MoE",
+    "GPT-OSS",
+)
 
 SAMPLINGS: Final = {
     "greedy": SamplingParams(temperature=0.0),
@@ -84,12 +103,19 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", params=SUBJECTS)
-def subject(request: pytest.FixtureRequest, demo_model: Path) -> Subject:
+def subject(
+    request: pytest.FixtureRequest, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Subject:
     prompts = make_prompts(demo_model)
     # Two conversations with the same beginning, two questions, one token, and a whole block of 16.
     chosen = [prompts[24], prompts[27], prompts[0], prompts[7], prompts[40], prompts[43]]
     assert [len(prompt) for prompt in chosen[4:]] == [1, 16]
-    model = load_model(ModelConfig(str(demo_model)))
+    folder = demo_model
+    if request.param != "demo":
+        folder = tmp_path_factory.mktemp("model")
+        make_checkpoint(folder, RECIPES[request.param])
+        chosen = [tuple(i % VOCAB_SIZE for i in prompt[:MAX_PROMPT]) for prompt in chosen]
+    model = load_model(ModelConfig(str(folder)))
     requests = make_requests(chosen)
     expected: Tokens = {}
     for each in requests:
@@ -143,7 +169,7 @@ def test_answers_to_one_prompt_are_those_of_separate_requests(
         if fork.fork_of is not None
     )
     # The others came to a seat when their leader was over.
-    assert num_shared > len(forks) / 2
+    assert num_shared > len(forks) / 4
 
 
 @pytest.mark.parametrize("way", ["swap", "recompute"])
