@@ -244,6 +244,23 @@ RECIPES: dict[str, Recipe] = {
     ),
 }
 
+ONE_OF_EACH = (
+    "Llama llama3 rope",
+    "Mistral",
+    "Qwen 2 with windows",
+    "Qwen 3",
+    "Gemma 2",
+    "Gemma 3",
+    "Phi-3",
+    "Falcon 40B",
+    "Falcon RW",
+    "Mixtral",
+    "Qwen 2 MoE",
+    "Qwen 3 MoE",
+    "GPT-OSS",
+)
+"""Of each architecture the recipe with the most that it has."""
+
 
 def make_checkpoint(folder: Path, recipe: Recipe) -> Model:
     """A model in float32, also saved to the folder."""

@@ -14,30 +14,13 @@ from pagemesh.config import ModelConfig
 from pagemesh.engine.interface import EngineRequest
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
-from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint
+from tests.identity.checkpoints import ONE_OF_EACH, RECIPES, VOCAB_SIZE, make_checkpoint
 from tests.identity.engines import Courier, Peer, Tokens, generate, generate_twice
 from tests.unit.scheduler.builders import FixedWay
 
 MAX_TOKENS: Final = 10
 GREEDY: Final = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS, ignore_eos=True)
 SAMPLED: Final = SamplingParams(temperature=1.2, max_tokens=MAX_TOKENS, ignore_eos=True)
-
-# Those with the most that an architecture has.
-NAMES: Final = (
-    "Llama llama3 rope",
-    "Mistral",
-    "Qwen 2 with windows",
-    "Qwen 3",
-    "Gemma 2",
-    "Gemma 3",
-    "Phi-3",
-    "Falcon 40B",
-    "Falcon RW",
-    "Mixtral",
-    "Qwen 2 MoE",
-    "Qwen 3 MoE",
-    "GPT-OSS",
-)
 
 
 class Subject(NamedTuple):
@@ -68,7 +51,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=ONE_OF_EACH)
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     folder = tmp_path_factory.mktemp("model")
     make_checkpoint(folder, RECIPES[request.param])

@@ -19,7 +19,7 @@ from pagemesh.config import ModelConfig
 from pagemesh.engine.interface import EngineRequest
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
-from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint
+from tests.identity.checkpoints import ONE_OF_EACH, RECIPES, VOCAB_SIZE, make_checkpoint
 from tests.identity.engines import Peer, Tokens, generate, generate_twice
 from tests.identity.prompts import make_prompts
 from tests.unit.scheduler.builders import FixedWay
@@ -30,23 +30,7 @@ MAX_PROMPT: Final = 100
 NUM_ANSWERS: Final = 3
 SEED: Final = 500
 
-# Those with the most that an architecture has, beside the demo model.
-SUBJECTS: Final = (
-    "demo",
-    "Llama llama3 rope",
-    "Mistral",
-    "Qwen 2 with windows",
-    "Qwen 3",
-    "Gemma 2",
-    "Gemma 3",
-    "Phi-3",
-    "Falcon 40B",
-    "Falcon RW",
-    "Mixtral",
-    "Qwen 2 MoE",
-    "Qwen 3 MoE",
-    "GPT-OSS",
-)
+SUBJECTS: Final = ("demo", *ONE_OF_EACH)
 
 SAMPLINGS: Final = {
     "greedy": SamplingParams(temperature=0.0),
