@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -20,12 +21,18 @@ from pagemesh.engine.interface import (
     StepOutput,
 )
 from pagemesh.engine.loop import EngineLoop, Runner
-from pagemesh.errors import PagemeshError, UnavailableError
+from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
+from pagemesh.scheduler.lifecycle import Lifecycle
 from pagemesh.scheduler.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
+
+
+STEP_TIMEOUT: Final = 600.0
+"""Seconds after which a step hangs, as long as nobody knows how long one takes. However long a prompt is,
+a step computes --max-num-batched-tokens of it."""
 
 
 class EngineCore:
@@ -39,12 +46,14 @@ class EngineCore:
         kv: KvAccess,
         grammars: GrammarCompiler | None = None,
         stop_timeout: float = 10.0,
+        step_timeout: float = STEP_TIMEOUT,
     ) -> None:
         self._info = info
         self._requests = scheduler.requests
         self._scheduler = scheduler
         self._kv = kv
         self._stop_timeout = stop_timeout
+        self._step_timeout = step_timeout
         self._commands = CommandQueue()
         self._constraints = ConstraintSource(
             grammars or GrammarCompiler(no_backend), self._commands, scheduler.constraints
@@ -75,6 +84,20 @@ class EngineCore:
         )
         self._thread.start()
 
+    def check(self) -> None:
+        """Raise InternalError when a started engine will never answer: its thread ended, or hangs.
+
+        Also after `stop`: whoever asks then has the last outputs already. For those who wait.
+        """
+        if self._thread is not None and not self._thread.is_alive():
+            raise InternalError("the engine's thread has ended")
+        seconds = self._loop.seconds_in_step()
+        if seconds > self._step_timeout:
+            raise InternalError(
+                f"the engine hangs: a step has been computing for {seconds:.0f} s, of which"
+                f" {self._step_timeout:.0f} s are allowed"
+            )
+
     def submit(self, request: EngineRequest) -> None:
         """Queue a request; raises UnavailableError when the engine is stopped."""
         if not self._commands.put(partial(self._requests.submit, request)):
@@ -102,7 +125,8 @@ class EngineCore:
     def pin(self, request_id: str, block_hashes: Sequence[bytes]) -> Future[tuple[int, ...]]:
         """Hold cached blocks until `release`; the future fails when the engine is stopped."""
         future: Future[tuple[int, ...]] = Future()
-        if not self._commands.put(partial(self._pin, future, request_id, tuple(block_hashes))):
+        command = partial(_pin, self._requests, future, request_id, tuple(block_hashes))
+        if not self._commands.put(command):
             future.set_exception(UnavailableError("the engine is stopped"))
         return future
 
@@ -121,15 +145,20 @@ class EngineCore:
             if self._thread.is_alive():
                 log.error("engine thread did not stop in time", timeout=self._stop_timeout)
 
-    def _pin(
-        self, future: Future[tuple[int, ...]], pin_id: str, block_hashes: tuple[bytes, ...]
-    ) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(self._requests.pin(pin_id, block_hashes))
-        except PagemeshError as error:
-            future.set_exception(error)
+
+def _pin(
+    requests: Lifecycle,
+    future: Future[tuple[int, ...]],
+    pin_id: str,
+    block_hashes: tuple[bytes, ...],
+) -> None:
+    """On the engine's thread: resolve a future that was not given up."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(requests.pin(pin_id, block_hashes))
+    except PagemeshError as error:
+        future.set_exception(error)
 
 
 def _nobody(output: StepOutput) -> None:

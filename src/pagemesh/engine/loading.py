@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from math import ceil
+from time import perf_counter
+from typing import Final
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.block_mover import num_swap_blocks_for
-from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import BlockLayout, Engine, EngineInfo
+from pagemesh.engine.engine import STEP_TIMEOUT, EngineCore
+from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.engine.memory_check import check_after_loading, check_before_loading
 from pagemesh.engine.memory_plan import num_kv_blocks
 from pagemesh.engine.runner import ModelRunner
@@ -19,13 +21,17 @@ from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.sampling.structured.constraint import GrammarBackend
 from pagemesh.scheduler.scheduler import Scheduler
 
+_STEP_PATIENCE: Final = 100
+"""Times the largest step at load that any step may take: one over long contexts takes some ten times as
+long, and others may want the machine."""
+
 
 def load_engine(
     model: ModelConfig,
     cache: CacheConfig,
     scheduler: SchedulerConfig,
     kv_descriptor: int | None = None,
-) -> Engine:
+) -> EngineCore:
     """Load the model, reserve the KV cache and give an engine that is not started yet.
 
     The KV lies in the memory behind `kv_descriptor` (see `kv_memory`), or in memory of its own.
@@ -38,15 +44,7 @@ def load_engine(
     layout = loaded.block_layout(cache.block_size)
     num_blocks = num_kv_blocks(layout, cache.kv_cache_memory)
     check_cache_size(layout, num_blocks, loaded.max_model_len, cache.kv_cache_memory)
-    info = EngineInfo(
-        model_fingerprint=loaded.fingerprint,
-        layout=layout,
-        num_blocks=num_blocks,
-        max_model_len=loaded.max_model_len,
-        max_num_seqs=scheduler.max_num_seqs,
-        pooling=loaded.pooling,
-        generates=loaded.generates,
-    )
+    info = _make_info(loaded, layout, num_blocks, scheduler)
     num_swap_blocks = num_swap_blocks_for(layout, cache.swap_space)
     runner = ModelRunner(
         loaded,
@@ -55,7 +53,9 @@ def load_engine(
         kv_descriptor=kv_descriptor,
         num_swap_blocks=num_swap_blocks,
     )
+    started_at = perf_counter()
     check_after_loading(runner, cache, scheduler, loaded.max_model_len)
+    largest_step_seconds = perf_counter() - started_at
     release_threads()  # from now on the engine's thread computes, with threads of its own
     core_scheduler = Scheduler(
         info,
@@ -66,7 +66,28 @@ def load_engine(
         num_swap_blocks=num_swap_blocks,
     )
     grammars = GrammarCompiler(partial(load_backend, loaded))
-    return EngineCore(info, core_scheduler, runner, runner.kv, grammars)
+    return EngineCore(
+        info,
+        core_scheduler,
+        runner,
+        runner.kv,
+        grammars,
+        step_timeout=max(STEP_TIMEOUT, _STEP_PATIENCE * largest_step_seconds),
+    )
+
+
+def _make_info(
+    model: LoadedModel, layout: BlockLayout, num_blocks: int, scheduler: SchedulerConfig
+) -> EngineInfo:
+    return EngineInfo(
+        model_fingerprint=model.fingerprint,
+        layout=layout,
+        num_blocks=num_blocks,
+        max_model_len=model.max_model_len,
+        max_num_seqs=scheduler.max_num_seqs,
+        pooling=model.pooling,
+        generates=model.generates,
+    )
 
 
 def load_backend(model: LoadedModel) -> GrammarBackend:

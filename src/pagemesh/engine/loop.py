@@ -38,6 +38,12 @@ class EngineLoop:
         self._commands = commands
         self.load = scheduler.load()
         """The load after the last step; replaced as a whole, so any thread may read it."""
+        self._computing_since: float | None = None
+
+    def seconds_in_step(self) -> float:
+        """How long the batch in progress has been computing, 0 between two; any thread."""
+        since = self._computing_since
+        return 0.0 if since is None else time.perf_counter() - since
 
     def run(self, listener: StepListener) -> None:
         """Loop until the commands are closed; every request has ended when this returns."""
@@ -92,7 +98,11 @@ class EngineLoop:
         return time.perf_counter() - started_at
 
     def _execute(self, batch: Batch) -> StepResult:
-        result = self._runner.execute(batch)
+        self._computing_since = time.perf_counter()
+        try:
+            result = self._runner.execute(batch)
+        finally:
+            self._computing_since = None
         num_sampled = len(result.token_ids)
         num_expected = sum(sequence.sampling is not None for sequence in batch.sequences)
         if num_sampled != num_expected:

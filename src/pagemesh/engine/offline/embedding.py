@@ -6,7 +6,8 @@ import struct
 from collections.abc import Sequence
 
 from pagemesh.engine import interface
-from pagemesh.engine.interface import Engine, EngineInfo, EngineRequest, FinishReason
+from pagemesh.engine.engine import EngineCore
+from pagemesh.engine.interface import EngineInfo, EngineRequest, FinishReason
 from pagemesh.engine.offline.deliveries import Deliveries
 from pagemesh.engine.offline.outputs import EmbeddingOutput, EmbeddingRequestOutput
 from pagemesh.engine.offline.progress import Progress
@@ -19,7 +20,7 @@ from pagemesh.tokenizer.tokenizer import Tokenizer
 class Embedder:
     """Embeds prompts on one engine."""
 
-    def __init__(self, engine: Engine, deliveries: Deliveries, tokenizer: Tokenizer) -> None:
+    def __init__(self, engine: EngineCore, deliveries: Deliveries, tokenizer: Tokenizer) -> None:
         """`deliveries` listens to the engine, or will."""
         self._engine = engine
         self._deliveries = deliveries
@@ -31,7 +32,8 @@ class Embedder:
         """Embed prompts, in their order; nothing is left in the engine, however this ends.
 
         Raises InvalidRequestError naming the first prompt that can never be embedded, UnsupportedError
-        when the model embeds nothing, and UnavailableError when the engine is stopped already.
+        when the model embeds nothing, UnavailableError when the engine is stopped already, and
+        InternalError when it died or hangs.
         """
         encoded = read_prompts(prompts, self._tokenizer)
         vocab_size = self._tokenizer.vocab_size
@@ -40,13 +42,12 @@ class Embedder:
         ends: dict[str, interface.RequestOutput] = {}
         with (
             Progress(len(encoded), shown=shows_progress) as progress,
-            self._deliveries.inbox(list(requests)) as inbox,
+            self._deliveries.inbox(list(requests), self._engine.check) as inbox,
         ):
             try:
                 for request in requests.values():
                     self._engine.submit(request)
                 while waiting:
-                    # The engine ends every request, at the latest when it is stopped itself.
                     output = inbox.get()
                     if output.finish_reason is not None:
                         ends[output.request_id] = output

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pagemesh.engine import interface
-from pagemesh.engine.interface import Engine, EngineRequest, FinishReason
+from pagemesh.engine.engine import EngineCore
+from pagemesh.engine.interface import EngineRequest, FinishReason
 from pagemesh.engine.offline.deliveries import Deliveries
 from pagemesh.engine.offline.logprobs import Position, read_logprobs
 from pagemesh.engine.offline.outputs import CompletionOutput, RequestOutput
@@ -157,20 +158,19 @@ class PromptRun:
 
 
 def run_to_end(
-    engine: Engine, deliveries: Deliveries, runs: Sequence[PromptRun], progress: Progress
+    engine: EngineCore, deliveries: Deliveries, runs: Sequence[PromptRun], progress: Progress
 ) -> None:
     """Submit everything and wait for it; nothing is left in the engine, however this ends.
 
-    Raises UnavailableError when the engine is stopped already.
+    Raises UnavailableError when the engine is stopped already, and InternalError when it died or hangs.
     """
     running = {answer.request.request_id: (run, answer) for run in runs for answer in run.answers}
-    with deliveries.inbox(list(running)) as inbox:
+    with deliveries.inbox(list(running), engine.check) as inbox:
         try:
             for run in runs:
                 for answer in run.answers:
                     engine.submit(answer.request)
             while running:
-                # The engine ends every request, at the latest when it is stopped itself.
                 output = inbox.get()
                 if output.request_id not in running:
                     continue

@@ -1,0 +1,52 @@
+"""Who waits for an engine learns that it will never answer, and is never told so of one that will."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pagemesh.config import SchedulerConfig
+from pagemesh.engine.engine import EngineCore
+from pagemesh.errors import InternalError
+from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.scheduler import Scheduler
+from pagemesh.scheduler.step_result import StepResult
+from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner
+from tests.fakes.inbox import DEADLINE, Inbox
+from tests.unit.scheduler.builders import make_info, make_request
+
+
+class LosingRunner(FakeRunner):
+    """Takes as long as it is told to for a batch, and then fails."""
+
+    def __init__(self, kv: FakeKv) -> None:
+        super().__init__(kv)
+        self.entered = threading.Event()
+        self.gate = threading.Event()
+
+    def execute(self, batch: Batch) -> StepResult:
+        self.entered.set()
+        assert self.gate.wait(DEADLINE)
+        raise RuntimeError("device lost")
+
+
+def test_only_a_step_in_progress_can_hang_and_only_a_stopped_engine_is_dead() -> None:
+    info = make_info()
+    kv = FakeKv(info.layout, info.num_blocks)
+    runner = LosingRunner(kv)
+    scheduler = Scheduler(info, SchedulerConfig(), vocab_size=VOCAB_SIZE)
+    engine = EngineCore(info, scheduler, runner, kv, step_timeout=0.0)
+    engine.check()
+    inbox = Inbox()
+    engine.start(inbox)
+    engine.submit(make_request("a", 4, max_tokens=1))
+    assert runner.entered.wait(DEADLINE)
+    with pytest.raises(InternalError, match=r"the engine hangs: .* of which 0 s are allowed"):
+        engine.check()
+    runner.gate.set()
+    inbox.wait_for_end("a")
+    engine.check()
+    engine.stop()
+    with pytest.raises(InternalError, match="the engine's thread has ended"):
+        engine.check()
