@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch.nn import functional
 
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
+from pagemesh.kernels.gelu import make_gelu
 from pagemesh.models.spec import MlpSpec
+
+_DEVICE = torch.device("cpu")
 
 ActivationFunction = Callable[[torch.Tensor], torch.Tensor]
 
@@ -16,6 +18,6 @@ ActivationFunction = Callable[[torch.Tensor], torch.Tensor]
 def make_activation(mlp: MlpSpec) -> ActivationFunction:
     """From the first projection's output, [T, 2 · intermediate] when gated, to [T, intermediate]."""
     if mlp.activation == "gelu":
-        return functional.gelu
+        return make_gelu(_DEVICE)
     gate = Gate(mlp.activation, mlp.limit, mlp.alpha)
-    return make_gated_activation(gate, torch.device("cpu"))
+    return make_gated_activation(gate, _DEVICE)

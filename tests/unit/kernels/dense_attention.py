@@ -45,7 +45,7 @@ def _weighted_sum(
     kv_head = head // (shape.num_heads // shape.num_kv_heads)
     total = torch.zeros(shape.head_dim, dtype=torch.float64)
     denominator = 0.0 if features.sinks is None else math.exp(features.sinks[head])
-    for key_position in range(position + 1):
+    for key_position in range(position + 1 if shape.causal else sequence.context_len):
         distance = position - key_position
         if features.sliding_window is not None and distance >= features.sliding_window:
             continue

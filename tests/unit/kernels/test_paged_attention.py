@@ -39,8 +39,9 @@ def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("make", IMPLEMENTATIONS)
 @pytest.mark.parametrize("num_queries", [1, 7])
-def test_it_is_causal_softmax_attention(make: Maker, num_queries: int) -> None:
-    shape = make_shape()
+@pytest.mark.parametrize("causal", [True, False])
+def test_it_is_softmax_attention(make: Maker, num_queries: int, causal: bool) -> None:
+    shape = make_shape(causal=causal)
     layer_kv, sequences, query = make_layer(shape, [(num_queries, 13)])
     expected = dense_attention(shape, sequences[0], layer_kv, query, PLAIN)
     output = make(shape).plan(sequences).attend(query, layer_kv, PLAIN)
@@ -63,10 +64,14 @@ BATCHES = {
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("heads", [(6, 2, 24), (4, 4, 16), (5, 1, 40)], ids=["GQA", "MHA", "MQA"])
+@pytest.mark.parametrize("causal", [True, False])
 def test_the_cpu_agrees_with_the_reference(
-    lengths: list[tuple[int, int]], dtype: torch.dtype, heads: tuple[int, int, int]
+    lengths: list[tuple[int, int]],
+    dtype: torch.dtype,
+    heads: tuple[int, int, int],
+    causal: bool,
 ) -> None:
-    shape = make_shape(*heads, dtype=dtype)
+    shape = make_shape(*heads, dtype=dtype, causal=causal)
     layer_kv, sequences, query = make_layer(shape, lengths)
     expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
     output = CpuPagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
@@ -119,6 +124,41 @@ def test_a_query_gives_the_same_bits_in_a_chunk_of_any_size_and_in_any_batch(
                     assert torch.equal(output[end - begin :], expected[60:][: len(plan) - 1])
     finally:
         torch.set_num_threads(threads_before)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_a_prompt_that_sees_all_of_itself_gives_the_same_bits_in_any_batch(
+    dtype: torch.dtype,
+) -> None:
+    lengths = [(60, 60), (1, 1), (33, 33), (59, 59)]
+    shape = make_shape(4, 4, 16, dtype=dtype, causal=False)
+    layer_kv, sequences, query = make_layer(shape, lengths)
+    attention = CpuPagedAttention(shape)
+    together = attention.plan(sequences).attend(query, layer_kv, PLAIN)
+    begin = 0
+    for sequence in sequences:
+        end = begin + sequence.num_queries
+        alone = attention.plan([sequence]).attend(query[begin:end], layer_kv, PLAIN)
+        assert torch.equal(alone, together[begin:end])
+        begin = end
+
+
+@pytest.mark.parametrize("make", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    "features",
+    [
+        LayerAttention(scale=0.25, sliding_window=4),
+        LayerAttention(scale=0.25, alibi_slopes=torch.ones(6)),
+    ],
+    ids=["window", "slopes"],
+)
+def test_distances_backwards_make_no_sense_without_causality(
+    make: Maker, features: LayerAttention
+) -> None:
+    shape = make_shape(causal=False)
+    layer_kv, sequences, query = make_layer(shape, [(2, 7)])
+    with pytest.raises(ValueError, match="neither windows nor slopes"):
+        make(shape).plan(sequences).attend(query, layer_kv, features)
 
 
 def test_block_size_does_not_change_a_bit() -> None:

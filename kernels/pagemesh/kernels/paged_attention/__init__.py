@@ -1,4 +1,4 @@
-"""Attention of a mixed batch, decodes and chunks of prompts, over paged KV.
+"""Attention of a mixed batch, decodes and chunks of prompts, over paged KV; causal or not.
 
 `make_paged_attention` chooses the implementation once, when a runner is built; all of them pass the
 same tests.

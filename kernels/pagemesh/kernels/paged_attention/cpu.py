@@ -20,6 +20,7 @@ from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
     LayerAttention,
     PagedSequence,
+    check_features,
     check_query,
     check_sequences,
 )
@@ -53,6 +54,7 @@ class CpuPagedAttention:
         """What the kernel is told about a layer with these features; compiled when first asked for."""
         layer = self._layers.get(features)
         if layer is None:
+            check_features(self.shape, features)
             layer = self._layers[features] = _Layer(features, self.shape)
         return layer
 
@@ -98,6 +100,9 @@ class CpuPlan:
             dtype=np.int64,
         )
         self._pieces = _cut(num_queries, contexts, num_blocks, attention.max_queries)
+        if not shape.causal:
+            # Every query stands where the last one does, and so sees all keys.
+            self._pieces[2] = np.repeat(contexts - 1, -(-num_queries // attention.max_queries))
         self._items: dict[int, _Items] = {}  # by window
 
     def attend(
@@ -169,7 +174,14 @@ def _kernel_shape(shape: AttentionShape, caps: bool) -> KernelShape:
     dots = shape.dtype == torch.bfloat16 and has_bfloat16_dots()
     num_groups = shape.num_heads // shape.num_kv_heads
     return KernelShape(
-        num_groups, shape.num_kv_heads, shape.head_dim, shape.block_size, dtype, caps, dots
+        num_groups,
+        shape.num_kv_heads,
+        shape.head_dim,
+        shape.block_size,
+        dtype,
+        caps,
+        dots,
+        shape.causal,
     )
 
 

@@ -46,6 +46,7 @@ class KernelShape(NamedTuple):
     dtype: str  # as torch names it
     caps: bool  # whether scores are capped
     dots: bool  # whether bfloat16 is multiplied as it is
+    causal: bool  # whether a query sees the keys up to its own; else those up to first_position
 
     @property
     def width(self) -> int:

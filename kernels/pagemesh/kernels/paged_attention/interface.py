@@ -18,6 +18,9 @@ class AttentionShape(NamedTuple):
     num_blocks: int  # in the whole cache
     block_size: int
     dtype: torch.dtype
+    causal: bool = (
+        True  # whether queries see no keys behind their own; else all of their sequence's
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,12 +60,14 @@ class AttentionPlan(Protocol):
     def attend(
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
     ) -> torch.Tensor:
-        """Causal attention of all sequences' queries, with what is particular to the layer.
+        """Attention of all sequences' queries, with what is particular to the layer.
 
         `query` is [T, heads, head_dim] in the order of the sequences, possibly strided; query head h
         reads kv head h // (heads / kv heads). `layer_kv` is [2, blocks, block_size, kv heads,
         head_dim] and holds the step's own keys and values already; nothing outside the sequences'
         contexts influences the result, not even NaN. Gives a contiguous tensor of the query's shape.
+
+        Raises ValueError for another query, and for features that attention without causality lacks.
         """
         ...
 
@@ -87,6 +92,12 @@ def check_sequences(shape: AttentionShape, sequences: Sequence[PagedSequence]) -
                 f"{sequence.num_queries} queries at the end of {sequence.context_len} tokens "
                 f"do not fit {len(sequence.block_ids)} blocks of {shape.block_size}"
             )
+
+
+def check_features(shape: AttentionShape, features: LayerAttention) -> None:
+    """Raise ValueError for windows and slopes, which count distances backwards, without causality."""
+    if not shape.causal and (features.sliding_window or features.alibi_slopes is not None):
+        raise ValueError("attention that is not causal has neither windows nor slopes")
 
 
 def check_query(query: torch.Tensor, shape: AttentionShape, num_queries: int) -> None:

@@ -10,6 +10,7 @@ from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
     LayerAttention,
     PagedSequence,
+    check_features,
     check_query,
     check_sequences,
 )
@@ -39,6 +40,7 @@ class ReferencePlan:
     ) -> torch.Tensor:
         """See `AttentionPlan`."""
         check_query(query, self._shape, sum(s.num_queries for s in self._sequences))
+        check_features(self._shape, features)
         num_groups = self._shape.num_heads // self._shape.num_kv_heads
         outputs = []
         row = 0
@@ -47,8 +49,8 @@ class ReferencePlan:
             keys, values = blocks.repeat_interleave(num_groups, dim=2)  # [slots, heads, head_dim]
             first = sequence.context_len - sequence.num_queries
             for position in range(first, sequence.context_len):
-                window = features.sliding_window or position + 1
-                seen = slice(max(position + 1 - window, 0), position + 1)
+                end = position + 1 if self._shape.causal else sequence.context_len
+                seen = slice(max(end - (features.sliding_window or end), 0), end)
                 scores = torch.einsum("hd,shd->hs", query[row].float(), keys[seen])
                 weights = _weights(scores * features.scale, features)
                 outputs.append(torch.einsum("hs,shd->hd", weights, values[seen]))
