@@ -118,8 +118,9 @@ class FakeRunner:
                 if sequence.sampling.logprobs is not None:
                     count = sequence.sampling.logprobs
                     logprobs[sequence.request_id] = fake_logprobs(sampled[-1], count)
-            if (first := sequence.pooled_from) is not None:
-                pooled[sequence.request_id] = fake_states(sequence.token_ids[first:])
+            if (wanted := sequence.pooled) is not None:
+                states = fake_states(sequence.token_ids)
+                pooled[sequence.request_id] = states[wanted.start : wanted.stop]
             if (targets := sequence.prompt_targets) is not None:
                 prompt_logprobs[sequence.request_id] = [
                     fake_logprobs(token_id, targets.num_top) for token_id in targets.token_ids

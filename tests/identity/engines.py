@@ -79,6 +79,7 @@ class Peer:
             config.max_num_seqs,
             model.pooling,
             model.generates,
+            model.shape.causal,
         )
         self.scheduler = PreemptingScheduler(
             info,

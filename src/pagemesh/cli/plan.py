@@ -15,6 +15,7 @@ from pagemesh.engine.memory_plan import (
     StepLimits,
     make_plan,
     num_parameters,
+    num_step_tokens,
     size_text,
 )
 from pagemesh.errors import ConfigError
@@ -33,6 +34,7 @@ class Answer:
     spec: DecoderSpec
     dtype: str
     hardware: Hardware
+    limits: StepLimits
     plan: MemoryPlan
 
 
@@ -52,14 +54,17 @@ def plan_model(config: PlanConfig) -> Answer:
     spec = architecture.make_spec(settings)
     dtype = choose_dtype(config.dtype, settings, architecture.dtypes)
     kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    max_model_len = choose_max_model_len(config.max_model_len, spec, folder)
     limits = StepLimits(
-        num_tokens=config.scheduler.max_num_batched_tokens,
+        num_tokens=num_step_tokens(
+            config.scheduler.max_num_batched_tokens, max_model_len, causal=spec.causal
+        ),
         num_seqs=config.scheduler.max_num_seqs,
-        max_model_len=choose_max_model_len(config.max_model_len, spec),
+        max_model_len=max_model_len,
     )
     hardware = _hardware(config)
     plan = make_plan(spec, dtype, kv_dtype, config.block_size, limits, hardware)
-    return Answer(config, spec, dtype, hardware, plan)
+    return Answer(config, spec, dtype, hardware, limits, plan)
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
             "table_bytes": plan.table_bytes,
             "runtime_bytes": plan.runtime_bytes,
             "activation_bytes": plan.activation_bytes,
-            "kv_bytes": max(0, plan.kv_bytes),
+            "kv_bytes": plan.cache_bytes,
             "kv_bytes_per_token": plan.kv_bytes_per_token,
             "num_blocks": plan.num_blocks,
         },
@@ -91,7 +96,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
 
 def as_table(answer: Answer) -> str:
     """For people."""
-    plan, spec, limits = answer.plan, answer.spec, answer.config.scheduler
+    plan, spec, limits = answer.plan, answer.spec, answer.limits
     size = answer.hardware.tensor_parallel_size
     device = "GPU" if answer.hardware.kind == "cuda" else "CPU"
     where = f"{size} {device}s, each with" if size > 1 else f"a {device} with"
@@ -102,11 +107,11 @@ def as_table(answer: Answer) -> str:
         (
             "activations",
             size_text(plan.activation_bytes),
-            f"of a step of {limits.max_num_batched_tokens} tokens, {limits.max_num_seqs} requests",
+            f"of a step of {limits.num_tokens} tokens, {limits.num_seqs} requests",
         ),
         (
             "KV cache",
-            size_text(max(0, plan.kv_bytes)),
+            size_text(plan.cache_bytes),
             f"{plan.num_tokens} tokens, {plan.layout.dtype}",
         ),
     ]
@@ -115,7 +120,11 @@ def as_table(answer: Answer) -> str:
         "",
     ]
     lines += [f"  {name:<12} {amount:>12}   {note}".rstrip() for name, amount, note in rows]
-    lines += ["", f"KV of a token takes {plan.kv_bytes_per_token / 1024:g} KiB."]
+    per_token = f"{plan.kv_bytes_per_token / 1024:g} KiB"
+    if plan.step is None:
+        lines += ["", f"KV of a token takes {per_token}."]
+    else:
+        lines += ["", f"KV of a token takes {per_token}: of one layer at a time, for one step."]
     return "\n".join([*lines, _verdict(plan)])
 
 
@@ -125,6 +134,11 @@ def _count(spec: DecoderSpec) -> str:
 
 
 def _verdict(plan: MemoryPlan) -> str:
+    if plan.max_concurrency and plan.step is not None:
+        return (
+            f"Prompts of up to {plan.max_model_len} tokens are computed whole,"
+            f" {plan.step.num_tokens} tokens in a step."
+        )
     if plan.max_concurrency:
         return (
             f"{plan.max_concurrency} requests of {plan.max_model_len} tokens fit at once, or"

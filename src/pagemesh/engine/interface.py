@@ -34,8 +34,8 @@ class FinishReason(enum.Enum):
 class Pooling:
     """How one vector is made of the normed hidden states of a prompt's tokens."""
 
-    kind: Literal["last", "mean"]
-    """The last token's state, or the mean over all tokens."""
+    kind: Literal["last", "mean", "cls"]
+    """The last token's state, the mean over all tokens, or the first token's state."""
 
     normalize: bool
     """Whether the vector is scaled to a length of 1."""
@@ -198,6 +198,9 @@ class EngineInfo:
     """How embeddings are made; None when the model cannot make any."""
     generates: bool = True
     """Whether the model has an output head; without one it makes embeddings only."""
+    causal: bool = True
+    """Whether tokens see those in front of them alone. In an encoder each sees all of its prompt: a prompt
+    is then computed in one piece, and its KV is of no use afterwards."""
 
 
 class KvAccess(Protocol):

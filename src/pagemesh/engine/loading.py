@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import ceil
 from time import perf_counter
@@ -12,7 +13,12 @@ from pagemesh.engine.block_mover import num_swap_blocks_for
 from pagemesh.engine.engine import STEP_TIMEOUT, EngineCore
 from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.engine.memory_check import check_after_loading, check_before_loading
-from pagemesh.engine.memory_plan import num_kv_blocks
+from pagemesh.engine.memory_plan import (
+    StepLimits,
+    num_kv_blocks,
+    num_step_blocks,
+    num_step_tokens,
+)
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.parallel import release_threads
@@ -41,9 +47,9 @@ def load_engine(
     """
     check_before_loading(model, cache, scheduler)
     loaded = load_model(model)
+    scheduler = _fitting(scheduler, loaded)
     layout = loaded.block_layout(cache.block_size)
-    num_blocks = num_kv_blocks(layout, cache.kv_cache_memory)
-    check_cache_size(layout, num_blocks, loaded.max_model_len, cache.kv_cache_memory)
+    num_blocks = _num_blocks(loaded, layout, cache, scheduler)
     info = _make_info(loaded, layout, num_blocks, scheduler)
     num_swap_blocks = num_swap_blocks_for(layout, cache.swap_space)
     runner = ModelRunner(
@@ -76,6 +82,26 @@ def load_engine(
     )
 
 
+def _fitting(scheduler: SchedulerConfig, model: LoadedModel) -> SchedulerConfig:
+    """The settings with a budget that a prompt fits into, where it cannot be cut."""
+    num_tokens = num_step_tokens(
+        scheduler.max_num_batched_tokens, model.max_model_len, causal=model.shape.causal
+    )
+    return replace(scheduler, max_num_batched_tokens=num_tokens)
+
+
+def _num_blocks(
+    model: LoadedModel, layout: BlockLayout, cache: CacheConfig, scheduler: SchedulerConfig
+) -> int:
+    """Blocks of the cache; no more than a step can use, where nothing is kept for the next one."""
+    num_blocks = num_kv_blocks(layout, cache.kv_cache_memory)
+    check_cache_size(layout, num_blocks, model.max_model_len, cache.kv_cache_memory)
+    if model.shape.causal:
+        return num_blocks
+    step = StepLimits(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, model.max_model_len)
+    return min(num_blocks, num_step_blocks(step, layout.block_size))
+
+
 def _make_info(
     model: LoadedModel, layout: BlockLayout, num_blocks: int, scheduler: SchedulerConfig
 ) -> EngineInfo:
@@ -87,6 +113,7 @@ def _make_info(
         max_num_seqs=scheduler.max_num_seqs,
         pooling=model.pooling,
         generates=model.generates,
+        causal=model.shape.causal,
     )
 
 

@@ -18,6 +18,7 @@ from pagemesh.engine.memory_plan import (
     Hardware,
     StepLimits,
     activation_bytes,
+    num_step_tokens,
     size_text,
     table_bytes,
     weight_bytes,
@@ -41,17 +42,21 @@ def check_before_loading(
 ) -> None:
     """Raise ConfigError when what config.json promises is more than the machine has."""
     try:
-        settings = ConfigJson.read(resolve_model_path(model.model, model.hub) / "config.json")
+        folder = resolve_model_path(model.model, model.hub)
+        settings = ConfigJson.read(folder / "config.json")
         architecture = find_architecture(settings)
         if architecture is None:
             return
         spec = architecture.make_spec(settings)
         dtype = choose_dtype(model.dtype, settings, architecture.dtypes)
-        max_model_len = choose_max_model_len(model.max_model_len, spec)
+        max_model_len = choose_max_model_len(model.max_model_len, spec, folder)
     except ConfigError:
         # The loader says what is wrong.
         return
-    limits = StepLimits(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, max_model_len)
+    num_tokens = num_step_tokens(
+        scheduler.max_num_batched_tokens, max_model_len, causal=spec.causal
+    )
+    limits = StepLimits(num_tokens, scheduler.max_num_seqs, max_model_len)
     needs = {
         "weights": weight_bytes(spec, dtype),
         "tables": table_bytes(spec, dtype, max_model_len, Hardware("cpu", 0)),
@@ -137,7 +142,7 @@ def largest_batch(
                 start=0,
                 block_ids=[(index * blocks_each + i) % num_blocks for i in range(blocks_each)],
                 sampling=sampling if generates else None,
-                pooled_from=None if generates else 0,
+                pooled=None if generates else range(num_tokens),
             )
             for index in range(num_seqs)
         ]

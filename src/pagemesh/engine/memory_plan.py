@@ -34,6 +34,7 @@ _SAMPLING_BYTES: Final = 4 + 3 * 8
 
 _REPLICATED: Final = (
     *("norm.weight", "norm.bias", "router.weight", "router.bias", "shared_gate.weight"),
+    *("positions", "token_types"),
     # Of projections whose input is split: added once, behind the sum over the devices.
     *("o.bias", "down.bias"),
 )
@@ -75,6 +76,9 @@ class MemoryPlan:
 
     max_model_len: int
 
+    step: StepLimits | None = None
+    """Of an encoder, the largest step: it has no use for more KV, because it keeps none."""
+
     @property
     def kv_bytes(self) -> int:
         """What is left for KV blocks; negative when the model itself does not fit."""
@@ -83,12 +87,22 @@ class MemoryPlan:
 
     @property
     def num_blocks(self) -> int:
-        """KV blocks that fit."""
-        return max(0, self.kv_bytes) // self.layout.num_bytes
+        """KV blocks that fit, as far as they are of use."""
+        num_blocks = max(0, self.kv_bytes) // self.layout.num_bytes
+        if self.step is None:
+            return num_blocks
+        return min(num_blocks, num_step_blocks(self.step, self.layout.block_size))
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of these, what the KV cache takes."""
+        if self.step is None:
+            return max(0, self.kv_bytes)
+        return self.num_blocks * self.layout.num_bytes
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Of one token over all layers."""
+        """Of one token over all layers; of an encoder, over one."""
         return self.layout.num_bytes // self.layout.block_size
 
     @property
@@ -98,8 +112,11 @@ class MemoryPlan:
 
     @property
     def max_concurrency(self) -> int:
-        """Requests of full length whose KV fits at once."""
-        return self.num_blocks // -(-self.max_model_len // self.layout.block_size)
+        """Requests of full length whose KV fits at once; of an encoder, that a step can compute."""
+        num_requests = self.num_blocks // -(-self.max_model_len // self.layout.block_size)
+        if self.step is None:
+            return num_requests
+        return min(num_requests, self.step.num_tokens // self.max_model_len, self.step.num_seqs)
 
 
 def make_plan(
@@ -115,6 +132,7 @@ def make_plan(
         activation_bytes=activation_bytes(spec, dtype, limits, on.tensor_parallel_size),
         layout=kv_layout(spec, kv_dtype, block_size, on.tensor_parallel_size),
         max_model_len=limits.max_model_len,
+        step=None if spec.causal else limits,
     )
 
 
@@ -148,7 +166,7 @@ def table_bytes(spec: DecoderSpec, dtype: str, max_model_len: int, on: Hardware)
     """What is made of the weights: the factors of each RoPE, and on a CPU the packed tied output."""
     ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
     factors = len(ropes) * max_model_len * spec.attention.head_dim * _FLOAT32_BYTES
-    if not spec.tie_word_embeddings or on.kind == "cuda":
+    if not spec.has_head or not spec.tie_word_embeddings or on.kind == "cuda":
         return factors
     return factors + spec.vocab_size * spec.hidden_size * _ITEM_BYTES[dtype]
 
@@ -156,10 +174,13 @@ def table_bytes(spec: DecoderSpec, dtype: str, max_model_len: int, on: Hardware)
 def kv_layout(
     spec: DecoderSpec, dtype: str, block_size: int, tensor_parallel_size: int = 1
 ) -> BlockLayout:
-    """Shape of one device's share of a KV block; with fewer heads than devices they are repeated."""
+    """Shape of one device's share of a KV block; with fewer heads than devices they are repeated.
+
+    An encoder's holds one layer at a time.
+    """
     return BlockLayout(
         block_size=block_size,
-        num_layers=spec.num_layers,
+        num_layers=spec.num_layers if spec.causal else 1,
         num_kv_heads=_num_kv_heads(spec, tensor_parallel_size),
         head_dim=spec.attention.head_dim,
         dtype=dtype,
@@ -173,7 +194,7 @@ def activation_bytes(
 
     In a layer: the residual stream and its normed copy, then either queries, keys, values and the
     attention's output, or the MLP's inner tensors. Behind the layers: the logits and the sampler's
-    copies of them.
+    copies of them, or, without a head, the hidden states and what embeddings are made of in float32.
     """
     item = _ITEM_BYTES[dtype]
     attention = spec.attention
@@ -184,8 +205,12 @@ def activation_bytes(
     inner = max(_inner_width(spec, index) for index in range(spec.num_layers))
     inner_tokens = limits.num_tokens * -(-inner // tensor_parallel_size)
     widest = max(attending, inner_tokens) * item
-    sampling = limits.num_seqs * spec.vocab_size * (item + _SAMPLING_BYTES)
-    return max(stream + widest, limits.num_seqs * spec.hidden_size * item + sampling)
+    if spec.has_head:
+        sampling = spec.vocab_size * (item + _SAMPLING_BYTES)
+        behind = limits.num_seqs * (spec.hidden_size * item + sampling)
+    else:
+        behind = limits.num_tokens * spec.hidden_size * (item + _FLOAT32_BYTES)
+    return max(stream + widest, behind)
 
 
 def num_kv_blocks(layout: BlockLayout, kv_cache_memory_gib: float) -> int:
@@ -197,6 +222,16 @@ def num_kv_blocks(layout: BlockLayout, kv_cache_memory_gib: float) -> int:
             f"takes {layout.num_bytes / GIB:.6f} GiB"
         )
     return num_blocks
+
+
+def num_step_tokens(max_num_batched_tokens: int, max_model_len: int, *, causal: bool) -> int:
+    """Tokens of the largest step: an encoder computes a prompt in one piece, however long it is."""
+    return max_num_batched_tokens if causal else max(max_num_batched_tokens, max_model_len)
+
+
+def num_step_blocks(step: StepLimits, block_size: int) -> int:
+    """KV blocks of a step's prompts, the last of each partly filled."""
+    return step.num_tokens // block_size + step.num_seqs
 
 
 def size_text(num_bytes: float) -> str:

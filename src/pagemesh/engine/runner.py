@@ -51,6 +51,9 @@ class ModelRunner:
         self._decoder = model.decoder
         self._vocab_size = model.vocab_size
         self._layer_attention = model.layer_attention
+        # Of an encoder, every layer's keys and values take the place of the last one's.
+        num_turns = model.shape.num_layers // len(self.kv.layers)
+        self._layer_kv = self.kv.layers * num_turns
         self._threads = StepThreads(model.shape.num_layer_weights)
         shape = AttentionShape(
             num_heads=model.shape.num_heads,
@@ -59,6 +62,7 @@ class ModelRunner:
             num_blocks=num_blocks,
             block_size=block_size,
             dtype=model.dtype,
+            causal=model.shape.causal,
         )
         self._attention = make_attention(shape, torch.device("cpu"))
 
@@ -105,7 +109,7 @@ class ModelRunner:
             ]
         )
         num_slots = self.kv.num_blocks * self.kv.layout.block_size
-        return _PagedStep(self.kv.layers, self._layer_attention, slot_rows(slots, num_slots), plan)
+        return _PagedStep(self._layer_kv, self._layer_attention, slot_rows(slots, num_slots), plan)
 
 
 class _PagedStep:

@@ -39,11 +39,9 @@ class StepRows:
                 first = num_tokens + targets.offset
                 scored_rows += range(first, first + len(targets.token_ids))
                 self._targets.append((sequence.request_id, targets))
-            if sequence.pooled_from is not None:
-                first = num_tokens + sequence.pooled_from
-                pooled_rows += range(first, num_tokens + len(sequence.token_ids))
-                num_pooled = len(sequence.token_ids) - sequence.pooled_from
-                self._pooled.append((sequence.request_id, num_pooled))
+            if sequence.pooled is not None:
+                pooled_rows += [num_tokens + index for index in sequence.pooled]
+                self._pooled.append((sequence.request_id, len(sequence.pooled)))
             num_tokens += len(sequence.token_ids)
             if sequence.sampling is not None:
                 sampled_rows.append(num_tokens - 1)

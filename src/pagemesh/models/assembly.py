@@ -10,22 +10,27 @@ from pagemesh.kernels.linear import Linear, make_linear
 from pagemesh.kernels.rope import make_rotation
 from pagemesh.models.attention_input import AttentionInput
 from pagemesh.models.decoder import Decoder, Layer
-from pagemesh.models.feed_forward import make_feed_forward
 from pagemesh.models.heads import HeadTransform, Keep, Rotate
-from pagemesh.models.norms import Norm
+from pagemesh.models.layer_output import make_layer_output
+from pagemesh.models.norms import NoNorm
 from pagemesh.models.parameters import Parameters, Part
-from pagemesh.models.residual import LayerOutput, Parallel, PostNorms, Sequential
 from pagemesh.models.rope import pair_rows, rotation_table
 from pagemesh.models.spec import AttentionSpec, DecoderSpec, LayerSpec, RopeSpec
-from pagemesh.models.vocabulary import Head, NoHead, make_embedding, make_head
+from pagemesh.models.vocabulary import (
+    Head,
+    NoHead,
+    PlacedEmbedding,
+    TokenEmbedding,
+    make_embedding,
+    make_head,
+)
 
 _DEVICE = torch.device("cpu")
 
 
-def assemble(
-    spec: DecoderSpec, parameters: Parameters, max_model_len: int, *, has_head: bool = True
-) -> Decoder:
-    """A decoder for positions below `max_model_len`; without a head, it makes hidden states only."""
+def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> Decoder:
+    """A decoder for positions below `max_model_len`."""
+    whole = Part(parameters, "")
     embed = parameters.read("embed")
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
     layers = [
@@ -33,15 +38,31 @@ def assemble(
         for index in range(spec.num_layers)
     ]
     head: Head = NoHead()
-    if has_head:
+    if spec.has_head:
         output = parameters.get("lm_head")
         head = make_head(embed if output is None else output, spec.logit_soft_cap)
     return Decoder(
-        embedding=make_embedding(embed, spec.embedding_scale),
+        embedding=_make_embedding(spec, whole, embed),
         rotations=[rotation_table(rope, spec.attention.head_dim, max_model_len) for rope in ropes],
         layers=layers,
-        final_norm=Part(parameters, "").norm(spec.norm, "final_norm", embed.dtype),
+        final_norm=(
+            NoNorm()
+            if spec.residual == "normed_sums"
+            else whole.norm(spec.norm, "final_norm", embed.dtype)
+        ),
         head=head,
+    )
+
+
+def _make_embedding(spec: DecoderSpec, whole: Part, embed: torch.Tensor) -> TokenEmbedding:
+    if spec.input is None:
+        return make_embedding(embed, spec.embedding_scale)
+    token_types = whole.get("token_types")
+    return PlacedEmbedding(
+        embed,
+        None if token_types is None else token_types[0],
+        whole.read("positions")[spec.input.first_position :],
+        whole.norm(spec.norm, "embed_norm", embed.dtype),
     )
 
 
@@ -52,11 +73,15 @@ def _make_layer(
     attention_input = AttentionInput(
         index,
         spec.attention,
-        part.norm(spec.norm, "attention_norm", dtype),
+        (
+            NoNorm()
+            if spec.residual == "normed_sums"
+            else part.norm(spec.norm, "attention_norm", dtype)
+        ),
         _make_qkv(spec.attention, layer.rope, part),
         _make_transform(spec, layer, ropes, part),
     )
-    return Layer(attention_input, _make_output(spec, layer, part, dtype))
+    return Layer(attention_input, make_layer_output(spec, layer, part, dtype))
 
 
 def _make_qkv(attention: AttentionSpec, rope: RopeSpec | None, part: Part) -> Linear:
@@ -86,23 +111,3 @@ def _make_transform(
         )
     ]
     return Rotate(rope, make_rotation(_DEVICE, torch.cat(weights), spec.norm.eps))
-
-
-def _make_output(
-    spec: DecoderSpec, layer: LayerSpec, part: Part, dtype: torch.dtype
-) -> LayerOutput:
-    def norm(name: str) -> Norm:
-        return part.norm(spec.norm, name, dtype)
-
-    output = part.linear("o")
-    mlp = make_feed_forward(layer.mlp, part)
-    match spec.residual:
-        case "sequential":
-            return Sequential(output, norm("mlp_norm"), mlp)
-        case "post_norms":
-            post_norms = norm("attention_post_norm"), norm("mlp_post_norm")
-            return PostNorms(output, norm("mlp_norm"), mlp, post_norms)
-        case "parallel":
-            return Parallel(output, norm("attention_norm"), mlp)
-        case "parallel_two_norms":
-            return Parallel(output, norm("mlp_norm"), mlp)

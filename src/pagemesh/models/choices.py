@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Final
 
 from pagemesh.errors import ConfigError
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.sentence_length import read_sentence_length
 from pagemesh.models.spec import DecoderSpec
 
 _DTYPES: Final = ("float32", "bfloat16", "float16")
 
 
-def choose_max_model_len(asked: int | None, spec: DecoderSpec) -> int:
-    """Longest prompt plus output: --max-model-len, which may not be longer than the model can be."""
+def choose_max_model_len(asked: int | None, spec: DecoderSpec, folder: Path) -> int:
+    """Longest prompt plus output: --max-model-len, which may not be longer than the model can be.
+
+    Encoders are often made for shorter texts than they have positions for; then that is the default.
+    """
+    own = None if spec.causal else read_sentence_length(folder)
     if asked is None:
-        return spec.max_position
+        return spec.max_position if own is None else int(min(own, spec.max_position))
     if asked > spec.longest_position:
         raise ConfigError(
             f"--max-model-len is {asked}, but the model's own context is {spec.longest_position}"

@@ -48,7 +48,7 @@ class Decoder:
         rows: torch.Tensor | None,
     ) -> torch.Tensor:
         """See `CausalModel`; the hidden states are normed."""
-        hidden = self._embedding.look_up(token_ids)
+        hidden = self._embedding.look_up(token_ids, positions)
         rotations = [table.index_select(0, positions) for table in self._rotations]
         for index, layer in enumerate(self._layers):
             query = layer.input.project(hidden, rotations, attention)

@@ -29,6 +29,7 @@ from pagemesh.config import HubConfig
 from pagemesh.errors import ConfigError
 from pagemesh.models.resolve import Need
 
+_LENGTH_FILES: Final = "sentence_*_config.json"
 _TOKENIZER_FILES: Final = (
     "config.json",
     "generation_config.json",
@@ -37,6 +38,7 @@ _TOKENIZER_FILES: Final = (
     "special_tokens_map.json",
     "modules.json",
     "*_Pooling/config.json",
+    _LENGTH_FILES,
     "chat_template.jinja",
 )
 # No second copy of the weights that some repositories keep in sub-folders.
@@ -44,7 +46,7 @@ _WEIGHT_FILES: Final = ("model.safetensors", "model-*.safetensors", "model.safet
 _FILES: Final[dict[Need, tuple[str, ...]]] = {
     "model": _TOKENIZER_FILES + _WEIGHT_FILES,
     "tokenizer": _TOKENIZER_FILES,
-    "config": ("config.json",),
+    "config": ("config.json", _LENGTH_FILES),
 }
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt")
 _TIMEOUT_S: Final = 10.0

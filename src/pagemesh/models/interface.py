@@ -22,6 +22,9 @@ class ModelShape:
     num_layer_weights: int
     """Weights that a token is multiplied with in the largest layer."""
 
+    causal: bool = True
+    """Whether tokens see those in front of them alone; else their KV is of use for one layer only."""
+
 
 class StepAttention(Protocol):
     """One step's access to KV, made by the caller for the tokens of that step."""
@@ -31,12 +34,13 @@ class StepAttention(Protocol):
         ...
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
-        """Causal attention of [T, heads, head_dim] over all that is stored; same shape, contiguous."""
+        """Attention of [T, heads, head_dim] over all that is stored, causal if the model is; same shape,
+        contiguous."""
         ...
 
 
 class CausalModel(Protocol):
-    """A decoder-only model over KV that its caller keeps. Keeps no state between calls."""
+    """A decoder-only model, or an encoder, over KV that its caller keeps. Keeps no state between calls."""
 
     def forward(
         self,

@@ -71,10 +71,10 @@ class LoadedModel:
         return self.shape.vocab_size
 
     def block_layout(self, block_size: int) -> BlockLayout:
-        """Shape of this model's KV blocks."""
+        """Shape of this model's KV blocks; those of an encoder hold one layer at a time."""
         return BlockLayout(
             block_size=block_size,
-            num_layers=self.shape.num_layers,
+            num_layers=self.shape.num_layers if self.shape.causal else 1,
             num_kv_heads=self.shape.num_kv_heads,
             head_dim=self.shape.head_dim,
             dtype=str(self.dtype).removeprefix("torch."),
@@ -105,8 +105,8 @@ def _load_decoder(
     config: ModelConfig, folder: Path, settings: ConfigJson, architecture: Architecture
 ) -> LoadedModel:
     spec = architecture.make_spec(settings)
-    pooling = read_pooling(folder)
-    max_model_len = choose_max_model_len(config.max_model_len, spec)
+    pooling = read_pooling(folder, architecture.pooling, causal=spec.causal)
+    max_model_len = choose_max_model_len(config.max_model_len, spec, folder)
     spec = _settled(spec, max_model_len)
     dtype = choose_dtype(config.dtype, settings, architecture.dtypes)
     with Checkpoint.open(folder) as checkpoint:
@@ -120,7 +120,7 @@ def _load_decoder(
         shapes = spec.parameter_shapes()
         parameters = CheckpointParameters(checkpoint, sources, shapes, _DTYPES[dtype])
         return LoadedModel(
-            decoder=assemble(spec, parameters, max_model_len, has_head=architecture.has_head),
+            decoder=assemble(spec, parameters, max_model_len),
             shape=_shape(spec),
             layer_attention=make_layer_attention(spec, parameters),
             dtype=_DTYPES[dtype],
@@ -129,7 +129,7 @@ def _load_decoder(
             eos_token_ids=_eos_token_ids(folder, settings, spec.vocab_size),
             folder=folder,
             pooling=pooling,
-            generates=architecture.has_head,
+            generates=spec.has_head,
         )
 
 
@@ -174,6 +174,7 @@ def _shape(spec: DecoderSpec) -> ModelShape:
         head_dim=spec.attention.head_dim,
         vocab_size=spec.vocab_size,
         num_layer_weights=max(map(spec.num_active_weights, range(spec.num_layers))),
+        causal=spec.causal,
     )
 
 

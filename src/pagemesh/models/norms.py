@@ -14,8 +14,16 @@ class Norm(Protocol):
     """A norm with its learned weights."""
 
     def apply(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Normed copy of [..., hidden], in the same type."""
+        """[..., hidden], normed, in the same type; what it is given stays as it is."""
         ...
+
+
+class NoNorm:
+    """Where a model has none."""
+
+    def apply(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The same tensor."""
+        return hidden
 
 
 class RmsNorm:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -15,26 +16,39 @@ MODULES_FILE: Final = "modules.json"
 DEFAULT_POOLING: Final = Pooling("last", normalize=True)
 """Of decoders whose folder says nothing, as in vLLM."""
 
-_KINDS: Final[dict[str, Literal["last", "mean"]]] = {
-    "pooling_mode_lasttoken": "last",
+_Kind = Literal["last", "mean", "cls"]
+
+_KINDS: Final[dict[str, _Kind]] = {"lasttoken": "last", "mean": "mean", "cls": "cls"}
+"""By the names of sentence-transformers."""
+
+_FLAGS: Final = {
+    "pooling_mode_lasttoken": "lasttoken",
     "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
 }
+"""Before its version 6 there was a flag for each mode."""
+
+_CAUSAL_KINDS: Final = {mode: kind for mode, kind in _KINDS.items() if kind != "cls"}
+"""A decoder's first token sees nothing but itself."""
 
 
-def read_pooling(folder: Path) -> Pooling:
-    """What modules.json and the folder of its pooling module say; without them, DEFAULT_POOLING.
+def read_pooling(
+    folder: Path, default: Pooling = DEFAULT_POOLING, *, causal: bool = True
+) -> Pooling:
+    """What modules.json and the folder of its pooling module say; without them, `default`.
 
     ConfigError for modules and ways of pooling that would change the vectors and are not supported.
     """
     path = folder / MODULES_FILE
     if not path.is_file():
-        return DEFAULT_POOLING
+        return default
     modules = _read_modules(path)
-    kind: Literal["last", "mean"] | None = None
+    kind: _Kind | None = None
     normalize = False
     for name, place in modules[1:]:
         if name == "Pooling" and kind is None:
-            kind = _read_kind(folder / place / "config.json")
+            kinds = _CAUSAL_KINDS if causal else _KINDS
+            kind = _read_kind(folder / place / "config.json", kinds)
         elif name == "Normalize":
             normalize = True
         else:
@@ -60,13 +74,17 @@ def _read_modules(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def _read_kind(path: Path) -> Literal["last", "mean"]:
+def _read_kind(path: Path, kinds: Mapping[str, _Kind]) -> _Kind:
     config = ConfigJson.read(path)
-    modes = [mode for mode in config if mode.startswith("pooling_mode_")]
-    chosen = [mode for mode in modes if config.flag(mode, False)]
-    if len(chosen) != 1 or chosen[0] not in _KINDS:
+    mode = config.get("pooling_mode")
+    if mode is None:
+        flags = [flag for flag in config if flag.startswith("pooling_mode_")]
+        chosen = [_FLAGS.get(flag, flag) for flag in flags if config.flag(flag, False)]
+    else:
+        chosen = [str(name) for name in (mode if isinstance(mode, list) else [mode])]
+    if len(chosen) != 1 or chosen[0] not in kinds:
         raise ConfigError(
-            f"{path} chooses {', '.join(chosen) or 'no pooling mode'}, but must choose one of "
-            f"{', '.join(_KINDS)}"
+            f"{path} chooses the pooling {' and '.join(chosen) or 'of nothing'}, but must choose one "
+            f"of {', '.join(kinds)}"
         )
-    return _KINDS[chosen[0]]
+    return kinds[chosen[0]]

@@ -6,6 +6,8 @@ from typing import Final
 
 from pagemesh.errors import ConfigError
 from pagemesh.models.architectures.architecture import Architecture, without_head
+from pagemesh.models.architectures.bert import BERTS
+from pagemesh.models.architectures.distilbert import DISTILBERTS
 from pagemesh.models.architectures.falcon import FALCON
 from pagemesh.models.architectures.gemma2 import GEMMA2
 from pagemesh.models.architectures.gemma3 import GEMMA3, GEMMA3_WITH_IMAGES
@@ -36,8 +38,12 @@ _GENERATING: Final = (
     QWEN3_MOE,
 )
 
-# Those that embedding models are made from.
-_EMBEDDING: Final = tuple(map(without_head, (GEMMA2, LLAMA, MISTRAL, PHI3, QWEN2, QWEN3)))
+# Decoders that embedding models are made from, and encoders.
+_EMBEDDING: Final = (
+    *map(without_head, (GEMMA2, LLAMA, MISTRAL, PHI3, QWEN2, QWEN3)),
+    *BERTS,
+    *DISTILBERTS,
+)
 
 _ARCHITECTURES: Final = {
     architecture.name: architecture for architecture in (*_GENERATING, *_EMBEDDING)
@@ -45,7 +51,7 @@ _ARCHITECTURES: Final = {
 
 
 def find_architecture(config: ConfigJson) -> Architecture | None:
-    """The architecture that config.json names; None when pagemesh has no decoder for it.
+    """The architecture that config.json names; None when it is none that pagemesh runs itself.
 
     ConfigError when it names none, or a checkpoint that nobody here can read.
     """
@@ -56,11 +62,11 @@ def find_architecture(config: ConfigJson) -> Architecture | None:
 
 
 def unknown_architecture(config: ConfigJson) -> ConfigError:
-    """The error for an architecture without a decoder, where only pagemesh's own will do."""
+    """The error for an architecture that is not here, where only pagemesh's own will do."""
     supported = ", ".join(sorted(_ARCHITECTURES))
     return ConfigError(
-        f"{config.where} names the architecture {_name(config)!r}, which pagemesh has no decoder for; "
-        f"it has them for {supported}"
+        f"{config.where} names the architecture {_name(config)!r}, which pagemesh does not run itself; "
+        f"it runs {supported}"
     )
 
 

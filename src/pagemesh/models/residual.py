@@ -56,6 +56,24 @@ class PostNorms:
         return self._mlp_post_norm.apply(added).add_(hidden)
 
 
+class NormedSums:
+    """Attention is added and the sum normed, then the MLP of that, likewise (Vaswani et al. 2017,
+    https://arxiv.org/abs/1706.03762)."""
+
+    def __init__(
+        self, output: Linear, attention_norm: Norm, mlp: FeedForward, mlp_norm: Norm
+    ) -> None:
+        self._output = output
+        self._attention_norm = attention_norm
+        self._mlp = mlp
+        self._mlp_norm = mlp_norm
+
+    def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """See `LayerOutput`."""
+        hidden = self._attention_norm.apply(self._output.add_to(hidden, attended))
+        return self._mlp_norm.apply(self._mlp.add_to(hidden, hidden))
+
+
 class Parallel:
     """Attention and MLP read the same input, normed by one norm or by two, and are added together.
 

@@ -1,5 +1,6 @@
 """What a decoder is made of, as plain data: the meeting point of architectures, weights and forward pass.
 
+An encoder is a decoder whose tokens see those behind them as well.
 Imports no tensors, so that a folder can be judged, and its memory planned, from config.json alone.
 """
 
@@ -12,7 +13,7 @@ from typing import Literal
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 NormKind = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swiglu"]
-Residual = Literal["sequential", "post_norms", "parallel", "parallel_two_norms"]
+Residual = Literal["sequential", "post_norms", "parallel", "parallel_two_norms", "normed_sums"]
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -59,6 +60,20 @@ class RopeSpec:
 
     attention_factor: float = 1.0
     """yarn and longrope: queries and keys become longer by this factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """What is added to the embeddings before the first layer; the sum is normed (BERT)."""
+
+    num_positions: int
+    """Rows of the table of learned positions."""
+
+    first_position: int
+    """The row of a prompt's first token (RoBERTa keeps some for padding)."""
+
+    num_token_types: int
+    """Rows of the table of token types, of which all tokens have the first; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +182,23 @@ class DecoderSpec:
 
     residual: Residual = "sequential"
     """Where norms stand and what is added when: attention then MLP, the same with a second norm behind
-    each (Gemma), or both side by side behind one norm or two (Falcon)."""
+    each (Gemma), both side by side behind one norm or two (Falcon), or attention then MLP with norms of
+    the sums instead, and so none behind the last layer (BERT)."""
 
     embedding_scale: float = 1.0
     """Factor of the embeddings at the input."""
 
     logit_soft_cap: float | None = None
     """Logits x become cap · tanh(x / cap)."""
+
+    has_head: bool = True
+    """Whether logits can be made of the hidden states; without a head, it makes embeddings only."""
+
+    causal: bool = True
+    """Whether a token sees those in front of it alone, or all of its prompt."""
+
+    input: InputSpec | None = None
+    """None when positions enter in the layers."""
 
     @property
     def num_layers(self) -> int:
@@ -183,11 +208,17 @@ class DecoderSpec:
     def parameter_shapes(self) -> Shapes:
         """Shape of every parameter: projections as [out, in], biases and norms flat.
 
-        The names are "embed", "lm_head" (unless tied), "final_norm.weight" and "layers.{i}.{part}";
-        the parts are those of `layer_shapes`.
+        The names are "embed", "positions", "token_types", "embed_norm.weight", "lm_head" (unless tied),
+        "final_norm.weight" and "layers.{i}.{part}"; the parts are those of `layer_shapes`.
         """
         shapes: Shapes = {"embed": (self.vocab_size, self.hidden_size)}
-        shapes.update(self._norm_shapes("final_norm"))
+        if self.input is not None:
+            shapes["positions"] = (self.input.num_positions, self.hidden_size)
+            if self.input.num_token_types:
+                shapes["token_types"] = (self.input.num_token_types, self.hidden_size)
+            shapes |= self._norm_shapes("embed_norm")
+        if self.residual != "normed_sums":
+            shapes |= self._norm_shapes("final_norm")
         if not self.tie_word_embeddings:
             shapes["lm_head"] = (self.vocab_size, self.hidden_size)
         for index in range(self.num_layers):

@@ -9,13 +9,14 @@ from torch.nn import functional
 
 from pagemesh.errors import InternalError
 from pagemesh.kernels.linear import Linear, make_linear
+from pagemesh.models.norms import Norm
 
 
 class TokenEmbedding(Protocol):
     """From token ids to hidden states."""
 
-    def look_up(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """[T, hidden] of int64 [T]."""
+    def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] of two int64 [T]."""
         ...
 
 
@@ -26,7 +27,7 @@ class Embedding:
         """`table` is [vocab, hidden]."""
         self._table = table
 
-    def look_up(self, token_ids: torch.Tensor) -> torch.Tensor:
+    def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """See `TokenEmbedding`."""
         return functional.embedding(token_ids, self._table)
 
@@ -42,9 +43,33 @@ class ScaledEmbedding:
         self._table = table
         self._scale = torch.tensor(scale, dtype=table.dtype)
 
-    def look_up(self, token_ids: torch.Tensor) -> torch.Tensor:
+    def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """See `TokenEmbedding`."""
         return functional.embedding(token_ids, self._table).mul_(self._scale)
+
+
+class PlacedEmbedding:
+    """Looks tokens up, adds what all tokens have and what each position has, and norms the sum (BERT)."""
+
+    def __init__(
+        self,
+        table: torch.Tensor,
+        token_type: torch.Tensor | None,
+        position_table: torch.Tensor,
+        norm: Norm,
+    ) -> None:
+        """`token_type` is [hidden], `position_table` [positions, hidden] from the first position on."""
+        self._table = table
+        self._token_type = token_type
+        self._position_table = position_table
+        self._norm = norm
+
+    def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """See `TokenEmbedding`."""
+        hidden = functional.embedding(token_ids, self._table)
+        if self._token_type is not None:
+            hidden += self._token_type
+        return self._norm.apply(hidden.add_(functional.embedding(positions, self._position_table)))
 
 
 class Head(Protocol):

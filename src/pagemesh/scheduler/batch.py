@@ -52,8 +52,8 @@ class ScheduledSequence(NamedTuple):
     """What may come next in a structured output; likewise the request's own. The suppressed tokens may
     then be sampled where nothing else may come."""
 
-    pooled_from: int | None = None
-    """Index in `token_ids` from which on the hidden states are wanted, for an embedding."""
+    pooled: range | None = None
+    """Indices in `token_ids` whose hidden states are wanted, for an embedding."""
 
     prompt_targets: PromptTargets | None = None
     """Set when the request asks for log probabilities of its prompt and the chunk brings new ones."""

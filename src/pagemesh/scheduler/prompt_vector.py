@@ -30,10 +30,12 @@ class PromptVector:
         """Leading tokens that need not be computed where their KV is there already."""
         return self._num_tokens - 1 if self._pooling.kind == "last" else self._num_pooled
 
-    def first_wanted(self, start: int, end: int) -> int | None:
-        """Index in the chunk [start, end) of the first token whose hidden state is wanted, like all behind."""
+    def wanted(self, start: int, end: int) -> range | None:
+        """Indices in the chunk [start, end) of the tokens whose hidden states are wanted, if any are."""
         first = max(start, self.num_skippable_tokens)
-        return first - start if first < end else None
+        if self._pooling.kind == "cls":
+            end = min(end, 1)
+        return range(first - start, end - start) if first < end else None
 
     def add(self, states: npt.NDArray[np.float32]) -> None:
         """Take the states [N, hidden] that were wanted of a chunk."""

@@ -49,7 +49,8 @@ class Scheduler:
         forecast: GrowthForecast | None = None,
     ) -> None:
         self._config = config
-        self._pool = BlockPool(info.num_blocks, enable_prefix_caching)
+        self._is_causal = info.causal
+        self._pool = BlockPool(info.num_blocks, enable_prefix_caching and info.causal)
         self._moves = MovePlan()
         swap = SwapSpace(num_swap_blocks)
         self._tables = BlockTables(self._pool, swap, info, self._moves)
@@ -69,7 +70,8 @@ class Scheduler:
 
         The batch's sequences share their block tables with the scheduler: use it before `update`.
         """
-        plan = StepPlan(self._config.max_num_batched_tokens, self._stop_rules)
+        budget = self._config.max_num_batched_tokens
+        plan = StepPlan(budget, self._stop_rules, cuts_prompts=self._is_causal)
         self._plan_prefills(plan, self._plan_decodes(plan))
         return Batch(tuple(plan.sequences), self._moves.take())
 
@@ -168,7 +170,7 @@ class Scheduler:
         Late is good for a prefill: requests before it may still fill the prefix cache. An import needs
         no budget, and the sooner it begins the better.
         """
-        if plan.is_full and not request.awaits_kv:
+        if not (plan.has_room(request) or request.awaits_kv):
             return False
         if len(self.requests.seated) >= self._config.max_num_seqs:
             return False

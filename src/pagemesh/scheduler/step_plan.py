@@ -10,15 +10,24 @@ from pagemesh.scheduler.stop import StopRules
 class StepPlan:
     """Sequences of the next batch, and the tokens that still fit in."""
 
-    def __init__(self, num_tokens: int, stop_rules: StopRules) -> None:
+    def __init__(
+        self, num_tokens: int, stop_rules: StopRules, *, cuts_prompts: bool = True
+    ) -> None:
+        """`num_tokens` is the budget; prompts that are not cut must fit into it."""
         self.sequences: list[ScheduledSequence] = []
         self._num_tokens_left = num_tokens
         self._stop_rules = stop_rules
+        self._cuts_prompts = cuts_prompts
 
     @property
     def is_full(self) -> bool:
         """Whether not one more token fits in."""
         return self._num_tokens_left == 0
+
+    def has_room(self, request: Request) -> bool:
+        """Whether a request that begins now could have tokens computed: any, or all of its prompt."""
+        num_tokens = 1 if self._cuts_prompts else request.num_tokens
+        return num_tokens <= self._num_tokens_left
 
     def add(self, request: Request) -> None:
         """Compute as many of the request's missing tokens as fit in; its blocks must cover them."""
@@ -40,7 +49,7 @@ class StepPlan:
                 suppressed_token_ids=self._stop_rules.suppressed(request) if is_sampled else (),
                 rules=request.rules if is_sampled else None,
                 constraint=request.constraint if is_sampled else None,
-                pooled_from=None if vector is None else vector.first_wanted(start, end),
+                pooled=None if vector is None else vector.wanted(start, end),
                 prompt_targets=(
                     None
                     if sampling.prompt_logprobs is None

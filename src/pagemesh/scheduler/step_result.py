@@ -26,7 +26,7 @@ class StepResult:
     """Of the prompt's tokens that follow those of a chunk, for the sequences that ask for them."""
 
     pooled_states: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
-    """Normed hidden states [N, hidden] of the tokens from `pooled_from` on."""
+    """Normed hidden states [N, hidden] of the tokens in `pooled`."""
 
     errors: Mapping[str, PagemeshError] = field(default_factory=dict)
     """Sequences that could not be computed, each for a reason of its own: their KV must not be used."""

@@ -123,11 +123,11 @@ def test_broken_logits_within_a_prompt_fail_their_own_request(model: LoadedModel
 
 
 def test_hidden_states_are_given_beside_tokens_and_scores(model: LoadedModel) -> None:
-    pooled = ScheduledSequence("pooled", PROMPT, 0, (8, 9), None, pooled_from=5)
+    pooled = ScheduledSequence("pooled", PROMPT, 0, (8, 9), None, pooled=range(5, len(PROMPT)))
     sampled = ScheduledSequence("sampled", [7], 0, (10,), GREEDY)
     scored = chunk(OTHER, 0, 4, (1,))
     (mixed,) = run(model, [pooled, scored, sampled])
-    (alone,) = run(model, [pooled._replace(pooled_from=0)])
+    (alone,) = run(model, [pooled._replace(pooled=range(len(PROMPT)))])
     assert mixed.pooled_states["pooled"].shape == (3, 8)
     assert (mixed.pooled_states["pooled"] == alone.pooled_states["pooled"][5:]).all()
     (others,) = run(model, [scored, sampled])
@@ -139,8 +139,8 @@ def test_hidden_states_are_given_beside_tokens_and_scores(model: LoadedModel) ->
 def test_hidden_states_that_are_not_finite_fail_their_own_request(tmp_path: Path) -> None:
     model = load_model(ModelConfig(str(write_model(tmp_path))))
     break_token(model, 6)
-    broken = ScheduledSequence("broken", [6, 1], 0, (1,), None, pooled_from=1)
-    fine = ScheduledSequence("fine", [4, 1], 0, (2,), None, pooled_from=0)
+    broken = ScheduledSequence("broken", [6, 1], 0, (1,), None, pooled=range(1, 2))
+    fine = ScheduledSequence("fine", [4, 1], 0, (2,), None, pooled=range(2))
     (result,) = run(model, [broken, fine])
     assert {name: error.reason for name, error in result.errors.items()} == {
         "broken": "HIDDEN_STATES_NOT_FINITE"

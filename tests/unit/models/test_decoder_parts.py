@@ -51,7 +51,8 @@ def test_an_embedding_is_scaled_by_what_its_type_holds() -> None:
     table = torch.tensor([[1.0], [3.0]], dtype=torch.bfloat16)
     embedding = make_embedding(table, math.sqrt(3072))
     # √3072 = 55.43 is 55.5 in bfloat16; 166.5 is rounded to 166.
-    assert embedding.look_up(torch.tensor([0, 1])).tolist() == [[55.5], [166.0]]
+    token_ids, positions = torch.tensor([0, 1]), torch.tensor([4, 5])
+    assert embedding.look_up(token_ids, positions).tolist() == [[55.5], [166.0]]
     assert table.tolist() == [[1.0], [3.0]]
 
 

@@ -198,10 +198,11 @@ def test_an_architecture_without_a_decoder_is_named_beside_those_that_have_one()
     other = config(architectures=["OtherForCausalLM"])
     assert find_architecture(other) is None
     assert unknown_architecture(other).message == (
-        f"{other.where} names the architecture 'OtherForCausalLM', which pagemesh has no decoder for; "
-        "it has them for FalconForCausalLM, Gemma2ForCausalLM, Gemma2Model, Gemma3ForCausalLM, "
+        f"{other.where} names the architecture 'OtherForCausalLM', which pagemesh does not run itself; "
+        "it runs BertForMaskedLM, BertModel, DistilBertForMaskedLM, DistilBertModel, "
+        "FalconForCausalLM, Gemma2ForCausalLM, Gemma2Model, Gemma3ForCausalLM, "
         "Gemma3ForConditionalGeneration, GptOssForCausalLM, LlamaForCausalLM, LlamaModel, "
         "MistralForCausalLM, MistralModel, MixtralForCausalLM, Phi3ForCausalLM, Phi3Model, "
         "Qwen2ForCausalLM, Qwen2Model, Qwen2MoeForCausalLM, Qwen3ForCausalLM, Qwen3Model, "
-        "Qwen3MoeForCausalLM"
+        "Qwen3MoeForCausalLM, RobertaForMaskedLM, RobertaModel, XLMRobertaForMaskedLM, XLMRobertaModel"
     )

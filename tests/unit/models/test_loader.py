@@ -109,7 +109,7 @@ def test_a_tied_model_uses_its_embedding_as_output(tmp_path: Path) -> None:
         ({"dtype": "float8_e4m3fn"}, "dtype = 'float8_e4m3fn', but it must be \"float32\" or"),
         ({"eos_token_id": [3, 11]}, "[3, 11], but it must be below the model's vocab_size of 11"),
         ({"eos_token_id": "end"}, "eos_token_id = 'end', but it must be a token id or a list"),
-        ({"architectures": ["BertModel"], "model_type": "bert"}, "architecture 'BertModel', but"),
+        ({"architectures": ["ElectraModel"], "model_type": "electra"}, "'ElectraModel', but"),
         ({"hidden_size": 16}, "model.embed_tokens.weight with shape [11, 8], but config.json asks"),
         ({"num_hidden_layers": 2}, "lacks the tensor model.layers.1.input_layernorm.weight"),
         ({"tie_word_embeddings": True, "vocab_size": 12}, "with shape [11, 8]"),

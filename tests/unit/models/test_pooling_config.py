@@ -46,12 +46,16 @@ def test_a_normalize_module_scales_vectors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "modes", "message"),
     [
-        (("Transformer", "Pooling"), {"max_tokens": True}, "chooses pooling_mode_max_tokens, but"),
-        (("Transformer", "Pooling"), {}, "chooses no pooling mode, but must choose one of"),
+        (
+            ("Transformer", "Pooling"),
+            {"max_tokens": True},
+            "chooses the pooling pooling_mode_max_tokens, but",
+        ),
+        (("Transformer", "Pooling"), {}, "chooses the pooling of nothing, but must choose one of"),
         (
             ("Transformer", "Pooling"),
             {"lasttoken": True, "mean_tokens": True},
-            "chooses pooling_mode_lasttoken, pooling_mode_mean_tokens, but",
+            "chooses the pooling lasttoken and mean, but",
         ),
         (("Transformer", "Pooling"), {"lasttoken": 1}, "pooling_mode_lasttoken = 1, but"),
         (("Transformer", "Pooling", "Dense"), {"lasttoken": True}, "has the module 'Dense'"),

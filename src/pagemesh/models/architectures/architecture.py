@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pagemesh.engine.interface import Pooling
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.pooling_config import DEFAULT_POOLING
 from pagemesh.models.sources import Source
 from pagemesh.models.spec import DecoderSpec
 
@@ -38,8 +40,8 @@ class Architecture:
     dtypes: Collection[str] = ("float32", "bfloat16", "float16")
     """Types that the architecture can be run in."""
 
-    has_head: bool = True
-    """Whether logits can be made of its hidden states; without a head, it makes embeddings only."""
+    pooling: Pooling = DEFAULT_POOLING
+    """How embeddings are made where the folder does not say."""
 
     def named_sources(self, spec: DecoderSpec, tensors: Collection[str]) -> list[Source]:
         """The sources under the names that a checkpoint with these tensors has for them."""
@@ -68,10 +70,10 @@ def without_head(architecture: Architecture) -> Architecture:
         # Another word for `is_causal: false`, which the registry refuses.
         config.require("use_bidirectional_attention", (False,))
         # Tied: there is no other projection to read, and none is made of the embedding.
-        return replace(architecture.make_spec(config), tie_word_embeddings=True)
+        return replace(architecture.make_spec(config), tie_word_embeddings=True, has_head=False)
 
     name = architecture.name.replace("ForCausalLM", "Model")
-    return replace(architecture, name=name, make_spec=make_spec, has_head=False)
+    return replace(architecture, name=name, make_spec=make_spec)
 
 
 def _rename(tensor: str, layout: Mapping[str, str]) -> str:

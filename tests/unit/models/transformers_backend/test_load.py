@@ -90,7 +90,7 @@ def test_pagemeshs_own_decoder_is_preferred(tmp_path: Path) -> None:
 
 def test_pagemesh_alone_does_not_run_what_it_has_no_decoder_for(folder: Path) -> None:
     message = refusal(folder, model_impl="pagemesh")
-    assert "'GPT2LMHeadModel', which pagemesh has no decoder for" in message
+    assert "'GPT2LMHeadModel', which pagemesh does not run itself" in message
 
 
 def test_fingerprints_cover_configuration_type_and_weights(folder: Path) -> None:
