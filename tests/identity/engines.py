@@ -94,8 +94,8 @@ class Peer:
             forecast=FixedGrowth(0),
         )
         runner = ModelRunner(model, block_size, num_blocks, num_swap_blocks=num_swap_blocks)
-        grammars = GrammarCompiler(partial(load_backend, model))
-        self.engine = EngineCore(info, self.scheduler, runner, runner.kv, grammars)
+        self._grammars = GrammarCompiler(partial(load_backend, model))
+        self.engine = EngineCore(info, self.scheduler, runner, runner.kv, self._grammars)
         self.ends: dict[str, RequestOutput] = {}
         self.tokens: dict[str, list[int]] = {}
         self.logprobs: dict[str, list[TokenLogprobs]] = {}
@@ -110,6 +110,13 @@ class Peer:
                 assert item.finish_reason is not FinishReason.ERROR, item.error
                 assert item.request_id not in self.ends
                 self.ends[item.request_id] = item
+
+    def submit_ready(self, requests: Sequence[EngineRequest]) -> None:
+        """Submit with compiled grammars; an engine that is not started yet then has them all at once."""
+        for request in requests:
+            if (outputs := request.sampling.structured_outputs) is not None:
+                self._grammars.compile(outputs).result(DEADLINE)
+            self.engine.submit(request)
 
     def forget(self) -> None:
         """Begin anew with what was noted."""
@@ -134,29 +141,20 @@ def running(peer: Peer, *, listener_queue: queue.Queue[tuple[Peer, StepOutput]])
 
 
 def generate(peer: Peer, requests: Sequence[EngineRequest]) -> Tokens:
-    """Tokens of all requests, computed by one engine in one continuous batch."""
+    """Tokens of all requests, computed by one engine in one batch that has them all from the start on."""
+    peer.submit_ready(requests)
     steps: queue.Queue[tuple[Peer, StepOutput]] = queue.Queue()
     with running(peer, listener_queue=steps):
-        return _generate(peer, steps, requests)
-
-
-def generate_twice(peer: Peer, requests: Sequence[EngineRequest]) -> tuple[Tokens, Tokens]:
-    """Tokens of all requests with a cold and then with a warm prefix cache."""
-    steps: queue.Queue[tuple[Peer, StepOutput]] = queue.Queue()
-    with running(peer, listener_queue=steps):
-        cold = _generate(peer, steps, requests)
-        peer.forget()
-        return cold, _generate(peer, steps, requests)
-
-
-def _generate(
-    peer: Peer, steps: queue.Queue[tuple[Peer, StepOutput]], requests: Sequence[EngineRequest]
-) -> Tokens:
-    for request in requests:
-        peer.engine.submit(request)
-    while len(peer.ends) < len(requests):
-        peer.note(steps.get(timeout=DEADLINE)[1])
+        wait_for_ends(peer, steps, len(requests))
     return {request_id: tuple(tokens) for request_id, tokens in peer.tokens.items()}
+
+
+def wait_for_ends(
+    peer: Peer, steps: queue.Queue[tuple[Peer, StepOutput]], num_requests: int
+) -> None:
+    """Note what a running peer makes known until so many requests have ended."""
+    while len(peer.ends) < num_requests:
+        peer.note(steps.get(timeout=DEADLINE)[1])
 
 
 @dataclass
@@ -229,6 +227,13 @@ class Courier:
             self.prefill.engine.release(progress.request_id)
             num_valid = max(transfer.num_wanted_tokens, transfer.grant.num_held_tokens)
             self.decode.engine.finish_import(progress.request_id, num_valid)
+
+    def check_first_tokens(self, expected: Tokens) -> None:
+        """The first tokens were sampled by the prefilling engine, but where its work broke off before."""
+        for request_id, token_ids in expected.items():
+            first = list(token_ids[:1])
+            sampled = self.prefill.tokens[request_id]
+            assert sampled == first or (request_id in self.breaking and not sampled)
 
     def settle(self) -> None:
         """Wait until both engines ran the commands that end the leases."""
