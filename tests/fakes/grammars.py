@@ -56,8 +56,10 @@ class GatedBackend:
         self.grammar = FakeGrammar()
         self.gate = threading.Event()
         self.entered = threading.Semaphore(0)
+        self.compiled: list[StructuredOutputs] = []
 
     def compile(self, outputs: StructuredOutputs) -> Grammar:
+        self.compiled.append(outputs)
         self.entered.release()
         assert self.gate.wait(DEADLINE)
         if outputs.text == "bad":

@@ -35,13 +35,26 @@ class ConstraintSource:
         self._compiler = compiler
         self._commands = commands
         self._gate = gate
+        self._compiling: dict[str, tuple[EngineRequest, GrammarFuture]] = {}
 
     def prepare(self, request: EngineRequest) -> None:
         """See to it that a request whose submission is queued gets its constraint, if it needs one."""
         outputs = request.sampling.structured_outputs
         if outputs is not None:
             compiled = self._compiler.compile(outputs)
+            self._compiling[request.request_id] = (request, compiled)
             compiled.add_done_callback(partial(self._hand_over, request))
+
+    def withdraw(self, request_id: str, *, exports_only: bool = False) -> None:
+        """A request ends: its grammar need not be compiled for it. Other ids are ignored."""
+        known = self._compiling.get(request_id)
+        if known is None or (exports_only and not known[0].hold_blocks):
+            return
+        request, compiled = known
+        outputs = request.sampling.structured_outputs
+        # Several threads may end a request: one of them takes it.
+        if self._compiling.pop(request_id, None) is known and outputs is not None:
+            self._compiler.withdraw(outputs, compiled)
 
     def close(self) -> None:
         """Compile nothing any more. Idempotent."""
@@ -49,6 +62,9 @@ class ConstraintSource:
 
     def _hand_over(self, request: EngineRequest, compiled: GrammarFuture) -> None:
         """On the thread that asked or that compiled: resumed tokens are replayed here as well."""
+        self._compiling.pop(request.request_id, None)
+        if compiled.cancelled():
+            return
         outcome: TokenConstraint | PagemeshError
         try:
             outcome = start_after(compiled.result(), request.resume_token_ids)

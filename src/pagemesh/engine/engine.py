@@ -107,10 +107,12 @@ class EngineCore:
     def cancel(self, request_id: str) -> None:
         """End a request with CANCELLED."""
         self._commands.put(partial(self._requests.cancel, request_id))
+        self._constraints.withdraw(request_id)
 
     def release(self, request_id: str) -> None:
         """End an export or a pin."""
         self._commands.put(partial(self._requests.release, request_id))
+        self._constraints.withdraw(request_id, exports_only=True)
 
     def first_token(
         self, request_id: str, token_id: int, logprobs: TokenLogprobs | None = None

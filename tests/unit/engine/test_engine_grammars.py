@@ -17,6 +17,7 @@ from tests.unit.scheduler.builders import make_request
 
 GOOD = StructuredOutputs.of(regex="good")
 BAD = StructuredOutputs.of(regex="bad")
+LAST = StructuredOutputs.of(regex="last")
 
 
 class Fixture:
@@ -104,6 +105,23 @@ def test_a_request_is_cancelled_while_its_grammar_is_compiled(gated: Fixture) ->
     gated.engine.submit(make_request("a again", 8, structured=GOOD))
     gated.inbox.wait_for_end("a again")
     assert gated.inbox.tokens["a"] == gated.inbox.tokens["export"] == []
+
+
+def test_a_grammar_that_nobody_waits_for_any_more_is_not_compiled(gated: Fixture) -> None:
+    gated.engine.submit(make_request("first", 8, structured=GOOD))
+    gated.wait_until_compiling()
+    gated.engine.submit(make_request("cancelled", 8, structured=BAD))
+    gated.engine.submit(make_request("export", 8, structured=BAD, export=True))
+    gated.engine.submit(make_request("last", 8, structured=LAST))
+    gated.engine.cancel("cancelled")
+    gated.engine.release("export")
+    # Only an export ends by a release.
+    gated.engine.release("last")
+    gated.inbox.wait_for_end("cancelled", "export")
+    gated.backend.gate.set()
+    gated.inbox.wait_for_end("first", "last")
+    assert gated.backend.compiled == [GOOD, LAST]
+    assert gated.inbox.ends["last"].finish_reason is FinishReason.LENGTH
 
 
 def test_the_engine_stops_while_a_grammar_is_compiled(gated: Fixture) -> None:

@@ -8,6 +8,8 @@ import re
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+from pagemesh.errors import InternalError
+
 # Without it LLVM splits 512-bit vectors on processors that once were slow with them.
 _ATTRIBUTES = '"min-legal-vector-width"="512" "prefer-vector-width"="512"'
 
@@ -16,7 +18,16 @@ class CompiledFunction:
     """A function `void(void*)` in memory; lives as long as this object."""
 
     def __init__(self, module: ir.Module, name: str) -> None:
-        self._engine = _compile(str(module))
+        """Compile; InternalError (KERNEL_NOT_COMPILED) when LLVM cannot, with its reason."""
+        try:
+            self._engine = _compile(str(module))
+        except (RuntimeError, OSError) as error:
+            # What llvmlite raises for all that LLVM refuses: a target, a processor, a module.
+            raise InternalError(
+                f"the kernel {name!r} cannot be compiled for this processor"
+                f" ({llvm.get_host_cpu_name()}): {error}",
+                reason="KERNEL_NOT_COMPILED",
+            ) from error
         self.address: int = self._engine.get_function_address(name)
         self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
         """Run it on this thread, without the GIL."""
@@ -41,6 +52,9 @@ def _compile(text: str) -> llvm.ExecutionEngine:
 
 
 def has_bfloat16_dots() -> bool:
-    """Whether this processor multiplies pairs of bfloat16 (AVX512-BF16)."""
-    features: dict[str, bool] = llvm.get_host_cpu_features()
+    """Whether this processor multiplies pairs of bfloat16 (AVX512-BF16); not if LLVM does not know it."""
+    try:
+        features: dict[str, bool] = llvm.get_host_cpu_features()
+    except RuntimeError:
+        return False
     return features.get("avx512bf16", False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, TypeVar
@@ -72,6 +72,8 @@ class GrammarCompiler:
         self._max_kept_chars = max_kept_chars
         self._lock = threading.Lock()
         self._futures: OrderedDict[StructuredOutputs, GrammarFuture] = OrderedDict()
+        # Of what is not compiled yet: how many asked for it and did not withdraw.
+        self._num_waiting: Counter[GrammarFuture] = Counter()
         self._jobs: queue.SimpleQueue[tuple[StructuredOutputs, GrammarFuture] | None] = (
             queue.SimpleQueue()
         )
@@ -90,17 +92,37 @@ class GrammarCompiler:
             future = self._futures.get(outputs)
             if future is not None:
                 self._futures.move_to_end(outputs)
+                if not future.done():
+                    self._num_waiting[future] += 1
                 return future
             future = GrammarFuture()
             if self._closed:
                 future.set_exception(_stopped())
                 return future
             self._futures[outputs] = future
+            self._num_waiting[future] = 1
             self._forget_oldest()
             self._jobs.put((outputs, future))
             if self._thread is None:
                 self._thread = _start(self._run, "grammars")
             return future
+
+    def withdraw(self, outputs: StructuredOutputs, future: GrammarFuture) -> None:
+        """Say that one of those who asked does not wait any more; once for each `compile`.
+
+        When nobody waits, a compilation that has not begun is cancelled. One that has goes on: the
+        grammar is kept for the next who asks.
+        """
+        with self._lock:
+            if future not in self._num_waiting:
+                # It was compiled meanwhile.
+                return
+            self._num_waiting[future] -= 1
+            if self._num_waiting[future] > 0 or not future.cancel():
+                return
+            del self._num_waiting[future]
+            if self._futures.get(outputs) is future:
+                del self._futures[outputs]
 
     def close(self) -> None:
         """Fail what is not compiled yet and end the threads."""
@@ -121,6 +143,8 @@ class GrammarCompiler:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             outputs, future = job
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
                 grammar = self._compile(outputs)
             except PagemeshError as error:
@@ -130,6 +154,8 @@ class GrammarCompiler:
                 future.set_exception(error)
             else:
                 future.set_result(grammar)
+            with self._lock:
+                self._num_waiting.pop(future, None)
 
     def _compile(self, outputs: StructuredOutputs) -> Grammar:
         if self._closed:

@@ -236,3 +236,36 @@ def test_the_library_is_loaded_with_the_first_grammar_alone() -> None:
     program = f"import sys, {modules}; print('llguidance' in sys.modules)"
     completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (completed.stdout, completed.stderr) == ("False\n", "")
+
+
+def test_what_nobody_waits_for_any_more_is_not_compiled(make: Make, backend: FakeBackend) -> None:
+    compiler = make(max_grammars=9)
+    running = compiler.compile(regex("slow"))
+    assert backend.entered.acquire(timeout=DEADLINE)
+    given_up = [compiler.compile(regex("good")) for _ in range(2)]
+    wanted = [compiler.compile(regex("good too")) for _ in range(2)]
+    compiler.withdraw(regex("slow"), running)
+    for future in given_up:
+        compiler.withdraw(regex("good"), future)
+    compiler.withdraw(regex("good too"), wanted[0])
+    assert given_up[0].cancelled()
+    assert not wanted[1].cancelled()
+    again = compiler.compile(regex("good after all"))
+    backend.gate.set()
+    assert again.result(DEADLINE) is not None
+    assert wanted[1].done()
+    # What had begun was finished, and is kept.
+    assert compiler.compile(regex("slow")).done()
+    assert backend.compiled == ["slow", "good too", "good after all"]
+    assert compiler.compile(regex("good")).result(DEADLINE) is not None
+
+
+def test_withdrawing_from_what_is_compiled_changes_nothing(
+    make: Make, backend: FakeBackend
+) -> None:
+    compiler = make()
+    future = compiler.compile(regex("good"))
+    assert future.result(DEADLINE) is not None
+    compiler.withdraw(regex("good"), future)
+    assert compiler.compile(regex("good")) is future
+    assert backend.compiled == ["good"]
