@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.nn import functional
 
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
-from pagemesh.kernels.gelu import make_gelu
 from pagemesh.models.spec import MlpSpec
-
-_DEVICE = torch.device("cpu")
 
 ActivationFunction = Callable[[torch.Tensor], torch.Tensor]
 
@@ -18,6 +16,6 @@ ActivationFunction = Callable[[torch.Tensor], torch.Tensor]
 def make_activation(mlp: MlpSpec) -> ActivationFunction:
     """From the first projection's output, [T, 2 · intermediate] when gated, to [T, intermediate]."""
     if mlp.activation == "gelu":
-        return make_gelu(_DEVICE)
+        return functional.gelu
     gate = Gate(mlp.activation, mlp.limit, mlp.alpha)
-    return make_gated_activation(gate, _DEVICE)
+    return make_gated_activation(gate, torch.device("cpu"))

@@ -212,6 +212,57 @@ MODELS = {
             "sliding_window": 128,
         },
     ),
+    # Without the pooler, which embeddings do without.
+    "all-MiniLM-L6-v2": Model(
+        "BertModel",
+        22_713_216 - 147_840,
+        {
+            "vocab_size": 30522,
+            "hidden_size": 384,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 12,
+            "max_position_embeddings": 512,
+            "type_vocab_size": 2,
+            "layer_norm_eps": 1e-12,
+            "hidden_act": "gelu",
+            "position_embedding_type": "absolute",
+            "pad_token_id": 0,
+        },
+    ),
+    "multilingual-e5-base": Model(
+        "XLMRobertaModel",
+        278_043_648 - 590_592,
+        {
+            "vocab_size": 250002,
+            "hidden_size": 768,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "max_position_embeddings": 514,
+            "type_vocab_size": 1,
+            "layer_norm_eps": 1e-5,
+            "hidden_act": "gelu",
+            "position_embedding_type": "absolute",
+            "pad_token_id": 1,
+        },
+    ),
+    "distilbert-base-uncased": Model(
+        "DistilBertForMaskedLM",
+        66_362_880,
+        {
+            "vocab_size": 30522,
+            "dim": 768,
+            "hidden_dim": 3072,
+            "n_layers": 6,
+            "n_heads": 12,
+            "max_position_embeddings": 512,
+            "activation": "gelu",
+            "pad_token_id": 0,
+            "sinusoidal_pos_embds": False,
+            "tie_weights_": True,
+        },
+    ),
 }
 
 

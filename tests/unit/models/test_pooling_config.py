@@ -38,6 +38,32 @@ def test_modules_say_how_to_pool(tmp_path: Path) -> None:
     assert read_pooling(tmp_path) == Pooling("mean", normalize=False)
 
 
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("mean", "mean"), ("lasttoken", "last"), ("cls", "cls"), (["cls"], "cls")]
+)
+def test_newer_files_name_the_way_to_pool(tmp_path: Path, mode: object, kind: str) -> None:
+    write_modules(tmp_path, "Transformer", "Pooling")
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": mode}))
+    assert read_pooling(tmp_path, causal=False) == Pooling(kind, normalize=False)  # type: ignore[arg-type]
+
+
+def test_only_an_encoder_has_a_first_token_that_saw_the_others(tmp_path: Path) -> None:
+    write_modules(tmp_path, "Transformer", "Pooling", cls_token=True)
+    assert read_pooling(tmp_path, causal=False) == Pooling("cls", normalize=False)
+    with pytest.raises(
+        ConfigError, match="chooses the pooling cls, but must choose one of lasttoken"
+    ):
+        read_pooling(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["max", ["cls", "mean"], 3])
+def test_other_ways_to_pool_are_refused_in_newer_files(tmp_path: Path, mode: object) -> None:
+    write_modules(tmp_path, "Transformer", "Pooling")
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": mode}))
+    with pytest.raises(ConfigError, match="but must choose one of lasttoken, mean, cls"):
+        read_pooling(tmp_path, causal=False)
+
+
 def test_a_normalize_module_scales_vectors(tmp_path: Path) -> None:
     write_modules(tmp_path, "Transformer", "Pooling", "Normalize", lasttoken=True)
     assert read_pooling(tmp_path) == Pooling("last", normalize=True)

@@ -51,6 +51,10 @@ def make_spec(values: dict[str, Any]) -> DecoderSpec:
         ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", SIZES),
         ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", SIZES | {"use_sliding_window": True}),
         ("GptOssForCausalLM", "GptOssConfig", SIZES | {"rope_parameters": YARN}),
+        ("BertModel", "BertConfig", {"vocab_size": 50}),
+        ("RobertaModel", "RobertaConfig", {"vocab_size": 50}),
+        ("XLMRobertaForMaskedLM", "XLMRobertaConfig", {"vocab_size": 50}),
+        ("DistilBertModel", "DistilBertConfig", {"vocab_size": 50}),
         ("Qwen3ForCausalLM", "Qwen3Config", SIZES | {"rope_scaling": YARN, "rope_theta": 1e6}),
     ],
 )

@@ -47,7 +47,7 @@ def make_encoder_spec(
         raise config.bad("max_position_embeddings", f"more than {places.first_position}")
     return DecoderSpec(
         architecture=architecture,
-        vocab_size=config.integer("vocab_size", 30522),
+        vocab_size=config.integer("vocab_size"),
         hidden_size=hidden_size,
         norm=NormSpec("layer", norm_eps),
         attention=AttentionSpec(

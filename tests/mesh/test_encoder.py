@@ -1,0 +1,69 @@
+"""A mesh that serves an encoder: the openai client gets the vectors of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import openai
+import pytest
+import torch
+import transformers
+
+from tests.identity.checkpoints import Model
+from tests.identity.encoder_checkpoints import EncoderRecipe, make_encoder, reference_vector
+from tests.mesh.harness import Mesh, running_mesh
+
+RECIPE = EncoderRecipe("BertConfig", "mean", max_seq_length=24)
+MODEL = "encoder"
+TEXTS = [
+    "The capital of France is Paris.",
+    "Rome",
+    "a cat is at 3 boats",
+    " ".join(["paris"] * 22),
+]
+
+
+class Served(NamedTuple):
+    """A mesh, and the model that it serves."""
+
+    mesh: Mesh
+    reference: Model
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("encoder")
+    reference = make_encoder(folder, RECIPE)
+    arguments = ["--model", str(folder), "--served-model-name", MODEL, "--no-sample"]
+    with running_mesh(tmp_path_factory.mktemp("mesh"), *arguments) as mesh:
+        yield Served(mesh, reference, folder)
+
+
+def test_texts_are_embedded_as_by_transformers(served: Served) -> None:
+    make: Any = transformers.PreTrainedTokenizerFast
+    tokenizer = make(tokenizer_file=str(served.folder / "tokenizer.json"))
+    client = served.mesh.client()
+    answer = client.embeddings.create(model=MODEL, input=TEXTS)
+    token_ids = [tokenizer(text).input_ids for text in TEXTS]
+    assert token_ids[1] == [2, 11, 3]
+    assert answer.usage.prompt_tokens == sum(map(len, token_ids))
+    for item, ids in zip(answer.data, token_ids, strict=True):
+        expected = reference_vector(served.reference, RECIPE, ids)
+        torch.testing.assert_close(torch.tensor(item.embedding), expected, rtol=0, atol=5e-6)
+        (alone,) = client.embeddings.create(model=MODEL, input=[ids]).data
+        assert alone.embedding == item.embedding
+
+
+def test_a_text_longer_than_the_model_embeds_is_400_and_names_the_length(served: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"25 tokens, but .* at most 24") as caught:
+        served.mesh.client().embeddings.create(model=MODEL, input=" ".join(["paris"] * 23))
+    assert caught.value.code == "context_length_exceeded"
+    assert caught.value.param == "input"
+
+
+def test_an_encoder_does_not_generate(served: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match="makes embeddings and does not generate"):
+        served.mesh.client().completions.create(model=MODEL, prompt="The capital of France is")
