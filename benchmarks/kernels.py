@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.linear import make_linear
+from pagemesh.kernels.linear.packed import PackedLinear, can_pack
 from pagemesh.kernels.linear.plain import PlainLinear
 from pagemesh.kernels.paged_attention import (
     AttentionShape,
@@ -21,7 +22,7 @@ from pagemesh.kernels.paged_attention import (
 from pagemesh.kernels.rms_norm import make_rms_norm
 
 QUESTION = "The CPU's kernels against torch's operations, one layer of a model of 160M parameters"
-HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, BLOCK = 768, 2048, 12, 4, 64, 16
+LAYERS, HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, BLOCK = 12, 768, 2048, 12, 4, 64, 16
 CPU = torch.device("cpu")
 Contender = Callable[[], object]
 
@@ -32,6 +33,17 @@ def products(dtype: torch.dtype, num_tokens: int) -> tuple[Contender, Contender]
     inputs = torch.randn(num_tokens, HIDDEN).to(dtype)
     ours, theirs = make_linear(weight), PlainLinear(weight, None)
     return lambda: ours(inputs), lambda: theirs(inputs)
+
+
+def packed_products(num_tokens: int) -> tuple[Contender, Contender]:
+    """The same in bfloat16, against oneDNN with a packed weight; weights change, as they do in a step."""
+    weights = [torch.randn(2 * INTERMEDIATE, HIDDEN).bfloat16() for _ in range(LAYERS)]
+    inputs = torch.randn(num_tokens, HIDDEN).bfloat16()
+    ours, theirs = (
+        [make_linear(one) for one in weights],
+        [PackedLinear(one, None) for one in weights],
+    )
+    return lambda: [one(inputs) for one in ours], lambda: [one(inputs) for one in theirs]
 
 
 def attention(
@@ -100,6 +112,12 @@ def main() -> None:
             label = f"{str(dtype).removeprefix('torch.')} {name}"
             report.add(label, "us", times[0])
             report.add(f"{label}: torch", "us", times[1])
+    if can_pack(torch.empty(1, 1, dtype=torch.bfloat16)):
+        for num_tokens in (1, 8, 16, 32, 512):
+            times = interleaved(*packed_products(num_tokens), num_rounds=5 if quick else 30)
+            label = f"bfloat16 product in all layers, {num_tokens} tokens"
+            report.add(label, "us", times[0])
+            report.add(f"{label}: oneDNN", "us", times[1])
     report.print()
     report.write(path)
 

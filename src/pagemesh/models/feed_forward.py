@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
 from pagemesh.kernels.linear import make_linear
-from pagemesh.models.activations import make_activation
+from pagemesh.models.expansion import make_expansion
 from pagemesh.models.mlp import FeedForward, Mlp
 from pagemesh.models.moe import Mixture, Router, SharedMixture, share_of_all, share_of_chosen
 from pagemesh.models.parameters import Part
@@ -25,18 +27,26 @@ def make_feed_forward(mlp: MlpSpec | MoeSpec, part: Part) -> FeedForward:
 
 
 def _make_mlp(mlp: MlpSpec, part: Part, prefix: str) -> Mlp:
-    return Mlp(part.linear(f"{prefix}up"), make_activation(mlp), part.linear(f"{prefix}down"))
+    weight, bias = part.read(f"{prefix}up.weight"), part.get(f"{prefix}up.bias")
+    return Mlp(make_expansion(mlp, weight, bias), part.linear(f"{prefix}down"))
 
 
 def _make_experts(moe: MoeSpec, part: Part) -> list[Mlp]:
-    activate = make_activation(moe.expert)
-    projections = []
-    for name in ("experts.up", "experts.down"):
-        weights, biases = part.read(f"{name}.weight"), part.get(f"{name}.bias")
-        projections.append(
-            [
-                make_linear(weights[number], None if biases is None else biases[number])
-                for number in range(moe.num_experts)
-            ]
+    ups, downs = (
+        (part.read(f"{name}.weight"), part.get(f"{name}.bias"))
+        for name in ("experts.up", "experts.down")
+    )
+    return [
+        Mlp(
+            make_expansion(moe.expert, *_of_expert(ups, number)),
+            make_linear(*_of_expert(downs, number)),
         )
-    return [Mlp(up, activate, down) for up, down in zip(*projections, strict=True)]
+        for number in range(moe.num_experts)
+    ]
+
+
+def _of_expert(
+    parameters: tuple[torch.Tensor, torch.Tensor | None], number: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    weights, biases = parameters
+    return weights[number], None if biases is None else biases[number]

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from pagemesh.kernels.linear import Linear
-from pagemesh.models.activations import ActivationFunction
+from pagemesh.models.expansion import Expansion
 
 
 class FeedForward(Protocol):
@@ -23,18 +23,16 @@ class FeedForward(Protocol):
 
 
 class Mlp:
-    """Gate and up in one projection, then the activation, then down."""
+    """Gate, up and the activation, then down."""
 
-    def __init__(self, up: Linear, activation: ActivationFunction, down: Linear) -> None:
-        """`up` gives gates before ups when there are gates."""
-        self._up = up
-        self._activate = activation
+    def __init__(self, expand: Expansion, down: Linear) -> None:
+        self._expand = expand
         self._down = down
 
     def compute(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `FeedForward`."""
-        return self._down(self._activate(self._up(hidden)))
+        return self._down(self._expand(hidden))
 
     def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """See `FeedForward`."""
-        return self._down.add_to(residual, self._activate(self._up(hidden)))
+        return self._down.add_to(residual, self._expand(hidden))

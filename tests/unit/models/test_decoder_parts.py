@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pagemesh.models.activations import make_activation
 from pagemesh.models.assembly import assemble
 from pagemesh.models.decoder import Decoder
+from pagemesh.models.expansion import make_expansion
 from pagemesh.models.norms import LayerNorm
 from pagemesh.models.spec import (
     AttentionSpec,
@@ -42,7 +42,7 @@ def test_layer_norm_takes_the_mean_away() -> None:
     ],
 )
 def test_activations(mlp: MlpSpec, inputs: list[float], expected: float) -> None:
-    output = make_activation(mlp)(torch.tensor([inputs]))
+    output = make_expansion(mlp, torch.eye(len(inputs)), None)(torch.tensor([inputs]))
     assert output.shape == (1, 1)
     assert output.item() == pytest.approx(expected, rel=1e-5)
 

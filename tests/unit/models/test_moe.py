@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pagemesh.kernels.linear import make_linear
-from pagemesh.models.activations import make_activation
+from pagemesh.models.expansion import make_expansion
 from pagemesh.models.mlp import Mlp
 from pagemesh.models.moe import Mixture, Router, SharedMixture, share_of_all, share_of_chosen
 from pagemesh.models.spec import MlpSpec
@@ -17,8 +17,8 @@ class Weights:
 
     def __init__(self) -> None:
         self.up, self.down = torch.randn(2 * INNER, HIDDEN), torch.randn(HIDDEN, INNER)
-        activate = make_activation(MlpSpec(INNER))
-        self.mlp = Mlp(make_linear(self.up), activate, make_linear(self.down))
+        expand = make_expansion(MlpSpec(INNER), self.up, None)
+        self.mlp = Mlp(expand, make_linear(self.down))
 
     def reference(self, token: torch.Tensor) -> torch.Tensor:
         gate, up = (self.up @ token).chunk(2)
@@ -65,11 +65,9 @@ def test_each_token_is_the_weighted_sum_of_its_best_experts(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_token_does_not_depend_on_the_others_by_a_single_bit(dtype: torch.dtype) -> None:
     torch.manual_seed(3)
-    activate = make_activation(MlpSpec(48))
     experts = [
         Mlp(
-            make_linear(torch.randn(96, 64, dtype=dtype)),
-            activate,
+            make_expansion(MlpSpec(48), torch.randn(96, 64, dtype=dtype), None),
             make_linear(torch.randn(64, 48, dtype=dtype)),
         )
         for _ in range(8)

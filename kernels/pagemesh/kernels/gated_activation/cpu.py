@@ -42,7 +42,7 @@ def _compile(gate: Gate, size: int, torch_dtype: torch.dtype) -> RowKernel:
         gates = e.at(values["gate_up"], e.builder.mul(row, values["stride"]))
         ups = e.at(gates, e.int64(size))
         target = e.at(values["output"], e.builder.mul(row, e.int64(size)))
-        function = functools.partial(_FUNCTIONS[gate.kind], e, gate)
+        function = functools.partial(FUNCTIONS[gate.kind], e, gate)
         map_row(e, size, [(gates, dtype), (ups, dtype)], target, dtype, function)
 
     return RowKernel({"gate_up": element, "stride": None, "output": element}, emit_row)
@@ -70,4 +70,4 @@ def _clamped_swiglu(e: Emitter, gate: Gate, gates: ir.Value, ups: ir.Value) -> i
     return b.fmul(activated, b.fadd(ups, e.splat(1.0)))
 
 
-_FUNCTIONS = {"silu": _silu, "gelu_tanh": _gelu_tanh, "clamped_swiglu": _clamped_swiglu}
+FUNCTIONS = {"silu": _silu, "gelu_tanh": _gelu_tanh, "clamped_swiglu": _clamped_swiglu}

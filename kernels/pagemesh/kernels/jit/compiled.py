@@ -17,10 +17,13 @@ _ATTRIBUTES = '"min-legal-vector-width"="512" "prefer-vector-width"="512"'
 class CompiledFunction:
     """A function `void(void*)` in memory; lives as long as this object."""
 
-    def __init__(self, module: ir.Module, name: str) -> None:
-        """Compile; InternalError (KERNEL_NOT_COMPILED) when LLVM cannot, with its reason."""
+    def __init__(self, module: ir.Module, name: str, *, unrolls: bool = True) -> None:
+        """Compile; InternalError (KERNEL_NOT_COMPILED) when LLVM cannot, with its reason.
+
+        `unrolls` is off for loops that fill all registers already.
+        """
         try:
-            self._engine = _compile(str(module))
+            self._engine = _compile(str(module), unrolls)
         except (RuntimeError, OSError) as error:
             # What llvmlite raises for all that LLVM refuses: a target, a processor, a module.
             raise InternalError(
@@ -33,7 +36,7 @@ class CompiledFunction:
         """Run it on this thread, without the GIL."""
 
 
-def _compile(text: str) -> llvm.ExecutionEngine:
+def _compile(text: str, unrolls: bool) -> llvm.ExecutionEngine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     # One for each module: the engine that runs the code takes it over.
@@ -44,6 +47,7 @@ def _compile(text: str) -> llvm.ExecutionEngine:
     module = llvm.parse_assembly(text)
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=1)
+    options.loop_unrolling = unrolls
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
     engine = llvm.create_mcjit_compiler(module, machine)
@@ -52,9 +56,19 @@ def _compile(text: str) -> llvm.ExecutionEngine:
 
 
 def has_bfloat16_dots() -> bool:
-    """Whether this processor multiplies pairs of bfloat16 (AVX512-BF16); not if LLVM does not know it."""
+    """Whether this processor multiplies pairs of bfloat16 (AVX512-BF16)."""
+    return _has("avx512bf16")
+
+
+def has_bfloat16_tiles() -> bool:
+    """Whether this processor multiplies tiles of bfloat16 (AMX)."""
+    return _has("amx-bf16")
+
+
+def _has(feature: str) -> bool:
+    """Also no when LLVM does not know the processor."""
     try:
         features: dict[str, bool] = llvm.get_host_cpu_features()
     except RuntimeError:
         return False
-    return features.get("avx512bf16", False)
+    return features.get(feature, False)

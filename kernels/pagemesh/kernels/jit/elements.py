@@ -11,13 +11,23 @@ from pagemesh.kernels.jit.emit import F32, I16, I32, LANES, Emitter
 ELEMENT_TYPES = {"float32": F32, "float16": ir.HalfType(), "bfloat16": I16}
 """How the elements of a tensor lie in memory, by torch's names."""
 
+_SUFFIXES = {"float32": "f32", "float16": "f16", "bfloat16": "i16"}
 
-def load_elements(e: Emitter, address: ir.Value, dtype: str) -> ir.Value:
-    """16 elements of a tensor as floats."""
+
+def load_elements(
+    e: Emitter, address: ir.Value, dtype: str, mask: ir.Value | None = None
+) -> ir.Value:
+    """16 elements of a tensor as floats; zeros, without reading them, where there is a mask of 0."""
     builder = e.builder
-    element = ELEMENT_TYPES[dtype]
-    raw = builder.load(builder.bitcast(address, ir.VectorType(element, LANES).as_pointer()))
-    raw.align = 2
+    vector = ir.VectorType(ELEMENT_TYPES[dtype], LANES)
+    address = builder.bitcast(address, vector.as_pointer())
+    if mask is not None:
+        nothing = ir.Constant(vector, None)
+        name = f"llvm.masked.load.v{LANES}{_SUFFIXES[dtype]}.p0"
+        raw = e.intrinsic(name, vector, address, ir.Constant(I32, 2), mask, nothing)
+    else:
+        raw = builder.load(address)
+        raw.align = 2
     return _widen(e, raw, dtype, LANES)
 
 
@@ -26,9 +36,17 @@ def load_element(e: Emitter, address: ir.Value, dtype: str) -> ir.Value:
     return _widen(e, e.builder.load(address), dtype, 1)
 
 
-def store_elements(e: Emitter, vector: ir.Value, address: ir.Value, dtype: str) -> None:
-    """Round 16 floats to a tensor's type and write them."""
-    e.store(_narrow(e, vector, dtype, LANES), address, align=2)
+def store_elements(
+    e: Emitter, vector: ir.Value, address: ir.Value, dtype: str, mask: ir.Value | None = None
+) -> None:
+    """Round 16 floats to a tensor's type and write them, or those that a mask has 1 for."""
+    narrow = _narrow(e, vector, dtype, LANES)
+    if mask is None:
+        e.store(narrow, address, align=2)
+        return
+    address = e.builder.bitcast(address, narrow.type.as_pointer())
+    name = f"llvm.masked.store.v{LANES}{_SUFFIXES[dtype]}.p0"
+    e.intrinsic(name, ir.VoidType(), narrow, address, ir.Constant(I32, 2), mask)
 
 
 def store_element(e: Emitter, value: ir.Value, address: ir.Value, dtype: str) -> None:

@@ -1,24 +1,41 @@
 """Multiplies activations with one fixed weight: every projection of a model.
 
-`make_linear` chooses the implementation once, when a weight is loaded; all of them pass the same tests.
+`make_linear` and `make_gated_linear` choose the implementation once, when a weight is loaded; all of them
+pass the same tests. A weight may be brought into another layout, as a copy: drop the original.
 """
 
 from __future__ import annotations
 
 import torch
 
-from pagemesh.kernels.linear.interface import Linear
+from pagemesh.kernels.gated_activation import Gate, make_gated_activation
+from pagemesh.kernels.linear.dots import DotLinear, GatedDotLinear, can_dot
+from pagemesh.kernels.linear.interface import GatedLinear, Linear
 from pagemesh.kernels.linear.packed import PackedLinear, can_pack
 from pagemesh.kernels.linear.plain import PlainLinear
+from pagemesh.kernels.linear.stepwise import StepwiseGatedLinear
 
-__all__ = ["Linear", "make_linear"]
+__all__ = ["Gate", "GatedLinear", "Linear", "make_gated_linear", "make_linear"]
 
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
     """The best implementation for the weight's device and type.
 
-    `weight` is [out, in], `bias` [out] of the same type. A packed weight is a copy: drop the original.
+    `weight` is [out, in], `bias` [out] of the same type.
     """
+    if can_dot(weight):
+        return DotLinear(weight, bias)
     if can_pack(weight):
         return PackedLinear(weight, bias)
     return PlainLinear(weight, bias)
+
+
+def make_gated_linear(weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate) -> GatedLinear:
+    """The same for a projection whose outputs, gates before ups, go through a gated activation.
+
+    `weight` is [2 · out, in], `bias` [2 · out].
+    """
+    if can_dot(weight):
+        return GatedDotLinear(weight, bias, gate)
+    activate = make_gated_activation(gate, weight.device)
+    return StepwiseGatedLinear(make_linear(weight, bias), activate)

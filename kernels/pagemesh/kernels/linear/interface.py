@@ -17,3 +17,11 @@ class Linear(Protocol):
     def add_to(self, residual: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
         """`residual` [T, out] + x · Wᵀ + b as a new tensor; the sum may be rounded once instead of twice."""
         ...
+
+
+class GatedLinear(Protocol):
+    """The gated activation of x · Wᵀ + b, for a weight [2 · out, in] of gates before ups."""
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Rows [T, in] of the weight's type → [T, out]; what is in between may be left unrounded."""
+        ...
