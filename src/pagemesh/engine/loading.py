@@ -47,9 +47,8 @@ def load_engine(
     """
     check_before_loading(model, cache, scheduler)
     loaded = load_model(model)
-    scheduler = _fitting(scheduler, loaded)
     layout = loaded.block_layout(cache.block_size)
-    num_blocks = _num_blocks(loaded, layout, cache, scheduler)
+    num_blocks = _num_blocks(loaded, layout, cache, _fitting(scheduler, loaded))
     info = _make_info(loaded, layout, num_blocks, scheduler)
     num_swap_blocks = num_swap_blocks_for(layout, cache.swap_space)
     runner = ModelRunner(
@@ -65,7 +64,7 @@ def load_engine(
     release_threads()  # from now on the engine's thread computes, with threads of its own
     core_scheduler = Scheduler(
         info,
-        scheduler,
+        _fitting(scheduler, loaded),
         vocab_size=loaded.vocab_size,
         eos_token_ids=loaded.eos_token_ids,
         enable_prefix_caching=cache.enable_prefix_caching,

@@ -72,12 +72,17 @@ def check_after_loading(
     """Compute the largest step once and raise ConfigError when so much memory is not there.
 
     What was loaded and what the step took are measured, where the system tells; the KV cache and the
-    swap space are committed only when they are used, and count in full.
+    swap space are committed only when they are used, and count in full. An encoder's step may be longer
+    than --max-num-batched-tokens, for a single prompt, which could take minutes here: its memory is what
+    a step of that many tokens takes, times as much as it is longer.
     """
     loaded = process_memory()
     activations = measure_step(runner, scheduler, max_model_len)
     if loaded is None or activations is None:
         return
+    budget = scheduler.max_num_batched_tokens
+    num_tokens = num_step_tokens(budget, max_model_len, causal=runner.causal)
+    activations = activations * num_tokens // budget
     _check({"model": loaded.resident, _ACTIVATIONS: activations} | _reserved(cache))
     log.info(
         "memory",

@@ -47,6 +47,8 @@ class ModelRunner:
         """The KV memory; its own, or that behind the descriptor."""
         self.generates = model.generates
         """Whether batches may have sequences that sample."""
+        self.causal = model.shape.causal
+        """Whether prompts may be computed in pieces."""
         self._mover = BlockMover(self.kv, num_swap_blocks)
         self._decoder = model.decoder
         self._vocab_size = model.vocab_size

@@ -98,3 +98,27 @@ def test_without_hardware_it_is_this_machine(
 ) -> None:
     assert main(["plan", folder]) == 0
     assert " requests of 2048 tokens fit at once" in capsys.readouterr().out
+
+
+def test_an_encoder_keeps_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"architectures": ["BertModel"], "vocab_size": 30522}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 256}')
+    assert main(["plan", str(tmp_path), "--memory", "1", "--max-num-batched-tokens", "100"]) == 0
+    assert (
+        capsys.readouterr().out
+        == f"""\
+{tmp_path} (BertModel) on a CPU with 1.00 GiB
+
+  weights          0.41 GiB   108.9 million parameters, float32
+  tables            0.0 MiB   of positions, and what is kept twice
+  runtime          0.30 GiB
+  activations       8.2 MiB   of a step of 256 tokens, 64 requests
+  KV cache          7.5 MiB   1280 tokens, float32
+
+KV of a token takes 6 KiB: of one layer at a time, for one step.
+Prompts of up to 256 tokens are computed whole, 256 tokens in a step.
+"""
+    )
+    assert main(["plan", str(tmp_path), "--memory", "0.5"]) == 0
+    assert "The model does not fit: " in capsys.readouterr().out

@@ -9,6 +9,7 @@ from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.loading import load_engine
 from pagemesh.errors import ConfigError
 from tests.fakes.inbox import Inbox
+from tests.identity.encoder_checkpoints import RECIPES, make_encoder
 from tests.unit.scheduler.builders import make_request
 
 
@@ -58,3 +59,21 @@ def test_a_block_longer_than_any_request_is_refused(demo_model: Path) -> None:
     model = ModelConfig(str(demo_model), max_model_len=10)
     with pytest.raises(ConfigError, match=r"--block-size is 16, but .* at most 10 tokens"):
         load_engine(model, CacheConfig(), SchedulerConfig())
+
+
+def test_an_encoder_has_the_blocks_of_a_step_and_no_more(tmp_path: Path) -> None:
+    make_encoder(tmp_path, RECIPES["BERT"])
+    scheduler = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64)
+    engine = load_engine(ModelConfig(str(tmp_path)), CacheConfig(), scheduler)
+    engine.stop()
+    # A step of its longest prompt, 100 tokens, and a partly filled block for each request.
+    assert engine.info.num_blocks == 100 // 16 + 4
+    assert (engine.info.causal, engine.info.generates) == (False, False)
+
+
+def test_a_cache_too_small_for_one_prompt_of_an_encoder_is_refused(tmp_path: Path) -> None:
+    make_encoder(tmp_path, RECIPES["BERT"])
+    with pytest.raises(ConfigError, match="requests may have 100: raise --kv-cache-memory"):
+        load_engine(
+            ModelConfig(str(tmp_path)), CacheConfig(kv_cache_memory=0.00005), SchedulerConfig()
+        )

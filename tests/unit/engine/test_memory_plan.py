@@ -19,6 +19,7 @@ from pagemesh.engine.memory_plan import (
     make_plan,
     num_kv_blocks,
     num_parameters,
+    num_step_tokens,
     size_text,
     table_bytes,
     weight_bytes,
@@ -30,6 +31,7 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.loader import load_model
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.spec import DecoderSpec
+from tests.identity import encoder_checkpoints
 from tests.identity.checkpoints import RECIPES, make_checkpoint
 from tests.unit.models.model_folder import write_model
 
@@ -54,6 +56,39 @@ def test_weights_and_kv_are_those_of_the_model(name: str, tmp_path: Path) -> Non
     assert weight_bytes(spec, "bfloat16") == 2 * num_parameters(spec) == size // 2
     model = load_model(ModelConfig(str(tmp_path), max_model_len=RECIPES[name].max_model_len))
     assert kv_layout(spec, "float32", 16) == model.block_layout(16)
+
+
+@pytest.mark.parametrize("name", encoder_checkpoints.RECIPES)
+def test_weights_and_kv_are_those_of_the_encoder(name: str, tmp_path: Path) -> None:
+    encoder_checkpoints.make_encoder(tmp_path, encoder_checkpoints.RECIPES[name])
+    architecture, spec = read_config(tmp_path)
+    with Checkpoint.open(tmp_path) as checkpoint:
+        entries = checkpoint.entries
+    tensors = {source.tensor for source in architecture.named_sources(spec, entries.keys())}
+    size = sum(entries[tensor].end - entries[tensor].begin for tensor in tensors)
+    assert weight_bytes(spec, "float32") == size
+    model = load_model(ModelConfig(str(tmp_path)))
+    assert kv_layout(spec, "float32", 16) == model.block_layout(16)
+    # Neither a RoPE nor an output that is packed.
+    assert table_bytes(spec, "float32", 100, Hardware("cpu", GIB)) == 0
+
+
+def test_an_encoder_takes_the_kv_and_the_activations_of_a_step(tmp_path: Path) -> None:
+    encoder_checkpoints.make_encoder(tmp_path, encoder_checkpoints.RECIPES["BERT"])
+    _, spec = read_config(tmp_path)
+    limits = StepLimits(num_step_tokens(64, 100, causal=False), 4, 100)
+    assert limits.num_tokens == 100
+    # Residual and its sum; queries, keys, values and what attention gives.
+    assert activation_bytes(spec, "float32", limits) == 100 * 4 * (2 * 72 + 4 * 72)
+    plan = make_plan(spec, "float32", "float32", 16, limits, Hardware("cpu", GIB))
+    assert (plan.num_blocks, plan.max_concurrency) == (10, 1)
+    assert plan.cache_bytes == 10 * 16 * 2 * 72 * 4
+    assert (
+        make_plan(
+            spec, "float32", "float32", 16, limits, Hardware("cpu", GIB // 10)
+        ).max_concurrency
+        == 0
+    )
 
 
 @pytest.fixture

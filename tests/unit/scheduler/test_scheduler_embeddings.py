@@ -21,9 +21,17 @@ LAST = (12.0, 144.0, 1.0)
 MEAN = (7.5, 64.5, 1.0)
 
 
+FIRST = (3.0, 9.0, 1.0)
+
+
 def info(kind: Literal["last", "mean"] | None, **settings: Any) -> EngineInfo:
     pooling = None if kind is None else Pooling(kind, normalize=False)
     return replace(make_info(**settings), pooling=pooling)
+
+
+def encoder_info(kind: Literal["last", "mean", "cls"] = "cls", **settings: Any) -> EngineInfo:
+    pooling = Pooling(kind, normalize=False)
+    return replace(make_info(**settings), pooling=pooling, generates=False, causal=False)
 
 
 def embed(request_id: str, prompt: tuple[int, ...] = PROMPT) -> EngineRequest:
@@ -134,6 +142,38 @@ def test_a_model_is_asked_only_for_what_it_can_make() -> None:
     assert str(without_head.ends["b"][0].error) == (
         "the model has no output head: it makes embeddings and does not generate text"
     )
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("last", LAST), ("mean", MEAN), ("cls", FIRST)])
+def test_an_encoders_prompts_are_computed_whole(
+    kind: Literal["last", "mean", "cls"], expected: tuple[float, ...]
+) -> None:
+    stepper = Stepper(encoder_info(kind), max_num_batched_tokens=16)
+    stepper.submit(embed("a"), embed("b", PROMPT[:6]), embed("c", PROMPT[:7]), embed("d"))
+    # What does not fit whole waits, and nobody overtakes it.
+    assert stepper.step() == [("a", 0, 10), ("b", 0, 6)]
+    assert stepper.step() == [("c", 0, 7)]
+    assert stepper.step() == [("d", 0, 10)]
+    assert vector(stepper, "a") == vector(stepper, "d") == expected
+    assert stepper.num_free_blocks == 16
+
+
+def test_an_encoders_prompts_wait_for_blocks_and_seats() -> None:
+    stepper = Stepper(encoder_info(num_blocks=3, max_num_seqs=2))
+    sizes = {"a": 8, "b": 8, "c": 1, "d": 1}
+    stepper.submit(*(embed(name, PROMPT[:size]) for name, size in sizes.items()))
+    assert stepper.step() == [("a", 0, 8)]
+    assert stepper.step() == [("b", 0, 8), ("c", 0, 1)]
+    assert stepper.step() == [("d", 0, 1)]
+
+
+def test_an_encoder_keeps_no_kv() -> None:
+    stepper = Stepper(encoder_info("last"))
+    for name in ("a", "b"):
+        stepper.submit(embed(name))
+        assert stepper.step() == [(name, 0, 10)]
+    assert stepper.ends["b"][0].num_cached_tokens == 0
+    assert stepper.cached == set()
 
 
 def test_a_mean_has_the_same_bits_however_its_prompt_is_cut() -> None:
