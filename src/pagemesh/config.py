@@ -76,7 +76,8 @@ class ModelConfig:
     """Type of weights and activations; auto takes the one in config.json."""
 
     max_model_len: int | None = None
-    """Longest prompt plus output in tokens; the model's own context when unset."""
+    """Longest prompt plus output in tokens; the model's own context when unset, and of an encoder the
+    length of texts that it was made for."""
 
     threads: int = 0
     """Threads for tensor operations; 0 takes every core."""
@@ -107,14 +108,14 @@ class CacheConfig:
     """Tokens per KV block."""
 
     kv_cache_memory: float = 0.25
-    """GiB of memory for KV blocks."""
+    """GiB of memory for KV blocks; an encoder takes no more of it than one step needs."""
 
     swap_space: float = 0.0
     """GiB of host memory for the KV of preempted requests, which is computed again when there is no
     room. On a CPU the same memory serves better as --kv-cache-memory."""
 
     enable_prefix_caching: bool = True
-    """Keep the KV of finished requests and reuse it for equal prefixes."""
+    """Keep the KV of finished requests and reuse it for equal prefixes. Encoders never do."""
 
     def __post_init__(self) -> None:
         _require(self.block_size > 0, "--block-size", self.block_size, "positive")
@@ -131,7 +132,8 @@ class SchedulerConfig:
 
     max_num_batched_tokens: int = 512
     """Most tokens computed in one step: decodes first, then chunks of prompts. At least
-    --max-num-seqs, so that all decodes fit in."""
+    --max-num-seqs, so that all decodes fit in. An encoder computes prompts whole, and longer ones
+    all the same."""
 
     def __post_init__(self) -> None:
         _require(self.max_num_seqs > 0, "--max-num-seqs", self.max_num_seqs, "positive")
@@ -331,7 +333,7 @@ class PlanConfig:
     """Settings of `pagemesh plan`: what a model would need, from its config.json alone."""
 
     model: str = ""
-    """Folder with config.json, or a Hugging Face hub id, of which nothing else is fetched."""
+    """Folder with config.json, or a Hugging Face hub id, of which no weights are fetched."""
 
     hub: HubConfig = field(default_factory=HubConfig)
 

@@ -50,9 +50,8 @@ class ServedModel:
     async def _check_length(self, text: str, field: str, max_model_len: int) -> None:
         if await self.tokenizer.has_more_than(max_model_len, text):
             raise ContextLengthError(
-                f"the prompt has {len(text)} characters and more than {max_model_len} tokens, but "
-                f"the model's context of {max_model_len} tokens leaves room for at most "
-                f"{max_model_len - 1}",
+                f"the prompt has {len(text)} characters and more than {max_model_len} tokens, which is "
+                "the model's whole context",
                 param=field,
             )
 

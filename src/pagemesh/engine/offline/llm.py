@@ -133,6 +133,8 @@ class LLM:
     ) -> list[EmbeddingRequestOutput]:
         """Embed one or several prompts, in their order; prompts and errors are those of `generate`.
 
+        A prompt may be as long as `max_model_len`; a longer one is refused, not cut.
+
         Raises UnsupportedError when the model gives no hidden states (those run by transformers).
         """
         outputs = self._embedder.run(prompts, str(next(_calls)), shows_progress=use_tqdm)
