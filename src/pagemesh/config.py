@@ -352,9 +352,6 @@ class PlanConfig:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and activations; auto takes the one in config.json."""
 
-    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of keys and values; auto takes that of the weights."""
-
     max_model_len: int | None = None
     """Longest prompt plus output in tokens; the model's own context when unset."""
 

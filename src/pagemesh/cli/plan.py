@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pagemesh.config import PlanConfig
 from pagemesh.engine.machine_memory import machine_memory
 from pagemesh.engine.memory_plan import (
     GIB,
+    ITEM_BYTES,
     Hardware,
     MemoryPlan,
     StepLimits,
@@ -18,12 +20,16 @@ from pagemesh.engine.memory_plan import (
     num_step_tokens,
     size_text,
 )
+from pagemesh.engine.outline_plan import make_outline_plan
 from pagemesh.errors import ConfigError
-from pagemesh.models.choices import choose_dtype, choose_max_model_len
+from pagemesh.models.choices import (
+    choose_dtype,
+    choose_max_model_len,
+    require_transformers,
+)
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.registry import find_architecture, unknown_architecture
+from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
-from pagemesh.models.spec import DecoderSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,8 @@ class Answer:
     """A plan, and what it was made for."""
 
     config: PlanConfig
-    spec: DecoderSpec
+    architecture: str
+    num_parameters: int
     dtype: str
     hardware: Hardware
     limits: StepLimits
@@ -50,10 +57,9 @@ def plan_model(config: PlanConfig) -> Answer:
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
     if architecture is None:
-        raise unknown_architecture(settings)
+        return _plan_with_transformers(config, folder, settings)
     spec = architecture.make_spec(settings)
     dtype = choose_dtype(config.dtype, settings, architecture.dtypes)
-    kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     max_model_len = choose_max_model_len(config.max_model_len, spec, folder)
     limits = StepLimits(
         num_tokens=num_step_tokens(
@@ -63,8 +69,24 @@ def plan_model(config: PlanConfig) -> Answer:
         max_model_len=max_model_len,
     )
     hardware = _hardware(config)
-    plan = make_plan(spec, dtype, kv_dtype, config.block_size, limits, hardware)
-    return Answer(config, spec, dtype, hardware, limits, plan)
+    plan = make_plan(spec, dtype, config.block_size, limits, hardware)
+    return Answer(config, spec.architecture, num_parameters(spec), dtype, hardware, limits, plan)
+
+
+def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJson) -> Answer:
+    require_transformers(settings)
+    # Imported here because it takes seconds, and models of pagemesh's own do without.
+    from pagemesh.models.transformers_backend.outline import outline
+
+    dtype = choose_dtype(config.dtype, settings, ITEM_BYTES)
+    model = outline(folder, config.max_model_len)
+    scheduler = config.scheduler
+    limits = StepLimits(
+        scheduler.max_num_batched_tokens, scheduler.max_num_seqs, model.max_model_len
+    )
+    hardware = _hardware(config)
+    plan = make_outline_plan(model, dtype, config.block_size, limits, hardware)
+    return Answer(config, model.architecture, model.num_parameters, dtype, hardware, limits, plan)
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
@@ -72,8 +94,8 @@ def as_json(answer: Answer) -> dict[str, Any]:
     plan = answer.plan
     return {
         "model": answer.config.model,
-        "architecture": answer.spec.architecture,
-        "num_parameters": num_parameters(answer.spec),
+        "architecture": answer.architecture,
+        "num_parameters": answer.num_parameters,
         "dtype": answer.dtype,
         "kv_cache_dtype": plan.layout.dtype,
         "device": answer.hardware.kind,
@@ -96,12 +118,16 @@ def as_json(answer: Answer) -> dict[str, Any]:
 
 def as_table(answer: Answer) -> str:
     """For people."""
-    plan, spec, limits = answer.plan, answer.spec, answer.limits
+    plan, limits = answer.plan, answer.limits
     size = answer.hardware.tensor_parallel_size
     device = "GPU" if answer.hardware.kind == "cuda" else "CPU"
     where = f"{size} {device}s, each with" if size > 1 else f"a {device} with"
     rows = [
-        ("weights", size_text(plan.weight_bytes), f"{_count(spec)} parameters, {answer.dtype}"),
+        (
+            "weights",
+            size_text(plan.weight_bytes),
+            f"{_count(answer.num_parameters)} parameters, {answer.dtype}",
+        ),
         ("tables", size_text(plan.table_bytes), "of positions, and what is kept twice"),
         ("runtime", size_text(plan.runtime_bytes), ""),
         (
@@ -116,7 +142,7 @@ def as_table(answer: Answer) -> str:
         ),
     ]
     lines = [
-        f"{answer.config.model} ({spec.architecture}) on {where} {size_text(plan.usable_bytes)}",
+        f"{answer.config.model} ({answer.architecture}) on {where} {size_text(plan.usable_bytes)}",
         "",
     ]
     lines += [f"  {name:<12} {amount:>12}   {note}".rstrip() for name, amount, note in rows]
@@ -128,8 +154,7 @@ def as_table(answer: Answer) -> str:
     return "\n".join([*lines, _verdict(plan)])
 
 
-def _count(spec: DecoderSpec) -> str:
-    number = num_parameters(spec)
+def _count(number: int) -> str:
     return f"{number / 1e9:.2f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"
 
 

@@ -27,7 +27,8 @@ Measured with torch 2.13: 0.25 to 0.3 GiB resident on the CPU. CUDA contexts and
 take 0.5 to 0.6 GiB on current devices.
 """
 
-_ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Of a number of each type."""
 _FLOAT32_BYTES: Final = 4
 _SAMPLING_BYTES: Final = 4 + 3 * 8
 """Per logit: a float32 copy, and scores, weights and their sums in float64 (`sampling.sampler`)."""
@@ -60,6 +61,19 @@ class StepLimits:
     num_seqs: int
     """Sequences for which a token is sampled."""
     max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepWidths:
+    """Numbers of each token on one device, where the tensors of a step are widest."""
+
+    hidden: int
+    attending: int
+    """Queries, keys, values and the attention's output."""
+    inner: int
+    """Between a layer's projections."""
+    vocab: int
+    """Logits of a sampled token; 0 without a head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +134,7 @@ class MemoryPlan:
 
 
 def make_plan(
-    spec: DecoderSpec, dtype: str, kv_dtype: str, block_size: int, limits: StepLimits, on: Hardware
+    spec: DecoderSpec, dtype: str, block_size: int, limits: StepLimits, on: Hardware
 ) -> MemoryPlan:
     """Plan a model from its spec. ConfigError when it cannot be split over so many devices."""
     check_parallel(spec, on.tensor_parallel_size)
@@ -130,7 +144,7 @@ def make_plan(
         runtime_bytes=RUNTIME_BYTES[on.kind],
         table_bytes=table_bytes(spec, dtype, limits.max_model_len, on),
         activation_bytes=activation_bytes(spec, dtype, limits, on.tensor_parallel_size),
-        layout=kv_layout(spec, kv_dtype, block_size, on.tensor_parallel_size),
+        layout=kv_layout(spec, dtype, block_size, on.tensor_parallel_size),
         max_model_len=limits.max_model_len,
         step=None if spec.causal else limits,
     )
@@ -159,7 +173,7 @@ def weight_bytes(spec: DecoderSpec, dtype: str, tensor_parallel_size: int = 1) -
     """
     share = _Share(spec, tensor_parallel_size)
     shapes = spec.parameter_shapes()
-    return _ITEM_BYTES[dtype] * sum(share.of(name, prod(shape)) for name, shape in shapes.items())
+    return ITEM_BYTES[dtype] * sum(share.of(name, prod(shape)) for name, shape in shapes.items())
 
 
 def table_bytes(spec: DecoderSpec, dtype: str, max_model_len: int, on: Hardware) -> int:
@@ -168,7 +182,7 @@ def table_bytes(spec: DecoderSpec, dtype: str, max_model_len: int, on: Hardware)
     factors = len(ropes) * max_model_len * spec.attention.head_dim * _FLOAT32_BYTES
     if not spec.has_head or not spec.tie_word_embeddings or on.kind == "cuda":
         return factors
-    return factors + spec.vocab_size * spec.hidden_size * _ITEM_BYTES[dtype]
+    return factors + spec.vocab_size * spec.hidden_size * ITEM_BYTES[dtype]
 
 
 def kv_layout(
@@ -190,26 +204,35 @@ def kv_layout(
 def activation_bytes(
     spec: DecoderSpec, dtype: str, limits: StepLimits, tensor_parallel_size: int = 1
 ) -> int:
+    """Most that the tensors of the largest step take at once; see `step_bytes`."""
+    attention = spec.attention
+    query = attention.num_heads // tensor_parallel_size * attention.head_dim
+    key_value = 2 * _num_kv_heads(spec, tensor_parallel_size) * attention.head_dim
+    inner = max(_inner_width(spec, index) for index in range(spec.num_layers))
+    widths = StepWidths(
+        hidden=spec.hidden_size,
+        attending=2 * query + key_value,
+        inner=-(-inner // tensor_parallel_size),
+        vocab=spec.vocab_size if spec.has_head else 0,
+    )
+    return step_bytes(widths, dtype, limits)
+
+
+def step_bytes(widths: StepWidths, dtype: str, limits: StepLimits) -> int:
     """Most that the tensors of the largest step take at once, by what is alive at its widest places.
 
     In a layer: the residual stream and its normed copy, then either queries, keys, values and the
     attention's output, or the MLP's inner tensors. Behind the layers: the logits and the sampler's
     copies of them, or, without a head, the hidden states and what embeddings are made of in float32.
     """
-    item = _ITEM_BYTES[dtype]
-    attention = spec.attention
-    query = attention.num_heads // tensor_parallel_size * attention.head_dim
-    key_value = 2 * _num_kv_heads(spec, tensor_parallel_size) * attention.head_dim
-    stream = limits.num_tokens * spec.hidden_size * 2 * item
-    attending = limits.num_tokens * (2 * query + key_value)
-    inner = max(_inner_width(spec, index) for index in range(spec.num_layers))
-    inner_tokens = limits.num_tokens * -(-inner // tensor_parallel_size)
-    widest = max(attending, inner_tokens) * item
-    if spec.has_head:
-        sampling = spec.vocab_size * (item + _SAMPLING_BYTES)
-        behind = limits.num_seqs * (spec.hidden_size * item + sampling)
+    item = ITEM_BYTES[dtype]
+    stream = limits.num_tokens * widths.hidden * 2 * item
+    widest = limits.num_tokens * max(widths.attending, widths.inner) * item
+    if widths.vocab:
+        sampling = widths.vocab * (item + _SAMPLING_BYTES)
+        behind = limits.num_seqs * (widths.hidden * item + sampling)
     else:
-        behind = limits.num_tokens * spec.hidden_size * (item + _FLOAT32_BYTES)
+        behind = limits.num_tokens * widths.hidden * (item + _FLOAT32_BYTES)
     return max(stream + widest, behind)
 
 

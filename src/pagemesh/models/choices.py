@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
@@ -47,3 +48,12 @@ def choose_dtype(asked: str, settings: ConfigJson, supported: Collection[str]) -
             f"{' or '.join(supported)}"
         )
     return name
+
+
+def require_transformers(settings: ConfigJson) -> None:
+    """ConfigError unless transformers is installed, for models that it runs."""
+    if importlib.util.find_spec("transformers") is None:
+        raise ConfigError(
+            f"{settings.where} names an architecture that only transformers can run, which is not "
+            "installed: pip install 'pagemesh[transformers]'"
+        )

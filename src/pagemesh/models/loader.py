@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,12 +10,11 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine.interface import BlockLayout, Pooling
-from pagemesh.errors import ConfigError
 from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.architectures.architecture import Architecture
 from pagemesh.models.assembly import assemble
 from pagemesh.models.checkpoint import Checkpoint
-from pagemesh.models.choices import choose_dtype, choose_max_model_len
+from pagemesh.models.choices import choose_dtype, choose_max_model_len, require_transformers
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import CausalModel, ModelShape
@@ -134,11 +132,7 @@ def _load_decoder(
 
 
 def _load_with_transformers(config: ModelConfig, folder: Path, settings: ConfigJson) -> LoadedModel:
-    if importlib.util.find_spec("transformers") is None:
-        raise ConfigError(
-            f"{settings.where} names an architecture that only transformers can run, which is not "
-            "installed: pip install 'pagemesh[transformers]'"
-        )
+    require_transformers(settings)
     # Imported here because it takes seconds, and models of pagemesh's own do without.
     from pagemesh.models.transformers_backend.load import load_with_transformers
 

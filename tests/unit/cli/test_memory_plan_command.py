@@ -39,7 +39,7 @@ KV of a token takes 6 KiB.
 
 def test_json_has_the_numbers(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--gpu-memory", "2", "--gpu-memory-utilization", "0.5", "--tensor-parallel-size", "2"]
-    flags += ["--dtype", "bfloat16", "--kv-cache-dtype", "float32", "--max-model-len", "1000"]
+    flags += ["--dtype", "bfloat16", "--max-model-len", "1000"]
     assert main(["plan", "--model", folder, *flags, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     per_device = answer.pop("per_device")
@@ -48,7 +48,7 @@ def test_json_has_the_numbers(folder: str, capsys: pytest.CaptureFixture[str]) -
         "architecture": "LlamaForCausalLM",
         "num_parameters": 4_066_560,
         "dtype": "bfloat16",
-        "kv_cache_dtype": "float32",
+        "kv_cache_dtype": "bfloat16",
         "device": "cuda",
         "tensor_parallel_size": 2,
         "max_model_len": 1000,
@@ -56,9 +56,9 @@ def test_json_has_the_numbers(folder: str, capsys: pytest.CaptureFixture[str]) -
         "max_concurrency": per_device["num_blocks"] // 63,
     }
     assert per_device["usable_bytes"] == 2**30
-    # 6 layers, keys and values of 2 of the 4 heads of 32 numbers of 4 bytes.
-    assert per_device["kv_bytes_per_token"] == 6 * 2 * 2 * 32 * 4
-    assert per_device["kv_bytes"] // (16 * 3072) == per_device["num_blocks"]
+    # 6 layers, keys and values of 2 of the 4 heads of 32 numbers of 2 bytes.
+    assert per_device["kv_bytes_per_token"] == 6 * 2 * 2 * 32 * 2
+    assert per_device["kv_bytes"] // (16 * 1536) == per_device["num_blocks"]
 
 
 def test_what_does_not_fit_is_said(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,3 +122,26 @@ Prompts of up to 256 tokens are computed whole, 256 tokens in a step.
     )
     assert main(["plan", str(tmp_path), "--memory", "0.5"]) == 0
     assert "The model does not fit: " in capsys.readouterr().out
+
+
+def test_a_model_that_transformers_runs_is_planned_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "dtype": "bfloat16"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["plan", str(tmp_path), "--memory", "1"]) == 0
+    assert (
+        capsys.readouterr().out
+        == f"""\
+{tmp_path} (GPT2LMHeadModel) on a CPU with 1.00 GiB
+
+  weights          0.23 GiB   124.4 million parameters, bfloat16
+  tables            0.0 MiB   of positions, and what is kept twice
+  runtime          0.30 GiB
+  activations      92.1 MiB   of a step of 512 tokens, 64 requests
+  KV cache         0.38 GiB   11008 tokens, bfloat16
+
+KV of a token takes 36 KiB.
+10 requests of 1024 tokens fit at once, or 11008 tokens in 688 blocks of 16.
+"""
+    )

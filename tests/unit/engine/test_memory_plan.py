@@ -80,15 +80,10 @@ def test_an_encoder_takes_the_kv_and_the_activations_of_a_step(tmp_path: Path) -
     assert limits.num_tokens == 100
     # Residual and its sum; queries, keys, values and what attention gives.
     assert activation_bytes(spec, "float32", limits) == 100 * 4 * (2 * 72 + 4 * 72)
-    plan = make_plan(spec, "float32", "float32", 16, limits, Hardware("cpu", GIB))
+    plan = make_plan(spec, "float32", 16, limits, Hardware("cpu", GIB))
     assert (plan.num_blocks, plan.max_concurrency) == (10, 1)
     assert plan.cache_bytes == 10 * 16 * 2 * 72 * 4
-    assert (
-        make_plan(
-            spec, "float32", "float32", 16, limits, Hardware("cpu", GIB // 10)
-        ).max_concurrency
-        == 0
-    )
+    assert make_plan(spec, "float32", 16, limits, Hardware("cpu", GIB // 10)).max_concurrency == 0
 
 
 @pytest.fixture
@@ -128,7 +123,7 @@ def test_fewer_kv_heads_than_devices_are_repeated(spec: DecoderSpec) -> None:
 
 def test_heads_that_cannot_be_shared_are_refused(spec: DecoderSpec) -> None:
     with pytest.raises(ConfigError, match=r"--tensor-parallel-size is 3, but must divide .* 8 att"):
-        make_plan(spec, "float32", "float32", 16, StepLimits(1, 1, 1), Hardware("cpu", GIB, 3))
+        make_plan(spec, "float32", 16, StepLimits(1, 1, 1), Hardware("cpu", GIB, 3))
 
 
 def test_activations_are_those_of_the_widest_place(spec: DecoderSpec) -> None:
@@ -160,6 +155,16 @@ def test_tables_are_factors_of_positions_and_a_packed_copy_of_a_tied_output(
     tied = dataclasses.replace(spec, tie_word_embeddings=True)
     assert table_bytes(tied, "bfloat16", 1000, cpu) == 1000 * 8 * 4 + 100 * 64 * 2
     assert table_bytes(tied, "bfloat16", 1000, cuda) == 1000 * 8 * 4
+
+
+def test_a_model_without_a_head_has_no_logits_and_no_packed_output(spec: DecoderSpec) -> None:
+    headless = dataclasses.replace(spec, tie_word_embeddings=True, has_head=False)
+    assert weight_bytes(spec, "float32") - weight_bytes(headless, "float32") == 100 * 64 * 4
+    assert table_bytes(headless, "float32", 1000, Hardware("cpu", GIB)) == 1000 * 8 * 4
+    # 50 requests of one token: in a layer the widest place, behind them states in two types.
+    assert activation_bytes(headless, "bfloat16", StepLimits(50, 50, 10)) == 50 * 2 * (
+        2 * 64 + 3 * 96 + 64
+    )
 
 
 def make_memory_plan(usable: int, max_model_len: int = 100) -> MemoryPlan:

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pagemesh.errors import ConfigError
 from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import ModelShape
 from pagemesh.models.transformers_backend.causal_model import TransformersModel
 from pagemesh.models.transformers_backend.judging import check_class, check_rope, judge
+from pagemesh.models.transformers_backend.limits import choose_max_model_len
 from pagemesh.models.transformers_backend.reading import model_class, read_config, read_model
 
 # Of config.json: facts about the file, or about training, that do not change the model.
@@ -45,7 +45,7 @@ def load_with_transformers(
     check_class(cls, config, where)
     assert cls is not None
     text_config = config.get_text_config(decoder=True)
-    max_model_len = _max_model_len(text_config, max_model_len, where)
+    max_model_len = choose_max_model_len(text_config, max_model_len, where)
     check_rope(text_config, max_model_len, where)
     with Checkpoint.open(folder) as checkpoint:
         facts = {"transformers": _facts(folder / "config.json")}
@@ -53,15 +53,6 @@ def load_with_transformers(
     model = read_model(folder, cls, config, dtype)
     judged = judge(model, max_model_len, dtype, where)
     return TransformersLoad(judged.model, judged.shape, judged.layers, identity, max_model_len)
-
-
-def _max_model_len(config: Any, wanted: int | None, where: str) -> int:
-    own: int | None = getattr(config, "max_position_embeddings", None)
-    if own is None:
-        raise ConfigError(f"{where} lacks the key 'max_position_embeddings'")
-    if wanted is not None and wanted > own:
-        raise ConfigError(f"--max-model-len is {wanted}, but the model's own context is {own}")
-    return wanted or own
 
 
 def _facts(path: Path) -> dict[str, Any]:

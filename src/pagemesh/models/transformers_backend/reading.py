@@ -18,7 +18,7 @@ from pagemesh.models.transformers_backend.attention import PAGED
 
 def read_config(folder: Path) -> PreTrainedConfig:
     """config.json as transformers understands it; ConfigError when it knows no such model."""
-    with _quietly(folder / "config.json"):
+    with quietly(folder / "config.json"):
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
@@ -34,7 +34,7 @@ def model_class(config: PreTrainedConfig) -> type[Any] | None:
 
 def read_model(folder: Path, cls: type[Any], config: PreTrainedConfig, dtype: torch.dtype) -> Any:
     """The model with its weights in a type. ConfigError unless every weight is there and fits."""
-    with _quietly(folder):
+    with quietly(folder):
         model, info = cls.from_pretrained(
             folder,
             config=config,
@@ -64,7 +64,7 @@ def _check_loading(folder: Path, info: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _quietly(where: Path) -> Iterator[None]:
+def quietly(where: Path) -> Iterator[None]:
     """Without bars and reports on the terminal; every error becomes a ConfigError in one sentence."""
     terminal: Any = transformers.logging
     verbosity, has_bars = terminal.get_verbosity(), terminal.is_progress_bar_enabled()

@@ -1,0 +1,53 @@
+"""The memory plan of a model that transformers runs, of which less is known than of a spec."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.memory_plan import (
+    ITEM_BYTES,
+    RUNTIME_BYTES,
+    Hardware,
+    MemoryPlan,
+    StepLimits,
+    StepWidths,
+    step_bytes,
+)
+from pagemesh.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pagemesh.models.transformers_backend.outline import Outline
+
+
+def make_outline_plan(
+    outline: Outline, dtype: str, block_size: int, limits: StepLimits, on: Hardware
+) -> MemoryPlan:
+    """Plan such a model; ConfigError for more than one device, over which it cannot be split."""
+    if on.tensor_parallel_size > 1:
+        raise ConfigError(
+            f"--tensor-parallel-size is {on.tensor_parallel_size}, but must be 1 for"
+            f" {outline.architecture}, which transformers runs"
+        )
+    heads = outline.num_heads + outline.num_kv_heads
+    widths = StepWidths(
+        hidden=outline.hidden_size,
+        attending=2 * heads * outline.head_dim,
+        inner=3 * outline.inner_size + outline.hidden_size,
+        vocab=outline.vocab_size,
+    )
+    return MemoryPlan(
+        usable_bytes=on.usable_bytes,
+        weight_bytes=ITEM_BYTES[dtype] * outline.num_parameters,
+        runtime_bytes=RUNTIME_BYTES[on.kind],
+        table_bytes=0,
+        activation_bytes=step_bytes(widths, dtype, limits),
+        layout=BlockLayout(
+            block_size=block_size,
+            num_layers=outline.num_layers,
+            num_kv_heads=outline.num_kv_heads,
+            head_dim=outline.head_dim,
+            dtype=dtype,
+        ),
+        max_model_len=limits.max_model_len,
+    )
