@@ -18,6 +18,9 @@ from report import ROOT
 from workload import Request
 
 ENGINES = ROOT / "benchmarks/engines"
+SETTLE_S = 1.5
+"""How long to wait before the next engine's turn: some spin on a core for a second after their work."""
+
 _STOP_S = 30.0
 
 
@@ -41,6 +44,13 @@ class Answer(NamedTuple):
     seconds: float
     num_tokens: int
     """Generated tokens of all prompts."""
+
+
+class Arrival(NamedTuple):
+    """When the tokens of one answer came, in seconds since the first request could come."""
+
+    first: float
+    last: float
 
 
 class EngineProcess:
@@ -92,6 +102,17 @@ class EngineProcess:
         wanted = [request.num_tokens for request in requests]
         assert answer["num_tokens"] == wanted, f"{answer['num_tokens']} tokens instead of {wanted}"
         return Answer(answer["seconds"], sum(wanted))
+
+    def stream(self, requests: Sequence[Request], due: Sequence[float]) -> list[Arrival]:
+        """Have each request answered from when it is due, in seconds; only for a `StreamingEngine`."""
+        answer = self._ask(
+            {
+                "prompts": [request.prompt for request in requests],
+                "num_tokens": [request.num_tokens for request in requests],
+                "due": due,
+            }
+        )
+        return [Arrival(*times) for times in answer["arrivals"]]
 
     def memory_mb(self) -> float:
         """Resident memory, that of its own processes included, in MiB."""

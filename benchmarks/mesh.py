@@ -49,7 +49,7 @@ class Mesh:
     """
 
     def __init__(self, *flags: str, model: Path = MODEL) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed on exit
         self._process = subprocess.Popen(
             [
@@ -84,21 +84,11 @@ class Mesh:
         """Return when the mesh says that it can serve; RuntimeError with its log if it never does."""
         deadline = time.monotonic() + START_DEADLINE_S
         while time.monotonic() < deadline and self._process.poll() is None:
-            if self._is_ready():
+            if is_healthy(self.port):
                 return
             time.sleep(0.02)
         self._log.seek(0)
         raise RuntimeError(f"the mesh did not come up:\n{self._log.read()[-1000:]}")
-
-    def _is_ready(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-        finally:
-            connection.close()
 
     def parts(self) -> dict[str, Part]:
         """The processes by name: supervisor, gateway, router, kvstore, decode-0, decode-0 engine, …"""
@@ -135,7 +125,20 @@ class Mesh:
         connection.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port of this machine that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def is_healthy(port: int) -> bool:
+    """Whether an HTTP server on this machine says that it can answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-import sys
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 
-from engine_process import EngineProcess, EngineSettings, prepare
-from peers import OUR_SCRIPT, PEERS, python_of
+from engine_process import SETTLE_S, EngineProcess, EngineSettings
+from peers import OURS, PEERS, start
 from random_models import SHAPES, make_model
-from report import Report, make_parser
+from report import Report, choice, make_parser
 from scheduler_alone import step_times_ms, wasted_slots_percent
+from static_batching import compare_batching
 from workload import Request, make_prompt, make_requests
 
 QUESTION = "Throughput and latency of the engine alone, for models with random weights"
-OURS = "pagemesh"
 SEED = 7
-NUM_REQUESTS = {"10M": 128, "160M": 64, "1B": 16}
 STATIC_BATCH = 16
 STREAM = (128, 64)
 """Prompt and answer of a request that runs alone, in tokens."""
@@ -30,6 +28,23 @@ NUM_RUNNING = 256
 
 Samples = dict[str, list[float]]
 """By figure."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured with a model, so that it takes minutes and not hours."""
+
+    num_rounds: int
+
+    num_requests: int
+    """Of the mixed workload, in each round."""
+
+    num_batches: int
+    """Static batches that are compared with continuous batching; with none, the comparison is left out."""
+
+
+SIZES = {"10M": Size(5, 128, 4), "160M": Size(5, 64, 4), "1B": Size(2, 8, 0)}
+QUICK = {"10M": Size(1, 32, 2), "160M": Size(1, 16, 2), "1B": Size(1, 4, 0)}
 
 
 class Measurement:
@@ -49,6 +64,7 @@ class Measurement:
 
     def round(self) -> None:
         """Every figure once."""
+        time.sleep(SETTLE_S)
         # The same prompts in every round would be in the prefix cache.
         requests = [
             request._replace(prompt=self._fresh(len(request.prompt), 0).prompt)
@@ -64,6 +80,8 @@ class Measurement:
         for state in ("cold", "cached"):
             seconds = self._engine.generate([prompt]).seconds
             self.samples[f"TTFT {LONG_PROMPT} {state}, ms"].append(seconds * 1e3)
+            # transformers keeps the KV of a prompt only when the answer goes on after its first token.
+            self._engine.generate([prompt._replace(num_tokens=2)])
 
     def end(self) -> None:
         """What can be said once all rounds are over."""
@@ -75,10 +93,10 @@ class Measurement:
         return Request(prompt, num_tokens)
 
 
-def compare(model: str, engines: Sequence[str], threads: int, quick: bool) -> dict[str, Samples]:
+def compare(model: str, engines: Sequence[str], threads: int, size: Size) -> dict[str, Samples]:
     """Samples by engine; rounds are interleaved, so that a noisy minute disturbs all alike."""
     settings = EngineSettings(str(make_model(model)), threads)
-    requests = make_requests(_num_requests(model, quick), SHAPES[model].vocab_size, SEED)
+    requests = make_requests(size.num_requests, SHAPES[model].vocab_size, SEED)
     with ExitStack() as stack:
         measurements = {
             name: Measurement(stack.enter_context(start(name, settings)), model, requests)
@@ -86,7 +104,7 @@ def compare(model: str, engines: Sequence[str], threads: int, quick: bool) -> di
         }
         for measurement in measurements.values():
             measurement.warm_up()
-        for _ in range(1 if quick else 5):
+        for _ in range(size.num_rounds):
             for measurement in measurements.values():
                 measurement.round()
         for measurement in measurements.values():
@@ -94,42 +112,14 @@ def compare(model: str, engines: Sequence[str], threads: int, quick: bool) -> di
     return {name: measurement.samples for name, measurement in measurements.items()}
 
 
-def batching(model: str, threads: int, quick: bool) -> list[float]:
-    """How many times the throughput of static batches continuous batching has, on the same engine.
-
-    A static batch ends with its longest answer, and only then does the next one begin.
-    """
-    settings = EngineSettings(str(make_model(model)), threads)
-    settings = replace(settings, max_num_seqs=STATIC_BATCH)
-    vocab_size = SHAPES[model].vocab_size
-    num_requests = max(4 * STATIC_BATCH, _num_requests(model, quick))
-    ratios = []
+def batching(model: str, threads: int, size: Size) -> dict[str, list[float]]:
+    """Tokens per second by the way of batching."""
+    settings = EngineSettings(str(make_model(model)), threads, max_num_seqs=STATIC_BATCH)
     with start(OURS, settings) as engine:
-        for seed in range(1 if quick else 3):
-            # Different prompts, so that neither finds the other's in the prefix cache.
-            requests = make_requests(num_requests, vocab_size, 2 * seed)
-            fresh = make_requests(num_requests, vocab_size, 2 * seed + 1)
-            same = [
-                one._replace(num_tokens=r.num_tokens)
-                for one, r in zip(fresh, requests, strict=True)
-            ]
-            continuous = engine.generate(requests).seconds
-            static = sum(
-                engine.generate(same[begin : begin + STATIC_BATCH]).seconds
-                for begin in range(0, num_requests, STATIC_BATCH)
-            )
-            ratios.append(static / continuous)
-    return ratios
-
-
-def start(name: str, settings: EngineSettings) -> EngineProcess:
-    """An engine's process, ready to be asked."""
-    if name == OURS:
-        return EngineProcess(Path(sys.executable), OUR_SCRIPT, settings)
-    python, peer = python_of(name), PEERS[name]
-    if peer.prepares:
-        prepare(python, peer.script, settings.model)
-    return EngineProcess(python, peer.script, settings)
+        engine.generate(make_requests(2, SHAPES[model].vocab_size, SEED))
+        return compare_batching(
+            engine, SHAPES[model].vocab_size, STATIC_BATCH, size.num_batches, size.num_rounds
+        )
 
 
 def main() -> None:
@@ -139,18 +129,18 @@ def main() -> None:
     parser.add_argument("--peers", default="", help=f"some of {','.join(PEERS)} (default: none)")
     options = parser.parse_args()
     quick: bool = options.quick
-    models = _choice(options.models, SHAPES) or (["10M"] if quick else list(SHAPES))
-    engines = [OURS, *_choice(options.peers, PEERS)]
+    models = choice(options.models, SHAPES) or (["10M"] if quick else list(SHAPES))
+    engines = [OURS, *choice(options.peers, PEERS)]
     threads = len(os.sched_getaffinity(0))
     report = Report("offline", QUESTION, {"models": models, "engines": engines, "threads": threads})
     for model in models:
-        for engine, samples in compare(model, engines, threads, quick).items():
+        size = (QUICK if quick else SIZES)[model]
+        for engine, samples in compare(model, engines, threads, size).items():
             for figure, values in samples.items():
                 what, _, unit = figure.rpartition(", ")
                 report.add(f"{model}: {engine}: {what}", unit, values)
-        report.add(
-            f"{model}: continuous over static batching", "x", batching(model, threads, quick)
-        )
+        if size.num_batches:
+            add_batching(report, model, batching(model, threads, size))
     workload = make_requests(512, 32_000, SEED)
     report.add("unused slots of reserved blocks", "%", [wasted_slots_percent(workload, 64)], aim=4)
     steps = step_times_ms(NUM_RUNNING, 20 if quick else 200)
@@ -159,16 +149,14 @@ def main() -> None:
     report.write(options.json)
 
 
-def _num_requests(model: str, quick: bool) -> int:
-    return NUM_REQUESTS[model] // (4 if quick else 1)
-
-
-def _choice(text: str, known: Iterable[str]) -> list[str]:
-    names = [name for name in text.split(",") if name]
-    for name in names:
-        if name not in known:
-            sys.exit(f"there is no {name!r}, only {', '.join(known)}")
-    return names
+def add_batching(report: Report, model: str, rates: dict[str, list[float]]) -> None:
+    """The rate of each way, and how many times that of static batches continuous batching has."""
+    for way, values in rates.items():
+        report.add(f"{model}: {way}", "tokens/s", values)
+    continuous = rates.pop("continuous")
+    for way, values in rates.items():
+        ratios = [ours / theirs for ours, theirs in zip(continuous, values, strict=True)]
+        report.add(f"{model}: continuous over {way}", "x", ratios)
 
 
 if __name__ == "__main__":

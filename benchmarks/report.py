@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +40,11 @@ class Figure:
         return statistics.median(self.samples)
 
     @property
+    def p99(self) -> float:
+        """The least sample that 99 in 100 of them do not exceed; the most of a few."""
+        return sorted(self.samples)[math.ceil(0.99 * len(self.samples)) - 1]
+
+    @property
     def verdict(self) -> str:
         """Whether the aim was met; empty without an aim."""
         if self.aim is None:
@@ -63,16 +70,16 @@ class Report:
         return figure
 
     def print(self) -> None:
-        """Show the figures as a table: median, least, most and the aim."""
+        """Show the figures as a table: median, least, 99th percentile, most and the aim."""
         print(f"\n{self.question}")
         print("  ".join(f"{key}={value}" for key, value in self.settings.items()))
         width = max(len(figure.name) for figure in self.figures)
-        print(f"\n{'':{width}}  {'median':>10}  {'least':>10}  {'most':>10}")
+        print(f"\n{'':{width}}  {'median':>10}  {'least':>10}  {'p99':>10}  {'most':>10}")
         for figure in self.figures:
             least, most = min(figure.samples), max(figure.samples)
             print(
-                f"{figure.name:{width}}  {figure.value:10.3f}  {least:10.3f}  {most:10.3f}"
-                f"  {figure.unit:3}  {figure.verdict}"
+                f"{figure.name:{width}}  {figure.value:10.3f}  {least:10.3f}  {figure.p99:10.3f}"
+                f"  {most:10.3f}  {figure.unit:3}  {figure.verdict}"
             )
 
     def write(self, path: Path) -> None:
@@ -138,3 +145,12 @@ def make_parser(name: str, question: str) -> argparse.ArgumentParser:
         help="file for the figures (default: %(default)s)",
     )
     return parser
+
+
+def choice(text: str, known: Iterable[str]) -> list[str]:
+    """Names from a list with commas; ends the program when one is not known."""
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in known:
+            sys.exit(f"there is no {name!r}, only {', '.join(known)}")
+    return names

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +33,51 @@ class OpenVinoEngine:
                 "INFERENCE_NUM_THREADS": settings["threads"],
             },
         )
+        self._num_added = 0
+        self._running: dict[str, tuple[Any, int]] = {}
+        """By request_id: its handle, and how many tokens it shall have."""
+        self._lengths: dict[str, int] = {}
+        """By request_id: how many tokens it has."""
 
     def generate(self, prompts: Sequence[Sequence[int]], num_tokens: Sequence[int]) -> list[int]:
-        import numpy as np
-        import openvino
-        import openvino_genai
-
-        inputs = [openvino.Tensor(np.array([prompt], dtype=np.int64)) for prompt in prompts]
-        configs = []
-        for number in num_tokens:
-            config = openvino_genai.GenerationConfig()
-            config.max_new_tokens = number
-            config.ignore_eos = True
-            configs.append(config)
-        results = self._pipeline.generate(inputs, configs)
+        inputs = [_tensor(prompt) for prompt in prompts]
+        results = self._pipeline.generate(inputs, [_config(number) for number in num_tokens])
         return [len(result.m_generation_ids[0]) for result in results]
+
+    def add(self, request_id: str, prompt: Sequence[int], num_tokens: int) -> None:
+        self._num_added += 1
+        handle = self._pipeline.add_request(self._num_added, _tensor(prompt), _config(num_tokens))
+        self._running[request_id] = handle, num_tokens
+        self._lengths[request_id] = 0
+
+    def poll(self, seconds: float) -> Iterator[tuple[str, int]]:
+        if not self._running:
+            time.sleep(seconds)
+            return
+        self._pipeline.step()
+        for request_id, (handle, num_tokens) in list(self._running.items()):
+            if handle.can_read():
+                new = sum(len(output.generated_ids) for output in handle.read().values())
+                self._lengths[request_id] += new
+                yield request_id, self._lengths[request_id]
+                if self._lengths[request_id] == num_tokens:
+                    del self._running[request_id], self._lengths[request_id]
+
+
+def _tensor(prompt: Sequence[int]) -> Any:
+    import numpy as np
+    import openvino
+
+    return openvino.Tensor(np.array([prompt], dtype=np.int64))
+
+
+def _config(num_tokens: int) -> Any:
+    import openvino_genai
+
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = num_tokens
+    config.ignore_eos = True
+    return config
 
 
 def _converted(model: Path) -> Path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from protocol import serve
 
 _NEVER = -1
 """No token's id: answers end by their length."""
+
+_PAGE_SIZE = 32
+"""Tokens. Only full pages can be shared; its default of 256 would compute much of a cached prompt again."""
 
 
 class ContinuousEngine:
@@ -17,6 +20,7 @@ class ContinuousEngine:
     def __init__(self, settings: dict[str, Any]) -> None:
         import torch
         from transformers import AutoModelForCausalLM, GenerationConfig
+        from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
         torch.set_num_threads(settings["threads"])
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -24,9 +28,16 @@ class ContinuousEngine:
             dtype=getattr(torch, settings["dtype"]),
             attn_implementation="sdpa",
         )
+        # Left to itself it takes most of the machine's memory, as it would of a GPU's.
+        batching = ContinuousBatchingConfig(
+            page_size=_PAGE_SIZE,
+            num_blocks=_num_tokens(settings, model.config) // _PAGE_SIZE,
+            max_batch_tokens=settings["max_model_len"],
+            max_requests_per_batch=settings["max_num_seqs"],
+        )
         make_config: Any = GenerationConfig
         self._manager = model.eval().init_continuous_batching(
-            make_config(do_sample=False, eos_token_id=_NEVER, pad_token_id=0)
+            make_config(do_sample=False, eos_token_id=_NEVER, pad_token_id=0), batching
         )
         self._manager.start()
 
@@ -43,6 +54,32 @@ class ContinuousEngine:
             elif result.is_finished():
                 lengths[result.request_id] = len(result.generated_tokens)
         return [lengths[request_id] for request_id in ids]
+
+    def add(self, request_id: str, prompt: Sequence[int], num_tokens: int) -> None:
+        self._manager.add_request(
+            list(prompt),
+            request_id=request_id,
+            max_new_tokens=num_tokens,
+            eos_token_id=_NEVER,
+            streaming=True,
+        )
+
+    def poll(self, seconds: float) -> Iterator[tuple[str, int]]:
+        result = self._manager.get_result(timeout=seconds)
+        assert self._manager.is_running(), "the generation thread ended"
+        if result is not None:
+            yield result.request_id, len(result.generated_tokens)
+
+
+def _num_tokens(settings: dict[str, Any], config: Any) -> int:
+    """Of the KV cache: within the memory for it, and no more than all seats together can use."""
+    import torch
+
+    values = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    num_bytes = int(values * getattr(torch, settings["dtype"]).itemsize)
+    memory = int(settings["kv_cache_memory"] * 2**30)
+    num_seats, longest = int(settings["max_num_seqs"]), int(settings["max_model_len"])
+    return min(memory // num_bytes, num_seats * longest)
 
 
 if __name__ == "__main__":

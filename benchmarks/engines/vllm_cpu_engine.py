@@ -1,9 +1,12 @@
-"""vLLM's build for CPUs."""
+"""vLLM's build for CPUs. `--serve PORT` runs its HTTP server instead, after the line with the settings."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from protocol import serve
@@ -13,10 +16,7 @@ class VllmEngine:
     """`vllm.LLM`."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        # Read when vllm is imported. Left to itself, it keeps a core for other things.
-        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, round(settings["kv_cache_memory"])))
-        cores = sorted(os.sched_getaffinity(0))[: settings["threads"]]
-        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
+        _set_environment(settings)
         from vllm import LLM
 
         self._llm = LLM(
@@ -35,5 +35,34 @@ class VllmEngine:
         return [len(output.outputs[0].token_ids) for output in outputs]
 
 
+def _set_environment(settings: dict[str, Any]) -> None:
+    """What is read when vllm is imported. Left to itself, it keeps a core for other things."""
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, round(settings["kv_cache_memory"])))
+    cores = sorted(os.sched_getaffinity(0))[: settings["threads"]]
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
+
+
+def _become_server(settings: dict[str, Any], port: str) -> None:
+    """vLLM's server in place of this process; the model's name is that of its folder."""
+    _set_environment(settings)
+    flags = {
+        "--model": settings["model"],
+        "--served-model-name": Path(settings["model"]).name,
+        "--dtype": settings["dtype"],
+        "--max-model-len": str(settings["max_model_len"]),
+        "--max-num-seqs": str(settings["max_num_seqs"]),
+        "--host": "127.0.0.1",
+        "--port": port,
+        "--uvicorn-log-level": "warning",
+    }
+    # The command `vllm` asks for the version of a package by that name, which this build does not have.
+    # With -P it does not find the folder it is started in, where transformers may meet a module `kernels`.
+    command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server"]
+    os.execv(sys.executable, [*command, *(part for flag in flags.items() for part in flag)])
+
+
 if __name__ == "__main__":
-    serve(VllmEngine)
+    if sys.argv[1:2] == ["--serve"]:
+        _become_server(json.loads(sys.stdin.readline()), sys.argv[2])
+    else:
+        serve(VllmEngine)
