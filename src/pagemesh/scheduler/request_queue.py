@@ -69,7 +69,9 @@ class WaitingQueue(RequestQueue):
 
 def _num_pending_tokens(request: Request) -> int:
     """Of a waiting request: what it will compute, if neither an importer nor a leader brings it."""
-    is_new_fork = request.leader is not None and request.num_cached_tokens is None
-    if request.awaits_kv or is_new_fork:
+    if request.awaits_kv:
         return 0
+    if request.leader is not None and request.num_cached_tokens is None:
+        # As if the leader were still there to share with; whether it will be is not known yet.
+        return request.num_uncomputed_tokens - request.num_leader_tokens
     return request.num_uncomputed_tokens - request.num_swapped_tokens

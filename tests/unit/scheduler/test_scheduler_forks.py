@@ -68,12 +68,22 @@ def test_a_fork_waits_for_the_prompt_and_holds_nobody_up() -> None:
     submit_family(stepper)
     stepper.submit(make_request("other", 3, max_tokens=2))
     assert stepper.step() == [("a", 0, 6)]
-    # The tokens that the fork will not compute are not pending.
-    assert stepper.scheduler.load().num_pending_prefill_tokens == 4 + 3
+    # Of the fork's prompt, it will compute the last token alone.
+    assert stepper.scheduler.load().num_pending_prefill_tokens == 4 + 1 + 3
     assert stepper.step() == [("a", 6, 4), ("other", 0, 2)]
     assert stepper.step() == [("a", 10, 1), ("other", 2, 1), ("f1", 9, 1)]
     stepper.run()
     check_family(stepper)
+
+
+def test_what_a_resumed_fork_computes_itself_is_pending() -> None:
+    stepper = Stepper(max_num_batched_tokens=8)
+    resumed = make_request("f", PROMPT, seed=1, fork_of="a", resume=(7, 8, 9), max_tokens=8)
+    stepper.submit(make_request("a", PROMPT), resumed)
+    assert stepper.step() == [("a", 0, 8)]
+    assert stepper.scheduler.load().num_pending_prefill_tokens == len(PROMPT) - 8 + 3
+    stepper.run()
+    assert stepper.scheduler.load().num_pending_prefill_tokens == 0
 
 
 def test_a_fork_that_comes_late_shares_what_is_there() -> None:
