@@ -109,6 +109,7 @@ class Mesh:
 @asynccontextmanager
 async def running_mesh(
     *,
+    model: Path = MODEL,
     decode: int = 1,
     prefill: int = 0,
     policy: Any = "kv_aware",
@@ -121,7 +122,7 @@ async def running_mesh(
     kvstore = KvStoreService(KvStoreConfig(server=ServerConfig(grace_period=0.2)))
     address = await kvstore.start()
     config = RouterConfig(
-        model=str(MODEL),
+        model=str(model),
         kvstore=address,
         request_timeout=request_timeout,
         max_waiting_requests=max_waiting_requests,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
+import shutil
 import struct
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,7 +87,8 @@ async def test_embeddings_are_answered_as_openai_does(mesh: Mesh) -> None:
         ({"input": ["a"] * 2049}, "input", "input has 2049 entries, but at most 2048 are allowed"),
         ({"input": [10**6]}, "input", "input has the token id 1000000, but the model's ids end at"),
         ({"input": [5] * 513}, "input", "has 513 tokens, but the model embeds at most 512"),
-        ({"dimensions": 2}, "dimensions", "dimensions is 2, but the model's vectors are given"),
+        ({"dimensions": 2}, "dimensions", "dimensions is 2, but the model was not trained for sh"),
+        ({"dimensions": 0}, "dimensions", "dimensions is 0"),
         ({"encoding_format": "int8"}, "encoding_format", 'encoding_format is "int8"'),
         ({"truncate_prompt_tokens": 3}, "truncate_prompt_tokens", "is not supported"),
     ],
@@ -98,6 +102,26 @@ async def test_a_faulty_request_is_refused_by_name(
     error = answer.json()["error"]
     assert error["param"] == param
     assert message in error["message"]
+
+
+async def test_models_that_were_trained_for_it_give_shorter_vectors(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    shutil.copytree(MODEL, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((folder / "config.json").read_text())
+    config["matryoshka_dimensions"] = [2, 4]
+    (folder / "config.json").write_text(json.dumps(config))
+    async with running_mesh(model=folder, pooling=LAST) as mesh:
+        body = {"input": [[20, 21], [22]], "dimensions": 2}
+        answer = (await post(mesh, **body)).json()
+        assert [entry["embedding"] for entry in answer["data"]] == [[21.0, 441.0], [22.0, 484.0]]
+        packed = (await post(mesh, **body, encoding_format="base64")).json()
+        assert base64.b64decode(packed["data"][0]["embedding"]) == struct.pack("<2f", 21, 441)
+        other = await post(mesh, **body | {"dimensions": 3})
+        assert other.json()["error"]["message"] == "dimensions is 3, but the model's may be 2, 4"
+        longer = await post(mesh, **body | {"dimensions": 4})
+        assert (other.status, longer.status) == (400, 400)
+        message = longer.json()["error"]["message"]
+        assert message == "dimensions is 4, but the model's vectors have 3"
 
 
 async def test_what_the_service_cannot_embed_is_refused(mesh: Mesh) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pagemesh.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS
 from pagemesh.tokenizer.bad_words import encode_bad_words
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults
+from pagemesh.tokenizer.matryoshka import Matryoshka
 from pagemesh.tokenizer.tokenizer import NUM_INLINE_CHARS, Tokenizer
 
 
@@ -22,6 +23,9 @@ class ServedModel:
 
     created: int
     """Unix time at which the router began to serve it."""
+
+    matryoshka: Matryoshka = field(default_factory=Matryoshka)
+    """Which lengths its embeddings may have."""
 
     def check_name(self, name: str | None) -> None:
         """Refuse another model's name; no name at all means this model, as in vLLM."""

@@ -26,6 +26,7 @@ from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics, MetricsServer
 from pagemesh.tokenizer.generation_defaults import load_generation_defaults
+from pagemesh.tokenizer.matryoshka import Matryoshka
 from pagemesh.tokenizer.tokenizer import Tokenizer
 from pagemesh.v1 import inference_pb2_grpc, openai_pb2_grpc
 
@@ -49,6 +50,7 @@ class RouterProcess:
             tokenizer=Tokenizer(folder),
             defaults=load_generation_defaults(folder),
             created=int(time.time()),
+            matryoshka=Matryoshka.read(folder),
         )
         self._metrics = Metrics()
         self._metrics_server: MetricsServer | None = None

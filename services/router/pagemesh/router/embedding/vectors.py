@@ -44,3 +44,8 @@ class PromptEmbedder(Protocol):
 def unpack(vector: bytes) -> tuple[float, ...]:
     """The components of a vector."""
     return struct.unpack(f"<{len(vector) // 4}f", vector)
+
+
+def pack(vector: Sequence[float]) -> bytes:
+    """A vector from its components."""
+    return struct.pack(f"<{len(vector)}f", *vector)

@@ -8,13 +8,19 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field
 
-from pagemesh.errors import UnsupportedError
 from pagemesh.router.call import Call
-from pagemesh.router.embedding.vectors import MAX_INPUTS, Embeddings, PromptEmbedder, unpack
-from pagemesh.router.openai.fields import MAX_INT32, check_fields, parse_object, shown
+from pagemesh.router.embedding.vectors import (
+    MAX_INPUTS,
+    Embeddings,
+    PromptEmbedder,
+    pack,
+    unpack,
+)
+from pagemesh.router.openai.fields import MAX_INT32, check_fields, parse_object
 from pagemesh.router.openai.prompts import Prompts, check_prompts, list_prompts
 from pagemesh.router.openai.unsupported import refuse_unsupported
 from pagemesh.router.served_model import ServedModel
+from pagemesh.tokenizer.matryoshka import shorten
 
 
 class EmbeddingRequest(pydantic.BaseModel):
@@ -25,6 +31,7 @@ class EmbeddingRequest(pydantic.BaseModel):
     input: Prompts
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
     priority: Annotated[int, Field(ge=-MAX_INT32, le=MAX_INT32)] | None = None
 
 
@@ -32,11 +39,6 @@ def parse_embedding_request(body: bytes) -> EmbeddingRequest:
     """Read and check a body; raises InvalidRequestError or UnsupportedError naming the field."""
     raw = parse_object(body)
     refuse_unsupported(raw)
-    if raw.get("dimensions") is not None:
-        raise UnsupportedError(
-            f"dimensions is {shown(raw['dimensions'])}, but the model's vectors are given whole",
-            param="dimensions",
-        )
     check_prompts("input", raw.get("input"), MAX_INPUTS)
     return check_fields(EmbeddingRequest, raw)
 
@@ -52,10 +54,19 @@ class EmbeddingEndpoint:
         """The answer to a body."""
         fields = parse_embedding_request(body)
         self._model.check_name(fields.model)
+        if fields.dimensions is not None:
+            self._model.matryoshka.check(fields.dimensions)
         embeddings = await self._embedder.embed(
             list_prompts(fields.input), "input", call, fields.priority or 0
         )
-        return embedding_answer(self._model.name, embeddings, fields.encoding_format == "base64")
+        vectors = embeddings.vectors
+        if fields.dimensions is not None:
+            vectors = [pack(shorten(unpack(vector), fields.dimensions)) for vector in vectors]
+        return embedding_answer(
+            self._model.name,
+            embeddings._replace(vectors=vectors),
+            fields.encoding_format == "base64",
+        )
 
 
 def embedding_answer(model_name: str, embeddings: Embeddings, is_base64: bool) -> dict[str, Any]:
