@@ -213,7 +213,8 @@ async def test_the_clients_request_id_names_the_answer(mesh: Mesh) -> None:
         ({"prompt": [10] * 512}, 400, "prompt", "context_length_exceeded"),
         ({"max_tokens": 473}, 400, "max_tokens", "context_length_exceeded"),
         ({"max_tokens": -1}, 400, "max_tokens", None),
-        ({"echo": True}, 400, "echo", "unsupported"),
+        ({"suffix": "end"}, 400, "suffix", "unsupported"),
+        ({"max_tokens": 0}, 400, "max_tokens", None),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -65,8 +65,38 @@ def test_many_token_ids_are_one_prompt() -> None:
 
 def test_what_is_not_supported_is_refused() -> None:
     with pytest.raises(UnsupportedError) as error:
-        parse(prompt="Hi", echo=True)
-    assert error.value.param == "echo"
+        parse(prompt="Hi", suffix="end")
+    assert error.value.param == "suffix"
+
+
+def test_a_prompt_may_be_all_that_is_given_where_it_is_echoed() -> None:
+    assert parse(prompt="Hi", echo=True, max_tokens=0).max_tokens == 0
+    with pytest.raises(InvalidRequestError, match="max_tokens is 0, but must be at least 1 unless"):
+        parse(prompt="Hi", max_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "num"),
+    [
+        ({"logprobs": 3}, None),
+        ({"logprobs": 3, "echo": True}, 3),
+        ({"prompt_logprobs": 2}, 2),
+        ({"prompt_logprobs": 2, "logprobs": 3}, 2),
+        ({"prompt_logprobs": 2, "logprobs": 3, "echo": True}, 3),
+        ({"prompt_logprobs": 2, "echo": True}, 2),
+        ({"echo": True}, None),
+    ],
+    ids=str,
+)
+def test_an_echo_with_logprobs_looks_at_the_prompt(fields: dict[str, Any], num: int | None) -> None:
+    assert parse(prompt="Hi", **fields).num_prompt_logprobs == num
+
+
+def test_a_stream_cannot_echo_log_probabilities() -> None:
+    assert parse(prompt="Hi", echo=True, stream=True).echo
+    with pytest.raises(InvalidRequestError, match="echo is true, but log probabilities of a") as e:
+        parse(prompt="Hi", echo=True, stream=True, logprobs=0)
+    assert e.value.param == "echo"
 
 
 @pytest.mark.parametrize(

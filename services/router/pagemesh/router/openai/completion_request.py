@@ -9,6 +9,7 @@ from pydantic import Field
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.openai.fields import (
     MAX_CHOICES,
+    MAX_INT32,
     RequestFields,
     parse_object,
     validate,
@@ -30,6 +31,8 @@ class CompletionRequest(RequestFields):
     prompt: Prompts
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    echo: bool | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_INT32)] | None = None
 
     @property
     def num_answers(self) -> int:
@@ -42,6 +45,13 @@ class CompletionRequest(RequestFields):
         return self.logprobs
 
     @property
+    def num_prompt_logprobs(self) -> int | None:
+        """Likeliest tokens that are named beside each token of a prompt, which may be echoed."""
+        if self.prompt_logprobs is None:
+            return self.logprobs if self.echo else None
+        return max(self.prompt_logprobs, self.logprobs or 0 if self.echo else 0)
+
+    @property
     def prompts(self) -> list[str | list[int]]:
         """Every prompt, as text or token ids."""
         return list_prompts(self.prompt)
@@ -50,11 +60,12 @@ class CompletionRequest(RequestFields):
 def parse_completion_request(body: bytes) -> CompletionRequest:
     """Read and check a body; raises InvalidRequestError or UnsupportedError naming the field."""
     raw = parse_object(body)
-    refuse_unsupported(raw)
+    refuse_unsupported(raw, served=("echo",))
     refuse_foreign(raw, "top_logprobs")
     check_prompts("prompt", raw.get("prompt"), MAX_PROMPTS)
     fields = validate(CompletionRequest, raw)
     _check_best_of(fields)
+    _check_echo(fields)
     return fields
 
 
@@ -69,4 +80,16 @@ def _check_best_of(fields: CompletionRequest) -> None:
             f"best_of is {fields.best_of}, but a stream cannot wait for the best answers: it must equal"
             f" n, which is {n}",
             param="best_of",
+        )
+
+
+def _check_echo(fields: CompletionRequest) -> None:
+    if fields.max_tokens == 0 and not fields.echo:
+        raise InvalidRequestError(
+            "max_tokens is 0, but must be at least 1 unless echo is true", param="max_tokens"
+        )
+    if fields.echo and fields.stream and fields.logprobs is not None:
+        raise InvalidRequestError(
+            "echo is true, but log probabilities of a prompt are not available when stream is true",
+            param="echo",
         )

@@ -11,8 +11,13 @@ from pagemesh.router.generation.limits import resolve_max_tokens
 from pagemesh.router.generation.request import GenerationRequest, Usage
 from pagemesh.router.openai.chat_request import parse_chat_request
 from pagemesh.router.openai.chat_response import ChatResponder
-from pagemesh.router.openai.completion_request import DEFAULT_MAX_TOKENS, parse_completion_request
+from pagemesh.router.openai.completion_request import (
+    DEFAULT_MAX_TOKENS,
+    CompletionRequest,
+    parse_completion_request,
+)
 from pagemesh.router.openai.completion_response import CompletionResponder
+from pagemesh.router.openai.echo import EchoedPrompt, EchoResponder
 from pagemesh.router.openai.fields import RequestFields
 from pagemesh.router.openai.responses import CollectedChoice, Responder, best_choices
 from pagemesh.router.openai.sampling import make_choices
@@ -85,14 +90,15 @@ class Endpoints:
             resolve_max_tokens(
                 len(prompt),
                 max_model_len,
-                fields.max_tokens,
+                # A prompt is looked at by generating from it.
+                1 if fields.max_tokens == 0 else fields.max_tokens,
                 DEFAULT_MAX_TOKENS,
                 prompt_field="prompt",
                 limit_field="max_tokens",
             )
             for prompt in prompts
         ]
-        responder = CompletionResponder(
+        responder: Responder = CompletionResponder(
             call.request_id,
             call.created,
             self._model.name,
@@ -100,7 +106,29 @@ class Endpoints:
             token_text=self._model.token_text,
             has_logprobs=fields.num_logprobs is not None,
         )
+        if fields.echo:
+            responder = self._echoing(responder, fields, prompts)
         return self._job(call, fields, prompts, max_tokens, responder)
+
+    def _echoing(
+        self, inner: Responder, fields: CompletionRequest, prompts: Sequence[list[int]]
+    ) -> EchoResponder:
+        echoed = [
+            EchoedPrompt(
+                given if isinstance(given, str) else self._model.tokenizer.decode(token_ids),
+                token_ids,
+            )
+            for given, token_ids in zip(fields.prompts, prompts, strict=True)
+        ]
+        return EchoResponder(
+            inner,
+            echoed,
+            fields.n or 1,
+            only_prompts=fields.max_tokens == 0,
+            num_logprobs=fields.num_logprobs,
+            gives_prompt_logprobs=fields.prompt_logprobs is not None,
+            token_text=self._model.token_text,
+        )
 
     def _job(
         self,

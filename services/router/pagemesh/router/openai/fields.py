@@ -92,6 +92,11 @@ class RequestFields(pydantic.BaseModel):
         return None
 
     @property
+    def num_prompt_logprobs(self) -> int | None:
+        """Likeliest tokens that are looked for beside each token of a prompt; None without any logprobs."""
+        return self.prompt_logprobs
+
+    @property
     def stop_strings(self) -> tuple[str, ...]:
         """`stop` as a tuple, whichever form it had."""
         if isinstance(self.stop, str):

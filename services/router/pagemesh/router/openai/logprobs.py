@@ -53,6 +53,39 @@ def completion_logprobs(
     }
 
 
+def with_prompt(
+    logprobs: dict[str, Any],
+    first_token_id: int,
+    scores: Sequence[TokenLogprobs],
+    num_top: int,
+    token_text: TokenText,
+) -> dict[str, Any]:
+    """The `logprobs` object of a completion choice, with the prompt's tokens in front of its own.
+
+    `scores` are those of all prompt tokens but the first, which nothing predicts, and of each of which
+    `num_top` likeliest tokens are named.
+    """
+    first = token_text(first_token_id)
+    cut = [
+        score._replace(
+            top_token_ids=score.top_token_ids[:num_top], top_logprobs=score.top_logprobs[:num_top]
+        )
+        for score in scores
+    ]
+    prompt = completion_logprobs(cut, token_text, len(first))
+    num_chars = len(first) + sum(map(len, prompt["tokens"]))
+    return {
+        "tokens": [first, *prompt["tokens"], *logprobs["tokens"]],
+        "token_logprobs": [None, *prompt["token_logprobs"], *logprobs["token_logprobs"]],
+        "top_logprobs": [None, *prompt["top_logprobs"], *logprobs["top_logprobs"]],
+        "text_offset": [
+            0,
+            *prompt["text_offset"],
+            *(num_chars + offset for offset in logprobs["text_offset"]),
+        ],
+    }
+
+
 def prompt_logprobs(
     scores: Sequence[TokenLogprobs], token_text: TokenText
 ) -> list[dict[int, Any] | None]:

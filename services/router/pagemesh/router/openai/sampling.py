@@ -34,7 +34,7 @@ def make_choices(
                 max_tokens=limit,
                 seed=(seed + answer) & _SEED_MASK,
                 # The prompt is the same for all: the first answer says what is asked of it.
-                prompt_logprobs=fields.prompt_logprobs if answer == 0 else None,
+                prompt_logprobs=fields.num_prompt_logprobs if answer == 0 else None,
             ),
         )
         for prompt, limit in zip(prompts, max_tokens, strict=True)

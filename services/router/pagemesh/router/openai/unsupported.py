@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from pagemesh.errors import UnsupportedError
@@ -40,10 +40,13 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
 """Known fields that would change the answer, with the values that ask for nothing."""
 
 
-def refuse_unsupported(raw: Mapping[str, Any]) -> None:
-    """Raise UnsupportedError naming the first field whose value asks for something."""
+def refuse_unsupported(raw: Mapping[str, Any], served: Container[str] = ()) -> None:
+    """Raise UnsupportedError naming the first field whose value asks for something.
+
+    `served` are those that the endpoint has, other than most.
+    """
     for name, value in raw.items():
-        neutral = NEUTRAL_VALUES.get(name)
+        neutral = None if name in served else NEUTRAL_VALUES.get(name)
         if neutral is not None and not any(_same(value, one) for one in neutral):
             raise UnsupportedError(f"{name} is not supported (it is {shown(value)})", param=name)
     # The model is never shown tools, so "none" is the only choice that can be kept.
