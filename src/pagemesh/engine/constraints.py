@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import structlog
@@ -41,9 +42,13 @@ class ConstraintSource:
         """See to it that a request whose submission is queued gets its constraint, if it needs one."""
         outputs = request.sampling.structured_outputs
         if outputs is not None:
+            asked_at = time.perf_counter()
             compiled = self._compiler.compile(outputs)
+            is_kept = compiled.done()
             self._compiling[request.request_id] = (request, compiled)
-            compiled.add_done_callback(partial(self._hand_over, request))
+            compiled.add_done_callback(
+                partial(self._hand_over, request, None if is_kept else asked_at)
+            )
 
     def withdraw(self, request_id: str, *, exports_only: bool = False) -> None:
         """A request ends: its grammar need not be compiled for it. Other ids are ignored."""
@@ -60,7 +65,9 @@ class ConstraintSource:
         """Compile nothing any more. Idempotent."""
         self._compiler.close()
 
-    def _hand_over(self, request: EngineRequest, compiled: GrammarFuture) -> None:
+    def _hand_over(
+        self, request: EngineRequest, asked_at: float | None, compiled: GrammarFuture
+    ) -> None:
         """On the thread that asked or that compiled: resumed tokens are replayed here as well."""
         self._compiling.pop(request.request_id, None)
         if compiled.cancelled():
@@ -74,4 +81,5 @@ class ConstraintSource:
             # Boundary to the library: the request would wait for ever.
             log.exception("constraint could not be made", request_id=request.request_id)
             outcome = InternalError(f"the constraint could not be made: {type(error).__name__}")
-        self._commands.put(partial(self._gate.open, request, outcome))
+        waited = None if asked_at is None else time.perf_counter() - asked_at
+        self._commands.put(partial(self._gate.open, request, outcome, waited))

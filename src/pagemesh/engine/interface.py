@@ -128,6 +128,24 @@ class KvGrant:
     """Names of the prompt's full blocks."""
 
 
+class GrammarTotals(NamedTuple):
+    """What structured outputs had to wait for, since the engine was started."""
+
+    num_requests: int = 0
+    num_kept: int = 0
+    """Of these, those whose grammar had been compiled for others."""
+    wait_seconds: float = 0.0
+    """Of all others together, until their grammars were compiled or refused."""
+
+    def plus(self, waited: float | None) -> GrammarTotals:
+        """With one request more, which waited so many seconds; None when its grammar was there."""
+        return GrammarTotals(
+            self.num_requests + 1,
+            self.num_kept + (waited is None),
+            self.wait_seconds + (waited or 0.0),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
     """How busy the engine is."""
@@ -143,6 +161,7 @@ class EngineLoad:
     """Token slots of the blocks that requests own that hold no KV."""
     num_preemptions: int = 0
     """Since the engine was started."""
+    grammars: GrammarTotals = field(default_factory=GrammarTotals)
 
 
 @dataclass(frozen=True, slots=True)

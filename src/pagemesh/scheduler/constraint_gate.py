@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.engine.interface import EngineRequest, FinishReason
+from pagemesh.engine.interface import EngineRequest, FinishReason, GrammarTotals
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.structured.constraint import TokenConstraint
 from pagemesh.scheduler.lifecycle import Lifecycle
@@ -16,12 +16,20 @@ class ConstraintGate:
     def __init__(self, requests: Lifecycle, stop_rules: StopRules) -> None:
         self._requests = requests
         self._stop_rules = stop_rules
+        self.totals = GrammarTotals()
 
-    def open(self, spec: EngineRequest, outcome: TokenConstraint | PagemeshError) -> None:
+    def open(
+        self,
+        spec: EngineRequest,
+        outcome: TokenConstraint | PagemeshError,
+        waited: float | None = None,
+    ) -> None:
         """A submitted request's constraint, which has accepted its resumed tokens, or why there is none.
 
-        Ignored when the request is over. Told apart by the object, as another may have its id by now.
+        Counted, with the seconds that it waited, and then ignored when the request is over. Told apart by
+        the object, as another may have its id by now.
         """
+        self.totals = self.totals.plus(waited)
         request = next((r for r in self._requests.compiling if r.spec is spec), None)
         if request is None:
             return

@@ -126,6 +126,7 @@ class Scheduler:
             num_swapped=sum(queue.num_swapped for queue in queues),
             num_unused_slots=self._tables.num_unused_slots,
             num_preemptions=self._num_preemptions,
+            grammars=self.constraints.totals,
         )
 
     def want_snapshot(self) -> None:

@@ -14,6 +14,7 @@ from pagemesh.engine.interface import (
     EngineLoad,
     EngineRequest,
     FinishReason,
+    GrammarTotals,
     RequestOutput,
     StepOutput,
 )
@@ -76,6 +77,10 @@ class EngineMetrics:
         self._hits = metrics.counter(declared.PREFIX_CACHE_HITS).labels(model_name)
         self._preemptions = metrics.counter(declared.NUM_PREEMPTIONS).labels(model_name)
         self._num_preemptions = 0
+        self._grammar_requests = metrics.counter(declared.GRAMMAR_REQUESTS).labels(model_name)
+        self._grammar_hits = metrics.counter(declared.GRAMMAR_HITS).labels(model_name)
+        self._grammar_wait = metrics.counter(declared.GRAMMAR_WAIT_SECONDS).labels(model_name)
+        self._grammars = GrammarTotals()
         ended = metrics.counter(declared.REQUEST_SUCCESS)
         self._ended = {
             reason: ended.labels(model_name, label) for reason, label in _FINISHED_REASON.items()
@@ -90,6 +95,7 @@ class EngineMetrics:
         now = self._clock()
         self._preemptions.inc(step.load.num_preemptions - self._num_preemptions)
         self._num_preemptions = step.load.num_preemptions
+        self._on_grammars(step.load.grammars)
         for output in step.outputs:
             progress = self._requests.get(output.request_id)
             if progress is None:
@@ -101,6 +107,13 @@ class EngineMetrics:
             if output.finish_reason is not None:
                 del self._requests[output.request_id]
                 self._on_end(progress, output.finish_reason, now)
+
+    def _on_grammars(self, totals: GrammarTotals) -> None:
+        known, self._grammars = self._grammars, totals
+        if totals != known:
+            self._grammar_requests.inc(totals.num_requests - known.num_requests)
+            self._grammar_hits.inc(totals.num_kept - known.num_kept)
+            self._grammar_wait.inc(totals.wait_seconds - known.wait_seconds)
 
     def _on_tokens(self, progress: _Progress, output: RequestOutput, now: float) -> None:
         num_tokens = len(output.token_ids)

@@ -128,6 +128,17 @@ NUM_REQUESTS_SWAPPED: Final = GaugeSpec(
 NUM_PREEMPTIONS: Final = CounterSpec(
     "vllm:num_preemptions", "Times that a request lost its blocks to another.", _MODEL
 )
+GRAMMAR_REQUESTS: Final = CounterSpec(
+    "pagemesh:grammar_requests", "Requests for structured output.", _MODEL
+)
+GRAMMAR_HITS: Final = CounterSpec(
+    "pagemesh:grammar_hits", "Of these, those whose grammar had been compiled before.", _MODEL
+)
+GRAMMAR_WAIT_SECONDS: Final = CounterSpec(
+    "pagemesh:grammar_wait_seconds",
+    "Seconds that all others waited until their grammars were compiled or refused.",
+    _MODEL,
+)
 KV_WASTE: Final = GaugeSpec(
     "pagemesh:kv_waste",
     "Share of the token slots in blocks that requests own that hold no KV.",

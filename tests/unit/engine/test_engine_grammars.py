@@ -66,6 +66,9 @@ def test_a_kept_grammar_is_there_at_once_and_each_request_has_its_own_constraint
         gated.inbox.wait_for_end(name)
     accepted = [constraint.accepted for constraint in gated.backend.grammar.started]
     assert accepted == [gated.inbox.tokens["a"], gated.inbox.tokens["b"]]
+    grammars = gated.engine.load().grammars
+    assert (grammars.num_requests, grammars.num_kept) == (2, 1)
+    assert 0 < grammars.wait_seconds < DEADLINE
 
 
 def test_resumed_tokens_are_replayed(gated: Fixture) -> None:

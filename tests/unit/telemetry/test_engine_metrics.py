@@ -10,6 +10,7 @@ from pagemesh.engine.interface import (
     EngineLoad,
     EngineRequest,
     FinishReason,
+    GrammarTotals,
     RequestOutput,
     StepOutput,
 )
@@ -83,6 +84,14 @@ def test_preemptions_are_counted(watched: Watched) -> None:
     for num_preemptions in (2, 2, 5):
         watched.observer.on_step(StepOutput(load=EngineLoad(num_preemptions=num_preemptions)))
     assert watched.sample("vllm:num_preemptions_total") == 5
+
+
+def test_waits_for_grammars_are_counted_once(watched: Watched) -> None:
+    for totals in (GrammarTotals(2, 1, 0.5), GrammarTotals(2, 1, 0.5), GrammarTotals(5, 3, 0.75)):
+        watched.observer.on_step(StepOutput(load=EngineLoad(grammars=totals)))
+    assert watched.sample("pagemesh:grammar_requests_total") == 5
+    assert watched.sample("pagemesh:grammar_hits_total") == 3
+    assert watched.sample("pagemesh:grammar_wait_seconds_total") == 0.75
 
 
 def test_unknown_requests_are_ignored(watched: Watched) -> None:
