@@ -31,6 +31,14 @@ DISTILBERT_SIZES: Final = {
     "n_heads": 6,
     "max_position_embeddings": 100,
 }
+MODERNBERT: Final = {
+    "norm_eps": 1e-3,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "cls_token_id": 2,
+    "eos_token_id": 3,
+    "sep_token_id": 3,
+}
 SPECIAL_TOKENS: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS: Final = ("the", "capital", "of", "france", "is", "paris", "rome", ".", "a", "##s", "##t")
 
@@ -64,6 +72,27 @@ RECIPES: Final[dict[str, EncoderRecipe]] = {
         "XLMRobertaConfig", "cls", settings={"pad_token_id": 4}, auto_class="AutoModelForMaskedLM"
     ),
     "DistilBERT mean": EncoderRecipe("DistilBertConfig", "mean"),
+    "ModernBERT mean": EncoderRecipe(
+        "ModernBertConfig",
+        "mean",
+        settings=MODERNBERT | {"local_attention": 10, "num_hidden_layers": 4},
+    ),
+    "ModernBERT with biases and a head": EncoderRecipe(
+        "ModernBertConfig",
+        settings=MODERNBERT
+        | {
+            "local_attention": 33,
+            "norm_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 300.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+            },
+        },
+        auto_class="AutoModelForMaskedLM",
+    ),
 }
 
 

@@ -57,11 +57,11 @@ def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> D
 def _make_embedding(spec: DecoderSpec, whole: Part, embed: torch.Tensor) -> TokenEmbedding:
     if spec.input is None:
         return make_embedding(embed, spec.embedding_scale)
-    token_types = whole.get("token_types")
+    token_types, positions = whole.get("token_types"), whole.get("positions")
     return PlacedEmbedding(
         embed,
         None if token_types is None else token_types[0],
-        whole.read("positions")[spec.input.first_position :],
+        None if positions is None else positions[spec.input.first_position :],
         whole.norm(spec.norm, "embed_norm", embed.dtype),
     )
 
@@ -74,9 +74,9 @@ def _make_layer(
         index,
         spec.attention,
         (
-            NoNorm()
-            if spec.residual == "normed_sums"
-            else part.norm(spec.norm, "attention_norm", dtype)
+            part.norm(spec.norm, "attention_norm", dtype)
+            if layer.norms_input and spec.residual != "normed_sums"
+            else NoNorm()
         ),
         _make_qkv(spec.attention, layer.rope, part),
         _make_transform(spec, layer, ropes, part),

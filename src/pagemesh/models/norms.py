@@ -39,9 +39,9 @@ class RmsNorm:
 
 
 class LayerNorm:
-    """LayerNorm with bias (Ba et al. 2016, https://arxiv.org/abs/1607.06450)."""
+    """LayerNorm (Ba et al. 2016, https://arxiv.org/abs/1607.06450), with or without a bias."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> None:
         """`weight` and `bias` are [n], in the type of what is normed."""
         self._weight = weight
         self._bias = bias

@@ -47,4 +47,5 @@ class Part:
         weight = self.read(f"{name}.weight")
         if spec.kind == "rms":
             return RmsNorm(weight, spec.eps)
-        return LayerNorm(weight.to(dtype), self.read(f"{name}.bias").to(dtype), spec.eps)
+        bias = self.read(f"{name}.bias").to(dtype) if spec.bias else None
+        return LayerNorm(weight.to(dtype), bias, spec.eps)

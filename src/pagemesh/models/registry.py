@@ -15,6 +15,7 @@ from pagemesh.models.architectures.gpt_oss import GPT_OSS
 from pagemesh.models.architectures.llama import LLAMA
 from pagemesh.models.architectures.mistral import MISTRAL
 from pagemesh.models.architectures.mixtral import MIXTRAL
+from pagemesh.models.architectures.modernbert import MODERNBERTS
 from pagemesh.models.architectures.phi3 import PHI3
 from pagemesh.models.architectures.qwen2 import QWEN2
 from pagemesh.models.architectures.qwen2_moe import QWEN2_MOE
@@ -43,6 +44,7 @@ _EMBEDDING: Final = (
     *map(without_head, (GEMMA2, LLAMA, MISTRAL, PHI3, QWEN2, QWEN3)),
     *BERTS,
     *DISTILBERTS,
+    *MODERNBERTS,
 )
 
 _ARCHITECTURES: Final = {

@@ -12,7 +12,7 @@ from typing import Literal
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 NormKind = Literal["rms", "layer"]
-Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_swiglu"]
+Activation = Literal["silu", "gelu", "geglu", "gelu_tanh", "clamped_swiglu"]
 Residual = Literal["sequential", "post_norms", "parallel", "parallel_two_norms", "normed_sums"]
 
 Shapes = dict[str, tuple[int, ...]]
@@ -66,13 +66,13 @@ class RopeSpec:
 class InputSpec:
     """What is added to the embeddings before the first layer; the sum is normed (BERT)."""
 
-    num_positions: int
-    """Rows of the table of learned positions."""
+    num_positions: int = 0
+    """Rows of the table of learned positions; 0 for none."""
 
-    first_position: int
+    first_position: int = 0
     """The row of a prompt's first token (RoBERTa keeps some for padding)."""
 
-    num_token_types: int
+    num_token_types: int = 0
     """Rows of the table of token types, of which all tokens have the first; 0 for none."""
 
 
@@ -82,6 +82,9 @@ class NormSpec:
 
     kind: NormKind
     eps: float
+
+    bias: bool = True
+    """Whether a LayerNorm has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,9 @@ class LayerSpec:
     sliding_window: int | None = None
     """See `LayerAttention.sliding_window`."""
 
+    norms_input: bool = True
+    """Whether there is a norm in front of attention, where the model has norms there."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
@@ -198,7 +204,7 @@ class DecoderSpec:
     """Whether a token sees those in front of it alone, or all of its prompt."""
 
     input: InputSpec | None = None
-    """None when positions enter in the layers."""
+    """None when the embeddings are the first layer's input."""
 
     @property
     def num_layers(self) -> int:
@@ -213,7 +219,8 @@ class DecoderSpec:
         """
         shapes: Shapes = {"embed": (self.vocab_size, self.hidden_size)}
         if self.input is not None:
-            shapes["positions"] = (self.input.num_positions, self.hidden_size)
+            if self.input.num_positions:
+                shapes["positions"] = (self.input.num_positions, self.hidden_size)
             if self.input.num_token_types:
                 shapes["token_types"] = (self.input.num_token_types, self.hidden_size)
             shapes |= self._norm_shapes("embed_norm")
@@ -228,7 +235,9 @@ class DecoderSpec:
 
     def layer_shapes(self, index: int) -> Shapes:
         """Shape of every parameter of one layer; query, key and value are one, so are gate and up."""
-        shapes = self._norm_shapes("attention_norm") | self._attention_shapes()
+        shapes = self._attention_shapes()
+        if self.layers[index].norms_input:
+            shapes |= self._norm_shapes("attention_norm")
         if self.residual != "parallel":
             shapes |= self._norm_shapes("mlp_norm")
         if self.residual == "post_norms":
@@ -248,7 +257,8 @@ class DecoderSpec:
         return total - (mlp.num_experts - mlp.num_experts_per_token) * expert
 
     def _norm_shapes(self, name: str) -> Shapes:
-        kinds = ("weight",) if self.norm.kind == "rms" else ("weight", "bias")
+        has_bias = self.norm.kind == "layer" and self.norm.bias
+        kinds = ("weight", "bias") if has_bias else ("weight",)
         return {f"{name}.{kind}": (self.hidden_size,) for kind in kinds}
 
     def _attention_shapes(self) -> Shapes:

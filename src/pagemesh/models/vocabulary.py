@@ -55,7 +55,7 @@ class PlacedEmbedding:
         self,
         table: torch.Tensor,
         token_type: torch.Tensor | None,
-        position_table: torch.Tensor,
+        position_table: torch.Tensor | None,
         norm: Norm,
     ) -> None:
         """`token_type` is [hidden], `position_table` [positions, hidden] from the first position on."""
@@ -69,7 +69,9 @@ class PlacedEmbedding:
         hidden = functional.embedding(token_ids, self._table)
         if self._token_type is not None:
             hidden += self._token_type
-        return self._norm.apply(hidden.add_(functional.embedding(positions, self._position_table)))
+        if self._position_table is not None:
+            hidden += functional.embedding(positions, self._position_table)
+        return self._norm.apply(hidden)
 
 
 class Head(Protocol):

@@ -46,7 +46,7 @@ def _weighted_sum(
     total = torch.zeros(shape.head_dim, dtype=torch.float64)
     denominator = 0.0 if features.sinks is None else math.exp(features.sinks[head])
     for key_position in range(position + 1 if shape.causal else sequence.context_len):
-        distance = position - key_position
+        distance = abs(position - key_position)
         if features.sliding_window is not None and distance >= features.sliding_window:
             continue
         block = sequence.block_ids[key_position // shape.block_size]

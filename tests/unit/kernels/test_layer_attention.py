@@ -72,6 +72,30 @@ def test_it_is_what_the_definition_says(
     torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
 
 
+WITHOUT_SLOPES = {name: layer for name, layer in LAYERS.items() if layer.alibi_slopes is None}
+
+
+@pytest.mark.parametrize("make", IMPLEMENTATIONS)
+@pytest.mark.parametrize("features", WITHOUT_SLOPES.values(), ids=WITHOUT_SLOPES.keys())
+@pytest.mark.parametrize("num_queries", [1, 7, 19])
+def test_without_causality_it_is_what_the_definition_says(
+    make: Callable[[AttentionShape], PagedAttention], features: LayerAttention, num_queries: int
+) -> None:
+    shape = make_shape(causal=False)
+    layer_kv, sequences, query = make_layer(shape, [(num_queries, 19)])
+    expected = dense_attention(shape, sequences[0], layer_kv, query, features)
+    output = make(shape).plan(sequences).attend(query, layer_kv, features)
+    torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("features", WITHOUT_SLOPES.values(), ids=WITHOUT_SLOPES.keys())
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
+def test_without_causality_the_cpu_agrees_with_the_reference(
+    features: LayerAttention, lengths: Sequence[tuple[int, int]]
+) -> None:
+    assert_agreement(features, lengths, make_shape(6, 6, 16, causal=False))
+
+
 @pytest.mark.parametrize("features", LAYERS.values(), ids=LAYERS.keys())
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
 @pytest.mark.parametrize("heads", [(6, 2, 24), (6, 6, 16), (6, 1, 40)], ids=["GQA", "MHA", "MQA"])

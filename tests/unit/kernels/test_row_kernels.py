@@ -20,6 +20,7 @@ CPU = torch.device("cpu")
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 GATES = {
     "silu": Gate("silu"),
+    "geglu": Gate("geglu"),
     "gelu_tanh": Gate("gelu_tanh"),
     "clamped_swiglu": Gate("clamped_swiglu", limit=1.5, alpha=1.7),
 }

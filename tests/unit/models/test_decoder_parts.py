@@ -36,6 +36,8 @@ def test_layer_norm_takes_the_mean_away() -> None:
         (MlpSpec(1, "silu"), [2.0, 3.0], 2 / (1 + math.exp(-2)) * 3),
         (MlpSpec(1, "gelu_tanh"), [2.0, 3.0], 1.954598 * 3),
         (MlpSpec(1, "gelu"), [2.0], 1.954500),
+        (MlpSpec(1, "geglu"), [2.0, 3.0], 1.954500 * 3),
+        (MlpSpec(1, "geglu"), [-2.0, 3.0], -0.045500 * 3),
         (MlpSpec(1, "clamped_swiglu", limit=9.0, alpha=1.5), [2.0, 3.0], 8 / (1 + math.exp(-3))),
         (MlpSpec(1, "clamped_swiglu", limit=1.0, alpha=1.5), [2.0, 3.0], 2 / (1 + math.exp(-1.5))),
         (MlpSpec(1, "clamped_swiglu", limit=1.0, alpha=1.5), [-2.0, -3.0], 0.0),

@@ -23,6 +23,7 @@ from pagemesh.models.spec import (
     LayerSpec,
     MlpSpec,
     NormSpec,
+    RopeSpec,
 )
 from tests.identity.encoder_checkpoints import RECIPES, EncoderRecipe, make_encoder
 
@@ -81,6 +82,31 @@ def test_a_bert_is_layers_whose_sums_are_normed() -> None:
     )
 
 
+def test_a_modernbert_has_windows_in_most_layers_and_a_rope_for_each_kind() -> None:
+    spec = make_spec(
+        "ModernBertModel",
+        hidden_size=16,
+        num_attention_heads=2,
+        num_hidden_layers=5,
+        local_attention=20,
+        local_rope_theta=77.0,
+        intermediate_size=6,
+    )
+    far, near = RopeSpec(160_000.0, 8), RopeSpec(77.0, 8)
+    mlp = MlpSpec(6, "geglu")
+    assert spec.layers == (
+        LayerSpec(mlp, far, None, norms_input=False),
+        LayerSpec(mlp, near, 11),
+        LayerSpec(mlp, near, 11),
+        LayerSpec(mlp, far, None),
+        LayerSpec(mlp, near, 11),
+    )
+    assert spec.norm == NormSpec("layer", 1e-5, bias=False)
+    assert (spec.residual, spec.causal, spec.input) == ("sequential", False, InputSpec())
+    assert "layers.0.attention_norm.weight" not in spec.parameter_shapes()
+    assert "layers.1.attention_norm.bias" not in spec.parameter_shapes()
+
+
 @pytest.mark.parametrize(
     ("name", "values", "places", "max_position"),
     [
@@ -108,6 +134,9 @@ def test_positions_begin_behind_the_padding_tokens_where_the_model_was_trained_s
         ("RobertaModel", {"add_cross_attention": True}, "add_cross_attention = True, but"),
         ("BertModel", {"num_attention_heads": 7}, "hidden_size = None, but it must be a multiple"),
         ("DistilBertModel", {"activation": "relu"}, "activation = 'relu', but"),
+        ("ModernBertModel", {"hidden_activation": "silu"}, "hidden_activation = 'silu', but"),
+        ("ModernBertModel", {"rope_scaling": {"factor": 2}}, "rope_scaling = {'factor': 2}, but"),
+        ("ModernBertModel", {"num_attention_heads": 7}, "it must be a multiple of 2 · num_"),
         (
             "RobertaModel",
             {"pad_token_id": 9, "max_position_embeddings": 10},

@@ -202,7 +202,8 @@ def test_an_architecture_without_a_decoder_is_named_beside_those_that_have_one()
         "it runs BertForMaskedLM, BertModel, DistilBertForMaskedLM, DistilBertModel, "
         "FalconForCausalLM, Gemma2ForCausalLM, Gemma2Model, Gemma3ForCausalLM, "
         "Gemma3ForConditionalGeneration, GptOssForCausalLM, LlamaForCausalLM, LlamaModel, "
-        "MistralForCausalLM, MistralModel, MixtralForCausalLM, Phi3ForCausalLM, Phi3Model, "
+        "MistralForCausalLM, MistralModel, MixtralForCausalLM, ModernBertForMaskedLM, "
+        "ModernBertModel, Phi3ForCausalLM, Phi3Model, "
         "Qwen2ForCausalLM, Qwen2Model, Qwen2MoeForCausalLM, Qwen3ForCausalLM, Qwen3Model, "
         "Qwen3MoeForCausalLM, RobertaForMaskedLM, RobertaModel, XLMRobertaForMaskedLM, XLMRobertaModel"
     )

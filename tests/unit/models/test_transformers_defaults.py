@@ -55,6 +55,8 @@ def make_spec(values: dict[str, Any]) -> DecoderSpec:
         ("RobertaModel", "RobertaConfig", {"vocab_size": 50}),
         ("XLMRobertaForMaskedLM", "XLMRobertaConfig", {"vocab_size": 50}),
         ("DistilBertModel", "DistilBertConfig", {"vocab_size": 50}),
+        ("ModernBertModel", "ModernBertConfig", {"vocab_size": 50}),
+        ("ModernBertModel", "ModernBertConfig", {"vocab_size": 50, "global_rope_theta": 5.0}),
         ("Qwen3ForCausalLM", "Qwen3Config", SIZES | {"rope_scaling": YARN, "rope_theta": 1e6}),
     ],
 )

@@ -12,7 +12,7 @@ from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, map_row
 from pagemesh.kernels.jit.emit import Emitter
 from pagemesh.kernels.jit.rows import RowKernel, Values
-from pagemesh.kernels.jit.vector_math import clamp, sigmoid
+from pagemesh.kernels.jit.vector_math import clamp, normal_share, sigmoid
 
 
 class CpuGatedActivation:
@@ -53,6 +53,10 @@ def _silu(e: Emitter, _: Gate, gates: ir.Value, ups: ir.Value) -> ir.Value:
     return b.fmul(b.fmul(gates, sigmoid(e, gates)), ups)
 
 
+def _geglu(e: Emitter, _: Gate, gates: ir.Value, ups: ir.Value) -> ir.Value:
+    return e.builder.fmul(e.builder.fmul(gates, normal_share(e, gates)), ups)
+
+
 def _gelu_tanh(e: Emitter, _: Gate, gates: ir.Value, ups: ir.Value) -> ir.Value:
     """(1 + tanh z) / 2 = sigmoid(2 z)."""
     b = e.builder
@@ -70,4 +74,9 @@ def _clamped_swiglu(e: Emitter, gate: Gate, gates: ir.Value, ups: ir.Value) -> i
     return b.fmul(activated, b.fadd(ups, e.splat(1.0)))
 
 
-FUNCTIONS = {"silu": _silu, "gelu_tanh": _gelu_tanh, "clamped_swiglu": _clamped_swiglu}
+FUNCTIONS = {
+    "silu": _silu,
+    "geglu": _geglu,
+    "gelu_tanh": _gelu_tanh,
+    "clamped_swiglu": _clamped_swiglu,
+}

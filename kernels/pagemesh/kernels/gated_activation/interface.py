@@ -10,8 +10,9 @@ import torch
 class Gate(NamedTuple):
     """Which function of gate g and up u."""
 
-    kind: Literal["silu", "gelu_tanh", "clamped_swiglu"]
-    """g · sigmoid(g) · u; gelu(g) · u with tanh; g' · sigmoid(alpha · g') · (u' + 1)."""
+    kind: Literal["silu", "geglu", "gelu_tanh", "clamped_swiglu"]
+    """g · sigmoid(g) · u; gelu(g) · u, with the error function or with tanh; g' · sigmoid(alpha · g') ·
+    (u' + 1)."""
 
     limit: float = 0.0
     """clamped_swiglu: g' = min(g, limit), u' = u between -limit and limit."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch.nn import functional
 
@@ -20,6 +22,8 @@ class ReferenceGatedActivation:
         match self._gate.kind:
             case "silu":
                 product = functional.silu(gates) * ups
+            case "geglu":
+                product = gates * (1 + torch.erf(gates / math.sqrt(2))) / 2 * ups
             case "gelu_tanh":
                 product = functional.gelu(gates, approximate="tanh") * ups
             case "clamped_swiglu":

@@ -100,9 +100,6 @@ class CpuPlan:
             dtype=np.int64,
         )
         self._pieces = _cut(num_queries, contexts, num_blocks, attention.max_queries)
-        if not shape.causal:
-            # Every query stands where the last one does, and so sees all keys.
-            self._pieces[2] = np.repeat(contexts - 1, -(-num_queries // attention.max_queries))
         self._items: dict[int, _Items] = {}  # by window
 
     def attend(
@@ -137,26 +134,29 @@ class CpuPlan:
     def _make_items(self, window: int) -> _Items:
         """One item per piece and kv head; the longest first, so that threads end together."""
         num_heads = self._attention.shape.num_kv_heads
-        rows, counts, positions, tables = np.repeat(self._pieces, num_heads, axis=1)
+        rows, counts, positions, tables, contexts = np.repeat(self._pieces, num_heads, axis=1)
         heads = np.tile(np.arange(num_heads), self._pieces.shape[1])
         first_tiles = np.maximum(positions - window + 1, 0) // LANES
-        items = np.stack([rows, counts, positions, heads, tables, first_tiles], axis=1)
-        work = counts * (positions + counts - first_tiles * LANES)
+        ends = positions + counts
+        if not self._attention.shape.causal:
+            ends = np.minimum(contexts, ends - 1 + window)
+        items = np.stack([rows, counts, positions, heads, tables, first_tiles, ends], axis=1)
+        work = counts * (ends - first_tiles * LANES)
         return np.ascontiguousarray(items[np.argsort(-work, kind="stable")])
 
 
 def _cut(
     num_queries: _Items, contexts: _Items, num_blocks: _Items, max_queries: int
 ) -> npt.NDArray[np.int64]:
-    """Runs of at most `max_queries` queries of one sequence: rows as in `cpu_tile.ITEM`, [4, pieces].
+    """Runs of at most `max_queries` queries of one sequence: rows as in `cpu_tile.ITEM`, [5, pieces].
 
-    First row, number of queries, position of the first, begin of the block table.
+    First row, number of queries, position of the first, begin of the block table, and the context.
     """
     first_rows, first_tables = (
         np.cumsum(lengths) - lengths for lengths in (num_queries, num_blocks)
     )
     first_positions = contexts - num_queries
-    whole = np.stack([first_rows, num_queries, first_positions, first_tables])
+    whole = np.stack([first_rows, num_queries, first_positions, first_tables, contexts])
     if int(num_queries.max()) <= max_queries:
         return whole
     num_pieces = -(-num_queries // max_queries)

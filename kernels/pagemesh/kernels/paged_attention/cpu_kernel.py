@@ -88,17 +88,17 @@ class _Kernel:
         num_rows = b.mul(item["num_queries"], e.int64(self.shape.num_groups))
         padded = b.and_(b.add(num_rows, e.int64(ROWS - 1)), e.int64(-ROWS))
         self._read_queries(item, num_rows, padded)
-        num_positions = item["num_queries"] if self.shape.causal else e.int64(1)
-        end = b.add(item["first_position"], num_positions)
-        end_tile = b.sdiv(b.add(end, e.int64(LANES - 1)), e.int64(LANES))
+        end_tile = b.sdiv(b.add(item["end"], e.int64(LANES - 1)), e.int64(LANES))
         with e.loop(item["first_tile"], end_tile) as tile:
             first_key = b.mul(tile, e.int64(LANES))
-            self.tile.read(item, first_key, end)
+            self.tile.read(item, first_key, item["end"])
             with e.loop(e.int64(0), padded, ROWS) as row:
                 # Rows are in order of position: what the last one does not see yet, none does.
                 last = b.load(e.at(self.positions, b.add(row, e.int64(ROWS - 1))))
+                if not self.shape.causal:
+                    last = b.fadd(last, b.sitofp(self.argument["window"], F32))
                 with b.if_then(b.fcmp_ordered("<=", b.sitofp(first_key, F32), last)):
-                    self._attend_tile(row, first_key)
+                    self._attend_tile(row, first_key, item["end"])
         self._write_rows(item, num_rows)
 
     def _read_queries(
@@ -119,8 +119,7 @@ class _Kernel:
             is_real = b.icmp_signed("<", row, num_rows)
             source_row = b.select(is_real, row, b.sub(num_rows, one))
             query = b.sdiv(source_row, e.int64(groups))
-            distance = query if shape.causal else e.int64(0)
-            position = b.sitofp(b.add(item["first_position"], distance), F32)
+            position = b.sitofp(b.add(item["first_position"], query), F32)
             b.store(position, e.at(self.positions, row))
             head = b.add(first_head, b.srem(source_row, e.int64(groups)))
             b.store(b.load(e.at(self.argument["slopes"], head)), e.at(self.row_slopes, row))
@@ -128,7 +127,7 @@ class _Kernel:
             source = b.add(token, b.mul(head, e.int64(self.shape.head_dim)))
             self.tile.read_query(row, source)
 
-    def _attend_tile(self, row: ir.Value, first_key: ir.Value) -> None:
+    def _attend_tile(self, row: ir.Value, first_key: ir.Value, end: ir.Value) -> None:
         """One tile's share of the softmax of four rows."""
         e, b = self.e, self.b
         key_positions = b.fadd(
@@ -145,7 +144,7 @@ class _Kernel:
             slope = e.broadcast(b.load(e.at(self.row_slopes, place)))
             score = e.fma(slope, distance, score)
             is_seen = b.and_(
-                b.fcmp_ordered("<=", distance, e.splat(0.0)),
+                self._is_not_behind(key_positions, distance, end),
                 b.fcmp_ordered(">", distance, window),
             )
             seen.append(is_seen)
@@ -161,6 +160,19 @@ class _Kernel:
             total = e.at(self.totals, place)
             e.store(e.fma(e.load(total, 64), by_row[index], weights[-1]), total, 64)
         self.tile.add_values(row, weights, by_row)
+
+    def _is_not_behind(
+        self, key_positions: ir.Value, distance: ir.Value, end: ir.Value
+    ) -> ir.Value:
+        """Whether keys are in front of the first that a query does not see any more."""
+        e, b = self.e, self.b
+        if self.shape.causal:
+            return b.fcmp_ordered("<=", distance, e.splat(0.0))
+        window = e.broadcast(b.sitofp(self.argument["window"], F32))
+        return b.and_(
+            b.fcmp_ordered("<", distance, window),
+            b.fcmp_ordered("<", key_positions, e.broadcast(b.sitofp(end, F32))),
+        )
 
     def _raise_greatest(self, row: ir.Value, scores: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
         """Greatest scores of four rows before and after this tile, in lanes 0 to 3 and so on."""

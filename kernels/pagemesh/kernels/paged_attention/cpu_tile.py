@@ -16,7 +16,7 @@ from pagemesh.kernels.jit.emit import I8, I32, LANES, Emitter
 ARGUMENTS = (
     "counter",  # the next item to be taken, 0 at first
     "num_items",
-    "items",  # int64 [items, 6]: see ITEM
+    "items",  # int64 [items, 7]: see ITEM
     "tables",  # int64: block tables behind each other
     "query",  # [T, heads, head_dim]
     "query_stride",  # elements from token to token
@@ -27,9 +27,17 @@ ARGUMENTS = (
     "slopes",  # float [heads]
     "scale",  # the bits of a float
     "soft_cap",  # the bits of a float; read by kernels that cap
-    "window",  # keys that a query sees, itself included
+    "window",  # keys that a query sees on one side, itself included
 )
-ITEM = ("first_row", "num_queries", "first_position", "kv_head", "first_table", "first_tile")
+ITEM = (
+    "first_row",
+    "num_queries",
+    "first_position",
+    "kv_head",
+    "first_table",
+    "first_tile",
+    "end",  # behind the last key that any of the queries sees
+)
 ROWS = 4  # query rows that share the loads of keys and values
 _TILES_AHEAD = 1  # that are fetched while one is computed
 
@@ -46,7 +54,7 @@ class KernelShape(NamedTuple):
     dtype: str  # as torch names it
     caps: bool  # whether scores are capped
     dots: bool  # whether bfloat16 is multiplied as it is
-    causal: bool  # whether a query sees the keys up to its own; else those up to first_position
+    causal: bool  # whether a query sees no keys behind its own
 
     @property
     def width(self) -> int:

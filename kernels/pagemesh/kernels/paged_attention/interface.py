@@ -31,7 +31,8 @@ class LayerAttention:
     """Factor of the products of queries and keys; 1 / √head_dim in most models."""
 
     sliding_window: int | None = None
-    """A query at position p sees the keys at positions above p - sliding_window; all when None."""
+    """A query at position p sees the keys at positions above p - sliding_window, and without causality
+    those below p + sliding_window; all when None."""
 
     soft_cap: float | None = None
     """Scaled scores s become soft_cap · tanh(s / soft_cap), before anything is masked (Gemma 2,
@@ -95,9 +96,9 @@ def check_sequences(shape: AttentionShape, sequences: Sequence[PagedSequence]) -
 
 
 def check_features(shape: AttentionShape, features: LayerAttention) -> None:
-    """Raise ValueError for windows and slopes, which count distances backwards, without causality."""
-    if not shape.causal and (features.sliding_window or features.alibi_slopes is not None):
-        raise ValueError("attention that is not causal has neither windows nor slopes")
+    """Raise ValueError for slopes, which count distances backwards, without causality."""
+    if not shape.causal and features.alibi_slopes is not None:
+        raise ValueError("attention that is not causal has no slopes")
 
 
 def check_query(query: torch.Tensor, shape: AttentionShape, num_queries: int) -> None:

@@ -49,8 +49,9 @@ class ReferencePlan:
             keys, values = blocks.repeat_interleave(num_groups, dim=2)  # [slots, heads, head_dim]
             first = sequence.context_len - sequence.num_queries
             for position in range(first, sequence.context_len):
-                end = position + 1 if self._shape.causal else sequence.context_len
-                seen = slice(max(end - (features.sliding_window or end), 0), end)
+                window = features.sliding_window or sequence.context_len
+                end = position + (1 if self._shape.causal else window)
+                seen = slice(max(position + 1 - window, 0), min(end, sequence.context_len))
                 scores = torch.einsum("hd,shd->hs", query[row].float(), keys[seen])
                 weights = _weights(scores * features.scale, features)
                 outputs.append(torch.einsum("hs,shd->hd", weights, values[seen]))

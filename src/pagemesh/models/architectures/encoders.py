@@ -23,7 +23,7 @@ from pagemesh.models.spec import (
 POOLING: Final = Pooling("cls", normalize=True)
 """Of folders that say nothing, as in vLLM: the first token's state, which BERT was trained to fill."""
 
-HEADS: Final = ("pooler.", "cls.", "lm_head.", "vocab_")
+HEADS: Final = ("pooler.", "cls.", "lm_head.", "vocab_", "head.", "decoder.")
 """Beginnings of names behind the last layer, which embeddings do without."""
 
 
@@ -125,4 +125,4 @@ def make_encoders(
     ]
 
 
-_BEGINNINGS: Final = ("embeddings.", "encoder.", "transformer.")
+_BEGINNINGS: Final = ("embeddings.", "encoder.", "transformer.", "layers.", "final_norm.")
