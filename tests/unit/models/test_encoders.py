@@ -249,6 +249,18 @@ def test_tensors_that_do_not_fit_are_refused(
     assert message in caught.value.message
 
 
+def test_norms_may_have_the_names_of_early_years(tmp_path: Path) -> None:
+    make_encoder(tmp_path, RECIPES["BERT with a head"])
+    tensors = load_file(tmp_path / "model.safetensors")
+    for new, old in (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")):
+        tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
+    assert "bert.embeddings.LayerNorm.gamma" in tensors
+    save_file(tensors, tmp_path / "model.safetensors")
+    model: Any = load(tmp_path)
+    gamma = tensors["bert.embeddings.LayerNorm.gamma"]
+    assert torch.equal(model.decoder._embedding._norm._weight, gamma)
+
+
 def test_a_tensor_that_the_model_has_no_place_for_is_refused(tmp_path: Path) -> None:
     make_encoder(tmp_path, BERT)
     edit_config(tmp_path, num_hidden_layers=2)

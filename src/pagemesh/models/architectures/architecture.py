@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pagemesh.engine.interface import Pooling
@@ -34,6 +34,9 @@ class Architecture:
     The first layout whose embedding is there counts. Checkpoints of the model without its head lack the
     first part of all names."""
 
+    older_endings: Mapping[str, str] = field(default_factory=dict)
+    """Ends of `sources`' names, and what stands in their place in checkpoints of early years."""
+
     ignored: tuple[str, ...] = ()
     """Beginnings of names that belong to what is not run, such as an image encoder."""
 
@@ -49,8 +52,10 @@ class Architecture:
         embedding = next(source.tensor for source in sources if source.parameter == "embed")
         for layout in self.layouts:
             if _rename(embedding, layout) in tensors:
+                names = [_rename(source.tensor, layout) for source in sources]
                 return [
-                    source._replace(tensor=_rename(source.tensor, layout)) for source in sources
+                    source._replace(tensor=self._present_name(name, tensors))
+                    for source, name in zip(sources, names, strict=True)
                 ]
         return sources
 
@@ -61,6 +66,13 @@ class Architecture:
             or tensor.startswith(self.ignored)
             or (spec.tie_word_embeddings and tensor.endswith("lm_head.weight"))
         )
+
+    def _present_name(self, tensor: str, tensors: Collection[str]) -> str:
+        for ending, older in self.older_endings.items():
+            name = tensor.removesuffix(ending) + older
+            if tensor.endswith(ending) and tensor not in tensors and name in tensors:
+                return name
+        return tensor
 
 
 def without_head(architecture: Architecture) -> Architecture:

@@ -118,11 +118,18 @@ def make_encoders(
             partial(make_spec, name),
             sources,
             layouts=({}, {part: prefix + part for part in _BEGINNINGS}),
+            older_endings=_OLDER_ENDINGS,
             ignored=(*ignored, *(prefix + part for part in ignored)),
             pooling=POOLING,
         )
         for name in names
     ]
 
+
+_OLDER_ENDINGS: Final = {
+    "LayerNorm.weight": "LayerNorm.gamma",
+    "LayerNorm.bias": "LayerNorm.beta",
+}
+"""Google's BERT was converted from TensorFlow."""
 
 _BEGINNINGS: Final = ("embeddings.", "encoder.", "transformer.", "layers.", "final_norm.")
