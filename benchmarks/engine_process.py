@@ -115,10 +115,16 @@ class EngineProcess:
         return [Arrival(*times) for times in answer["arrivals"]]
 
     def memory_mb(self) -> float:
-        """Resident memory, that of its own processes included, in MiB."""
+        """Resident memory in MiB: the largest process, and what its others have for themselves alone.
+
+        Proportional sizes would have engines that map the same checkpoint share its weights.
+        """
         process = psutil.Process(self._process.pid)
         processes = [process, *process.children(recursive=True)]
-        return float(sum(one.memory_full_info().pss for one in processes)) / 2**20
+        largest, *others = sorted(
+            (one.memory_full_info() for one in processes), key=lambda memory: -memory.rss
+        )
+        return float(largest.rss + sum(memory.uss for memory in others)) / 2**20
 
     def _ask(self, call: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
