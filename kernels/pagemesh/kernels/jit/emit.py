@@ -15,7 +15,7 @@ from llvmlite import ir
 LANES = 16
 """Floats in a vector: one AVX-512 register, or two or four smaller ones."""
 
-I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F32 = ir.FloatType()
 VEC = ir.VectorType(F32, LANES)
 VEC_I32 = ir.VectorType(I32, LANES)

@@ -9,7 +9,7 @@ import torch
 from llvmlite import ir
 
 from pagemesh.kernels.jit.compiled import CompiledFunction
-from pagemesh.kernels.jit.emit import I64, Emitter
+from pagemesh.kernels.jit.emit import Emitter
 from pagemesh.kernels.jit.parallel import run_parallel
 
 Values = Mapping[str, ir.Value]
@@ -49,13 +49,12 @@ def _emit(
     emit_row: Callable[[Emitter, Values, ir.Value], None],
 ) -> None:
     b = e.builder
-    counter = b.bitcast(e.function.args[0], I64.as_pointer())
     num_rows = e.argument(1)
     values = {name: e.argument(2 + i, kind) for i, (name, kind) in enumerate(arguments.items())}
     take, work, done = (b.append_basic_block(name) for name in ("take", "work", "done"))
     b.branch(take)
     b.position_at_end(take)
-    begin = b.atomic_rmw("add", counter, e.int64(_ROWS_AT_ONCE), "monotonic")
+    begin = take_items(e, _ROWS_AT_ONCE)
     b.cbranch(b.icmp_signed("<", begin, num_rows), work, done)
     b.position_at_end(work)
     end = b.add(begin, e.int64(_ROWS_AT_ONCE))

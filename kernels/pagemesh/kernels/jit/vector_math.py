@@ -16,8 +16,9 @@ _OF_QUADS = [quad + lane for quad in (0, 8, 16, 24) for lane in range(4)]
 
 
 def maximum(e: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:
-    """Lane by lane; a NaN loses."""
-    return e.call("llvm.maxnum", x, y)
+    """Lane by lane; `y` where one is NaN."""
+    b = e.builder
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
 def minimum(e: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:

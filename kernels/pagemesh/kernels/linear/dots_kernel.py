@@ -14,7 +14,7 @@ out of it, and what is between the two never reaches memory.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from llvmlite import ir
 
@@ -23,6 +23,7 @@ from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.elements import load_elements, store_elements
 from pagemesh.kernels.jit.emit import F32, I8, I16, I32, I64, LANES, VEC, VEC_I32, Emitter
+from pagemesh.kernels.jit.loops import fold, take_items
 
 COLUMNS = 2 * LANES
 """Of a panel."""
@@ -67,7 +68,7 @@ class _DotsKernel:
     def emit(self) -> None:
         """Take items until none is left; always one ahead, to know what to fetch."""
         b = self.b
-        first = self._take()
+        first = take_items(self.e)
         before = b.block
         head, work, done = (b.append_basic_block(name) for name in ("take", "work", "done"))
         b.branch(head)
@@ -76,17 +77,13 @@ class _DotsKernel:
         item.add_incoming(first, before)
         b.cbranch(b.icmp_signed("<", item, self.argument["num_items"]), work, done)
         b.position_at_end(work)
-        following = self._take()
+        following = take_items(self.e)
         is_last = b.icmp_signed(">=", following, self.argument["num_items"])
         self._item(item, b.select(is_last, item, following))
         item.add_incoming(following, b.block)
         b.branch(head)
         b.position_at_end(done)
         b.ret_void()
-
-    def _take(self) -> ir.Value:
-        counter = self.b.bitcast(self.e.function.args[0], I64.as_pointer())
-        return self.b.atomic_rmw("add", counter, self.e.int64(1), "monotonic")
 
     def _item(self, item: ir.Value, following: ir.Value) -> None:
         e, b = self.e, self.b
@@ -146,30 +143,26 @@ class _DotsKernel:
             )
             for index in range(num_rows)
         ]
-        before = b.block
-        head, body, after = (b.append_basic_block(name) for name in ("head", "body", "after"))
-        b.branch(head)
-        b.position_at_end(head)
-        pair = b.phi(I64)
-        pair.add_incoming(e.int64(0), before)
-        sums = [b.phi(VEC) for _ in range(2 * num_rows)]
-        for total in sums:
-            total.add_incoming(e.splat(0.0), before)
-        b.cbranch(b.icmp_signed("<", pair, self.argument["num_pairs"]), body, after)
-        b.position_at_end(body)
-        line = e.at(fetched, b.mul(pair, step))
-        for offset in (0, COLUMNS):
-            self._fetch(e.at(line, e.int64(offset)))
-        place = e.at(weight, b.mul(pair, e.int64(2 * COLUMNS)))
-        columns = [self._load_pairs(e.at(place, e.int64(half * COLUMNS))) for half in range(2)]
-        for index, row in enumerate(rows):
-            address = b.bitcast(e.at(row, b.mul(pair, e.int64(2))), I32.as_pointer())
-            inputs = e.broadcast(b.load(address), VEC_I32)
-            for total, weights in zip(sums[2 * index : 2 * index + 2], columns, strict=True):
-                total.add_incoming(self._dot(total, inputs, weights), body)
-        pair.add_incoming(b.add(pair, e.int64(1)), body)
-        b.branch(head)
-        b.position_at_end(after)
+
+        def add_pair(pair: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
+            line = e.at(fetched, b.mul(pair, step))
+            for offset in (0, COLUMNS):
+                self._fetch(e.at(line, e.int64(offset)))
+            place = e.at(weight, b.mul(pair, e.int64(2 * COLUMNS)))
+            columns = [self._load_pairs(e.at(place, e.int64(half * COLUMNS))) for half in range(2)]
+            grown = []
+            for index, row in enumerate(rows):
+                address = b.bitcast(e.at(row, b.mul(pair, e.int64(2))), I32.as_pointer())
+                inputs = e.broadcast(b.load(address), VEC_I32)
+                own = sums[2 * index : 2 * index + 2]
+                grown += [
+                    self._dot(total, inputs, weights)
+                    for total, weights in zip(own, columns, strict=True)
+                ]
+            return grown
+
+        zeros = [e.splat(0.0)] * (2 * num_rows)
+        sums = fold(e, self.argument["num_pairs"], zeros, add_pair)
         for index, total in enumerate(sums):
             e.store(total, e.at(self.sums, e.int64(index * LANES)), 64)
 

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 
 from pagemesh.kernels.jit.compiled import CompiledFunction, has_bfloat16_dots
-from pagemesh.kernels.jit.emit import LANES
 from pagemesh.kernels.jit.parallel import run_parallel
 from pagemesh.kernels.paged_attention.cpu_kernel import compile_attention
 from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, KernelShape
@@ -42,8 +41,11 @@ class CpuPagedAttention:
     def __init__(self, shape: AttentionShape) -> None:
         self.shape = shape
         self._layers: dict[LayerAttention, _Layer] = {}
-        self.max_queries = _kernel_shape(shape, caps=False).max_queries
+        kernel_shape = _kernel_shape(shape, caps=False)
+        self.max_queries = kernel_shape.max_queries
         """Queries of one item."""
+        self.num_keys = kernel_shape.num_keys
+        """Keys of a tile."""
 
     def plan(self, sequences: Sequence[PagedSequence]) -> CpuPlan:
         """See `PagedAttention`."""
@@ -136,12 +138,13 @@ class CpuPlan:
         num_heads = self._attention.shape.num_kv_heads
         rows, counts, positions, tables, contexts = np.repeat(self._pieces, num_heads, axis=1)
         heads = np.tile(np.arange(num_heads), self._pieces.shape[1])
-        first_tiles = np.maximum(positions - window + 1, 0) // LANES
+        num_keys = self._attention.num_keys
+        first_tiles = np.maximum(positions - window + 1, 0) // num_keys
         ends = positions + counts
         if not self._attention.shape.causal:
             ends = np.minimum(contexts, ends - 1 + window)
         items = np.stack([rows, counts, positions, heads, tables, first_tiles, ends], axis=1)
-        work = counts * (ends - first_tiles * LANES)
+        work = counts * (ends - first_tiles * num_keys)
         return np.ascontiguousarray(items[np.argsort(-work, kind="stable")])
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from pagemesh.kernels.jit.elements import load_element, load_elements
-from pagemesh.kernels.jit.emit import LANES, VEC, Emitter
+from pagemesh.kernels.jit.emit import LANES, Emitter
 from pagemesh.kernels.jit.vector_math import sum_each
-from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, SlotReader, Values
+from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, Slots, Values
 
 _VECTORS_AT_ONCE = 4  # of a row's sums that are kept in registers
 
@@ -27,7 +27,6 @@ class FloatTile:
         self._arguments = arguments
         self._scale = scale
         self._sums = sums
-        self._slots = SlotReader(e, shape, arguments)
         self._queries = e.scratch(shape.max_rows * shape.width)
         self._keys = e.scratch(LANES * shape.width)
         self._values = e.scratch(LANES * shape.width)
@@ -38,23 +37,17 @@ class FloatTile:
         target = self._e.builder.mul(row, self._e.int64(self._width))
         self._copy(self._arguments["query"], source, self._queries, target, self._scale)
 
-    def read(self, item: Values, first_key: ir.Value, end: ir.Value) -> None:
+    def read(self, slots: Slots) -> None:
         """See `Tile`."""
         e, b = self._e, self._e.builder
-
-        def copy(lane: ir.Value, source: ir.Value) -> None:
+        with e.loop(e.int64(0), e.int64(LANES)) as lane:
+            slots.fetch_ahead(lane)
+            source = slots.begin(lane)
             target = b.mul(lane, e.int64(self._width))
             self._copy(self._arguments["keys"], source, self._keys, target)
             self._copy(self._arguments["values"], source, self._values, target)
 
-        def clear(lane: ir.Value) -> None:
-            target = b.mul(lane, e.int64(self._width))
-            for rows in (self._keys, self._values):
-                self._clear(rows, target)
-
-        self._slots.read(item, first_key, end, copy, clear)
-
-    def scores(self, row: ir.Value) -> list[ir.Value]:
+    def scores(self, row: ir.Value) -> list[list[ir.Value]]:
         """See `Tile`."""
         e, b = self._e, self._e.builder
         with e.loop(e.int64(0), e.int64(ROWS)) as index:
@@ -72,14 +65,17 @@ class FloatTile:
                 ]
             place = e.at(self._weights, b.mul(index, e.int64(LANES)))
             e.store(sum_each(e, products), place, 64)
-        return [e.load(e.at(self._weights, e.int64(i * LANES)), 64) for i in range(ROWS)]
+        return [[e.load(e.at(self._weights, e.int64(i * LANES)), 64)] for i in range(ROWS)]
 
     def add_values(
-        self, row: ir.Value, weights: Sequence[ir.Value], corrections: Sequence[ir.Value]
+        self,
+        row: ir.Value,
+        weights: Sequence[Sequence[ir.Value]],
+        corrections: Sequence[ir.Value],
     ) -> None:
         """See `Tile`."""
         e, b = self._e, self._e.builder
-        for index, vector in enumerate(weights):
+        for index, (vector,) in enumerate(weights):
             e.store(vector, e.at(self._weights, e.int64(index * LANES)), 64)
         begin = b.mul(row, e.int64(self._width))
         all_offsets = range(0, self._width, LANES)
@@ -119,7 +115,8 @@ class FloatTile:
         e, b, dtype = self._e, self._e.builder, self._shape.dtype
         num_whole = self._shape.head_dim // LANES * LANES
         if num_whole < self._width:
-            self._clear(target, target_index)
+            place = e.at(target, b.add(target_index, e.int64(num_whole)))
+            e.store(e.splat(0.0), place, 64)
         for offset in range(0, num_whole, LANES):
             vector = load_elements(e, e.at(source, b.add(source_index, e.int64(offset))), dtype)
             if factor is not None:
@@ -131,9 +128,3 @@ class FloatTile:
                 if factor is not None:
                     value = b.fmul(value, factor)
                 b.store(value, e.at(target, b.add(target_index, offset)))
-
-    def _clear(self, rows: ir.Value, begin: ir.Value) -> None:
-        e = self._e
-        zero = ir.Constant(VEC, [0.0] * LANES)
-        for offset in range(0, self._width, LANES):
-            e.store(zero, e.at(rows, e.builder.add(begin, e.int64(offset))), 64)

@@ -1,12 +1,15 @@
 """Paged attention as vector code for the CPU: keys and values are read where they lie.
 
 Online softmax (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867; FlashAttention, Dao et
-al. 2022, https://arxiv.org/abs/2205.14135) over tiles of 16 keys. A tile begins at a multiple of 16
-positions, whatever the block size, and everything about a query row is computed in one order of its
+al. 2022, https://arxiv.org/abs/2205.14135) over tiles of 16 to 64 keys. A tile begins at a multiple of
+its size, whatever the block size, and everything about a query row is computed in one order of its
 own: its result is the same bits alone or in a batch, as a decode or in a chunk of a prompt.
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
 
 from llvmlite import ir
 
@@ -17,9 +20,11 @@ from pagemesh.kernels.jit.elements import (
     store_elements,
 )
 from pagemesh.kernels.jit.emit import F32, I32, I64, LANES, VEC, Emitter
+from pagemesh.kernels.jit.loops import take_items
 from pagemesh.kernels.jit.vector_math import exp, max_each, maximum, sum_lanes
 from pagemesh.kernels.paged_attention.cpu_dot_tile import DotTile
 from pagemesh.kernels.paged_attention.cpu_float_tile import FloatTile
+from pagemesh.kernels.paged_attention.cpu_slots import TileSlots
 from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, ITEM, ROWS, KernelShape, Tile
 
 _LEAST = -1e30  # below every score
@@ -29,7 +34,7 @@ def compile_attention(shape: KernelShape) -> CompiledFunction:
     """Machine code; tens of milliseconds of work for LLVM."""
     module = ir.Module("paged_attention")
     _Kernel(module, shape).emit()
-    return CompiledFunction(module, "attend")
+    return CompiledFunction(module, "attend", unrolls=False)
 
 
 class _Kernel:
@@ -60,38 +65,66 @@ class _Kernel:
         self.positions = e.scratch(shape.max_rows)
         self.row_slopes = e.scratch(shape.max_rows)
         make_tile = DotTile if shape.dots else FloatTile
+        self.slots = TileSlots(e, shape, self.argument)
         self.tile: Tile = make_tile(
             e, shape, self.argument, self._float_argument("scale"), self.sums
         )
 
     def emit(self) -> None:
-        """Take items until none is left."""
-        b = self.b
-        counter = b.bitcast(self.e.function.args[0], I64.as_pointer())
-        take, work, done = (b.append_basic_block(name) for name in ("take", "work", "done"))
-        b.branch(take)
-        b.position_at_end(take)
-        index = b.atomic_rmw("add", counter, self.e.int64(1), "monotonic")
-        b.cbranch(b.icmp_signed("<", index, self.argument["num_items"]), work, done)
+        """Take items until none is left; always one ahead, to have its first keys fetched."""
+        e, b = self.e, self.b
+        num_items = self.argument["num_items"]
+        start, head, work, done = (
+            b.append_basic_block(name) for name in ("start", "head", "work", "done")
+        )
+        first = take_items(self.e)
+        b.cbranch(b.icmp_signed("<", first, num_items), start, done)
+        b.position_at_end(start)
+        self._find(first, self._read_item(first)["first_tile"])
+        before = b.block
+        b.branch(head)
+        b.position_at_end(head)
+        index = b.phi(I64)
+        index.add_incoming(first, before)
+        b.cbranch(b.icmp_signed("<", index, num_items), work, done)
         b.position_at_end(work)
-        self._item(b.mul(index, self.e.int64(len(ITEM))))
-        b.branch(take)
+        following = take_items(self.e)
+        last = b.sub(num_items, e.int64(1))
+        self._item(index, b.select(b.icmp_signed("<", following, last), following, last))
+        index.add_incoming(following, b.block)
+        b.branch(head)
         b.position_at_end(done)
         b.ret_void()
 
-    def _item(self, begin: ir.Value) -> None:
+    def _read_item(self, index: ir.Value) -> dict[str, ir.Value]:
         e, b = self.e, self.b
-        item = {
+        begin = b.mul(index, e.int64(len(ITEM)))
+        return {
             name: b.load(e.at(self.argument["items"], b.add(begin, e.int64(offset))))
             for offset, name in enumerate(ITEM)
         }
+
+    def _find(self, index: ir.Value, tile: ir.Value) -> None:
+        first_key = self.b.mul(tile, self.e.int64(self.shape.num_keys))
+        self.slots.find(self._read_item(index), first_key)
+
+    def _item(self, index: ir.Value, following: ir.Value) -> None:
+        e, b, num_keys = self.e, self.b, self.shape.num_keys
+        item = self._read_item(index)
         num_rows = b.mul(item["num_queries"], e.int64(self.shape.num_groups))
         padded = b.and_(b.add(num_rows, e.int64(ROWS - 1)), e.int64(-ROWS))
         self._read_queries(item, num_rows, padded)
-        end_tile = b.sdiv(b.add(item["end"], e.int64(LANES - 1)), e.int64(LANES))
+        end_tile = b.sdiv(b.add(item["end"], e.int64(num_keys - 1)), e.int64(num_keys))
+        next_first_tile = self._read_item(following)["first_tile"]
         with e.loop(item["first_tile"], end_tile) as tile:
-            first_key = b.mul(tile, e.int64(LANES))
-            self.tile.read(item, first_key, item["end"])
+            self.slots.take()
+            next_tile = b.add(tile, e.int64(1))
+            is_own = b.icmp_signed("<", next_tile, end_tile)
+            self._find(
+                b.select(is_own, index, following), b.select(is_own, next_tile, next_first_tile)
+            )
+            self.tile.read(self.slots)
+            first_key = b.mul(tile, e.int64(num_keys))
             with e.loop(e.int64(0), padded, ROWS) as row:
                 # Rows are in order of position: what the last one does not see yet, none does.
                 last = b.load(e.at(self.positions, b.add(row, e.int64(ROWS - 1))))
@@ -130,36 +163,53 @@ class _Kernel:
     def _attend_tile(self, row: ir.Value, first_key: ir.Value, end: ir.Value) -> None:
         """One tile's share of the softmax of four rows."""
         e, b = self.e, self.b
-        key_positions = b.fadd(
-            e.broadcast(b.sitofp(first_key, F32)), ir.Constant(VEC, list(range(LANES)))
-        )
-        window = e.broadcast(b.sitofp(b.neg(self.argument["window"]), F32))
-        scores, seen = [], []
-        for index, score in enumerate(self.tile.scores(row)):
-            place = b.add(row, e.int64(index))
-            own = e.broadcast(b.load(e.at(self.positions, place)))
-            distance = b.fsub(key_positions, own)  # 0 for itself, negative before
-            if self.shape.caps:
-                score = self._capped(score)
-            slope = e.broadcast(b.load(e.at(self.row_slopes, place)))
-            score = e.fma(slope, distance, score)
-            is_seen = b.and_(
-                self._is_not_behind(key_positions, distance, end),
-                b.fcmp_ordered(">", distance, window),
+        first = e.broadcast(b.sitofp(first_key, F32))
+        positions = [
+            b.fadd(first, ir.Constant(VEC, list(range(offset, offset + LANES))))
+            for offset in range(0, self.shape.num_keys, LANES)
+        ]
+        scores: list[list[ir.Value]] = []
+        seen: list[list[ir.Value]] = []
+        for index, products in enumerate(self.tile.scores(row)):
+            own = e.broadcast(b.load(e.at(self.positions, b.add(row, e.int64(index)))))
+            slope = e.broadcast(b.load(e.at(self.row_slopes, b.add(row, e.int64(index)))))
+            distances = [b.fsub(keys, own) for keys in positions]  # 0 for itself, negative before
+            masks = [self._is_seen(*each, end) for each in zip(positions, distances, strict=True)]
+            seen.append(masks)
+            scores.append(
+                [
+                    self._score(product, slope, distance, mask)
+                    for product, distance, mask in zip(products, distances, masks, strict=True)
+                ]
             )
-            seen.append(is_seen)
-            scores.append(b.select(is_seen, score, e.splat(float("-inf"))))
         before, greatest = self._raise_greatest(row, scores)
         corrections = exp(e, b.fsub(before, greatest))
         by_row = [e.lane(corrections, index) for index in range(ROWS)]
         weights = []
-        for index, (score, is_seen) in enumerate(zip(scores, seen, strict=True)):
-            shifted = b.fsub(score, e.lane(greatest, index))
-            weights.append(b.select(is_seen, exp(e, shifted), e.splat(0.0)))
-            place = b.mul(b.add(row, e.int64(index)), e.int64(LANES))
-            total = e.at(self.totals, place)
-            e.store(e.fma(e.load(total, 64), by_row[index], weights[-1]), total, 64)
+        for index in range(ROWS):
+            own = e.lane(greatest, index)
+            of_row = [
+                b.select(mask, exp(e, b.fsub(score, own)), e.splat(0.0))
+                for score, mask in zip(scores[index], seen[index], strict=True)
+            ]
+            weights.append(of_row)
+            address = e.at(self.totals, b.mul(b.add(row, e.int64(index)), e.int64(LANES)))
+            total = functools.reduce(b.fadd, of_row)
+            e.store(e.fma(e.load(address, 64), by_row[index], total), address, 64)
         self.tile.add_values(row, weights, by_row)
+
+    def _score(
+        self, product: ir.Value, slope: ir.Value, distance: ir.Value, is_seen: ir.Value
+    ) -> ir.Value:
+        score = self._capped(product) if self.shape.caps else product
+        score = self.e.fma(slope, distance, score)
+        return self.b.select(is_seen, score, self.e.splat(float("-inf")))
+
+    def _is_seen(self, position: ir.Value, distance: ir.Value, end: ir.Value) -> ir.Value:
+        e, b = self.e, self.b
+        window = e.broadcast(b.sitofp(b.neg(self.argument["window"]), F32))
+        is_not_before = b.fcmp_ordered(">", distance, window)
+        return b.and_(self._is_not_behind(position, distance, end), is_not_before)
 
     def _is_not_behind(
         self, key_positions: ir.Value, distance: ir.Value, end: ir.Value
@@ -174,7 +224,9 @@ class _Kernel:
             b.fcmp_ordered("<", key_positions, e.broadcast(b.sitofp(end, F32))),
         )
 
-    def _raise_greatest(self, row: ir.Value, scores: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
+    def _raise_greatest(
+        self, row: ir.Value, scores: Sequence[Sequence[ir.Value]]
+    ) -> tuple[ir.Value, ir.Value]:
         """Greatest scores of four rows before and after this tile, in lanes 0 to 3 and so on."""
         e, b = self.e, self.b
         four = ir.VectorType(F32, ROWS)
@@ -183,7 +235,9 @@ class _Kernel:
         loaded.align = 16
         lanes = [lane % ROWS for lane in range(LANES)]
         before = e.shuffle(loaded, loaded, lanes)
-        greatest = maximum(e, before, max_each(e, scores))
+        take_greater = functools.partial(maximum, e)
+        of_rows = [functools.reduce(take_greater, vectors) for vectors in scores]
+        greatest = maximum(e, before, max_each(e, of_rows))
         e.store(e.shuffle(greatest, greatest, range(ROWS)), e.at(self.greatest, row), 16)
         return before, greatest
 
