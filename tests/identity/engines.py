@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from pagemesh.scheduler.scheduler import Scheduler
 from tests.unit.scheduler.builders import FixedGrowth
 
 DEADLINE = 60.0
+CHECK_INTERVAL = 0.5
 Tokens = dict[str, tuple[int, ...]]
 
 
@@ -129,8 +131,12 @@ class Peer:
         assert self.engine.load().num_free_blocks == self.engine.info.num_blocks
 
 
+Steps = queue.Queue[tuple[Peer, StepOutput]]
+"""What peers make known, in order."""
+
+
 @contextmanager
-def running(peer: Peer, *, listener_queue: queue.Queue[tuple[Peer, StepOutput]]) -> Iterator[Peer]:
+def running(peer: Peer, *, listener_queue: Steps) -> Iterator[Peer]:
     """The peer's engine, started; nothing is left in it at the end."""
     peer.engine.start(lambda output: listener_queue.put((peer, output)))
     try:
@@ -143,18 +149,28 @@ def running(peer: Peer, *, listener_queue: queue.Queue[tuple[Peer, StepOutput]])
 def generate(peer: Peer, requests: Sequence[EngineRequest]) -> Tokens:
     """Tokens of all requests, computed by one engine in one batch that has them all from the start on."""
     peer.submit_ready(requests)
-    steps: queue.Queue[tuple[Peer, StepOutput]] = queue.Queue()
+    steps: Steps = queue.Queue()
     with running(peer, listener_queue=steps):
         wait_for_ends(peer, steps, len(requests))
     return {request_id: tuple(tokens) for request_id, tokens in peer.tokens.items()}
 
 
-def wait_for_ends(
-    peer: Peer, steps: queue.Queue[tuple[Peer, StepOutput]], num_requests: int
-) -> None:
+def next_step(steps: Steps, *peers: Peer) -> tuple[Peer, StepOutput]:
+    """What one of the running peers makes known next; fails when an engine died instead."""
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return steps.get(timeout=CHECK_INTERVAL)
+        except queue.Empty:
+            assert time.monotonic() < deadline
+            for peer in peers:
+                peer.engine.check()
+
+
+def wait_for_ends(peer: Peer, steps: Steps, num_requests: int) -> None:
     """Note what a running peer makes known until so many requests have ended."""
     while len(peer.ends) < num_requests:
-        peer.note(steps.get(timeout=DEADLINE)[1])
+        peer.note(next_step(steps, peer)[1])
 
 
 @dataclass
@@ -178,7 +194,7 @@ class Courier:
         self.num_received_tokens = 0
 
     def run(self) -> Tokens:
-        steps: queue.Queue[tuple[Peer, StepOutput]] = queue.Queue()
+        steps: Steps = queue.Queue()
         with (
             running(self.prefill, listener_queue=steps),
             running(self.decode, listener_queue=steps),
@@ -186,7 +202,7 @@ class Courier:
             for request in self.requests.values():
                 self.decode.engine.submit(replace(request, await_kv=True))
             while len(self.decode.ends) < len(self.requests) or self.transfers:
-                peer, output = steps.get(timeout=DEADLINE)
+                peer, output = next_step(steps, self.prefill, self.decode)
                 peer.note(output)
                 for grant in output.grants:
                     self.begin(grant)

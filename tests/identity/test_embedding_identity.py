@@ -16,7 +16,7 @@ from pagemesh.config import ModelConfig
 from pagemesh.engine.interface import EngineRequest, Pooling, StepOutput
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.identity.checkpoints import GQA, VOCAB_SIZE, spread
-from tests.identity.engines import DEADLINE, Peer, running
+from tests.identity.engines import Peer, next_step, running
 from tests.unit.scheduler.builders import FixedWay
 
 Vectors = dict[str, bytes]
@@ -91,7 +91,7 @@ def embed(peer: Peer, *rounds: Sequence[EngineRequest]) -> Vectors:
             for request in requests:
                 peer.engine.submit(request)
             while len(peer.ends) < len(requests):
-                peer.note(steps.get(timeout=DEADLINE)[1])
+                peer.note(next_step(steps, peer)[1])
     vectors = {}
     for request_id, end in peer.ends.items():
         if end.embedding is not None:

@@ -60,7 +60,13 @@ class EngineLoop:
         self._commands.close()
         self._commands.run(wait=False)
         reason = FinishReason.CANCELLED if error is None else FinishReason.ERROR
-        self._scheduler.requests.finish_all(reason, error)
+        for request in self._scheduler.requests.live():
+            try:
+                self._scheduler.requests.finish(request, reason, error)
+            except Exception:
+                # The same bug, which has made known the request's end, but not given its blocks back:
+                # those behind it must not wait for ever.
+                log.exception("request could not be given up", request_id=request.request_id)
         self._deliver(listener)
 
     def _step(self, listener: StepListener) -> bool:

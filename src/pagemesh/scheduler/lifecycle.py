@@ -192,10 +192,9 @@ class Lifecycle:
         self._outbox.add_output(request, reason=reason, error=error, embedding=embedding)
         self._forget_if_over(request)
 
-    def finish_all(self, reason: FinishReason, error: PagemeshError | None = None) -> None:
-        """End every live request; leases stay with whoever has them."""
-        for request in (*self.compiling, *self.waiting, *self.seated):
-            self.finish(request, reason, error)
+    def live(self) -> Sequence[Request]:
+        """All requests that have not ended."""
+        return (*self.compiling, *self.waiting, *self.seated)
 
     def check_integrity(self) -> None:
         """Assert that the pool's blocks are held by known requests and pins alone."""

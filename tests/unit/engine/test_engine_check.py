@@ -10,6 +10,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
 from pagemesh.errors import InternalError
 from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.request import Request
 from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_result import StepResult
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner
@@ -50,3 +51,33 @@ def test_only_a_step_in_progress_can_hang_and_only_a_stopped_engine_is_dead() ->
     engine.stop()
     with pytest.raises(InternalError, match="the engine's thread has ended"):
         engine.check()
+
+
+class LeakyScheduler(Scheduler):
+    """Cannot plan a batch, nor give up a request that it has admitted."""
+
+    def schedule(self) -> Batch:
+        super().schedule()
+        raise AssertionError("block 0 is not held")
+
+
+def test_a_request_that_cannot_be_given_up_does_not_silence_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    info = make_info()
+    kv = FakeKv(info.layout, info.num_blocks)
+    scheduler = LeakyScheduler(info, SchedulerConfig(), vocab_size=VOCAB_SIZE)
+    engine = EngineCore(info, scheduler, FakeRunner(kv), kv)
+
+    def broken(request: Request) -> None:
+        raise KeyError(request.request_id)
+
+    monkeypatch.setattr(scheduler.requests, "_forget_if_over", broken)
+    inbox = Inbox()
+    for name in ("a", "b"):
+        engine.submit(make_request(name, 4))
+    engine.start(inbox)
+    inbox.wait_for_end("a", "b")
+    for name in ("a", "b"):
+        assert str(inbox.ends[name].error) == "the engine was stopped by a bug"
+    engine.stop()

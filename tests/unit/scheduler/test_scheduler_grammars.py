@@ -122,7 +122,8 @@ def test_everything_ends_requests_that_wait_for_their_grammars() -> None:
     stepper = Stepper()
     stepper.submit(make_request("a", 8, structured=OUTPUTS))
     error = InternalError("the end")
-    stepper.requests.finish_all(FinishReason.ERROR, error)
+    for request in stepper.requests.live():
+        stepper.requests.finish(request, FinishReason.ERROR, error)
     stepper.collect()
     assert stepper.ends["a"][0].error is error
 
