@@ -10,6 +10,7 @@ from llvmlite import ir
 
 from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.emit import Emitter
+from pagemesh.kernels.jit.loops import take_items
 from pagemesh.kernels.jit.parallel import run_parallel
 
 Values = Mapping[str, ir.Value]
