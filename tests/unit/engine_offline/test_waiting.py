@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from pagemesh.engine.interface import RequestOutput, StepOutput
+from pagemesh.engine.interface import FinishReason, RequestOutput, StepOutput
 from pagemesh.engine.offline.deliveries import Deliveries
 from pagemesh.errors import InternalError, UnavailableError
 from pagemesh.tokenizer import Tokenizer
@@ -82,7 +83,32 @@ def test_what_an_engine_said_before_it_died_counts() -> None:
 
     deliveries = Deliveries(check_interval=0.01)
     with deliveries.inbox(["a"], check) as inbox:
-        assert inbox.get() == RequestOutput("a", (7,))
+        assert inbox.get() == [RequestOutput("a", (7,))]
+
+
+def test_outputs_of_several_steps_are_given_together_once_a_request_has_ended() -> None:
+    deliveries = Deliveries(check_interval=DEADLINE)
+    end = RequestOutput("b", (3,), FinishReason.LENGTH)
+    with deliveries.inbox(["a", "b"], lambda: None) as inbox:
+        deliveries(StepOutput([RequestOutput("a", (1,)), RequestOutput("c", (9,))]))
+        deliveries(StepOutput([RequestOutput("a", (2,)), end]))
+        assert inbox.get() == [RequestOutput("a", (1,)), RequestOutput("a", (2,)), end]
+
+
+def test_what_there_is_is_given_now_and_then() -> None:
+    deliveries = Deliveries(check_interval=0.01)
+    with deliveries.inbox(["a"], lambda: None) as inbox:
+        deliveries(StepOutput([RequestOutput("a", (1,))]))
+        assert inbox.get() == [RequestOutput("a", (1,))]
+
+
+def test_an_eager_inbox_gives_every_output_at_once() -> None:
+    deliveries = Deliveries(check_interval=DEADLINE)
+    with deliveries.inbox(["a"], lambda: None, eager=True) as inbox:
+        started = time.monotonic()
+        deliveries(StepOutput([RequestOutput("a", (1,))]))
+        assert inbox.get() == [RequestOutput("a", (1,))]
+        assert time.monotonic() - started < DEADLINE / 2
 
 
 def test_stopping_the_engine_ends_the_call_with_an_error(

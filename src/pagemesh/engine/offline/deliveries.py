@@ -2,46 +2,66 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from threading import Condition
 from typing import Final
 
 from pagemesh.engine.interface import RequestOutput, StepOutput
 from pagemesh.errors import PagemeshError
 
-CHECK_INTERVAL: Final = 1.0
-"""Seconds after which someone who waits asks whether the engine is still there."""
+CHECK_INTERVAL: Final = 0.1
+"""Seconds after which someone who waits takes what there is, or asks whether the engine is still there."""
 
 
 class Inbox:
-    """Outputs of one call's requests, in the order in which the engine made them known."""
+    """Outputs of one call's requests, in the order in which the engine made them known.
 
-    def __init__(self, check_engine: Callable[[], None], check_interval: float) -> None:
-        self._outputs: SimpleQueue[RequestOutput] = SimpleQueue()
+    Who waits is woken when a request has ended, and otherwise now and then: a thread that runs after
+    every step takes time from those that compute the next one. An eager inbox wakes at once.
+    """
+
+    def __init__(
+        self, check_engine: Callable[[], None], check_interval: float, *, eager: bool
+    ) -> None:
         self._check_engine = check_engine
         self._check_interval = check_interval
+        self._eager = eager
+        self._outputs: list[RequestOutput] = []
+        self._is_due = False
+        self._changed = Condition()
 
-    def put(self, output: RequestOutput) -> None:
-        """Add an output; any thread."""
-        self._outputs.put(output)
+    def put(self, outputs: Iterable[RequestOutput]) -> None:
+        """Add a step's outputs; any thread."""
+        with self._changed:
+            for output in outputs:
+                self._outputs.append(output)
+                self._is_due |= self._eager or output.finish_reason is not None
+            if self._is_due:
+                self._changed.notify()
 
-    def get(self) -> RequestOutput:
-        """Wait for the next output, for as long as the engine can give one.
+    def get(self) -> list[RequestOutput]:
+        """Wait for the next outputs, for as long as the engine can give some.
 
         Raises what `check_engine` raises when it cannot any more.
         """
         while True:
-            try:
-                return self._outputs.get(timeout=self._check_interval)
-            except Empty:
-                pass
+            if outputs := self._take(self._check_interval):
+                return outputs
             try:
                 self._check_engine()
             except PagemeshError:
                 # What it said before it ended counts.
-                if self._outputs.empty():
-                    raise
+                if outputs := self._take(0.0):
+                    return outputs
+                raise
+
+    def _take(self, seconds: float) -> list[RequestOutput]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_due, seconds)
+            outputs, self._outputs, self._is_due = self._outputs, [], False
+        return outputs
 
 
 class Deliveries:
@@ -53,20 +73,24 @@ class Deliveries:
 
     def __call__(self, step: StepOutput) -> None:
         """Hand out one step's outputs; those of requests that nobody waits for are dropped."""
+        by_inbox: dict[Inbox, list[RequestOutput]] = defaultdict(list)
         for output in step.outputs:
             inbox = self._inboxes.get(output.request_id)
             if inbox is not None:
-                inbox.put(output)
+                by_inbox[inbox].append(output)
+        for inbox, outputs in by_inbox.items():
+            inbox.put(outputs)
 
     @contextmanager
     def inbox(
-        self, request_ids: Iterable[str], check_engine: Callable[[], None]
+        self, request_ids: Iterable[str], check_engine: Callable[[], None], *, eager: bool = False
     ) -> Iterator[Inbox]:
         """Collect the outputs of some requests while the block runs; ids are used once.
 
-        `check_engine` raises a PagemeshError when nothing more can come.
+        `check_engine` raises a PagemeshError when nothing more can come. An eager inbox gives every
+        output at once, for those who may want to end a request.
         """
-        inbox = Inbox(check_engine, self._check_interval)
+        inbox = Inbox(check_engine, self._check_interval, eager=eager)
         own = dict.fromkeys(request_ids, inbox)
         self._inboxes.update(own)
         try:

@@ -48,11 +48,11 @@ class Embedder:
                 for request in requests.values():
                     self._engine.submit(request)
                 while waiting:
-                    output = inbox.get()
-                    if output.finish_reason is not None:
-                        ends[output.request_id] = output
-                        prompt = waiting.pop(output.request_id)
-                        progress.add(0, len(prompt.token_ids))
+                    for output in inbox.get():
+                        if output.finish_reason is not None:
+                            ends[output.request_id] = output
+                            prompt = waiting.pop(output.request_id)
+                            progress.add(0, len(prompt.token_ids))
             finally:
                 for request_id in waiting:
                     self._engine.cancel(request_id)

@@ -38,7 +38,8 @@ class Answer:
         self._tokenizer = tokenizer
         self._text = AnswerText(tokenizer, stop, request.sampling.min_tokens)
         # Without stop strings nobody needs text before the end, and all at once it costs least.
-        self._reads_along = bool(stop)
+        self.reads_along = bool(stop)
+        """Whether its text may end it, so that it is read while it grows."""
         self._pieces: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
@@ -63,7 +64,7 @@ class Answer:
             self.error = UnavailableError("the engine was stopped")
         elif output.finish_reason is FinishReason.ERROR:
             self.error = output.error
-        if self._reads_along or self.ended:
+        if self.reads_along or self.ended:
             self._read()
 
     @property
@@ -165,24 +166,25 @@ def run_to_end(
     Raises UnavailableError when the engine is stopped already, and InternalError when it died or hangs.
     """
     running = {answer.request.request_id: (run, answer) for run in runs for answer in run.answers}
-    with deliveries.inbox(list(running), engine.check) as inbox:
+    reads_along = any(answer.reads_along for _, answer in running.values())
+    with deliveries.inbox(list(running), engine.check, eager=reads_along) as inbox:
         try:
             for run in runs:
                 for answer in run.answers:
                     engine.submit(answer.request)
             while running:
-                output = inbox.get()
-                if output.request_id not in running:
-                    continue
-                run, answer = running[output.request_id]
-                answer.add(output)
-                if answer.ended:
-                    del running[output.request_id]
-                    # A stop string, of which the engine knows nothing.
-                    if output.finish_reason is None:
-                        engine.cancel(output.request_id)
-                num_prompt_tokens = len(run.prompt.token_ids) if run.ended else None
-                progress.add(len(output.token_ids), num_prompt_tokens)
+                for output in inbox.get():
+                    if output.request_id not in running:
+                        continue
+                    run, answer = running[output.request_id]
+                    answer.add(output)
+                    if answer.ended:
+                        del running[output.request_id]
+                        # A stop string, of which the engine knows nothing.
+                        if output.finish_reason is None:
+                            engine.cancel(output.request_id)
+                    num_prompt_tokens = len(run.prompt.token_ids) if run.ended else None
+                    progress.add(len(output.token_ids), num_prompt_tokens)
         finally:
             for request_id in running:
                 engine.cancel(request_id)
