@@ -8,7 +8,10 @@ Neither loads torch: in that process `loading.load_engine` does, which builds a 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
+
+from pagemesh.engine.thread_policy import SLEEPING_THREADS
 
 if TYPE_CHECKING:
     from pagemesh.engine.offline.llm import LLM
@@ -46,6 +49,9 @@ def __getattr__(name: str) -> object:
     """Load a public name on first use: processes that import `interface` alone must stay without torch."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # What the user has set counts; and a torch that is loaded already keeps what it has found.
+    for variable, value in SLEEPING_THREADS.items():
+        os.environ.setdefault(variable, value)
     value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
     return value
 

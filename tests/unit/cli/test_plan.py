@@ -105,7 +105,7 @@ def test_no_openmp_thread_of_a_worker_spins() -> None:
     worker = next(part for part in plan(UpConfig(threads=4)).parts if part.name == "prefill-0")
     assert worker.environment == {
         "OMP_NUM_THREADS": "2",
-        "OMP_WAIT_POLICY": "passive",
+        "OMP_WAIT_POLICY": "PASSIVE",
         "KMP_BLOCKTIME": "0",
     }
 

@@ -20,6 +20,7 @@ from pagemesh.config import (
     UpConfig,
     WorkerConfig,
 )
+from pagemesh.engine.thread_policy import SLEEPING_THREADS
 
 # All parts but the gateway are for this machine alone.
 _LOOPBACK = "127.0.0.1"
@@ -145,12 +146,7 @@ def _worker(
         member=MemberConfig(kvstore=kvstore, worker_id=name),
         server=server,
     )
-    # Threads of an OpenMP pool that spin while they wait would take the cores from the other parts.
-    environment = {
-        "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "passive",
-        "KMP_BLOCKTIME": "0",
-    }
+    environment = {"OMP_NUM_THREADS": str(threads), **SLEEPING_THREADS}
     return _part(name, Stage.WORKER, role, settings, server, environment)
 
 
