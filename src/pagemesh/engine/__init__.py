@@ -11,7 +11,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-from pagemesh.engine.thread_policy import SLEEPING_THREADS
+from pagemesh.engine.thread_policy import SPINNING_BRIEFLY
 
 if TYPE_CHECKING:
     from pagemesh.engine.offline.llm import LLM
@@ -50,7 +50,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # What the user has set counts; and a torch that is loaded already keeps what it has found.
-    for variable, value in SLEEPING_THREADS.items():
+    for variable, value in SPINNING_BRIEFLY.items():
         os.environ.setdefault(variable, value)
     value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
     return value

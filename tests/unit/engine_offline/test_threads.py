@@ -4,16 +4,16 @@ import os
 import subprocess
 import sys
 
-PRINT_POLICY = "import os; from pagemesh.engine import LLM; print(os.environ['OMP_WAIT_POLICY'])"
+PRINT_SPINS = "import os; from pagemesh.engine import LLM; print(os.environ['GOMP_SPINCOUNT'])"
 
 
-def policy_in(environment: dict[str, str]) -> str:
-    command = [sys.executable, "-c", PRINT_POLICY]
+def spins_in(environment: dict[str, str]) -> str:
+    command = [sys.executable, "-c", PRINT_SPINS]
     run = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=60)
     return run.stdout.decode().strip()
 
 
-def test_threads_sleep_while_they_wait_unless_the_user_wants_otherwise() -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    assert policy_in(environment) == "PASSIVE"
-    assert policy_in({**environment, "OMP_WAIT_POLICY": "ACTIVE"}) == "ACTIVE"
+def test_threads_spin_briefly_unless_the_user_wants_otherwise() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    assert spins_in(environment) == "1500"
+    assert spins_in({**environment, "GOMP_SPINCOUNT": "7"}) == "7"
