@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from report import Report, arguments
 from torch.nn import functional
 
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
-from pagemesh.kernels.linear import make_linear
+from pagemesh.kernels.linear import Linear, make_linear
 from pagemesh.kernels.linear.packed import PackedLinear, can_pack
 from pagemesh.kernels.linear.plain import PlainLinear
 from pagemesh.kernels.paged_attention import (
@@ -39,11 +39,14 @@ def packed_products(num_tokens: int) -> tuple[Contender, Contender]:
     """The same in bfloat16, against oneDNN with a packed weight; weights change, as they do in a step."""
     weights = [torch.randn(2 * INTERMEDIATE, HIDDEN).bfloat16() for _ in range(LAYERS)]
     inputs = torch.randn(num_tokens, HIDDEN).bfloat16()
-    ours, theirs = (
-        [make_linear(one) for one in weights],
-        [PackedLinear(one, None) for one in weights],
-    )
-    return lambda: [one(inputs) for one in ours], lambda: [one(inputs) for one in theirs]
+    ours = [make_linear(one) for one in weights]
+    theirs = [PackedLinear(one, None) for one in weights]
+
+    def multiply(linears: Sequence[Linear]) -> None:
+        for linear in linears:
+            linear(inputs)
+
+    return lambda: multiply(ours), lambda: multiply(theirs)
 
 
 def attention(
