@@ -13,10 +13,10 @@ from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import ModelShape
+from pagemesh.models.transformers_backend.candidate import read_candidate
 from pagemesh.models.transformers_backend.causal_model import TransformersModel
-from pagemesh.models.transformers_backend.judging import check_class, check_rope, judge
-from pagemesh.models.transformers_backend.limits import choose_max_model_len
-from pagemesh.models.transformers_backend.reading import model_class, read_config, read_model
+from pagemesh.models.transformers_backend.judging import judge
+from pagemesh.models.transformers_backend.reading import read_model
 
 # Of config.json: facts about the file, or about training, that do not change the model.
 _IRRELEVANT_KEYS = frozenset(("_name_or_path", "dtype", "torch_dtype", "transformers_version"))
@@ -40,13 +40,7 @@ def load_with_transformers(
     Raises ConfigError for what cannot be served; most of it before any weight is read.
     """
     where = str(folder / "config.json")
-    config = read_config(folder)
-    cls = model_class(config)
-    check_class(cls, config, where)
-    assert cls is not None
-    text_config = config.get_text_config(decoder=True)
-    max_model_len = choose_max_model_len(text_config, max_model_len, where)
-    check_rope(text_config, max_model_len, where)
+    cls, config, _, max_model_len = read_candidate(folder, max_model_len)
     with Checkpoint.open(folder) as checkpoint:
         facts = {"transformers": _facts(folder / "config.json")}
         identity = fingerprint(facts, str(dtype), checkpoint, checkpoint.entries)

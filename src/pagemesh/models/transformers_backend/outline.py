@@ -9,10 +9,9 @@ import torch
 
 from pagemesh.errors import ConfigError
 from pagemesh.models.transformers_backend.attention import WATCHED, AttentionCall, answering
-from pagemesh.models.transformers_backend.judging import check_class, check_rope
-from pagemesh.models.transformers_backend.limits import choose_max_model_len
+from pagemesh.models.transformers_backend.candidate import read_candidate
 from pagemesh.models.transformers_backend.probe import NUM_PROBE_TOKENS
-from pagemesh.models.transformers_backend.reading import model_class, quietly, read_config
+from pagemesh.models.transformers_backend.reading import quietly
 
 
 class Outline(NamedTuple):
@@ -49,19 +48,13 @@ class _FirstCalls:
 
 def outline(folder: Path, max_model_len: int | None) -> Outline:
     """Read a folder's config.json. ConfigError for what is known to be impossible without weights."""
-    where = str(folder / "config.json")
-    config = read_config(folder)
-    cls = model_class(config)
-    check_class(cls, config, where)
-    assert cls is not None
-    text_config = config.get_text_config(decoder=True)
-    max_model_len = choose_max_model_len(text_config, max_model_len, where)
-    check_rope(text_config, max_model_len, where)
-    with quietly(folder / "config.json"), torch.device("meta"):
+    cls, config, text_config, max_model_len = read_candidate(folder, max_model_len)
+    path = folder / "config.json"
+    with quietly(path), torch.device("meta"):
         model = cls(config)
         call = _first_call(model)
     if call is None:
-        raise ConfigError(f"{where} names {cls.__name__}, which has no attention of transformers'")
+        raise ConfigError(f"{path} names {cls.__name__}, which has no attention of transformers'")
     return Outline(
         architecture=cls.__name__,
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
