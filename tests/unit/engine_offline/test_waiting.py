@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,15 @@ def deliveries() -> Deliveries:
     return Deliveries()
 
 
+@pytest.fixture
+def heeded_ctrl_c() -> Iterator[None]:
+    """A shell has its background jobs ignore SIGINT, and so do the tests if they are one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded_ctrl_c")
 def test_ctrl_c_ends_the_call_and_leaves_an_engine_that_works(
     deliveries: Deliveries, tokenizer: Tokenizer
 ) -> None:
