@@ -1,7 +1,7 @@
 """How OpenMP's threads wait, which is settled when torch is loaded. Knows nothing of torch.
 
 By themselves they spin for milliseconds. As soon as anything else runs on the machine, a step then waits
-for a thread whose core another one spins on, and takes 2 to 20 times as long.
+for a thread whose core another one spins on, and takes many times as long.
 """
 
 from __future__ import annotations

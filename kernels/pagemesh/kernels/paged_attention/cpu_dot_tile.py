@@ -41,8 +41,6 @@ class DotTile:
         self._values = e.scratch(shape.num_keys * shape.width, I16)  # [pairs of keys, width, 2]
         self._key_rows = e.scratch(shape.num_keys * shape.width, I16)
         self._value_rows = e.scratch(shape.num_keys * shape.width, I16)
-        self._key_rows = e.scratch(shape.num_keys * shape.width, I16)
-        self._value_rows = e.scratch(shape.num_keys * shape.width, I16)
         self._weights = e.scratch(ROWS * shape.num_keys, I16)
 
     def read_query(self, row: ir.Value, source: ir.Value) -> None:
