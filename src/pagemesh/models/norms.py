@@ -14,7 +14,11 @@ class Norm(Protocol):
     """A norm with its learned weights."""
 
     def apply(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[..., hidden], normed, in the same type; what it is given stays as it is."""
+        """[T, hidden], normed, in the same type; what it is given stays as it is."""
+        ...
+
+    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """`residual` plus `hidden`, normed, as a new tensor; the sum may be rounded once instead of twice."""
         ...
 
 
@@ -24,6 +28,10 @@ class NoNorm:
     def apply(self, hidden: torch.Tensor) -> torch.Tensor:
         """The same tensor."""
         return hidden
+
+    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """See `Norm`."""
+        return residual + hidden
 
 
 class RmsNorm:
@@ -36,6 +44,10 @@ class RmsNorm:
     def apply(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `Norm`."""
         return self._compute(hidden)
+
+    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """See `Norm`."""
+        return self._compute.add_to(residual, hidden)
 
 
 class LayerNorm:
@@ -51,3 +63,7 @@ class LayerNorm:
     def apply(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `Norm`."""
         return functional.layer_norm(hidden, self._shape, self._weight, self._bias, self._eps)
+
+    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """See `Norm`."""
+        return self.apply(hidden).add_(residual)

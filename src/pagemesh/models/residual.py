@@ -51,9 +51,8 @@ class PostNorms:
 
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """See `LayerOutput`."""
-        hidden = hidden + self._attention_post_norm.apply(self._output(attended))
-        added = self._mlp.compute(self._norm.apply(hidden))
-        return self._mlp_post_norm.apply(added).add_(hidden)
+        hidden = self._attention_post_norm.add_to(hidden, self._output(attended))
+        return self._mlp_post_norm.add_to(hidden, self._mlp.compute(self._norm.apply(hidden)))
 
 
 class NormedSums:

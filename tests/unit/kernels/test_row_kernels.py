@@ -56,16 +56,42 @@ def same_alone(function: Callable[[torch.Tensor], torch.Tensor], rows: torch.Ten
 @dtypes
 @pytest.mark.parametrize("size", [1, 16, 24, 131])
 @pytest.mark.parametrize("eps", [1e-6, 0.5])
-def test_rms_norm_is_its_definition(dtype: torch.dtype, size: int, eps: float) -> None:
-    rows, weight = random(7, size, dtype=dtype), random(size)
+def test_rms_norm_is_its_definition(
+    device: torch.device, dtype: torch.dtype, size: int, eps: float
+) -> None:
+    rows, weight = random(7, 2 * size, dtype=dtype)[:, :size], random(size)
     expected = ReferenceRmsNorm(weight, eps)(rows)
-    assert_close(make_rms_norm(weight, eps)(rows), expected)
+    assert_close(make_rms_norm(weight.to(device), eps)(rows.to(device)).cpu(), expected)
 
 
-def test_rms_norm_by_hand() -> None:
+@dtypes
+@pytest.mark.parametrize("size", [16, 131])
+def test_rms_norm_adds_to_a_residual(device: torch.device, dtype: torch.dtype, size: int) -> None:
+    rows, residual, weight = (
+        random(5, size, dtype=dtype),
+        random(5, 2 * size, dtype=dtype),
+        random(size),
+    )
+    residual = residual[:, size:]
+    before = residual.clone()
+    expected = ReferenceRmsNorm(weight, 1e-5).add_to(residual, rows)
+    actual = make_rms_norm(weight.to(device), 1e-5).add_to(residual.to(device), rows.to(device))
+    assert_close(actual.cpu(), expected)
+    assert torch.equal(residual, before)
+
+
+def test_rms_norm_by_hand(device: torch.device) -> None:
     # Mean square of 3 and 4 is 12.5; with eps 3.5 the root is 4.
-    norm = make_rms_norm(torch.tensor([1.0, 2.0]), 3.5)
-    assert norm(torch.tensor([[3.0, 4.0]])).tolist() == [[0.75, 2.0]]
+    norm = make_rms_norm(torch.tensor([1.0, 2.0], device=device), 3.5)
+    rows = torch.tensor([[3.0, 4.0]], device=device)
+    assert norm(rows).tolist() == [[0.75, 2.0]]
+    assert norm.add_to(torch.tensor([[1.0, 10.0]], device=device), rows).tolist() == [[1.75, 12.0]]
+
+
+def test_rms_norm_refuses_rows_of_another_size(device: torch.device) -> None:
+    norm = make_rms_norm(torch.ones(8, device=device), 1e-6)
+    with pytest.raises(ValueError, match=r"rows \[2, 9\] on .* do not fit the weight \[8\]"):
+        norm(torch.ones(2, 9, device=device))
 
 
 @dtypes

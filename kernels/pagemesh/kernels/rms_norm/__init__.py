@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
-from pagemesh.kernels.rms_norm.cpu import CpuRmsNorm
+from pagemesh.kernels.dispatch import backend_for
+from pagemesh.kernels.rms_norm.interface import RmsNormFunction
 from pagemesh.kernels.rms_norm.reference import ReferenceRmsNorm
 
 __all__ = ["RmsNormFunction", "make_rms_norm"]
 
-RmsNormFunction = Callable[[torch.Tensor], torch.Tensor]
-
 
 def make_rms_norm(weight: torch.Tensor, eps: float) -> RmsNormFunction:
-    """x / √(mean x² + eps) · weight for rows [T, n], as a new tensor; the weight is float32 [n]."""
-    if weight.device.type == "cpu":
-        return CpuRmsNorm(weight, eps)
-    return ReferenceRmsNorm(weight, eps)
+    """A norm with this weight, float32 [n]."""
+    match backend_for("rms_norm", weight.device):
+        case "cpu":
+            from pagemesh.kernels.rms_norm.cpu import CpuRmsNorm
+
+            return CpuRmsNorm(weight, eps)
+        case "cuda":
+            from pagemesh.kernels.rms_norm.cuda import CudaRmsNorm
+
+            return CudaRmsNorm(weight, eps)
+        case "reference":
+            return ReferenceRmsNorm(weight, eps)

@@ -16,10 +16,11 @@ from pagemesh.kernels.jit.elements import (
 from pagemesh.kernels.jit.emit import F32, I32, LANES, Emitter
 from pagemesh.kernels.jit.rows import RowKernel, Values
 from pagemesh.kernels.jit.vector_math import sum_lanes
+from pagemesh.kernels.rms_norm.interface import check_rows
 
 
 class CpuRmsNorm:
-    """RMSNorm of CPU tensors."""
+    """`RmsNormFunction` of CPU tensors."""
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         self._weight = weight.contiguous()
@@ -27,33 +28,63 @@ class CpuRmsNorm:
         self._eps = eps
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `make_rms_norm`."""
-        if rows.stride(-1) != 1:
-            rows = rows.contiguous()
+        """See `RmsNormFunction`."""
+        check_rows(rows, self._weight)
+        rows = _dense(rows)
         output = torch.empty(rows.shape, dtype=rows.dtype)
-        _compile(self._size, self._eps, rows.dtype).run(
+        _compile(self._size, self._eps, rows.dtype, adds=False).run(
             len(rows),
             self._size,
             (rows.data_ptr(), rows.stride(0), output.data_ptr(), self._weight.data_ptr()),
         )
         return output
 
+    def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """See `RmsNormFunction`."""
+        check_rows(rows, self._weight)
+        check_rows(residual, self._weight)
+        rows, residual = _dense(rows), _dense(residual)
+        output = torch.empty(rows.shape, dtype=rows.dtype)
+        _compile(self._size, self._eps, rows.dtype, adds=True).run(
+            len(rows),
+            self._size,
+            (
+                rows.data_ptr(),
+                rows.stride(0),
+                output.data_ptr(),
+                self._weight.data_ptr(),
+                residual.data_ptr(),
+                residual.stride(0),
+            ),
+        )
+        return output
+
+
+def _dense(rows: torch.Tensor) -> torch.Tensor:
+    return rows if rows.stride(-1) == 1 else rows.contiguous()
+
 
 @functools.cache
-def _compile(size: int, eps: float, torch_dtype: torch.dtype) -> RowKernel:
+def _compile(size: int, eps: float, torch_dtype: torch.dtype, *, adds: bool) -> RowKernel:
     dtype = str(torch_dtype).removeprefix("torch.")
     element = ELEMENT_TYPES[dtype]
     arguments = {"rows": element, "stride": None, "output": element, "weight": F32}
+    if adds:
+        arguments |= {"residual": element, "residual_stride": None}
 
     def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
         source = e.at(values["rows"], e.builder.mul(row, values["stride"]))
         target = e.at(values["output"], e.builder.mul(row, e.int64(size)))
         factor = e.broadcast(inverse_root_mean_square(e, source, size, eps, dtype))
 
-        def scale(values: ir.Value, weights: ir.Value) -> ir.Value:
-            return e.builder.fmul(e.builder.fmul(values, factor), weights)
+        def scale(values: ir.Value, weights: ir.Value, *residual: ir.Value) -> ir.Value:
+            normed = e.builder.fmul(e.builder.fmul(values, factor), weights)
+            return e.builder.fadd(normed, residual[0]) if residual else normed
 
         sources = [(source, dtype), (values["weight"], "float32")]
+        if adds:
+            added = e.builder.mul(row, values["residual_stride"])
+            sources.append((e.at(values["residual"], added), dtype))
         map_row(e, size, sources, target, dtype, scale)
 
     return RowKernel(arguments, emit_row)

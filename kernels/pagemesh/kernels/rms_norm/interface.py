@@ -1,0 +1,28 @@
+"""What RMSNorm takes and gives, whoever computes it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+
+class RmsNormFunction(Protocol):
+    """x / √(mean x² + eps) · weight of rows [T, n], in float32 and rounded once."""
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """A new tensor of the same shape and type; the last dimension lies densely, rows may be strided."""
+        ...
+
+    def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """`residual` [T, n] + the normed rows, as a new tensor; the sum is rounded once."""
+        ...
+
+
+def check_rows(rows: torch.Tensor, weight: torch.Tensor) -> None:
+    """Raise ValueError unless the rows are of the weight's size and on its device."""
+    if rows.ndim != 2 or rows.shape[-1] != weight.shape[-1] or rows.device != weight.device:
+        raise ValueError(
+            f"rows {list(rows.shape)} on {rows.device} do not fit"
+            f" the weight {list(weight.shape)} on {weight.device}"
+        )
