@@ -1,0 +1,95 @@
+"""The table of what compiled kernels take, and what none may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import triton
+
+from pagemesh.kernels.launch import Launch
+from pagemesh.kernels.target import TARGETS, Target
+
+
+class Variant(NamedTuple):
+    """A kernel as one case starts it on one target."""
+
+    op: str
+    case: str
+    target: Target
+    launch: Launch
+
+    @property
+    def kernel_name(self) -> str:
+        """The name of the function in Triton."""
+        return str(self.launch.kernel.__name__)
+
+
+class Resources(NamedTuple):
+    """What one program takes."""
+
+    registers: int
+    """Of each thread."""
+    shared_bytes: int
+    spilled_bytes: int
+    """Of each thread, stores and loads together."""
+    matrix: str
+    """The kind of matrix instruction in use, if any."""
+
+
+def defects(found: Iterable[tuple[Variant, Resources]]) -> list[str]:
+    """What no kernel may do."""
+    texts = []
+    for variant, taken in found:
+        name = f"{variant.kernel_name} ({variant.op}: {variant.case}) on sm_{variant.target.capability}"
+        if taken.shared_bytes > variant.target.shared_bytes:
+            texts.append(
+                f"{name} wants {taken.shared_bytes} bytes of shared memory,"
+                f" but a program has at most {variant.target.shared_bytes}"
+            )
+        if taken.spilled_bytes:
+            texts.append(f"{name} spills {taken.spilled_bytes} bytes of registers")
+    return texts
+
+
+def table(found: Iterable[tuple[Variant, Resources]]) -> str:
+    """The whole document."""
+    rows: dict[tuple[str, str, str, int], dict[int, Resources]] = {}
+    for variant, taken in found:
+        key = (
+            variant.op,
+            variant.kernel_name,
+            variant.case,
+            int(variant.launch.options["num_warps"]),
+        )
+        rows.setdefault(key, {})[variant.target.capability] = taken
+    capabilities = list(TARGETS)
+    lines = [
+        "# What the kernels take",
+        "",
+        "Written by `python tools/kernel_resources.py`, which compiles each kernel for each GPU ahead of"
+        f" time, {version_text()}; CI compares. Registers are those of a thread, shared"
+        " memory in bytes is that of a program. No kernel spills registers. A kernel stands under the"
+        " first case that needs it so; an empty field means that a case in front of it starts it alike.",
+        "",
+        "| operation | kernel | case | warps |"
+        + "".join(f" sm_{c} registers | shared | matrix |" for c in capabilities),
+        "|---|---|---|---|" + "---|---|---|" * len(capabilities),
+    ]
+    for (op, kernel, case, warps), by_capability in rows.items():
+        line = f"| {op} | `{kernel}` | {case} | {warps} |"
+        for capability in capabilities:
+            line += _fields(by_capability.get(capability))
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _fields(taken: Resources | None) -> str:
+    if taken is None:
+        return " | | |"
+    return f" {taken.registers} | {taken.shared_bytes:,} | {taken.matrix} |"
+
+
+def version_text() -> str:
+    """How the document names the compiler."""
+    return f"with Triton {triton.__version__}"
