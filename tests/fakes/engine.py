@@ -76,6 +76,19 @@ class FakeKv:
         self.memory[first_layer : first_layer + num_layers, :, list(block_ids)] = values
 
 
+class FakeStep:
+    """A pending step that has been computed."""
+
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    def sample(self) -> None:
+        pass
+
+    def result(self) -> StepResult:
+        return self._result
+
+
 class FakeRunner:
     """Writes token ids as KV and samples from what it reads back; `pace` seconds per step."""
 
@@ -95,6 +108,9 @@ class FakeRunner:
         sources = [cache[:, :, source].copy() for source, _ in moves.copies]
         for content, (_, target) in zip(sources, moves.copies, strict=True):
             cache[:, :, target] = content
+
+    def launch(self, batch: Batch) -> FakeStep:
+        return FakeStep(self.execute(batch))
 
     def execute(self, batch: Batch) -> StepResult:
         self._never.wait(self._pace)

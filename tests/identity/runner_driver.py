@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pagemesh.engine.runner import ModelRunner
+from pagemesh.engine.step import compute_step
+from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.scheduler.batch import Batch, ScheduledSequence
+from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -50,7 +52,7 @@ class Driver:
             # Decodes first, as the scheduler does.
             unfinished.sort(key=lambda each: not each.output)
             scheduled = [self._schedule(each) for each in unfinished]
-            drawn = iter(self._runner.execute(Batch(scheduled)).token_ids)
+            drawn = iter(compute_step(self._runner, Batch(scheduled)).token_ids)
             for each, sequence in zip(unfinished, scheduled, strict=True):
                 each.num_computed += len(sequence.token_ids)
                 if sequence.sampling is not None:
@@ -73,3 +75,11 @@ class Driver:
             block_ids=each.block_ids,
             sampling=each.sampling if end == len(each.token_ids) else None,
         )
+
+
+def logprobs_of(model: LoadedModel, prompt: list[int]) -> list[float]:
+    """Of each of the prompt's tokens but the first, computed in one piece."""
+    targets = PromptTargets(0, prompt[1:], 0)
+    sequence = ScheduledSequence("r", prompt, 0, range(20), None, prompt_targets=targets)
+    result = compute_step(ModelRunner(model, block_size=16, num_blocks=20), Batch([sequence]))
+    return [score.logprob for score in result.prompt_logprobs["r"]]

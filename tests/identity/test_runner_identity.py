@@ -19,7 +19,6 @@ from pagemesh.engine.runner import ModelRunner
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence
 from tests.identity.checkpoints import (
     OTHER_DTYPES,
     RECIPES,
@@ -29,7 +28,7 @@ from tests.identity.checkpoints import (
     make_checkpoint,
     prompt_logprobs,
 )
-from tests.identity.runner_driver import Driver
+from tests.identity.runner_driver import Driver, logprobs_of
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
 
 ALL_RECIPES = RECIPES | TRANSFORMERS_RECIPES
@@ -139,13 +138,6 @@ def test_seeded_tokens_do_not_depend_on_chunks_or_batches(case: Case) -> None:
     ]
     assert alone == together
     assert together != case.expected
-
-
-def logprobs_of(model: LoadedModel, prompt: list[int]) -> list[float]:
-    targets = PromptTargets(0, prompt[1:], 0)
-    sequence = ScheduledSequence("r", prompt, 0, range(20), None, prompt_targets=targets)
-    result = ModelRunner(model, block_size=16, num_blocks=20).execute(Batch([sequence]))
-    return [score.logprob for score in result.prompt_logprobs["r"]]
 
 
 def test_log_probabilities_are_those_of_transformers(case: Case) -> None:

@@ -20,7 +20,8 @@ from pagemesh.engine.interface import (
     StepListener,
     StepOutput,
 )
-from pagemesh.engine.loop import EngineLoop, Runner
+from pagemesh.engine.loop import EngineLoop
+from pagemesh.engine.step import Runner
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
 import structlog
 
 from pagemesh.engine.commands import CommandQueue
+from pagemesh.engine.flight import Flight
 from pagemesh.engine.interface import FinishReason, StepListener
+from pagemesh.engine.step import Runner
 from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.scheduler import Scheduler
-from pagemesh.scheduler.step_result import StepResult
 
 log = structlog.get_logger(__name__)
-
-
-class Runner(Protocol):
-    """Computes batches on a device."""
-
-    def move(self, moves: BlockMoves) -> None:
-        """Copy KV blocks, in the order of `BlockMoves`."""
-        ...
-
-    def execute(self, batch: Batch) -> StepResult:
-        """Write the batch's KV and sample; what fails one sequence alone is among the result's errors."""
-        ...
 
 
 class EngineLoop:
@@ -77,18 +65,9 @@ class EngineLoop:
         self._deliver(listener, load_is_news=not batch.sequences)
         if not batch.sequences:
             return False
-        started_at = time.perf_counter()
-        try:
-            result = self._execute(batch)
-        except Exception as error:
-            # Boundary to the device: a failing batch costs its own requests, not the worker.
-            log.exception("batch failed", request_ids=[s.request_id for s in batch.sequences])
-            message = f"the batch could not be computed: {type(error).__name__}: {error}"
-            self._scheduler.fail(batch, InternalError(message))
-        else:
-            self._scheduler.observe(batch, move_seconds, time.perf_counter() - started_at)
-            self._scheduler.update(batch, result)
-        self._deliver(listener)
+        flight = self._launch(batch, move_seconds)
+        flight.sample()
+        self._land(flight, listener)
         return True
 
     def _move(self, moves: BlockMoves) -> float:
@@ -103,17 +82,28 @@ class EngineLoop:
         self._runner.move(moves)
         return time.perf_counter() - started_at
 
-    def _execute(self, batch: Batch) -> StepResult:
+    def _launch(self, batch: Batch, move_seconds: float) -> Flight:
         self._computing_since = time.perf_counter()
+        return Flight(self._runner, batch, move_seconds)
+
+    def _land(self, flight: Flight, listener: StepListener) -> None:
+        """Wait for a batch and make known what it brought."""
+        batch = flight.batch
+        started_at = self._computing_since or 0.0
         try:
-            result = self._runner.execute(batch)
-        finally:
+            result = flight.result()
+        except Exception as error:
+            # Boundary to the device: a failing batch costs its own requests, not the worker.
             self._computing_since = None
-        num_sampled = len(result.token_ids)
-        num_expected = sum(sequence.sampling is not None for sequence in batch.sequences)
-        if num_sampled != num_expected:
-            raise InternalError(f"{num_sampled} tokens sampled for {num_expected} sequences")
-        return result
+            log.exception("batch failed", request_ids=[s.request_id for s in batch.sequences])
+            message = f"the batch could not be computed: {type(error).__name__}: {error}"
+            self._scheduler.fail(batch, InternalError(message))
+        else:
+            self._computing_since = None
+            seconds = time.perf_counter() - started_at
+            self._scheduler.observe(batch, flight.move_seconds, seconds)
+            self._scheduler.update(batch, result)
+        self._deliver(listener)
 
     def _deliver(self, listener: StepListener, *, load_is_news: bool = True) -> None:
         self.load = self._scheduler.load()

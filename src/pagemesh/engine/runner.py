@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from pagemesh.engine.block_mover import BlockMover
+from pagemesh.engine.computed_step import ComputedStep
 from pagemesh.engine.kv_storage import KvStorage
+from pagemesh.engine.step import compute_step
+from pagemesh.engine.step_inputs import make_step_inputs
 from pagemesh.engine.step_rows import StepRows
 from pagemesh.engine.step_threads import StepThreads
 from pagemesh.kernels.paged_attention import (
@@ -26,7 +27,6 @@ from pagemesh.kernels.paged_attention import (
 from pagemesh.kernels.write_kv import slot_rows, write_kv
 from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.batch import Batch, BlockMoves, ScheduledSequence
-from pagemesh.scheduler.step_result import StepResult
 
 AttentionMaker = Callable[[AttentionShape, torch.device], PagedAttention]
 
@@ -73,21 +73,19 @@ class ModelRunner:
         self._mover.move(moves)
 
     @torch.inference_mode()
-    def execute(self, batch: Batch) -> StepResult:
-        """Compute all tokens of the batch, store their KV and sample.
+    def launch(self, batch: Batch) -> ComputedStep:
+        """Compute all tokens of the batch and store their KV: everything but the sampling is then done.
 
         Requests whose logits are not finite are among the errors of the result.
         """
-        # Decodes first, similar contexts side by side: attention groups neighbours.
-        ordered = sorted(batch.sequences, key=_layout_key)
-        flat = _flatten(ordered, self.kv.layout.block_size)
-        token_ids, positions, slots = torch.from_numpy(flat)
+        inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
+        token_ids, positions, slots = torch.from_numpy(inputs.columns)
         self._threads.use(len(token_ids))
-        rows = StepRows(ordered, self._vocab_size)
+        rows = StepRows(inputs.sequences, self._vocab_size)
         hidden = self._decoder.forward(
-            token_ids, positions, self._step_attention(ordered, slots), rows.selection()
+            token_ids, positions, self._step_attention(inputs.sequences, slots), rows.selection()
         )
-        return rows.result(hidden, self._decoder.logits, batch)
+        return ComputedStep(rows, hidden, self._decoder.logits, rows.places(batch.sequences))
 
     def rehearse(self, batch: Batch) -> None:
         """Compute a batch for its cost alone; afterwards it is as if it had never been.
@@ -95,7 +93,7 @@ class ModelRunner:
         On any thread, as long as no other one computes. The blocks of the batch must be nobody's.
         """
         try:
-            self.execute(batch)
+            compute_step(self, batch)
         finally:
             self._threads.leave()
             block_ids = [i for sequence in batch.sequences for i in sequence.block_ids]
@@ -134,30 +132,3 @@ class _PagedStep:
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         return self._plan.attend(query, self._layers[layer], self._layer_attention[layer])
-
-
-def _layout_key(sequence: ScheduledSequence) -> tuple[bool, int]:
-    num_tokens = len(sequence.token_ids)
-    return num_tokens > 1, sequence.start + num_tokens
-
-
-def _flatten(sequences: Sequence[ScheduledSequence], block_size: int) -> npt.NDArray[np.int64]:
-    """Token ids, positions and slots of all tokens, [3, T]; decodes come first."""
-    decodes = [s for s in sequences if len(s.token_ids) == 1]
-    columns = [_chunk_columns(s, block_size) for s in sequences[len(decodes) :]]
-    if decodes:
-        token_ids = [s.token_ids[0] for s in decodes]
-        positions = [s.start for s in decodes]
-        slots = [
-            s.block_ids[s.start // block_size] * block_size + s.start % block_size for s in decodes
-        ]
-        columns.insert(0, np.array([token_ids, positions, slots], dtype=np.int64))
-    return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
-
-
-def _chunk_columns(sequence: ScheduledSequence, block_size: int) -> npt.NDArray[np.int64]:
-    positions = np.arange(sequence.start, sequence.start + len(sequence.token_ids))
-    first = sequence.start // block_size
-    block_ids = np.array(sequence.block_ids[first : positions[-1] // block_size + 1])
-    slots = block_ids[positions // block_size - first] * block_size + positions % block_size
-    return np.stack([np.array(sequence.token_ids), positions, slots])

@@ -12,21 +12,28 @@ import torch
 from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.sampler import SampledRow, not_finite_errors, sample
+from pagemesh.sampling.sampler import SampledRow, not_finite_errors
 from pagemesh.sampling.scoring import score_tokens
-from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence
-from pagemesh.scheduler.step_result import StepResult
+from pagemesh.scheduler.batch import PromptTargets, ScheduledSequence
+
+Head = Callable[[torch.Tensor], torch.Tensor]
+"""Makes logits [R, vocab] of hidden states [R, hidden]."""
 
 MAX_SCORED_LOGITS: Final = 1 << 24
 """Logits of a prompt that are there at once: 64 MiB in float32."""
 
 
 class StepRows:
-    """The rows of a step's tokens that are needed, for sequences in the order of computation."""
+    """The rows of a step's tokens that are needed, for sequences in the order of computation.
+
+    The hidden states of these rows, [R, hidden], are in three parts: those to sample from, those that score
+    tokens of prompts, and those to pool.
+    """
 
     def __init__(self, sequences: Sequence[ScheduledSequence], vocab_size: int) -> None:
         self._rows_per_piece = max(1, MAX_SCORED_LOGITS // vocab_size)
-        self._sampled: list[SampledRow] = []
+        self.sampled: list[SampledRow] = []
+        """What each row of the first part is sampled for."""
         self._targets: list[tuple[str, PromptTargets]] = []
         self._pooled: list[tuple[str, int]] = []
         sampled_rows: list[int] = []
@@ -45,7 +52,7 @@ class StepRows:
             num_tokens += len(sequence.token_ids)
             if sequence.sampling is not None:
                 sampled_rows.append(num_tokens - 1)
-                self._sampled.append(_sampled_row(sequence, sequence.sampling))
+                self.sampled.append(_sampled_row(sequence, sequence.sampling))
         self._num_scored = len(scored_rows)
         self._rows = sampled_rows + scored_rows + pooled_rows
         self._are_all = not scored_rows and num_tokens in (len(sampled_rows), len(pooled_rows))
@@ -54,33 +61,20 @@ class StepRows:
         """Indices of the rows, int64 [R]; None when they are all tokens as they stand."""
         return None if self._are_all else torch.tensor(self._rows, dtype=torch.int64)
 
-    def result(
-        self, hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor], batch: Batch
-    ) -> StepResult:
-        """Sample, score and pool from the hidden states [R, hidden] of the selection.
+    def places(self, sequences: Sequence[ScheduledSequence]) -> list[int]:
+        """For each sequence that samples, in the order given: its row in the first part."""
+        rows = {row.request_id: index for index, row in enumerate(self.sampled)}
+        return [rows[s.request_id] for s in sequences if s.sampling is not None]
 
-        `head` makes logits [R, vocab] of hidden states.
-        """
-        num_sampled = len(self._sampled)
-        prompt_logprobs, errors = self._score(hidden[num_sampled:], head)
-        states, pooling_errors = self._pool(hidden[num_sampled + self._num_scored :])
-        errors |= pooling_errors
-        if not num_sampled:
-            return StepResult((), {}, prompt_logprobs, states, errors)
-        samples = sample(head(hidden[:num_sampled]), self._sampled)
-        ids = dict(zip((row.request_id for row in self._sampled), samples.token_ids, strict=True))
-        token_ids = [ids[s.request_id] for s in batch.sequences if s.sampling is not None]
-        errors |= samples.errors
-        return StepResult(token_ids, samples.logprobs, prompt_logprobs, states, errors)
-
-    def _pool(
+    def pool(
         self, hidden: torch.Tensor
     ) -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, PagemeshError]]:
+        """Hidden states by request id, from those of all rows; and errors."""
         states: dict[str, npt.NDArray[np.float32]] = {}
         errors: dict[str, PagemeshError] = {}
         if not self._pooled:
             return states, errors
-        array = hidden.float().numpy()
+        array = hidden[len(self.sampled) + self._num_scored :].float().numpy()
         first = 0
         for request_id, num_rows in self._pooled:
             rows = states[request_id] = array[first : first + num_rows]
@@ -92,12 +86,13 @@ class StepRows:
                 )
         return states, errors
 
-    def _score(
-        self, hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]
+    def score(
+        self, hidden: torch.Tensor, head: Head
     ) -> tuple[dict[str, list[TokenLogprobs]], dict[str, PagemeshError]]:
+        """Log probabilities of prompts by request id, from the hidden states of all rows; and errors."""
         scores: dict[str, list[TokenLogprobs]] = {}
         errors: dict[str, PagemeshError] = {}
-        first = 0
+        first = len(self.sampled)
         for request_id, targets in self._targets:
             known = scores[request_id] = []
             for piece in _pieces(len(targets.token_ids), self._rows_per_piece):

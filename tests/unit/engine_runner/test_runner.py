@@ -7,6 +7,7 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine.runner import ModelRunner
+from pagemesh.engine.step import compute_step
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
@@ -37,7 +38,7 @@ def make_sequence(
 
 
 def sampled(runner: ModelRunner, *sequences: ScheduledSequence) -> list[int]:
-    return list(runner.execute(Batch(sequences)).token_ids)
+    return list(compute_step(runner, Batch(sequences)).token_ids)
 
 
 def next_token(model: LoadedModel, token_ids: list[int]) -> int:
@@ -105,7 +106,7 @@ def test_broken_logits_name_their_request_and_harm_nobody_after(model: LoadedMod
     runner = make_runner(model)
     poisoned = make_sequence("broken", [1, 1, 1, 7], 0, (8, 9))
     sound = make_sequence("sound", PROMPT[:7], 0, (0, 1))
-    result = runner.execute(Batch([poisoned, sound]))
+    result = compute_step(runner, Batch([poisoned, sound]))
     assert result.token_ids[1] == next_token(model, PROMPT[:7])
     assert {name: error.reason for name, error in result.errors.items()} == {
         "broken": "LOGITS_NOT_FINITE"

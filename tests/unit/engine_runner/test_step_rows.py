@@ -8,6 +8,7 @@ import torch
 from pagemesh.config import ModelConfig
 from pagemesh.engine import step_rows
 from pagemesh.engine.runner import ModelRunner
+from pagemesh.engine.step import compute_step
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence
@@ -42,7 +43,7 @@ def chunk(
 
 def run(model: LoadedModel, *batches: list[ScheduledSequence]) -> list[StepResult]:
     runner = ModelRunner(model, block_size=4, num_blocks=16)
-    return [runner.execute(Batch(sequences)) for sequences in batches]
+    return [compute_step(runner, Batch(sequences)) for sequences in batches]
 
 
 def plain_logprobs(model: LoadedModel, prompt: list[int]) -> list[list[float]]:

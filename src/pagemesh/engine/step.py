@@ -1,0 +1,50 @@
+"""A step on its way through the device: launched, sampled, read. What the loop asks of a runner."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pagemesh.scheduler.batch import Batch, BlockMoves
+from pagemesh.scheduler.step_result import StepResult
+
+
+class PendingStep(Protocol):
+    """A batch that was launched: `sample`, then `result`, each called once."""
+
+    def sample(self) -> None:
+        """Have the device choose the next tokens, if `launch` did not do so already; does not wait for it.
+
+        Called when all tokens of the steps before are known: the `rules` and `constraint` of the batch's
+        sequences, which follow their requests' output, are those of the tokens to choose now.
+        """
+        ...
+
+    def result(self) -> StepResult:
+        """Wait for the step and read what it computed: the one place where the host waits for the device."""
+        ...
+
+
+class Runner(Protocol):
+    """Computes batches on a device, one after the other."""
+
+    def move(self, moves: BlockMoves) -> None:
+        """Copy KV blocks, in the order of `BlockMoves`, for the steps that are launched later.
+
+        When it returns, what is to be kept of a block has left it: somebody outside may write into it.
+        """
+        ...
+
+    def launch(self, batch: Batch) -> PendingStep:
+        """Have the device write the batch's KV and compute its logits; does not wait for it.
+
+        The batch's lists, block tables among them, are read before this returns: they change later. What
+        fails one sequence alone is among the errors of the result.
+        """
+        ...
+
+
+def compute_step(runner: Runner, batch: Batch) -> StepResult:
+    """Launch a batch and wait for it; for those who have nothing else to do meanwhile."""
+    step = runner.launch(batch)
+    step.sample()
+    return step.result()
