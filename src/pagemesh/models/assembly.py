@@ -25,11 +25,9 @@ from pagemesh.models.vocabulary import (
     make_head,
 )
 
-_DEVICE = torch.device("cpu")
-
 
 def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> Decoder:
-    """A decoder for positions below `max_model_len`."""
+    """A decoder for positions below `max_model_len`, on its parameters' device."""
     whole = Part(parameters, "")
     embed = parameters.read("embed")
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
@@ -43,7 +41,10 @@ def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> D
         head = make_head(embed if output is None else output, spec.logit_soft_cap)
     return Decoder(
         embedding=_make_embedding(spec, whole, embed),
-        rotations=[rotation_table(rope, spec.attention.head_dim, max_model_len) for rope in ropes],
+        rotations=[
+            rotation_table(rope, spec.attention.head_dim, max_model_len).to(parameters.device)
+            for rope in ropes
+        ],
         layers=layers,
         final_norm=(
             NoNorm()
@@ -102,7 +103,7 @@ def _make_transform(
         return Keep()
     rope = ropes.index(layer.rope)
     if not spec.attention.head_norm:
-        return Rotate(rope, make_rotation(_DEVICE))
+        return Rotate(rope, make_rotation(part.device))
     weights = [
         pair_rows(part.read(name), 1, layer.rope.rotary_dim).expand(num_heads, -1)
         for name, num_heads in (
@@ -110,4 +111,4 @@ def _make_transform(
             ("k_norm.weight", spec.attention.num_kv_heads),
         )
     ]
-    return Rotate(rope, make_rotation(_DEVICE, torch.cat(weights), spec.norm.eps))
+    return Rotate(rope, make_rotation(part.device, torch.cat(weights), spec.norm.eps))

@@ -12,7 +12,9 @@ from pagemesh.models.spec import DecoderSpec
 def make_layer_attention(spec: DecoderSpec, parameters: Parameters) -> list[LayerAttention]:
     """How each layer attends; layers that attend alike share one."""
     attention = spec.attention
-    slopes = torch.tensor(attention.alibi_slopes) if attention.alibi_slopes else None
+    slopes = None
+    if attention.alibi_slopes:
+        slopes = torch.tensor(attention.alibi_slopes, device=parameters.device)
     shared: dict[tuple[int | None, int | None], LayerAttention] = {}
     made = []
     for index, layer in enumerate(spec.layers):

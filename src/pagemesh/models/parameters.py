@@ -14,6 +14,11 @@ from pagemesh.models.spec import NormSpec
 class Parameters(Protocol):
     """Where parameters come from. They are read one by one, so that packing one frees its original."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where they come to lie, and with them all that a model has besides."""
+        ...
+
     def read(self, name: str) -> torch.Tensor:
         """A parameter of its own for the caller."""
         ...
@@ -29,6 +34,11 @@ class Part:
     def __init__(self, parameters: Parameters, prefix: str) -> None:
         self._parameters = parameters
         self._prefix = prefix
+
+    @property
+    def device(self) -> torch.device:
+        """See `Parameters`."""
+        return self._parameters.device
 
     def read(self, name: str) -> torch.Tensor:
         """See `Parameters`."""

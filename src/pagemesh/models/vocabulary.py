@@ -41,7 +41,7 @@ class ScaledEmbedding:
     def __init__(self, table: torch.Tensor, scale: float) -> None:
         """The scale is rounded to the table's type first, as the models were trained (Gemma)."""
         self._table = table
-        self._scale = torch.tensor(scale, dtype=table.dtype)
+        self._scale = torch.tensor(scale, dtype=table.dtype, device=table.device)
 
     def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """See `TokenEmbedding`."""

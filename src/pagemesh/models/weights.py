@@ -32,6 +32,11 @@ class CheckpointParameters:
         for source in sources:
             self._sources.setdefault(source.parameter, []).append(source)
 
+    @property
+    def device(self) -> torch.device:
+        """See `Parameters`."""
+        return torch.device("cpu")
+
     def read(self, name: str) -> torch.Tensor:
         """A parameter, copied out of the files.
 

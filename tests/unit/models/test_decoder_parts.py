@@ -79,6 +79,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class RandomParameters:
     """`Parameters` of any spec."""
 
+    device = torch.device("cpu")
+
     def __init__(self, spec: DecoderSpec) -> None:
         self._shapes = spec.parameter_shapes()
 
