@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from pagemesh.kernels.gated_activation.cpu import CpuGatedActivation
+from pagemesh.kernels.dispatch import backend_for
 from pagemesh.kernels.gated_activation.interface import Gate, GatedActivation
 from pagemesh.kernels.gated_activation.reference import ReferenceGatedActivation
 
@@ -17,6 +17,14 @@ __all__ = ["Gate", "GatedActivation", "make_gated_activation"]
 
 def make_gated_activation(gate: Gate, device: torch.device) -> GatedActivation:
     """The implementation on a device."""
-    if device.type == "cpu":
-        return CpuGatedActivation(gate)
-    return ReferenceGatedActivation(gate)
+    match backend_for("gated_activation", device):
+        case "cpu":
+            from pagemesh.kernels.gated_activation.cpu import CpuGatedActivation
+
+            return CpuGatedActivation(gate)
+        case "cuda":
+            from pagemesh.kernels.gated_activation.cuda import CudaGatedActivation
+
+            return CudaGatedActivation(gate)
+        case "reference":
+            return ReferenceGatedActivation(gate)

@@ -8,7 +8,7 @@ import math
 import torch
 from llvmlite import ir
 
-from pagemesh.kernels.gated_activation.interface import Gate
+from pagemesh.kernels.gated_activation.interface import Gate, check_gate_up
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, map_row
 from pagemesh.kernels.jit.emit import Emitter
 from pagemesh.kernels.jit.rows import RowKernel, Values
@@ -23,6 +23,7 @@ class CpuGatedActivation:
 
     def __call__(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See `GatedActivation`."""
+        check_gate_up(gate_up)
         if gate_up.stride(-1) != 1:
             gate_up = gate_up.contiguous()
         num_rows, double = gate_up.shape

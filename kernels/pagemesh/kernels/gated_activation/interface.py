@@ -27,3 +27,9 @@ class GatedActivation(Protocol):
     def __call__(self, gate_up: torch.Tensor) -> torch.Tensor:
         """[T, 2 · n], gates before ups → [T, n], a new tensor."""
         ...
+
+
+def check_gate_up(gate_up: torch.Tensor) -> None:
+    """Raise ValueError unless it is rows of two halves."""
+    if gate_up.ndim != 2 or gate_up.shape[1] % 2:
+        raise ValueError(f"gates and ups must be [T, 2 · n], not {list(gate_up.shape)}")

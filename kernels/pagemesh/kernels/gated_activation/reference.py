@@ -7,7 +7,7 @@ import math
 import torch
 from torch.nn import functional
 
-from pagemesh.kernels.gated_activation.interface import Gate
+from pagemesh.kernels.gated_activation.interface import Gate, check_gate_up
 
 
 class ReferenceGatedActivation:
@@ -18,6 +18,7 @@ class ReferenceGatedActivation:
 
     def __call__(self, gate_up: torch.Tensor) -> torch.Tensor:
         """See `GatedActivation`."""
+        check_gate_up(gate_up)
         gates, ups = gate_up.float().chunk(2, -1)
         match self._gate.kind:
             case "silu":

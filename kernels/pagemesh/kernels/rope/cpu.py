@@ -17,6 +17,7 @@ from pagemesh.kernels.jit.elements import (
 from pagemesh.kernels.jit.emit import F32, LANES, VEC, Emitter
 from pagemesh.kernels.jit.rows import RowKernel, Values
 from pagemesh.kernels.rms_norm.cpu import inverse_root_mean_square
+from pagemesh.kernels.rope.interface import check_heads
 
 
 class CpuRotation:
@@ -24,15 +25,15 @@ class CpuRotation:
 
     def __init__(self, norm_weight: torch.Tensor | None, norm_eps: float) -> None:
         self._norm_eps = None if norm_weight is None else norm_eps
-        self._norm_weight = torch.empty(0) if norm_weight is None else norm_weight.contiguous()
+        self._norm_weight = None if norm_weight is None else norm_weight.contiguous()
 
     def __call__(self, heads: torch.Tensor, factors: torch.Tensor) -> None:
         """See `Rotation`."""
+        check_heads(heads, factors, self._norm_weight)
         num_tokens, num_heads, head_dim = heads.shape
-        if heads.stride()[1:] != (head_dim, 1):
-            raise ValueError(f"heads lie with strides {heads.stride()}, but must lie densely")
         kernel = _compile(num_heads, head_dim, self._norm_eps, heads.dtype)
-        addresses = (factors.data_ptr(), self._norm_weight.data_ptr())
+        weight = 0 if self._norm_weight is None else self._norm_weight.data_ptr()
+        addresses = (factors.data_ptr(), weight)
         kernel.run(
             num_tokens, num_heads * head_dim, (heads.data_ptr(), heads.stride(0), *addresses)
         )

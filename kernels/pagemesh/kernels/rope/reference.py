@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from pagemesh.kernels.rope.interface import check_heads
+
 
 class ReferenceRotation:
     """A `Rotation` by torch, on every device."""
@@ -14,6 +16,7 @@ class ReferenceRotation:
 
     def __call__(self, heads: torch.Tensor, factors: torch.Tensor) -> None:
         """See `Rotation`."""
+        check_heads(heads, factors, self._norm_weight)
         wide = heads.float()
         if self._norm_weight is not None:
             mean = wide.square().mean(dim=-1, keepdim=True)
