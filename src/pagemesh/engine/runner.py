@@ -5,30 +5,19 @@ Owns the KV memory and knows block tables; it does not know requests, queues or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import torch
 
 from pagemesh.engine.block_mover import BlockMover
 from pagemesh.engine.computed_step import ComputedStep
 from pagemesh.engine.kv_storage import KvStorage
+from pagemesh.engine.paged_model import AttentionMaker, PagedModel, paged_sequences
 from pagemesh.engine.step import compute_step
 from pagemesh.engine.step_inputs import make_step_inputs
 from pagemesh.engine.step_rows import StepRows
 from pagemesh.engine.step_threads import StepThreads
-from pagemesh.kernels.paged_attention import (
-    AttentionPlan,
-    AttentionShape,
-    LayerAttention,
-    PagedAttention,
-    PagedSequence,
-    make_paged_attention,
-)
-from pagemesh.kernels.write_kv import slot_rows, write_kv
+from pagemesh.kernels.paged_attention import make_paged_attention
 from pagemesh.models.loader import LoadedModel
-from pagemesh.scheduler.batch import Batch, BlockMoves, ScheduledSequence
-
-AttentionMaker = Callable[[AttentionShape, torch.device], PagedAttention]
+from pagemesh.scheduler.batch import Batch, BlockMoves
 
 
 class ModelRunner:
@@ -50,23 +39,9 @@ class ModelRunner:
         self.causal = model.shape.causal
         """Whether prompts may be computed in pieces."""
         self._mover = BlockMover(self.kv, num_swap_blocks)
-        self._decoder = model.decoder
+        self._model = PagedModel(model, self.kv.layout, self.kv.layers, make_attention)
         self._vocab_size = model.vocab_size
-        self._layer_attention = model.layer_attention
-        # Of an encoder, every layer's keys and values take the place of the last one's.
-        num_turns = model.shape.num_layers // len(self.kv.layers)
-        self._layer_kv = self.kv.layers * num_turns
         self._threads = StepThreads(model.shape.num_layer_weights)
-        shape = AttentionShape(
-            num_heads=model.shape.num_heads,
-            num_kv_heads=model.shape.num_kv_heads,
-            head_dim=model.shape.head_dim,
-            num_blocks=num_blocks,
-            block_size=block_size,
-            dtype=model.dtype,
-            causal=model.shape.causal,
-        )
-        self._attention = make_attention(shape, torch.device("cpu"))
 
     def move(self, moves: BlockMoves) -> None:
         """Copy KV blocks; before the batch that came with the moves is computed."""
@@ -82,10 +57,9 @@ class ModelRunner:
         token_ids, positions, slots = torch.from_numpy(inputs.columns)
         self._threads.use(len(token_ids))
         rows = StepRows(inputs.sequences, self._vocab_size)
-        hidden = self._decoder.forward(
-            token_ids, positions, self._step_attention(inputs.sequences, slots), rows.selection()
-        )
-        return ComputedStep(rows, hidden, self._decoder.logits, rows.places(batch.sequences))
+        plan = self._model.attention.plan(paged_sequences(inputs.sequences))
+        hidden = self._model.forward(token_ids, positions, slots, plan, rows.selection())
+        return ComputedStep(rows, hidden, self._model.logits, rows.places(batch.sequences))
 
     def rehearse(self, batch: Batch) -> None:
         """Compute a batch for its cost alone; afterwards it is as if it had never been.
@@ -98,37 +72,3 @@ class ModelRunner:
             self._threads.leave()
             block_ids = [i for sequence in batch.sequences for i in sequence.block_ids]
             self.kv.bytes[:, :, sorted(set(block_ids))] = 0
-
-    def _step_attention(
-        self, sequences: Sequence[ScheduledSequence], slots: torch.Tensor
-    ) -> _PagedStep:
-        plan = self._attention.plan(
-            [
-                PagedSequence(len(s.token_ids), s.start + len(s.token_ids), s.block_ids)
-                for s in sequences
-            ]
-        )
-        num_slots = self.kv.num_blocks * self.kv.layout.block_size
-        return _PagedStep(self._layer_kv, self._layer_attention, slot_rows(slots, num_slots), plan)
-
-
-class _PagedStep:
-    """`StepAttention` over the paged KV."""
-
-    def __init__(
-        self,
-        layers: Sequence[torch.Tensor],
-        layer_attention: Sequence[LayerAttention],
-        rows: torch.Tensor,
-        plan: AttentionPlan,
-    ) -> None:
-        self._layers = layers
-        self._layer_attention = layer_attention
-        self._rows = rows
-        self._plan = plan
-
-    def write(self, layer: int, keys_values: torch.Tensor) -> None:
-        write_kv(self._layers[layer], keys_values, self._rows)
-
-    def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
-        return self._plan.attend(query, self._layers[layer], self._layer_attention[layer])

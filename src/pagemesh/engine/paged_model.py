@@ -1,0 +1,97 @@
+"""A model over its paged KV: what every runner computes with, on whatever device the tensors are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.kernels.paged_attention import (
+    AttentionPlan,
+    AttentionShape,
+    LayerAttention,
+    PagedAttention,
+    PagedSequence,
+)
+from pagemesh.kernels.write_kv import slot_rows, write_kv
+from pagemesh.models.loader import LoadedModel
+from pagemesh.scheduler.batch import ScheduledSequence
+
+AttentionMaker = Callable[[AttentionShape, torch.device], PagedAttention]
+
+
+class PagedModel:
+    """Runs a model's tokens with their keys and values in blocks. Waits for no device."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        layout: BlockLayout,
+        layers: Sequence[torch.Tensor],
+        make_attention: AttentionMaker,
+    ) -> None:
+        """`layers` is the KV memory: of each layer [2, blocks, block_size, kv heads, head_dim]."""
+        num_blocks = layers[0].shape[1]
+        self._decoder = model.decoder
+        self._layer_attention = model.layer_attention
+        # Of an encoder, every layer's keys and values take the place of the last one's.
+        self._layer_kv = [*layers] * (model.shape.num_layers // len(layers))
+        self._num_slots = num_blocks * layout.block_size
+        shape = AttentionShape(
+            num_heads=model.shape.num_heads,
+            num_kv_heads=model.shape.num_kv_heads,
+            head_dim=model.shape.head_dim,
+            num_blocks=num_blocks,
+            block_size=layout.block_size,
+            dtype=model.dtype,
+            causal=model.shape.causal,
+        )
+        self.attention = make_attention(shape, layers[0].device)
+        """Makes the plans for `forward`."""
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        plan: AttentionPlan,
+        rows: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Run tokens, each int64 [T], and store their KV in the slots; see `CausalModel.forward`."""
+        write_rows = slot_rows(slots, self._num_slots)
+        step = _PagedStep(self._layer_kv, self._layer_attention, write_rows, plan)
+        return self._decoder.forward(token_ids, positions, step, rows)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `CausalModel.logits`."""
+        return self._decoder.logits(hidden)
+
+
+def paged_sequences(sequences: Sequence[ScheduledSequence]) -> list[PagedSequence]:
+    """What attention needs to know of a step's sequences."""
+    return [
+        PagedSequence(len(s.token_ids), s.start + len(s.token_ids), s.block_ids) for s in sequences
+    ]
+
+
+class _PagedStep:
+    """`StepAttention` over the paged KV."""
+
+    def __init__(
+        self,
+        layers: Sequence[torch.Tensor],
+        layer_attention: Sequence[LayerAttention],
+        rows: torch.Tensor,
+        plan: AttentionPlan,
+    ) -> None:
+        self._layers = layers
+        self._layer_attention = layer_attention
+        self._rows = rows
+        self._plan = plan
+
+    def write(self, layer: int, keys_values: torch.Tensor) -> None:
+        write_kv(self._layers[layer], keys_values, self._rows)
+
+    def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        return self._plan.attend(query, self._layers[layer], self._layer_attention[layer])
