@@ -7,16 +7,21 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip -qq --disable-pip-version-check
 ROOTS  := src services/router services/prefill services/decode services/kvstore gateway kernels
+# The GPU targets run with this interpreter, which must have the packages; unset, they set up their own.
+GPU_PYTHON ?=
+FIND_GPU = $(or $(GPU_PYTHON),$(BIN)/python) -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "torch finds no CUDA device here")'
+ROOT_PATHS := $(subst $() ,:,$(addprefix $(CURDIR)/,$(ROOTS)) $(CURDIR))
 BENCHMARKS := kernels first_token mesh_overhead memory scheduler offline online
+GPU_BENCHMARKS := kernels gpu_engine
 # Where pip finds PyTorch. Without an NVIDIA driver the small CPU build is looked for as well;
 # when its index cannot be reached, pip goes on without it.
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test breakages lint protos bench clean
+.PHONY: help run test breakages lint protos kernels bench test-gpu bench-gpu clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 run: $(VENV)/.ready ## Start a whole mesh with the demo model on http://127.0.0.1:8000 (Ctrl-C stops it)
 	@exec $(BIN)/pagemesh up --model models/demo $(ARGS)
@@ -38,8 +43,19 @@ lint: $(VENV)/.ready-dev ## Check style, types and protos
 protos: $(VENV)/.ready-dev ## Regenerate the gRPC stubs from protos/
 	$(BIN)/python tools/protos.py
 
+kernels: $(VENV)/.ready-dev ## Compile the GPU's kernels ahead of time and write docs/kernel-resources.md
+	@$(BIN)/python tools/kernel_resources.py $(ARGS)
+
 bench: $(VENV)/.ready-dev ## Run every benchmark; figures go to benchmarks/results/
 	@set -e; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py $(ARGS); done
+
+test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.ready-dev) ## Test kernels and engine on this machine's GPU
+	@$(FIND_GPU)
+	@PYTHONPATH=$(ROOT_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . tests/gpu tests/unit/kernels $(ARGS)
+
+bench-gpu: $(if $(GPU_PYTHON),,$(VENV)/.ready-dev) ## Measure kernels and engine on this machine's GPU
+	@$(FIND_GPU)
+	@set -e; export PYTHONPATH=$(ROOT_PATHS); for name in $(GPU_BENCHMARKS); do $(or $(GPU_PYTHON),$(BIN)/python) benchmarks/$$name.py $(ARGS); done
 
 clean: ## Remove the virtual environment, build output and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -36,6 +36,7 @@ class EngineSettings:
     max_num_seqs: int = 64
     kv_cache_memory: float = 2.0
     """GiB."""
+    device: str = "cpu"
 
 
 class Answer(NamedTuple):

@@ -40,6 +40,9 @@ SHAPES = {
 }
 """By the name that they have here; about as many parameters."""
 
+GPU_SHAPES = {"8B": Shape(4096, 32, 32, 8, 14336, 128_256)}
+"""Of models that are measured on GPUs; this one is Llama 3's."""
+
 MAX_POSITION = 4096
 
 
@@ -50,7 +53,7 @@ def make_model(name: str) -> Path:
     if not folder.is_dir():
         draft = folder.with_name(f"{folder.name}.{os.getpid()}")
         draft.mkdir(parents=True)
-        _write(draft, SHAPES[name])
+        _write(draft, (SHAPES | GPU_SHAPES)[name])
         try:
             draft.rename(folder)
         except OSError:  # another run was quicker
@@ -96,10 +99,14 @@ def _config(shape: Shape) -> dict[str, object]:
 
 def _files(shape: Shape) -> dict[str, dict[str, torch.Tensor]]:
     """One file per layer and one for the rest, so that no more than the model is in memory."""
-    generator = torch.Generator().manual_seed(_SEED)
+    # Billions of numbers take minutes on a CPU.
+    large = shape in GPU_SHAPES.values() and torch.cuda.is_available()
+    device = "cuda" if large else "cpu"
+    generator = torch.Generator(device).manual_seed(_SEED)
 
     def draw(*size: int) -> torch.Tensor:
-        return (torch.randn(size, generator=generator) * 0.02).to(torch.bfloat16)
+        numbers = torch.randn(size, generator=generator, device=device)
+        return (numbers * 0.02).to("cpu", torch.bfloat16)
 
     def ones() -> torch.Tensor:
         return torch.ones(shape.hidden_size, dtype=torch.bfloat16)

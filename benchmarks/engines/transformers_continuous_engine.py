@@ -27,7 +27,7 @@ class ContinuousEngine:
             settings["model"],
             dtype=getattr(torch, settings["dtype"]),
             attn_implementation="sdpa",
-        )
+        ).to(settings["device"])
         # Left to itself it takes most of the machine's memory, as it would of a GPU's.
         batching = ContinuousBatchingConfig(
             page_size=_PAGE_SIZE,

@@ -1,0 +1,117 @@
+"""How fast is the engine on a GPU, for a model of Llama 3 8B's shape with random weights?
+
+A decode reads every weight but the embedding table once, and its KV: a step takes at least as long as
+the GPU needs to read them. Prefill and large batches are compared with transformers' continuous batching,
+in the same run, one engine at a time on the GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from engine_process import EngineProcess, EngineSettings
+from random_models import GPU_SHAPES, Shape, make_model
+from report import Report, make_parser
+from workload import Request, make_prompt
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "kernels"))
+
+from limits import measure_limits
+
+QUESTION = "The engine on a GPU, for a model of Llama 3 8B's shape with random weights"
+MODEL = "8B"
+ENGINES = {
+    "pagemesh": "pagemesh_engine.py",
+    "transformers, continuous": "transformers_continuous_engine.py",
+}
+STREAM_PROMPT, STREAM_TOKENS = 512, 128
+NUM_STREAMS = 64
+"""Of the comparison of throughput."""
+BATCH_PROMPT, BATCH_TOKENS = 256, 256
+LONG_PROMPT = 4096
+ITEM = 2
+"""Bytes of a bfloat16."""
+
+
+def main() -> None:
+    """Measure both engines, one after the other."""
+    options = make_parser("gpu_engine", QUESTION).parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs a CUDA device, and there is none")
+    device = torch.device("cuda")
+    limits = measure_limits(device, quick=options.quick)
+    torch.cuda.empty_cache()
+    report = Report("gpu_engine", QUESTION, {"device": torch.cuda.get_device_name(device)})
+    report.add("copy, GB/s", "", [limits.bytes_per_s / 1e9])
+    least_ms = decode_bytes(GPU_SHAPES[MODEL], STREAM_PROMPT + STREAM_TOKENS / 2)
+    least_ms *= 1e3 / limits.bytes_per_s
+    report.add("one stream, least time for its bytes", "ms/token", [least_ms])
+    settings = EngineSettings(
+        str(make_model(MODEL)),
+        threads=8,
+        max_model_len=LONG_PROMPT + STREAM_TOKENS,
+        kv_cache_memory=16.0,
+        device="cuda",
+    )
+    rates: dict[str, list[float]] = {}
+    for name, script in ENGINES.items():
+        if name != "pagemesh" and importlib.util.find_spec("transformers") is None:
+            continue
+        with EngineProcess(Path(sys.executable), script, settings) as engine:
+            report.add(f"{name}: ready", "s", [engine.ready_s])
+            streams, firsts, rates[name] = rounds(engine, 1 if options.quick else 3)
+        report.add(f"{name}: one stream", "ms/token", streams)
+        report.add(f"{name}: TTFT of {LONG_PROMPT} tokens", "ms", firsts)
+        report.add(f"{name}: {NUM_STREAMS} streams", "tokens/s", rates[name])
+        if name == "pagemesh":
+            shares = [least_ms / one for one in streams]
+            report.add("one stream, share of the limit", "", shares, at_least=0.85)
+    if len(rates) == len(ENGINES):
+        ours, theirs = rates.values()
+        ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+        report.add("throughput, times transformers' continuous batching", "", ratios, at_least=3)
+    report.print()
+    report.write(options.json)
+
+
+def decode_bytes(shape: Shape, context: float) -> float:
+    """That a decode must read: all projections and the head, and the KV of its context."""
+    head_dim = shape.hidden_size // shape.num_heads
+    key_value = shape.num_kv_heads * head_dim
+    layer = shape.hidden_size * (
+        2 * shape.hidden_size + 2 * key_value + 3 * shape.intermediate_size
+    )
+    weights = shape.num_layers * layer + shape.vocab_size * shape.hidden_size
+    return (weights + 2 * shape.num_layers * key_value * context) * ITEM
+
+
+def rounds(engine: EngineProcess, count: int) -> tuple[list[float], list[float], list[float]]:
+    """Of each round: ms per token of one stream, TTFT of a long prompt in ms, tokens/s of many streams."""
+    seeds = iter(range(1_000_000))
+    engine.generate(list(fresh(seeds, 2, STREAM_PROMPT, 8)))
+    streams, firsts, rates = [], [], []
+    for _ in range(count):
+        first = engine.generate(list(fresh(seeds, 1, STREAM_PROMPT, 1))).seconds
+        whole = engine.generate(list(fresh(seeds, 1, STREAM_PROMPT, STREAM_TOKENS))).seconds
+        streams.append((whole - first) * 1e3 / (STREAM_TOKENS - 1))
+        firsts.append(engine.generate(list(fresh(seeds, 1, LONG_PROMPT, 1))).seconds * 1e3)
+        answer = engine.generate(list(fresh(seeds, NUM_STREAMS, BATCH_PROMPT, BATCH_TOKENS)))
+        rates.append(answer.num_tokens / answer.seconds)
+    return streams, firsts, rates
+
+
+def fresh(
+    seeds: Iterator[int], num_requests: int, num_prompt_tokens: int, num_tokens: int
+) -> Iterator[Request]:
+    """Requests whose prompts nobody has seen."""
+    for _ in range(num_requests):
+        prompt = make_prompt(num_prompt_tokens, GPU_SHAPES[MODEL].vocab_size, next(seeds))
+        yield Request(prompt, num_tokens)
+
+
+if __name__ == "__main__":
+    main()
