@@ -5,7 +5,7 @@ from __future__ import annotations
 from mesh import MODEL, Mesh
 from report import Report, arguments
 
-from pagemesh.config import CacheConfig
+from pagemesh.config import CPU_KV_CACHE_MEMORY
 
 QUESTION = "Resident memory of each process after some requests"
 MIB = 2**20
@@ -16,7 +16,7 @@ WORKER_AIM_MB = 700
 def worker_aim_mb() -> float:
     """Largest size of a worker with its engine: the weights and the KV cache come on top."""
     weights_mb = sum(path.stat().st_size for path in MODEL.glob("*.safetensors")) / MIB
-    return WORKER_AIM_MB + weights_mb + CacheConfig().kv_cache_memory * 1024
+    return WORKER_AIM_MB + weights_mb + CPU_KV_CACHE_MEMORY * 1024
 
 
 def main() -> None:

@@ -7,14 +7,25 @@ checked on construction; a bad one raises `ConfigError` naming the setting and t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from pagemesh.errors import ConfigError
 
+CPU_KV_CACHE_MEMORY: Final = 0.25
+"""GiB of KV cache on a CPU unless told otherwise: workers share the machine with everything else on it."""
 
-def _require(condition: bool, flag: str, value: object, expected: str) -> None:
+KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3"]
+
+
+def require(condition: bool, flag: str, value: object, expected: str) -> None:
+    """Raise ConfigError naming a flag and its value unless the condition holds."""
     if not condition:
         raise ConfigError(f"{flag} is {value!r}, but must be {expected}")
+
+
+def require_share(utilization: float) -> None:
+    """Raise ConfigError unless --gpu-memory-utilization is a share."""
+    require(0 < utilization <= 1, "--gpu-memory-utilization", utilization, "in (0, 1]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +51,15 @@ class ServerConfig:
     """One JSON object per line, or lines for people."""
 
     def __post_init__(self) -> None:
-        _require(0 <= self.port <= 65535, "--port", self.port, "between 0 and 65535")
+        require(0 <= self.port <= 65535, "--port", self.port, "between 0 and 65535")
         if self.metrics_port is not None:
-            _require(
+            require(
                 0 <= self.metrics_port <= 65535,
                 "--metrics-port",
                 self.metrics_port,
                 "between 0 and 65535",
             )
-        _require(self.grace_period >= 0, "--grace-period", self.grace_period, "0 or more seconds")
+        require(self.grace_period >= 0, "--grace-period", self.grace_period, "0 or more seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +100,10 @@ class ModelConfig:
     hub: HubConfig = field(default_factory=HubConfig)
 
     def __post_init__(self) -> None:
-        _require(self.model != "", "--model", self.model, "a folder or a hub id")
+        require(self.model != "", "--model", self.model, "a folder or a hub id")
         if self.max_model_len is not None:
-            _require(self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2")
-        _require(self.threads >= 0, "--threads", self.threads, "0 or more")
+            require(self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2")
+        require(self.threads >= 0, "--threads", self.threads, "0 or more")
 
     @property
     def served_name(self) -> str:
@@ -107,20 +118,50 @@ class CacheConfig:
     block_size: int = 16
     """Tokens per KV block."""
 
-    kv_cache_memory: float = 0.25
-    """GiB of memory for KV blocks; an encoder takes no more of it than one step needs."""
+    kv_cache_memory: float | None = None
+    """GiB of memory for KV blocks; unset, 0.25 on a CPU, and on a GPU what --gpu-memory-utilization
+    leaves. An encoder takes no more of it than one step needs."""
+
+    kv_cache_dtype: KvCacheDtype = "auto"
+    """Type of the KV blocks; auto takes the model's own. fp8 (the same as fp8_e4m3) halves them, with
+    the checkpoint's scales where it has some; on GPUs only."""
 
     swap_space: float = 0.0
-    """GiB of host memory for the KV of preempted requests, which is computed again when there is no
-    room. On a CPU the same memory serves better as --kv-cache-memory."""
+    """GiB of host memory, pinned where there is a GPU, for the KV of preempted requests, which is
+    computed again when there is no room. On a CPU the same memory serves better as --kv-cache-memory.
+    Encoders have no use for it."""
 
     enable_prefix_caching: bool = True
     """Keep the KV of finished requests and reuse it for equal prefixes. Encoders never do."""
 
     def __post_init__(self) -> None:
-        _require(self.block_size > 0, "--block-size", self.block_size, "positive")
-        _require(self.kv_cache_memory > 0, "--kv-cache-memory", self.kv_cache_memory, "positive")
-        _require(self.swap_space >= 0, "--swap-space", self.swap_space, "0 or more GiB")
+        require(self.block_size > 0, "--block-size", self.block_size, "positive")
+        if self.kv_cache_memory is not None:
+            require(self.kv_cache_memory > 0, "--kv-cache-memory", self.kv_cache_memory, "positive")
+        require(self.swap_space >= 0, "--swap-space", self.swap_space, "0 or more GiB")
+
+    @property
+    def cpu_kv_memory(self) -> float:
+        """GiB of memory for KV blocks on a CPU."""
+        return CPU_KV_CACHE_MEMORY if self.kv_cache_memory is None else self.kv_cache_memory
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareConfig:
+    """What computes the model."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """What the model runs on; auto takes a GPU where torch sees one, else the CPU."""
+
+    gpu_memory_utilization: float = 0.9
+    """Share of a GPU's memory that one engine may take: its weights, the largest step and, unless
+    --kv-cache-memory says how much, KV blocks in what is left."""
+
+    enforce_eager: bool = False
+    """Start every kernel of a decode by itself on a GPU, rather than replaying CUDA graphs."""
+
+    def __post_init__(self) -> None:
+        require_share(self.gpu_memory_utilization)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +177,8 @@ class SchedulerConfig:
     all the same."""
 
     def __post_init__(self) -> None:
-        _require(self.max_num_seqs > 0, "--max-num-seqs", self.max_num_seqs, "positive")
-        _require(
+        require(self.max_num_seqs > 0, "--max-num-seqs", self.max_num_seqs, "positive")
+        require(
             self.max_num_batched_tokens >= self.max_num_seqs,
             "--max-num-batched-tokens",
             self.max_num_batched_tokens,
@@ -165,6 +206,7 @@ class WorkerConfig:
     """Settings of a prefill or decode worker."""
 
     model: ModelConfig
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     member: MemberConfig = field(default_factory=MemberConfig)
@@ -181,7 +223,7 @@ class KvStoreConfig:
     """Seconds between two heartbeats of a worker; it is dropped after three without one."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             self.heartbeat_interval > 0, "--heartbeat-interval", self.heartbeat_interval, "positive"
         )
 
@@ -200,13 +242,13 @@ class RoutingConfig:
     """Seconds to wait for the kvstore's answer before routing by load alone."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             self.remote_prefill_min_tokens >= 0,
             "--remote-prefill-min-tokens",
             self.remote_prefill_min_tokens,
             "0 or more",
         )
-        _require(self.lookup_timeout > 0, "--lookup-timeout", self.lookup_timeout, "positive")
+        require(self.lookup_timeout > 0, "--lookup-timeout", self.lookup_timeout, "positive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +275,10 @@ class RouterConfig:
     server: ServerConfig = field(default_factory=ServerConfig)
 
     def __post_init__(self) -> None:
-        _require(self.model != "", "--model", self.model, "a folder or a hub id")
-        _require(self.kvstore != "", "--kvstore", self.kvstore, "host:port")
-        _require(self.request_timeout > 0, "--request-timeout", self.request_timeout, "positive")
-        _require(
+        require(self.model != "", "--model", self.model, "a folder or a hub id")
+        require(self.kvstore != "", "--kvstore", self.kvstore, "host:port")
+        require(self.request_timeout > 0, "--request-timeout", self.request_timeout, "positive")
+        require(
             self.max_waiting_requests > 0,
             "--max-waiting-requests",
             self.max_waiting_requests,
@@ -278,109 +320,8 @@ class GatewayConfig:
     """Worker threads."""
 
     def __post_init__(self) -> None:
-        _require(len(self.routers) > 0, "--routers", self.routers, "one or more host:port")
-        _require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
-        _require(self.max_body_size > 0, "--max-body-size", self.max_body_size, "positive")
-        _require(self.max_request_time > 0, "--max-request-time", self.max_request_time, "positive")
-        _require(self.concurrency > 0, "--concurrency", self.concurrency, "positive")
-
-
-@dataclass(frozen=True, slots=True)
-class UpConfig:
-    """Settings of `pagemesh up`: a whole mesh on this machine."""
-
-    model: str = "models/demo"
-    """Folder with config.json, safetensors and tokenizer, or a Hugging Face hub id."""
-
-    served_model_name: str | None = None
-    """Name under which clients ask for it; the last part of --model when unset."""
-
-    prefill: int = 1
-    """Prefill workers."""
-
-    decode: int = 1
-    """Decode workers."""
-
-    host: str = "127.0.0.1"
-    """Address of the gateway."""
-
-    port: int = 8000
-    """HTTP port of the gateway."""
-
-    threads: int = 0
-    """Cores for all workers together; 0 takes every core of the machine."""
-
-    hub: HubConfig = field(default_factory=HubConfig)
-    cache: CacheConfig = field(default_factory=CacheConfig)
-    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-    routing: RoutingConfig = field(default_factory=RoutingConfig)
-
-    sample: bool = True
-    """Stream one sample answer when the mesh is up."""
-
-    log_dir: str | None = None
-    """Folder for the logs of all parts, kept afterwards; a temporary one when unset."""
-
-    def __post_init__(self) -> None:
-        _require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
-        _require(self.decode >= 1, "--decode", self.decode, "at least 1")
-        _require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
-        _require(self.threads >= 0, "--threads", self.threads, "0 or more")
-
-
-@dataclass(frozen=True, slots=True)
-class PlanConfig:
-    """Settings of `pagemesh plan`: what a model would need, from its config.json alone."""
-
-    model: str = ""
-    """Folder with config.json, or a Hugging Face hub id, of which no weights are fetched."""
-
-    hub: HubConfig = field(default_factory=HubConfig)
-
-    gpu_memory: float | None = None
-    """GiB of each GPU."""
-
-    gpu_memory_utilization: float = 0.9
-    """Share of a GPU's memory that may be used."""
-
-    memory: float | None = None
-    """GiB for a CPU; without this and --gpu-memory, this machine's own memory."""
-
-    tensor_parallel_size: int = 1
-    """Devices that share every layer."""
-
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and activations; auto takes the one in config.json."""
-
-    max_model_len: int | None = None
-    """Longest prompt plus output in tokens; the model's own context when unset."""
-
-    block_size: int = 16
-    """Tokens per KV block."""
-
-    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-
-    json: bool = False
-    """Print one JSON object instead of a table."""
-
-    def __post_init__(self) -> None:
-        _require(self.model != "", "--model", self.model, "a folder or a hub id")
-        for flag, value in (("--gpu-memory", self.gpu_memory), ("--memory", self.memory)):
-            _require(value is None or value > 0, flag, value, "positive")
-        _require(
-            self.gpu_memory is None or self.memory is None,
-            "--memory",
-            self.memory,
-            "unset when --gpu-memory is given",
-        )
-        _require(
-            0 < self.gpu_memory_utilization <= 1,
-            "--gpu-memory-utilization",
-            self.gpu_memory_utilization,
-            "in (0, 1]",
-        )
-        size = self.tensor_parallel_size
-        _require(size > 0, "--tensor-parallel-size", size, "positive")
-        if self.max_model_len is not None:
-            _require(self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2")
-        _require(self.block_size > 0, "--block-size", self.block_size, "positive")
+        require(len(self.routers) > 0, "--routers", self.routers, "one or more host:port")
+        require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
+        require(self.max_body_size > 0, "--max-body-size", self.max_body_size, "positive")
+        require(self.max_request_time > 0, "--max-request-time", self.max_request_time, "positive")
+        require(self.concurrency > 0, "--concurrency", self.concurrency, "positive")

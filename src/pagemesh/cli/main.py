@@ -17,6 +17,7 @@ from typing import Any
 
 from pagemesh import config
 from pagemesh.cli.arguments import UsageError, parse
+from pagemesh.cli.settings import PlanConfig, UpConfig
 from pagemesh.errors import PagemeshError
 
 EXIT_FAILED = 1
@@ -42,7 +43,7 @@ class Command:
 
 
 COMMANDS = {
-    "up": Command("a whole mesh on this machine", config.UpConfig, "pagemesh.cli.up.run"),
+    "up": Command("a whole mesh on this machine", UpConfig, "pagemesh.cli.up.run"),
     "gateway": Command("Envoy: HTTP for clients", config.GatewayConfig, "pagemesh.gateway.process"),
     "router": Command(
         "OpenAI semantics, tokens, routing", config.RouterConfig, "pagemesh.router.service"
@@ -58,7 +59,7 @@ COMMANDS = {
     ),
     "plan": Command(
         "how much memory a model needs: pagemesh plan MODEL",
-        config.PlanConfig,
+        PlanConfig,
         "pagemesh.cli.plan",
         positional="--model",
     ),

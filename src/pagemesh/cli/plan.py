@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pagemesh.config import PlanConfig
+from pagemesh.cli.settings import PlanConfig
 from pagemesh.engine.machine_memory import machine_memory
 from pagemesh.engine.memory_plan import (
     GIB,
@@ -24,6 +24,7 @@ from pagemesh.engine.outline_plan import make_outline_plan
 from pagemesh.errors import ConfigError
 from pagemesh.models.choices import (
     choose_dtype,
+    choose_kv_dtype,
     choose_max_model_len,
     require_transformers,
 )
@@ -69,7 +70,8 @@ def plan_model(config: PlanConfig) -> Answer:
         max_model_len=max_model_len,
     )
     hardware = _hardware(config)
-    plan = make_plan(spec, dtype, config.block_size, limits, hardware)
+    kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, hardware.kind, causal=spec.causal)
+    plan = make_plan(spec, dtype, config.block_size, limits, hardware, kv_dtype)
     return Answer(config, spec.architecture, num_parameters(spec), dtype, hardware, limits, plan)
 
 
@@ -85,7 +87,8 @@ def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJs
         scheduler.max_num_batched_tokens, scheduler.max_num_seqs, model.max_model_len
     )
     hardware = _hardware(config)
-    plan = make_outline_plan(model, dtype, config.block_size, limits, hardware)
+    kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, hardware.kind)
+    plan = make_outline_plan(model, dtype, config.block_size, limits, hardware, kv_dtype)
     return Answer(config, model.architecture, model.num_parameters, dtype, hardware, limits, plan)
 
 

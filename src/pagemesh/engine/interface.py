@@ -11,10 +11,10 @@ Requests whose KV travels hold their blocks longer, as a lease:
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -180,6 +180,15 @@ class StepOutput:
     load: EngineLoad = field(default_factory=EngineLoad)
 
 
+NUM_BYTES_OF: Final[Mapping[str, int]] = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8_e4m3fn": 1,
+}
+"""Of a number in a KV block, by the names of its type in torch."""
+
+
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
     """Shape of one KV block; equal layouts can exchange blocks."""
@@ -194,8 +203,8 @@ class BlockLayout:
     @property
     def num_bytes_per_layer(self) -> int:
         """Bytes of one block in one layer, K and V together."""
-        item = {"float32": 4, "bfloat16": 2, "float16": 2}[self.dtype]
-        return 2 * self.block_size * self.num_kv_heads * self.head_dim * item
+        numbers = 2 * self.block_size * self.num_kv_heads * self.head_dim
+        return numbers * NUM_BYTES_OF[self.dtype]
 
     @property
     def num_bytes(self) -> int:

@@ -8,8 +8,9 @@ from math import ceil
 from time import perf_counter
 from typing import Final
 
-from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.block_mover import num_swap_blocks_for
+from pagemesh.engine.device import choose_device
 from pagemesh.engine.engine import STEP_TIMEOUT, EngineCore
 from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.engine.memory_check import check_after_loading, check_before_loading
@@ -36,6 +37,7 @@ def load_engine(
     model: ModelConfig,
     cache: CacheConfig,
     scheduler: SchedulerConfig,
+    hardware: HardwareConfig | None = None,
     kv_descriptor: int | None = None,
 ) -> EngineCore:
     """Load the model, reserve the KV cache and give an engine that is not started yet.
@@ -45,6 +47,7 @@ def load_engine(
     Raises ConfigError when the folder cannot be used, one request of full length does not fit, or all
     of it together is more than the machine's memory.
     """
+    choose_device(hardware or HardwareConfig(), cache)
     check_before_loading(model, cache, scheduler)
     loaded = load_model(model)
     layout = loaded.block_layout(cache.block_size)
@@ -93,8 +96,8 @@ def _num_blocks(
     model: LoadedModel, layout: BlockLayout, cache: CacheConfig, scheduler: SchedulerConfig
 ) -> int:
     """Blocks of the cache; no more than a step can use, where nothing is kept for the next one."""
-    num_blocks = num_kv_blocks(layout, cache.kv_cache_memory)
-    check_cache_size(layout, num_blocks, model.max_model_len, cache.kv_cache_memory)
+    num_blocks = num_kv_blocks(layout, cache.cpu_kv_memory)
+    check_cache_size(layout, num_blocks, model.max_model_len, cache.cpu_kv_memory)
     if model.shape.causal:
         return num_blocks
     step = StepLimits(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, model.max_model_len)

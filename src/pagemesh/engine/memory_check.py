@@ -25,7 +25,7 @@ from pagemesh.engine.memory_plan import (
 )
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.errors import ConfigError
-from pagemesh.models.choices import choose_dtype, choose_max_model_len
+from pagemesh.models.choices import choose_dtype, choose_kv_dtype, choose_max_model_len
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
@@ -53,6 +53,11 @@ def check_before_loading(
     except ConfigError:
         # The loader says what is wrong.
         return
+    choose_kv_dtype(cache.kv_cache_dtype, dtype, "cpu", causal=spec.causal)
+    if cache.swap_space and not spec.causal:
+        raise ConfigError(
+            f"--swap-space is {cache.swap_space:g}, but must be 0 for an encoder, which keeps no KV"
+        )
     num_tokens = num_step_tokens(
         scheduler.max_num_batched_tokens, max_model_len, causal=spec.causal
     )
@@ -88,7 +93,7 @@ def check_after_loading(
         "memory",
         model_bytes=loaded.resident,
         activation_bytes=activations,
-        kv_bytes=int(cache.kv_cache_memory * GIB),
+        kv_bytes=int(cache.cpu_kv_memory * GIB),
         swap_bytes=int(cache.swap_space * GIB),
     )
 
@@ -156,7 +161,7 @@ def largest_batch(
 
 def _reserved(cache: CacheConfig) -> dict[str, int]:
     return {
-        "KV cache (--kv-cache-memory)": int(cache.kv_cache_memory * GIB),
+        "KV cache (--kv-cache-memory)": int(cache.cpu_kv_memory * GIB),
         "swap space (--swap-space)": int(cache.swap_space * GIB),
     }
 

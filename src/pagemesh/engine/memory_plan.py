@@ -134,9 +134,17 @@ class MemoryPlan:
 
 
 def make_plan(
-    spec: DecoderSpec, dtype: str, block_size: int, limits: StepLimits, on: Hardware
+    spec: DecoderSpec,
+    dtype: str,
+    block_size: int,
+    limits: StepLimits,
+    on: Hardware,
+    kv_dtype: str | None = None,
 ) -> MemoryPlan:
-    """Plan a model from its spec. ConfigError when it cannot be split over so many devices."""
+    """Plan a model from its spec; its KV is of its own type unless told otherwise.
+
+    ConfigError when it cannot be split over so many devices.
+    """
     check_parallel(spec, on.tensor_parallel_size)
     return MemoryPlan(
         usable_bytes=on.usable_bytes,
@@ -144,7 +152,7 @@ def make_plan(
         runtime_bytes=RUNTIME_BYTES[on.kind],
         table_bytes=table_bytes(spec, dtype, limits.max_model_len, on),
         activation_bytes=activation_bytes(spec, dtype, limits, on.tensor_parallel_size),
-        layout=kv_layout(spec, dtype, block_size, on.tensor_parallel_size),
+        layout=kv_layout(spec, kv_dtype or dtype, block_size, on.tensor_parallel_size),
         max_model_len=limits.max_model_len,
         step=None if spec.causal else limits,
     )

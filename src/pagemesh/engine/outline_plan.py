@@ -21,9 +21,17 @@ if TYPE_CHECKING:
 
 
 def make_outline_plan(
-    outline: Outline, dtype: str, block_size: int, limits: StepLimits, on: Hardware
+    outline: Outline,
+    dtype: str,
+    block_size: int,
+    limits: StepLimits,
+    on: Hardware,
+    kv_dtype: str | None = None,
 ) -> MemoryPlan:
-    """Plan such a model; ConfigError for more than one device, over which it cannot be split."""
+    """Plan such a model; its KV is of its own type unless told otherwise.
+
+    ConfigError for more than one device, over which it cannot be split.
+    """
     if on.tensor_parallel_size > 1:
         raise ConfigError(
             f"--tensor-parallel-size is {on.tensor_parallel_size}, but must be 1 for"
@@ -47,7 +55,7 @@ def make_outline_plan(
             num_layers=outline.num_layers,
             num_kv_heads=outline.num_kv_heads,
             head_dim=outline.head_dim,
-            dtype=dtype,
+            dtype=kv_dtype or dtype,
         ),
         max_model_len=limits.max_model_len,
     )

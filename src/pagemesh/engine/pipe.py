@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
+from pagemesh.config import (
+    CacheConfig,
+    HardwareConfig,
+    ModelConfig,
+    SchedulerConfig,
+    ServerConfig,
+)
 from pagemesh.errors import PagemeshError
 
 
@@ -24,6 +30,8 @@ class EngineSettings:
 
     role: str
     """Name of the worker's service, for its logs."""
+
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,9 @@ def main(socket: int, memory: int) -> None:
         # Here, because the import of torch takes seconds, in which the worker may go away.
         from pagemesh.engine.loading import load_engine
 
-        engine = load_engine(settings.model, settings.cache, settings.scheduler, memory)
+        engine = load_engine(
+            settings.model, settings.cache, settings.scheduler, settings.hardware, memory
+        )
     except PagemeshError as error:
         pipe.send(error)
         return

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
+from pagemesh.config import KvCacheDtype
 from pagemesh.errors import ConfigError
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.sentence_length import read_sentence_length
@@ -48,6 +49,27 @@ def choose_dtype(asked: str, settings: ConfigJson, supported: Collection[str]) -
             f"{' or '.join(supported)}"
         )
     return name
+
+
+def choose_kv_dtype(
+    asked: KvCacheDtype, dtype: str, device: Literal["cpu", "cuda"], *, causal: bool = True
+) -> str:
+    """Type of the KV blocks of a model that runs in `dtype`, by its name in torch.
+
+    ConfigError for 8-bit floats on a CPU, which has no kernels for them, and for an encoder.
+    """
+    if asked == "auto":
+        return dtype
+    if device == "cpu":
+        raise ConfigError(
+            f"--kv-cache-dtype is {asked!r}, but must be auto on a CPU, whose kernels keep KV in the type"
+            " of the model"
+        )
+    if not causal:
+        raise ConfigError(
+            f"--kv-cache-dtype is {asked!r}, but must be auto for an encoder, which keeps no KV"
+        )
+    return "float8_e4m3fn"
 
 
 def require_transformers(settings: ConfigJson) -> None:

@@ -68,14 +68,17 @@ class LoadedModel:
         """Number of token ids."""
         return self.shape.vocab_size
 
-    def block_layout(self, block_size: int) -> BlockLayout:
-        """Shape of this model's KV blocks; those of an encoder hold one layer at a time."""
+    def block_layout(self, block_size: int, kv_dtype: str | None = None) -> BlockLayout:
+        """Shape of this model's KV blocks, of its own type unless told otherwise.
+
+        Those of an encoder hold one layer at a time.
+        """
         return BlockLayout(
             block_size=block_size,
             num_layers=self.shape.num_layers if self.shape.causal else 1,
             num_kv_heads=self.shape.num_kv_heads,
             head_dim=self.shape.head_dim,
-            dtype=str(self.dtype).removeprefix("torch."),
+            dtype=kv_dtype or str(self.dtype).removeprefix("torch."),
         )
 
 

@@ -57,7 +57,14 @@ async def _load_unless_stopped(
 ) -> RemoteEngine | None:
     """The engine, in a process of its own; None when the worker is told to stop before it is loaded."""
     process = EngineProcess(
-        EngineSettings(config.model, config.cache, config.scheduler, config.server, role.name)
+        EngineSettings(
+            config.model,
+            config.cache,
+            config.scheduler,
+            config.server,
+            role.name,
+            config.hardware,
+        )
     )
     loaded = asyncio.create_task(asyncio.to_thread(process.connect))
     stopping = asyncio.create_task(stop.wait())

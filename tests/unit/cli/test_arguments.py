@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from pagemesh.cli.arguments import UsageError, parse, to_arguments
+from pagemesh.cli.settings import UpConfig
 from pagemesh.config import (
     CacheConfig,
     GatewayConfig,
+    HardwareConfig,
     HubConfig,
     KvStoreConfig,
     MemberConfig,
@@ -18,7 +20,6 @@ from pagemesh.config import (
     RoutingConfig,
     SchedulerConfig,
     ServerConfig,
-    UpConfig,
     WorkerConfig,
 )
 from pagemesh.errors import ConfigError
@@ -26,7 +27,8 @@ from pagemesh.errors import ConfigError
 HUB = HubConfig("v2", "/models")
 WORKER = WorkerConfig(
     ModelConfig("models/demo", "name", "bfloat16", 128, 3),
-    CacheConfig(8, 0.5, False),
+    HardwareConfig("cuda", 0.5, True),
+    CacheConfig(8, 0.5, "fp8", 1.5, False),
     SchedulerConfig(4, 32),
     MemberConfig("a:1", "decode-0", "b:2"),
     ServerConfig("::1", 5, 0, 1.5, "debug", "console"),
@@ -37,7 +39,9 @@ WORKER = WorkerConfig(
     "settings",
     [
         UpConfig(),
-        UpConfig("m", "n", 0, 2, "::", 80, 7, HUB, CacheConfig(4), log_dir="logs", sample=False),
+        UpConfig(
+            "m", "n", 0, 2, "::", 80, 7, HUB, HardwareConfig("cpu"), CacheConfig(4), log_dir="logs"
+        ),
         WORKER,
         WorkerConfig(ModelConfig("m")),
         RouterConfig("m", "n", "a:1", 5.0, 7, HUB, RoutingConfig("round_robin", 0, 0.5)),

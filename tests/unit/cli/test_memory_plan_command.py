@@ -37,6 +37,22 @@ KV of a token takes 6 KiB.
     )
 
 
+def test_8_bit_kv_takes_half_of_what_16_bits_take(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--gpu-memory", "2", "--dtype", "bfloat16", "--kv-cache-dtype", "fp8"]
+    assert main(["plan", folder, *flags, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["dtype"], answer["kv_cache_dtype"]) == ("bfloat16", "float8_e4m3fn")
+    # 6 layers, keys and values of 4 heads of 32 numbers of 1 byte.
+    assert answer["per_device"]["kv_bytes_per_token"] == 6 * 2 * 4 * 32
+
+
+def test_8_bit_kv_is_refused_for_a_cpu(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", folder, "--memory", "1", "--kv-cache-dtype", "fp8"]) == 1
+    assert "--kv-cache-dtype is 'fp8', but must be auto on a CPU" in capsys.readouterr().err
+
+
 def test_json_has_the_numbers(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--gpu-memory", "2", "--gpu-memory-utilization", "0.5", "--tensor-parallel-size", "2"]
     flags += ["--dtype", "bfloat16", "--max-model-len", "1000"]

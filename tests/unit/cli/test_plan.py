@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.cli.arguments import parse
+from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, share_cores
 from pagemesh.cli.up.ports import pick_free, require_free
 from pagemesh.config import (
@@ -18,7 +19,6 @@ from pagemesh.config import (
     RouterConfig,
     RoutingConfig,
     SchedulerConfig,
-    UpConfig,
     WorkerConfig,
 )
 from pagemesh.errors import ConfigError

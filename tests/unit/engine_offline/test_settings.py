@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 
-from pagemesh.config import CacheConfig, HubConfig, ModelConfig, SchedulerConfig
+from pagemesh.config import CacheConfig, HardwareConfig, HubConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.offline.settings import OfflineSettings, read_settings
 from pagemesh.errors import ConfigError
 
 
 def test_settings_find_their_areas() -> None:
     settings = {"dtype": "bfloat16", "block_size": 8, "kv_cache_memory": 1, "max_num_seqs": 3}
+    settings |= {"device": "cuda", "gpu_memory_utilization": 0.5, "enforce_eager": True}
+    settings |= {"kv_cache_dtype": "fp8"}
     assert read_settings("org/model", settings) == OfflineSettings(
         ModelConfig("org/model", dtype="bfloat16"),
-        CacheConfig(block_size=8, kv_cache_memory=1.0),
+        CacheConfig(block_size=8, kv_cache_memory=1.0, kv_cache_dtype="fp8"),
         SchedulerConfig(max_num_seqs=3),
+        HardwareConfig("cuda", 0.5, True),
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagemesh.config import CacheConfig, SchedulerConfig
+from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
 from pagemesh.engine.block_mover import num_swap_blocks_for
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.errors import ConfigError
@@ -43,6 +43,13 @@ def test_a_cache_that_cannot_be_is_refused(settings: dict[str, float], message: 
     with pytest.raises(ConfigError) as refusal:
         CacheConfig(**settings)  # type: ignore[arg-type]
     assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.01])
+def test_a_share_of_a_gpu_that_cannot_be_is_refused(share: float) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        HardwareConfig(gpu_memory_utilization=share)
+    assert str(refusal.value) == (f"--gpu-memory-utilization is {share}, but must be in (0, 1]")
 
 
 def test_a_swap_space_holds_whole_blocks() -> None:

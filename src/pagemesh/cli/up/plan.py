@@ -9,6 +9,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from pagemesh.cli.arguments import to_arguments
+from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up.ports import pick_free
 from pagemesh.config import (
     GatewayConfig,
@@ -17,7 +18,6 @@ from pagemesh.config import (
     ModelConfig,
     RouterConfig,
     ServerConfig,
-    UpConfig,
     WorkerConfig,
 )
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
@@ -141,6 +141,7 @@ def _worker(
             threads=threads,
             hub=config.hub,
         ),
+        hardware=config.hardware,
         cache=config.cache,
         scheduler=config.scheduler,
         member=MemberConfig(kvstore=kvstore, worker_id=name),

@@ -9,12 +9,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up.console import Console
 from pagemesh.cli.up.mesh import Mesh
 from pagemesh.cli.up.plan import MeshPlan, make_plan
 from pagemesh.cli.up.ports import require_free
 from pagemesh.cli.up.sample import show_sample
-from pagemesh.config import UpConfig
 from pagemesh.errors import ConfigError
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture

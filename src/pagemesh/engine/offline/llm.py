@@ -70,6 +70,7 @@ class LLM:
             dataclasses.replace(config.model, model=str(folder), hub=HubConfig()),
             config.cache,
             config.scheduler,
+            config.hardware,
         )
         self._submission = Submission(self._engine.info, self._tokenizer)
         self._deliveries = Deliveries()

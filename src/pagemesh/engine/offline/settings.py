@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import pydantic
 
-from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.errors import ConfigError
 
 Area = TypeVar("Area")
@@ -23,9 +23,10 @@ class OfflineSettings(NamedTuple):
     model: ModelConfig
     cache: CacheConfig
     scheduler: SchedulerConfig
+    hardware: HardwareConfig
 
 
-_AREAS = (ModelConfig, CacheConfig, SchedulerConfig)
+_AREAS = (ModelConfig, CacheConfig, SchedulerConfig, HardwareConfig)
 
 
 def read_settings(model: str | os.PathLike[str], settings: Mapping[str, Any]) -> OfflineSettings:
@@ -36,7 +37,10 @@ def read_settings(model: str | os.PathLike[str], settings: Mapping[str, Any]) ->
             raise ConfigError(f"LLM has no setting {name!r}; there are {', '.join(sorted(known))}")
     given = {"model": os.fspath(model), **settings}
     return OfflineSettings(
-        _read(ModelConfig, given), _read(CacheConfig, given), _read(SchedulerConfig, given)
+        _read(ModelConfig, given),
+        _read(CacheConfig, given),
+        _read(SchedulerConfig, given),
+        _read(HardwareConfig, given),
     )
 
 

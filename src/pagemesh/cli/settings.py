@@ -1,0 +1,117 @@
+"""Settings of the commands that are no part of a mesh: `pagemesh up` and `pagemesh plan`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pagemesh.config import (
+    CacheConfig,
+    HardwareConfig,
+    HubConfig,
+    KvCacheDtype,
+    RoutingConfig,
+    SchedulerConfig,
+    require,
+    require_share,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UpConfig:
+    """Settings of `pagemesh up`: a whole mesh on this machine."""
+
+    model: str = "models/demo"
+    """Folder with config.json, safetensors and tokenizer, or a Hugging Face hub id."""
+
+    served_model_name: str | None = None
+    """Name under which clients ask for it; the last part of --model when unset."""
+
+    prefill: int = 1
+    """Prefill workers."""
+
+    decode: int = 1
+    """Decode workers."""
+
+    host: str = "127.0.0.1"
+    """Address of the gateway."""
+
+    port: int = 8000
+    """HTTP port of the gateway."""
+
+    threads: int = 0
+    """Cores for all workers together; 0 takes every core of the machine."""
+
+    hub: HubConfig = field(default_factory=HubConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+
+    sample: bool = True
+    """Stream one sample answer when the mesh is up."""
+
+    log_dir: str | None = None
+    """Folder for the logs of all parts, kept afterwards; a temporary one when unset."""
+
+    def __post_init__(self) -> None:
+        require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
+        require(self.decode >= 1, "--decode", self.decode, "at least 1")
+        require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
+        require(self.threads >= 0, "--threads", self.threads, "0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanConfig:
+    """Settings of `pagemesh plan`: what a model would need, from its config.json alone."""
+
+    model: str = ""
+    """Folder with config.json, or a Hugging Face hub id, of which no weights are fetched."""
+
+    hub: HubConfig = field(default_factory=HubConfig)
+
+    gpu_memory: float | None = None
+    """GiB of each GPU."""
+
+    gpu_memory_utilization: float = 0.9
+    """Share of a GPU's memory that may be used."""
+
+    memory: float | None = None
+    """GiB for a CPU; without this and --gpu-memory, this machine's own memory."""
+
+    tensor_parallel_size: int = 1
+    """Devices that share every layer."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of weights and activations; auto takes the one in config.json."""
+
+    kv_cache_dtype: KvCacheDtype = "auto"
+    """Type of the KV blocks; auto takes that of the weights, fp8 is for GPUs."""
+
+    max_model_len: int | None = None
+    """Longest prompt plus output in tokens; the model's own context when unset."""
+
+    block_size: int = 16
+    """Tokens per KV block."""
+
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        require(self.model != "", "--model", self.model, "a folder or a hub id")
+        for flag, value in (("--gpu-memory", self.gpu_memory), ("--memory", self.memory)):
+            require(value is None or value > 0, flag, value, "positive")
+        require(
+            self.gpu_memory is None or self.memory is None,
+            "--memory",
+            self.memory,
+            "unset when --gpu-memory is given",
+        )
+        require_share(self.gpu_memory_utilization)
+        size = self.tensor_parallel_size
+        require(size > 0, "--tensor-parallel-size", size, "positive")
+        if self.max_model_len is not None:
+            require(self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2")
+        require(self.block_size > 0, "--block-size", self.block_size, "positive")
