@@ -1,5 +1,7 @@
 """Breaks the code on purpose, one fault at a time, and checks that the named tests then fail.
 
+A test that fails anyway proves nothing: all named tests are run on the whole code first.
+
 The faults are those of tests/breakages.toml; names or parts of names as arguments choose some. The
 tree itself is not touched: everything happens in a copy of its tracked files.
 """
@@ -22,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 # A fault may make something hang; tests have shorter deadlines of their own.
 DEADLINE_S = 600.0
+UNBROKEN_DEADLINE_S = 3600.0
 SOME_TESTS_FAILED = 1  # pytest's exit code
 
 
@@ -63,14 +66,14 @@ def unnoticed(breakage: Breakage, tree: Path) -> list[str]:
             path = tree / edit.file
             text = path.read_text(encoding="utf-8")
             path.write_text(text.replace(edit.find, edit.replace, 1), encoding="utf-8")
-        failed = _failed_tests(breakage.tests, tree)
+        failed = _failed_tests(breakage.tests, tree, DEADLINE_S)
     finally:
         for file, text in originals.items():
             (tree / file).write_text(text, encoding="utf-8")
     return [test for test in breakage.tests if test not in failed]
 
 
-def _failed_tests(tests: Sequence[str], tree: Path) -> set[str]:
+def _failed_tests(tests: Sequence[str], tree: Path, deadline_s: float) -> set[str]:
     """Functions that failed; those whose set-up failed prove nothing and are not among them."""
     roots = [str(path.parent) for path in (*tree.glob("*/pagemesh"), *tree.glob("*/*/pagemesh"))]
     done = subprocess.run(
@@ -81,7 +84,7 @@ def _failed_tests(tests: Sequence[str], tree: Path) -> set[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=DEADLINE_S,
+        timeout=deadline_s,
     )
     if done.returncode not in (0, SOME_TESTS_FAILED):
         raise RuntimeError(f"pytest could not run:\n{done.stdout}{done.stderr}")
@@ -113,6 +116,10 @@ def main(wanted: Sequence[str]) -> int:
     num_unnoticed = 0
     with tempfile.TemporaryDirectory(prefix="pagemesh-breakages-") as folder:
         copy_tree(Path(folder))
+        tests = dict.fromkeys(test for breakage in chosen for test in breakage.tests)
+        if failing := _failed_tests(list(tests), Path(folder), UNBROKEN_DEADLINE_S):
+            print("fail without any fault:", *sorted(failing), sep="\n  ")
+            return 1
         for breakage in chosen:
             started = time.monotonic()
             passed = unnoticed(breakage, Path(folder))
