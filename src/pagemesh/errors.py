@@ -13,6 +13,7 @@
     ├── KvIntegrityError           DATA_LOSS            500
     ├── ConfigError                INVALID_ARGUMENT     400
     └── InternalError              INTERNAL             500
+        └── DeviceLostError        INTERNAL             500
 
 Every class knows the name of its gRPC code and its HTTP status, so that this module imports neither
 grpc nor an HTTP library; `pagemesh.rpc` and the router's OpenAI errors read them from here.
@@ -129,3 +130,9 @@ class ConfigError(PagemeshError):
 
 class InternalError(PagemeshError):
     """A bug or a fault of the machine."""
+
+
+class DeviceLostError(InternalError):
+    """The device that computes failed, and will not compute again in this process."""
+
+    default_reason = "DEVICE_LOST"

@@ -1,0 +1,86 @@
+"""A CUDA device as an `Accelerator`, by torch (https://docs.pytorch.org/docs/stable/notes/cuda.html)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+
+from pagemesh.engine.accelerator import Event, Graph
+from pagemesh.errors import DeviceLostError
+
+_POLL_SECONDS: Final = 2e-5
+"""Between two looks at an event. To look costs a microsecond; the system wakes a sleeper some 50 late."""
+
+
+class CudaAccelerator:
+    """One CUDA device, on a stream of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        """`device` may leave the index out: it is then torch's current device."""
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self._device = torch.device("cuda", index)
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._graph_memory = torch.cuda.graph_pool_handle()
+
+    @property
+    def device(self) -> torch.device:
+        """See `Accelerator`; always with an index."""
+        return self._device
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """See `Accelerator`; torch's current device and stream are this one's meanwhile."""
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            yield
+
+    def pin(self, num_bytes: int) -> torch.Tensor:
+        """See `Accelerator`."""
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """See `Accelerator`."""
+        target.copy_(source, non_blocking=True)
+
+    def record(self) -> torch.cuda.Event:
+        """See `Accelerator`."""
+        event: torch.cuda.Event = self._stream.record_event()
+        return event
+
+    def wait(self, event: Event, timeout: float) -> None:
+        """See `Accelerator`. By polling: CUDA's own wait has no end when the device hangs."""
+        deadline = time.monotonic() + timeout
+        while not event.query():
+            if time.monotonic() > deadline:
+                raise DeviceLostError(f"{self._device} has not finished its work in {timeout:g} s")
+            time.sleep(_POLL_SECONDS)
+
+    def capture(self, work: Callable[[], None]) -> Graph:
+        """See `Accelerator`."""
+        graph = torch.cuda.CUDAGraph()
+        # Thread-local: what other threads do meanwhile with other streams is not forbidden.
+        with torch.cuda.graph(
+            graph,
+            pool=self._graph_memory,
+            stream=self._stream,
+            capture_error_mode="thread_local",
+        ):
+            work()
+        return graph
+
+    @contextmanager
+    def refusing_waits(self) -> Iterator[None]:
+        """See `Accelerator`: torch notices its own waits."""
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+    def settle(self) -> None:
+        """See `Accelerator`."""
+        torch.cuda.synchronize(self._device)

@@ -1,0 +1,51 @@
+"""A step of a device that computes beside the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+
+from pagemesh.engine.step_rows import Head, StepRows
+from pagemesh.sampling.sampler import sample
+from pagemesh.scheduler.step_result import StepResult
+
+
+class DeviceStep:
+    """Implements `PendingStep`."""
+
+    def __init__(
+        self,
+        working: Callable[[], AbstractContextManager[None]],
+        rows: StepRows,
+        hidden: torch.Tensor,
+        head: Head,
+        places: Sequence[int],
+    ) -> None:
+        """From hidden states [R, hidden] of the rows; `places` has the batch's order, see `StepRows`."""
+        self._working = working
+        self._rows = rows
+        self._hidden = hidden
+        self._head = head
+        self._places = places
+        self._result = StepResult()
+
+    def sample(self) -> None:
+        """See `PendingStep`."""
+        with self._working():
+            rows = self._rows
+            prompt_logprobs, errors = rows.score(self._hidden, self._head)
+            states, pooling_errors = rows.pool(self._hidden)
+            errors |= pooling_errors
+            if not rows.sampled:
+                self._result = StepResult((), {}, prompt_logprobs, states, errors)
+                return
+            samples = sample(self._head(self._hidden[: len(rows.sampled)]), rows.sampled)
+            token_ids = [samples.token_ids[place] for place in self._places]
+            errors |= samples.errors
+            self._result = StepResult(token_ids, samples.logprobs, prompt_logprobs, states, errors)
+
+    def result(self) -> StepResult:
+        """See `PendingStep`."""
+        return self._result

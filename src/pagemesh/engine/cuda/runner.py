@@ -1,0 +1,133 @@
+"""Computes steps on a device that works beside the host. See `pagemesh.engine.step.Runner`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+
+from pagemesh.engine.accelerator import Accelerator
+from pagemesh.engine.cuda.device_step import DeviceStep
+from pagemesh.engine.cuda.failures import failing_alone
+from pagemesh.engine.cuda.transfers import Transfers
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.paged_model import AttentionMaker, PagedModel, paged_sequences
+from pagemesh.engine.step import compute_step
+from pagemesh.engine.step_inputs import make_step_inputs
+from pagemesh.engine.step_rows import StepRows
+from pagemesh.kernels.paged_attention import make_paged_attention
+from pagemesh.models.loader import LoadedModel
+from pagemesh.scheduler.batch import Batch, BlockMoves
+
+DEVICE_TIMEOUT: Final = 600.0
+"""Seconds after which a device that was asked for a step does nothing any more."""
+
+
+class DeviceKv(Protocol):
+    """The KV memory on a device."""
+
+    @property
+    def layout(self) -> BlockLayout:
+        """Shape of its blocks."""
+        ...
+
+    @property
+    def num_blocks(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def layers(self) -> Sequence[torch.Tensor]:
+        """Per layer: [2 (keys, values), block, slot, kv head, head_dim]."""
+        ...
+
+
+class Mover(Protocol):
+    """Copies KV blocks."""
+
+    def move(self, moves: BlockMoves) -> None:
+        """See `Runner.move`. Called within `Accelerator.computing`: the steps launched so far are in front
+        on torch's current stream, those that rely on the moves come behind."""
+        ...
+
+
+class DeviceRunner:
+    """Runs batches on one model and one KV cache. One thread at a time, apart from `kv`."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        kv: DeviceKv,
+        mover: Mover,
+        accelerator: Accelerator,
+        *,
+        max_num_seqs: int,
+        make_attention: AttentionMaker = make_paged_attention,
+        timeout: float = DEVICE_TIMEOUT,
+    ) -> None:
+        """Over KV memory on the accelerator's device, of batches of at most `max_num_seqs` sequences."""
+        self.kv = kv
+        """The KV memory."""
+        self.generates = model.generates
+        """Whether batches may have sequences that sample."""
+        self.causal = model.shape.causal
+        """Whether prompts may be computed in pieces."""
+        self._mover = mover
+        self._accelerator = accelerator
+        self._timeout = timeout
+        self._vocab_size = model.vocab_size
+        self._model = PagedModel(model, kv.layout, kv.layers, make_attention)
+        self._transfers = Transfers(accelerator, timeout)
+        # What was loaded on other streams is used on the steps' own from now on.
+        accelerator.settle()
+
+    def move(self, moves: BlockMoves) -> None:
+        """See `Runner`."""
+        with self._working():
+            self._mover.move(moves)
+
+    def launch(self, batch: Batch) -> DeviceStep:
+        """See `Runner`."""
+        with self._working():
+            inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
+            rows = StepRows(inputs.sequences, self._vocab_size)
+            arrays = [inputs.columns]
+            if (selection := rows.selection()) is not None:
+                arrays.append(selection.numpy())
+            columns, *selected = self._transfers.upload(arrays)
+            plan = self._model.attention.plan(paged_sequences(inputs.sequences))
+            token_ids, positions, slots = columns
+            hidden = self._model.forward(
+                token_ids, positions, slots, plan, selected[0] if selected else None
+            )
+            return DeviceStep(
+                self._working, rows, hidden, self._model.logits, rows.places(batch.sequences)
+            )
+
+    def rehearse(self, batch: Batch) -> None:
+        """Compute a batch for its cost alone; afterwards it is as if it had never been.
+
+        On any thread, as long as no other one computes. The blocks of the batch must be nobody's.
+        """
+        try:
+            compute_step(self, batch)
+        finally:
+            self._clear({i for sequence in batch.sequences for i in sequence.block_ids})
+
+    def _clear(self, block_ids: set[int]) -> None:
+        with self._working():
+            (indices,) = self._transfers.upload([np.array(sorted(block_ids), np.int64)])
+            for layer in self.kv.layers:
+                # As bytes: there is no such operation for 8-bit floats.
+                layer.view(torch.uint8).index_fill_(1, indices, 0)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        with (
+            self._accelerator.computing(),
+            failing_alone(self._accelerator, self._timeout),
+        ):
+            yield

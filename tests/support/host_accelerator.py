@@ -1,0 +1,129 @@
+"""The CPU as an `Accelerator` that finishes nothing before it is waited for, as far as anybody can see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from pagemesh.engine.accelerator import Event
+
+GARBAGE = 0xCD
+
+
+@dataclass(eq=False)
+class HostEvent:
+    """Passes when it is waited for, or one behind it is."""
+
+    has_passed: bool = False
+
+    def query(self) -> bool:
+        return self.has_passed
+
+
+@dataclass
+class Copy:
+    """One copy between the device and pinned memory, in flight."""
+
+    target: torch.Tensor
+    pinned: torch.Tensor
+    """The side of the copy that is the host's."""
+    value: torch.Tensor
+    """What the source was when the copy was asked for."""
+
+
+@dataclass
+class HostGraph:
+    work: Callable[[], None]
+
+    def replay(self) -> None:
+        self.work()
+
+
+@dataclass
+class HostAccelerator:
+    """Computes at once what is asked of it. But copies to the host arrive when an event behind them is
+    waited for, and memory that is copied from must be as it was until then."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    num_waits: int = 0
+    num_copies: int = 0
+    num_captured: int = 0
+    refuses_waits: bool = False
+    is_lost: bool = False
+    _in_flight: list[Copy | HostEvent] = field(default_factory=list)
+    _pinned: list[torch.Tensor] = field(default_factory=list)
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        with torch.inference_mode():
+            yield
+
+    def pin(self, num_bytes: int) -> torch.Tensor:
+        memory = torch.full((num_bytes,), GARBAGE, dtype=torch.uint8)
+        self._pinned.append(memory)
+        return memory
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        assert target.shape == source.shape and target.dtype == source.dtype
+        self.num_copies += 1
+        if self._is_pinned(target):
+            assert not self._is_pinned(source)
+            _bytes(target).fill_(GARBAGE)
+            self._in_flight.append(Copy(target, target, source.clone()))
+        else:
+            assert self._is_pinned(source), (
+                "a copy from memory that is not pinned makes the host wait"
+            )
+            target.copy_(source)
+            self._in_flight.append(Copy(target, source, source.clone()))
+
+    def record(self) -> HostEvent:
+        self._check()
+        event = HostEvent()
+        self._in_flight.append(event)
+        return event
+
+    def wait(self, event: Event, timeout: float) -> None:
+        self._check()
+        assert not self.refuses_waits
+        self.num_waits += 1
+        while not event.query():
+            first = self._in_flight.pop(0)
+            if isinstance(first, HostEvent):
+                first.has_passed = True
+            elif first.pinned is first.target:
+                first.target.copy_(first.value)
+            else:
+                same = torch.equal(_bytes(first.pinned), _bytes(first.value))
+                assert same, "pinned memory was changed while a copy from it was in flight"
+
+    def capture(self, work: Callable[[], None]) -> HostGraph:
+        self.num_captured += 1
+        return HostGraph(work)
+
+    @contextmanager
+    def refusing_waits(self) -> Iterator[None]:
+        self.refuses_waits = True
+        try:
+            yield
+        finally:
+            self.refuses_waits = False
+
+    def settle(self) -> None:
+        event = self.record()
+        self.wait(event, 0.0)
+
+    def _check(self) -> None:
+        if self.is_lost:
+            raise RuntimeError("device-side assert triggered\nlong advice")
+
+    def _is_pinned(self, tensor: torch.Tensor) -> bool:
+        storage = tensor.untyped_storage().data_ptr()
+        return any(each.untyped_storage().data_ptr() == storage for each in self._pinned)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(torch.uint8) if tensor.dtype != torch.uint8 else tensor

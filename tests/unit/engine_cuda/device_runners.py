@@ -1,0 +1,29 @@
+"""Runners of device tensors, over the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagemesh.engine.block_mover import BlockMover
+from pagemesh.engine.cuda.runner import DeviceRunner
+from pagemesh.engine.kv_storage import KvStorage
+from pagemesh.models.loader import LoadedModel
+from tests.support.host_accelerator import HostAccelerator
+
+
+@dataclass
+class Made:
+    """A runner and what is below it."""
+
+    runner: DeviceRunner
+    kv: KvStorage
+    accelerator: HostAccelerator
+
+
+def make_device_runner(
+    model: LoadedModel, block_size: int = 4, num_blocks: int = 16, max_num_seqs: int = 8
+) -> Made:
+    kv = KvStorage(model.block_layout(block_size), num_blocks)
+    accelerator = HostAccelerator()
+    runner = DeviceRunner(model, kv, BlockMover(kv, 0), accelerator, max_num_seqs=max_num_seqs)
+    return Made(runner, kv, accelerator)
