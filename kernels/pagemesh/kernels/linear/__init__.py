@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from pagemesh.kernels.dispatch import backend_for
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
-from pagemesh.kernels.linear.dots import DotLinear, GatedDotLinear, can_dot
 from pagemesh.kernels.linear.interface import GatedLinear, Linear
-from pagemesh.kernels.linear.packed import PackedLinear, can_pack
 from pagemesh.kernels.linear.plain import PlainLinear
 from pagemesh.kernels.linear.stepwise import StepwiseGatedLinear
 
@@ -23,11 +22,17 @@ def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linea
 
     `weight` is [out, in], `bias` [out] of the same type.
     """
-    if can_dot(weight):
-        return DotLinear(weight, bias)
-    if can_pack(weight):
-        return PackedLinear(weight, bias)
-    return PlainLinear(weight, bias)
+    match backend_for("linear", weight.device):
+        case "cpu":
+            from pagemesh.kernels.linear.cpu import make_cpu_linear
+
+            return make_cpu_linear(weight, bias)
+        case "cuda":
+            from pagemesh.kernels.linear.cuda import CudaLinear
+
+            return CudaLinear(weight, bias)
+        case "reference":
+            return PlainLinear(weight, bias)
 
 
 def make_gated_linear(weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate) -> GatedLinear:
@@ -35,7 +40,15 @@ def make_gated_linear(weight: torch.Tensor, bias: torch.Tensor | None, gate: Gat
 
     `weight` is [2 · out, in], `bias` [2 · out].
     """
-    if can_dot(weight):
-        return GatedDotLinear(weight, bias, gate)
-    activate = make_gated_activation(gate, weight.device)
-    return StepwiseGatedLinear(make_linear(weight, bias), activate)
+    match backend_for("linear", weight.device):
+        case "cpu":
+            from pagemesh.kernels.linear.cpu import make_cpu_gated_linear
+
+            return make_cpu_gated_linear(weight, bias, gate)
+        case "cuda":
+            from pagemesh.kernels.linear.cuda import CudaGatedLinear
+
+            return CudaGatedLinear(weight, bias, gate)
+        case "reference":
+            activate = make_gated_activation(gate, weight.device)
+            return StepwiseGatedLinear(PlainLinear(weight, bias), activate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 import torch
@@ -25,3 +26,51 @@ class GatedLinear(Protocol):
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """Rows [T, in] of the weight's type → [T, out]; what is in between may be left unrounded."""
         ...
+
+
+def check_weight(
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    dtypes: Collection[torch.dtype],
+    *,
+    is_gated: bool,
+) -> None:
+    """Raise ValueError unless it is a matrix of one of the types, with a bias that fits if there is one."""
+    if weight.ndim != 2 or not weight.numel() or weight.dtype not in dtypes:
+        names = ", ".join(map(str, dtypes))
+        raise ValueError(
+            f"a weight must be [out, in] of one of {names},"
+            f" not {list(weight.shape)} of {weight.dtype}"
+        )
+    if is_gated and len(weight) % 2:
+        raise ValueError(
+            f"a weight of gates and ups must be [2 · out, in], not {list(weight.shape)}"
+        )
+    if bias is not None and (bias.shape != weight.shape[:1] or bias.device != weight.device):
+        raise ValueError(
+            f"the bias {list(bias.shape)} on {bias.device} does not fit"
+            f" the weight {list(weight.shape)} on {weight.device}"
+        )
+
+
+def check_rows(
+    inputs: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, num_outputs: int
+) -> None:
+    """Raise ValueError unless the rows fit the weight, and the residual what comes out."""
+    if (
+        inputs.ndim != 2
+        or inputs.shape[1] != weight.shape[1]
+        or (inputs.dtype, inputs.device) != (weight.dtype, weight.device)
+    ):
+        raise ValueError(
+            f"rows {list(inputs.shape)} of {inputs.dtype} on {inputs.device} do not fit"
+            f" the weight {list(weight.shape)} of {weight.dtype} on {weight.device}"
+        )
+    if residual is not None and (
+        residual.shape != (len(inputs), num_outputs)
+        or (residual.dtype, residual.device) != (inputs.dtype, inputs.device)
+    ):
+        raise ValueError(
+            f"the residual {list(residual.shape)} of {residual.dtype} on {residual.device} does not"
+            f" fit outputs {[len(inputs), num_outputs]} of {inputs.dtype} on {inputs.device}"
+        )

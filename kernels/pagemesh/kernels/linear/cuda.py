@@ -1,0 +1,116 @@
+"""Products on CUDA devices: few rows in the time of reading the weight, and a row the same bits in any
+number of them, which cuBLAS does not promise."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+import triton
+
+from pagemesh.kernels.gated_activation.interface import Gate
+from pagemesh.kernels.launch import launch
+from pagemesh.kernels.linear.interface import check_rows, check_weight
+from pagemesh.kernels.linear.kernel import linear_kernel
+from pagemesh.kernels.linear.tiles import GROUP, MOST_SPLIT_TILES, choose_tiles, num_segments
+from pagemesh.kernels.target import target_of
+
+_DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class CudaLinear:
+    """`Linear` of CUDA tensors."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._product = _Product(weight, bias, None)
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return self._product.multiply(inputs, None)
+
+    def add_to(self, residual: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        """See `Linear`."""
+        return self._product.multiply(inputs, residual)
+
+
+class CudaGatedLinear:
+    """`GatedLinear` of CUDA tensors."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate) -> None:
+        self._product = _Product(weight, bias, gate)
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        """See `GatedLinear`."""
+        return self._product.multiply(inputs, None)
+
+
+class _Product:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate | None) -> None:
+        check_weight(weight, bias, _DTYPES, is_gated=gate is not None)
+        self._weight = weight.contiguous()
+        self._bias = None if bias is None else bias.contiguous()
+        self._gate = gate or Gate("silu")
+        self._is_gated = gate is not None
+        num_rows, self._num_inputs = weight.shape
+        self._num_outputs = num_rows // 2 if self._is_gated else num_rows
+        self._segments = num_segments(self._num_outputs, self._num_inputs)
+        # Zeros whenever no product runs. Products with one weight must not overlap one another.
+        self._counters = torch.zeros(MOST_SPLIT_TILES, dtype=torch.int32, device=weight.device)
+
+    def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+        """Of rows [T, in] and, where it is added, a residual [T, out]: [T, out]."""
+        check_rows(inputs, residual, self._weight, self._num_outputs)
+        inputs = inputs if inputs.stride(-1) == 1 else inputs.contiguous()
+        if residual is not None and residual.stride(-1) != 1:
+            residual = residual.contiguous()
+        output = inputs.new_empty(len(inputs), self._num_outputs)
+        if len(inputs):
+            self._launch(inputs, residual, output)
+        return output
+
+    def _launch(
+        self, inputs: torch.Tensor, residual: torch.Tensor | None, output: torch.Tensor
+    ) -> None:
+        num_tokens = len(inputs)
+        tiles = choose_tiles(
+            self._num_outputs,
+            num_tokens,
+            self._segments,
+            inputs.dtype,
+            target_of(inputs.device),
+            is_gated=self._is_gated,
+        )
+        partials = None
+        if tiles.is_split:
+            shape = (self._segments, num_tokens, len(self._weight))
+            partials = torch.empty(shape, dtype=torch.float32, device=inputs.device)
+        launch(
+            linear_kernel,
+            (
+                triton.cdiv(self._num_outputs, tiles.block_out)
+                * triton.cdiv(num_tokens, tiles.block_t),
+                self._segments if tiles.is_split else 1,
+            ),
+            {
+                "inputs": inputs,
+                "input_stride": inputs.stride(0),
+                "weight": self._weight,
+                "bias": self._bias,
+                "residual": residual,
+                "residual_stride": 0 if residual is None else residual.stride(0),
+                "output": output,
+                "partials": partials,
+                "counters": self._counters,
+                "num_tokens": num_tokens,
+                "num_outputs": self._num_outputs,
+                "num_inputs": self._num_inputs,
+                "limit": self._gate.limit,
+                "alpha": self._gate.alpha,
+                "GATE": self._gate.kind if self._is_gated else None,
+                "SEGMENTS": self._segments,
+                "GROUP": GROUP,
+                **tiles.constants(self._num_inputs, inputs.dtype),
+            },
+            num_warps=tiles.num_warps,
+            num_stages=tiles.num_stages,
+        )
