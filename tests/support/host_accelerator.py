@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -15,8 +15,9 @@ GARBAGE = 0xCD
 
 @dataclass(eq=False)
 class HostEvent:
-    """Passes when it is waited for, or one behind it is."""
+    """Passes when it is waited for or followed, or one behind it is."""
 
+    owner: HostAccelerator
     has_passed: bool = False
 
     def query(self) -> bool:
@@ -32,6 +33,9 @@ class Copy:
     """The side of the copy that is the host's."""
     value: torch.Tensor
     """What the source was when the copy was asked for."""
+    source: torch.Tensor
+    arrived: torch.Tensor | None = None
+    """What the target on the device will be for other streams."""
 
 
 @dataclass
@@ -45,7 +49,10 @@ class HostGraph:
 @dataclass
 class HostAccelerator:
     """Computes at once what is asked of it. But copies to the host arrive when an event behind them is
-    waited for, and memory that is copied from must be as it was until then."""
+    waited for, and memory that is copied from must be as it was until then.
+
+    Beside another one, copies to the device arrive late as well: when somebody waits for an event behind
+    them, or follows it; and what is copied from on the device must also be as it was until then."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     num_waits: int = 0
@@ -53,6 +60,8 @@ class HostAccelerator:
     num_captured: int = 0
     refuses_waits: bool = False
     is_lost: bool = False
+    is_beside: bool = False
+    followed: list[HostEvent] = field(default_factory=list)
     _in_flight: list[Copy | HostEvent] = field(default_factory=list)
     _pinned: list[torch.Tensor] = field(default_factory=list)
 
@@ -60,6 +69,8 @@ class HostAccelerator:
     def computing(self) -> Iterator[None]:
         with torch.inference_mode():
             yield
+            if self.is_beside:
+                _hide_arrivals(self._in_flight)
 
     def pin(self, num_bytes: int) -> torch.Tensor:
         memory = torch.full((num_bytes,), GARBAGE, dtype=torch.uint8)
@@ -72,17 +83,20 @@ class HostAccelerator:
         if self._is_pinned(target):
             assert not self._is_pinned(source)
             _bytes(target).fill_(GARBAGE)
-            self._in_flight.append(Copy(target, target, source.clone()))
+            self._in_flight.append(Copy(target, target, source.clone(), source))
         else:
             assert self._is_pinned(source), (
                 "a copy from memory that is not pinned makes the host wait"
             )
+            if self.is_beside:
+                # Its own copies are in order, and this one may need what the last ones brought.
+                self._finish(self.record())
             target.copy_(source)
-            self._in_flight.append(Copy(target, source, source.clone()))
+            self._in_flight.append(Copy(target, source, source.clone(), source))
 
     def record(self) -> HostEvent:
         self._check()
-        event = HostEvent()
+        event = HostEvent(self)
         self._in_flight.append(event)
         return event
 
@@ -90,15 +104,7 @@ class HostAccelerator:
         self._check()
         assert not self.refuses_waits
         self.num_waits += 1
-        while not event.query():
-            first = self._in_flight.pop(0)
-            if isinstance(first, HostEvent):
-                first.has_passed = True
-            elif first.pinned is first.target:
-                first.target.copy_(first.value)
-            else:
-                same = torch.equal(_bytes(first.pinned), _bytes(first.value))
-                assert same, "pinned memory was changed while a copy from it was in flight"
+        self._finish(event)
 
     def capture(self, work: Callable[[], None]) -> HostGraph:
         self.num_captured += 1
@@ -112,9 +118,45 @@ class HostAccelerator:
         finally:
             self.refuses_waits = False
 
+    def beside(self) -> HostAccelerator:
+        return HostAccelerator(self.device, is_beside=True, _pinned=self._pinned)
+
+    def follow(self, event: Event) -> None:
+        assert isinstance(event, HostEvent)
+        self.followed.append(event)
+        self._in_flight.append(event)
+        if not self.is_beside:
+            # Work that is done at once needs what it follows at once.
+            event.owner._finish(event)
+
+    def adopt(self, memory: torch.Tensor) -> None:
+        self._pinned.append(memory)
+
+    def abandon(self, memory: torch.Tensor) -> None:
+        self._pinned[:] = [each for each in self._pinned if each is not memory]
+
     def settle(self) -> None:
         event = self.record()
         self.wait(event, 0.0)
+
+    @torch.inference_mode()
+    def _finish(self, event: Event) -> None:
+        """Do everything up to an event of this one's."""
+        while not event.query():
+            first = self._in_flight.pop(0)
+            if isinstance(first, HostEvent):
+                if first.owner is not self:
+                    first.owner._finish(first)
+                first.has_passed = True
+                continue
+            is_device = first.pinned is first.target
+            if is_device:
+                first.target.copy_(first.value)
+            elif first.arrived is not None:
+                first.target.copy_(first.arrived)
+            if not is_device or self.is_beside:
+                same = torch.equal(_bytes(first.source), _bytes(first.value))
+                assert same, "memory was changed while a copy from it was in flight"
 
     def _check(self) -> None:
         if self.is_lost:
@@ -123,6 +165,14 @@ class HostAccelerator:
     def _is_pinned(self, tensor: torch.Tensor) -> bool:
         storage = tensor.untyped_storage().data_ptr()
         return any(each.untyped_storage().data_ptr() == storage for each in self._pinned)
+
+
+def _hide_arrivals(in_flight: Sequence[Copy | HostEvent]) -> None:
+    """What was copied to the device is there for those who follow this stream, and nobody else."""
+    for copy in in_flight:
+        if isinstance(copy, Copy) and copy.pinned is not copy.target and copy.arrived is None:
+            copy.arrived = copy.target.clone()
+            _bytes(copy.target).fill_(GARBAGE)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

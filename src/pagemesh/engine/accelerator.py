@@ -80,6 +80,25 @@ class Accelerator(Protocol):
         noticed."""
         ...
 
+    def beside(self) -> Accelerator:
+        """The same device with a stream of its own, beside this one's; for any one thread."""
+        ...
+
+    def follow(self, event: Event) -> None:
+        """Have what is asked from now on wait, on the device, for an event of another stream."""
+        ...
+
+    def adopt(self, memory: torch.Tensor) -> None:
+        """Pin host memory that exists already, uint8 [N]; whoever has it calls `abandon` before it goes.
+
+        Raises RuntimeError where the system does not let so much be pinned.
+        """
+        ...
+
+    def abandon(self, memory: torch.Tensor) -> None:
+        """Undo `adopt`; no copy from or to the memory is in flight."""
+        ...
+
     def settle(self) -> None:
         """Wait until everything is done that anybody asked of the device. Not for steps."""
         ...

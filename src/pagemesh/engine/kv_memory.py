@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pagemesh.engine.interface import BlockLayout
-from pagemesh.errors import ConfigError, KvIntegrityError
+from pagemesh.engine.kv_ranges import check_blocks, check_layers, check_payload
+from pagemesh.errors import ConfigError
 
 
 def open_memory() -> int:
@@ -62,14 +63,9 @@ class KvMemory:
         self, block_ids: Sequence[int], first_layer: int, num_layers: int, payload: bytes
     ) -> None:
         """See `KvAccess.write`; KvIntegrityError when the payload's size is not that of the blocks."""
+        check_payload(self.layout, len(block_ids), num_layers, len(payload))
         runs = self._runs(block_ids)
         planes = self._planes(first_layer, num_layers)
-        num_bytes = len(planes) * len(block_ids) * self._block_bytes
-        if len(payload) != num_bytes:
-            raise KvIntegrityError(
-                f"KV of {len(block_ids)} blocks in {num_layers} layers has {len(payload)} bytes, "
-                f"but must have {num_bytes}"
-            )
         source = np.frombuffer(payload, dtype=np.uint8).reshape(-1, self._block_bytes)
         row = 0
         for plane in planes:
@@ -79,22 +75,15 @@ class KvMemory:
 
     def _planes(self, first_layer: int, num_layers: int) -> npt.NDArray[np.uint8]:
         """Keys and values of some layers, [2 * layers, block, bytes]."""
-        if not 0 <= first_layer <= first_layer + num_layers <= self.layout.num_layers:
-            raise KvIntegrityError(
-                f"layers {first_layer} to {first_layer + num_layers - 1} were named, "
-                f"but there are {self.layout.num_layers}"
-            )
+        check_layers(self.layout, first_layer, num_layers)
         layers = self.bytes[first_layer : first_layer + num_layers]
         return layers.reshape(-1, self.num_blocks, self._block_bytes)
 
     def _runs(self, block_ids: Sequence[int]) -> list[tuple[int, int]]:
         """Consecutive ids as [begin, end)."""
+        check_blocks(self.num_blocks, block_ids)
         runs: list[tuple[int, int]] = []
         for block_id in block_ids:
-            if not 0 <= block_id < self.num_blocks:
-                raise KvIntegrityError(
-                    f"block {block_id} was named, but there are {self.num_blocks}"
-                )
             if runs and runs[-1][1] == block_id:
                 runs[-1] = (runs[-1][0], block_id + 1)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -14,6 +14,10 @@ from pagemesh.errors import DeviceLostError
 
 _POLL_SECONDS: Final = 2e-5
 """Between two looks at an event. To look costs a microsecond; the system wakes a sleeper some 50 late."""
+
+
+_REGISTER_PORTABLE: Final = 1
+"""cudaHostRegisterPortable: pinned for whatever the process does with CUDA."""
 
 
 class CudaAccelerator:
@@ -80,6 +84,28 @@ class CudaAccelerator:
             yield
         finally:
             torch.cuda.set_sync_debug_mode(before)
+
+    def beside(self) -> CudaAccelerator:
+        """See `Accelerator`."""
+        return CudaAccelerator(self._device)
+
+    def follow(self, event: Event) -> None:
+        """See `Accelerator`."""
+        assert isinstance(event, torch.cuda.Event), "an event of another kind of device"
+        self._stream.wait_event(event)
+
+    def adopt(self, memory: torch.Tensor) -> None:
+        """See `Accelerator`. torch's own allocator of pinned memory rounds sizes up to a power of two."""
+        with torch.cuda.device(self._device):
+            runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            code = runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, _REGISTER_PORTABLE)
+        if int(code) != 0:
+            raise RuntimeError(f"CUDA cannot pin {memory.nbytes} bytes: error {int(code)}")
+
+    def abandon(self, memory: torch.Tensor) -> None:
+        """See `Accelerator`."""
+        runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        runtime.cudaHostUnregister(memory.data_ptr())
 
     def settle(self) -> None:
         """See `Accelerator`."""

@@ -1,0 +1,149 @@
+"""`KvAccess` to KV that the host cannot map: blocks go through buffers of host memory, piece by piece.
+
+What moves a piece between a buffer and the blocks is a `Stager`: the device's own, or one that asks the
+engine's process. No torch: workers read and write KV this way as well.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.kv_ranges import check_blocks, check_layers, check_payload
+from pagemesh.errors import UnavailableError
+
+SLOT_BYTES: Final = 4 << 20
+"""Of a buffer: several of the parts that KV travels in (about 1 MiB), for wide blocks a part of one."""
+
+NUM_SLOTS: Final = 2
+"""Buffers of a worker: as many as it has threads that copy blocks."""
+
+SLOT_PATIENCE: Final = 120.0
+"""Seconds to wait for a buffer. Whoever has one has it for as long as `Stager` may take."""
+
+
+class StagingArea(NamedTuple):
+    """The buffers, one behind the other in memory that is shared."""
+
+    num_slots: int
+    slot_bytes: int
+
+
+def staging_area(layout: BlockLayout, num_slots: int = NUM_SLOTS) -> StagingArea:
+    """Buffers that hold at least the keys of a block in one layer."""
+    return StagingArea(num_slots, max(SLOT_BYTES, layout.num_bytes_per_layer // 2))
+
+
+class Piece(NamedTuple):
+    """What fits into a buffer at once: some planes of some blocks.
+
+    A plane is all keys or all values of a layer: those of layer i are planes 2 · i and 2 · i + 1.
+    """
+
+    block_ids: tuple[int, ...]
+    first_plane: int
+    num_planes: int
+
+
+class Stager(Protocol):
+    """Moves pieces; each slot is used by one thread at a time."""
+
+    def stage_out(self, slot: int, piece: Piece) -> None:
+        """Copy a piece from the blocks to the beginning of a slot, in C order [plane, block, bytes].
+
+        Here and below: returns when it is done. Raises UnavailableError when it cannot be done any more,
+        and then nothing touches the blocks later.
+        """
+        ...
+
+    def stage_in(self, slot: int, piece: Piece) -> None:
+        """The reverse."""
+        ...
+
+
+class StagedKv:
+    """Implements `KvAccess` over slots of host memory and a stager; any thread."""
+
+    def __init__(
+        self,
+        layout: BlockLayout,
+        num_blocks: int,
+        slots: npt.NDArray[np.uint8],
+        stager: Stager,
+    ) -> None:
+        """`slots` is [slots, bytes]."""
+        self.layout = layout
+        self.num_blocks = num_blocks
+        self._block_bytes = layout.num_bytes_per_layer // 2
+        self._slots = slots
+        self._stager = stager
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(len(slots)):
+            self._free.put(slot)
+
+    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> bytes:
+        """See `KvAccess.read`. UnavailableError when the engine is gone."""
+        parts = []
+        for piece in self._pieces(block_ids, first_layer, num_layers):
+            num_bytes = piece.num_planes * len(piece.block_ids) * self._block_bytes
+            with self._slot() as slot:
+                self._stager.stage_out(slot, piece)
+                parts.append(self._slots[slot, :num_bytes].tobytes())
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def write(
+        self, block_ids: Sequence[int], first_layer: int, num_layers: int, payload: bytes
+    ) -> None:
+        """See `KvAccess.write`. UnavailableError when the engine is gone."""
+        check_payload(self.layout, len(block_ids), num_layers, len(payload))
+        source = np.frombuffer(payload, np.uint8)
+        begin = 0
+        for piece in self._pieces(block_ids, first_layer, num_layers):
+            end = begin + piece.num_planes * len(piece.block_ids) * self._block_bytes
+            with self._slot() as slot:
+                self._slots[slot, : end - begin] = source[begin:end]
+                self._stager.stage_in(slot, piece)
+            begin = end
+
+    def _pieces(
+        self, block_ids: Sequence[int], first_layer: int, num_layers: int
+    ) -> Iterator[Piece]:
+        check_layers(self.layout, first_layer, num_layers)
+        check_blocks(self.num_blocks, block_ids)
+        room = self._slots.shape[1] // self._block_bytes
+        return cut_into_pieces(tuple(block_ids), 2 * first_layer, 2 * num_layers, room)
+
+    @contextmanager
+    def _slot(self) -> Iterator[int]:
+        """A slot of one's own meanwhile."""
+        try:
+            slot = self._free.get(timeout=SLOT_PATIENCE)
+        except queue.Empty:
+            raise UnavailableError(f"no buffer for KV became free in {SLOT_PATIENCE:g} s") from None
+        try:
+            yield slot
+        finally:
+            self._free.put(slot)
+
+
+def cut_into_pieces(
+    block_ids: tuple[int, ...], first_plane: int, num_planes: int, room: int
+) -> Iterator[Piece]:
+    """Cut [planes, blocks] into what `room` blocks of one plane hold, in the order of `KvAccess.read`.
+
+    Whole planes where they fit, so that a piece is a run of the payload; else runs of one plane.
+    """
+    if not block_ids:
+        return
+    end_plane = first_plane + num_planes
+    planes_each = max(1, room // len(block_ids))
+    for plane in range(first_plane, end_plane, planes_each):
+        for begin in range(0, len(block_ids), room):
+            ids = block_ids[begin : begin + room]
+            yield Piece(ids, plane, min(planes_each, end_plane - plane))
