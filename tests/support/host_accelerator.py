@@ -65,6 +65,10 @@ class HostAccelerator:
     _in_flight: list[Copy | HostEvent] = field(default_factory=list)
     _pinned: list[torch.Tensor] = field(default_factory=list)
 
+    @property
+    def num_pinned(self) -> int:
+        return len(self._pinned)
+
     @contextmanager
     def computing(self) -> Iterator[None]:
         with torch.inference_mode():

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from pagemesh.engine.accelerator import Accelerator, Event
-from pagemesh.engine.cuda.host_memory import PinnedBuffer, PinnedMemory
+from pagemesh.engine.cuda.host_memory import PinnedMemory
 
 _ALIGNMENT: Final = 16
 """Bytes: what a thread of a kernel reads at once."""
@@ -40,17 +40,23 @@ class Transfers:
         self._timeout = timeout
         self._memory = PinnedMemory(accelerator)
 
+    def reserve(self, arrays: Sequence[Array]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Memory for `upload` of arrays like these, and where each of them lies in it."""
+        segments = _segments(arrays)
+        memory = self._allocate(segments[-1].end if segments else 0)
+        return memory, [segment.view(memory) for segment in segments]
+
     def upload(
         self, arrays: Sequence[Array], target: torch.Tensor | None = None
     ) -> list[torch.Tensor]:
         """The arrays on the device, as they are now, by one copy.
 
-        They lie in `target`, uint8 [`packed_size(arrays)`] on the device, or in memory of their own.
+        They lie in `target`, which `reserve` gave, or in memory of their own.
         """
         segments = _segments(arrays)
         size = segments[-1].end if segments else 0
         if target is None:
-            target = torch.empty(size, dtype=torch.uint8, device=self._accelerator.device)
+            target = self._allocate(size)
         elif len(target) != size:
             raise ValueError(f"{size} bytes of arrays do not fit a buffer of {len(target)}")
         if size:
@@ -60,7 +66,7 @@ class Transfers:
                 place = host[segment.begin : segment.end].view(array.dtype)
                 place.reshape(array.shape)[...] = array
             self._accelerator.copy(target, buffer.memory[:size])
-            self._memory.release(buffer, self._accelerator.record())
+            buffer.use(self._accelerator.record())
         return [segment.view(target) for segment in segments]
 
     def download(self, tensors: Sequence[torch.Tensor]) -> Download:
@@ -72,40 +78,35 @@ class Transfers:
             if segment.end > segment.begin:
                 self._accelerator.copy(segment.view(buffer.memory), source)
         event = self._accelerator.record()
-        return Download(self._accelerator, self._memory, buffer, event, segments, self._timeout)
+        download = Download(self._accelerator, buffer.memory, event, segments, self._timeout)
+        buffer.use(event, reader=download)
+        return download
+
+    def _allocate(self, num_bytes: int) -> torch.Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self._accelerator.device)
 
 
 class Download:
-    """Tensors on their way to the host."""
+    """Tensors on their way to the host; as long as it is there, so is the memory that they come to."""
 
     def __init__(
         self,
         accelerator: Accelerator,
-        memory: PinnedMemory,
-        buffer: PinnedBuffer,
-        event: Event,
+        memory: torch.Tensor,
+        copied: Event,
         segments: Sequence[Segment],
         timeout: float,
     ) -> None:
         self._accelerator = accelerator
         self._memory = memory
-        self._buffer = buffer
-        self._event = event
+        self._copied = copied
         self._segments = segments
         self._timeout = timeout
 
     def read(self) -> list[torch.Tensor]:
-        """Wait for the tensors; they are the caller's own. Once."""
-        self._accelerator.wait(self._event, self._timeout)
-        tensors = [segment.view(self._buffer.memory).clone() for segment in self._segments]
-        self._memory.release(self._buffer, None)
-        return tensors
-
-
-def packed_size(arrays: Sequence[Array]) -> int:
-    """Bytes that arrays like these take in a buffer."""
-    segments = _segments(arrays)
-    return segments[-1].end if segments else 0
+        """Wait for the tensors; they are the caller's own."""
+        self._accelerator.wait(self._copied, self._timeout)
+        return [segment.view(self._memory).clone() for segment in self._segments]
 
 
 def _segments(arrays: Sequence[Array | torch.Tensor]) -> list[Segment]:
