@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -21,7 +24,7 @@ def transfers(accelerator: HostAccelerator) -> Transfers:
 def test_arrays_of_several_types_go_up_by_one_copy(
     accelerator: HostAccelerator, transfers: Transfers
 ) -> None:
-    arrays = [
+    arrays: list[npt.NDArray[Any]] = [
         np.arange(6, dtype=np.int64).reshape(2, 3),
         np.array([0.5, 0.25], np.float64),
         np.array([7], np.int32),
