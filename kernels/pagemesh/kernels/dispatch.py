@@ -14,7 +14,16 @@ import torch
 Backend = Literal["cpu", "cuda", "reference"]
 """Whose code: made for the CPU, written in Triton, or the plain definition, which runs everywhere."""
 
-Op = Literal["gated_activation", "linear", "paged_attention", "rms_norm", "rope", "write_kv"]
+Op = Literal[
+    "gated_activation",
+    "linear",
+    "logprobs",
+    "paged_attention",
+    "rms_norm",
+    "rope",
+    "sampling",
+    "write_kv",
+]
 """An operation that has several implementations, by its folder."""
 
 _chosen: Final[dict[Op, Backend]] = {}

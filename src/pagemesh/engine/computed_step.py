@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from pagemesh.engine.step_rows import Head, StepRows
-from pagemesh.sampling.sampler import sample
+from pagemesh.sampling.sampler import HostSampler, sample
 from pagemesh.scheduler.step_result import StepResult
 
 
@@ -28,7 +28,7 @@ class ComputedStep:
     def sample(self) -> None:
         """See `PendingStep`."""
         rows = self._rows
-        prompt_logprobs, errors = rows.score(self._hidden, self._head)
+        prompt_logprobs, errors = rows.score(self._hidden, self._head, HostSampler()).read()
         states, pooling_errors = rows.pool(self._hidden)
         errors |= pooling_errors
         if not rows.sampled:

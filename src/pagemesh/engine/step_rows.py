@@ -12,8 +12,7 @@ import torch
 from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.sampler import SampledRow, not_finite_errors
-from pagemesh.sampling.scoring import score_tokens
+from pagemesh.sampling.samples import PendingScores, SampledRow, Sampler, not_finite_error
 from pagemesh.scheduler.batch import PromptTargets, ScheduledSequence
 
 Head = Callable[[torch.Tensor], torch.Tensor]
@@ -86,21 +85,39 @@ class StepRows:
                 )
         return states, errors
 
-    def score(
-        self, hidden: torch.Tensor, head: Head
-    ) -> tuple[dict[str, list[TokenLogprobs]], dict[str, PagemeshError]]:
-        """Log probabilities of prompts by request id, from the hidden states of all rows; and errors."""
-        scores: dict[str, list[TokenLogprobs]] = {}
-        errors: dict[str, PagemeshError] = {}
+    def score(self, hidden: torch.Tensor, head: Head, sampler: Sampler) -> PromptScores:
+        """Have tokens of prompts scored, from the hidden states of all rows."""
+        scores = PromptScores([request_id for request_id, _ in self._targets])
         first = len(self.sampled)
         for request_id, targets in self._targets:
-            known = scores[request_id] = []
             for piece in _pieces(len(targets.token_ids), self._rows_per_piece):
-                logits = head(hidden[first + piece.start : first + piece.stop]).float()
-                errors |= not_finite_errors([request_id] * len(piece), logits.amax(-1))
+                logits = head(hidden[first + piece.start : first + piece.stop])
                 token_ids = targets.token_ids[piece.start : piece.stop]
-                known += score_tokens(logits, token_ids, [targets.num_top] * len(piece))
+                scores.add(request_id, sampler.score(logits, token_ids, targets.num_top))
             first += len(targets.token_ids)
+        return scores
+
+
+class PromptScores:
+    """Log probabilities of prompts, in pieces."""
+
+    def __init__(self, request_ids: Sequence[str]) -> None:
+        self._request_ids = request_ids
+        self._pieces: list[tuple[str, PendingScores]] = []
+
+    def add(self, request_id: str, piece: PendingScores) -> None:
+        """Note the next piece of a prompt."""
+        self._pieces.append((request_id, piece))
+
+    def read(self) -> tuple[dict[str, list[TokenLogprobs]], dict[str, PagemeshError]]:
+        """Wait for them: by request id, and errors."""
+        scores: dict[str, list[TokenLogprobs]] = {name: [] for name in self._request_ids}
+        errors: dict[str, PagemeshError] = {}
+        for request_id, piece in self._pieces:
+            read = piece.read()
+            scores[request_id] += read.logprobs
+            if not read.are_finite:
+                errors[request_id] = not_finite_error(request_id)
         return scores, errors
 
 

@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
-from pagemesh.errors import InvalidRequestError
 from pagemesh.sampling.masking import apply_constraints
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.sampler import SampledRow, sample
+from pagemesh.sampling.samples import SampledRow
+from tests.unit.sampling.sampled import Allow, Refuse, fewer, sample_on
 
 VOCAB_SIZE = 70
-
-
-@dataclass
-class Allow:
-    """Allows what it was told; avoids as told by whoever asks."""
-
-    token_ids: set[int]
-    avoided: list[tuple[int, ...]] = field(default_factory=list)
-
-    is_over = False
-
-    def accept(self, token_id: int) -> bool:
-        return token_id in self.token_ids
-
-    def fill_mask(self, mask: npt.NDArray[np.int32], avoid: Sequence[int] = ()) -> None:
-        self.avoided.append(tuple(avoid))
-        bits = np.zeros(mask.size * 32, dtype=np.bool_)
-        bits[list(self.token_ids - set(avoid) or self.token_ids)] = True
-        mask[:] = np.packbits(bits, bitorder="little").view(np.int32)
-
-
-class Refuse(Allow):
-    """Cannot go on."""
-
-    def fill_mask(self, mask: npt.NDArray[np.int32], avoid: Sequence[int] = ()) -> None:
-        raise InvalidRequestError("too complex", param="structured_outputs")
 
 
 def make_logits(num_rows: int) -> torch.Tensor:
@@ -71,42 +40,44 @@ def make_row(request_id: str, constraint: Allow | None, **params: float) -> Samp
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_sampled_tokens_are_allowed_ones(temperature: float) -> None:
-    for seed in range(20):
+def test_sampled_tokens_are_allowed_ones(device: torch.device, temperature: float) -> None:
+    for seed in range(fewer(device, 20)):
         rows = [
             make_row("a", Allow({3, 33, 64}), temperature=temperature, seed=seed),
             make_row("b", None, temperature=temperature, seed=seed),
             make_row("c", Allow({69}), temperature=temperature, seed=seed),
         ]
-        samples = sample(make_logits(3), rows)
+        samples = sample_on(device, make_logits(3), rows)
         assert samples.errors == {}
         assert samples.token_ids[0] in {3, 33, 64}
         assert samples.token_ids[1] != 7
         assert samples.token_ids[2] == 69
 
 
-def test_suppressed_tokens_are_avoided_but_not_at_any_price() -> None:
+def test_suppressed_tokens_are_avoided_but_not_at_any_price(device: torch.device) -> None:
     logits = torch.zeros(3, VOCAB_SIZE)
     logits[:, 7] = 9.0
     constraints = [Allow({7, 8}), Allow({7}), None]
     rows = [make_row(str(index), constraint) for index, constraint in enumerate(constraints)]
-    assert sample(logits, rows).token_ids[:2] == [8, 7]
+    assert sample_on(device, logits, rows).token_ids[:2] == [8, 7]
     assert [c.avoided for c in constraints if c is not None] == [[(7,)], [(7,)]]
 
 
-def test_a_row_that_cannot_go_on_fails_alone() -> None:
+def test_a_row_that_cannot_go_on_fails_alone(device: torch.device) -> None:
     rows = [make_row("a", Allow({3})), make_row("b", Refuse(set())), make_row("c", Allow({4}))]
     logits = make_logits(3)
-    samples = sample(logits, rows)
+    samples = sample_on(device, logits, rows)
     assert (samples.token_ids[0], samples.token_ids[2]) == (3, 4)
     assert {name: error.message for name, error in samples.errors.items()} == {"b": "too complex"}
     logits = make_logits(3)
     logits[1, 5] = float("nan")
-    assert sample(logits, rows).errors["b"].reason == "LOGITS_NOT_FINITE"
+    assert sample_on(device, logits, rows).errors["b"].reason == "LOGITS_NOT_FINITE"
 
 
-def test_parameters_that_leave_nothing_of_what_is_allowed_are_an_error() -> None:
+def test_parameters_that_leave_nothing_of_what_is_allowed_are_an_error(
+    device: torch.device,
+) -> None:
     row = SampledRow("a", SamplingParams(temperature=0.0), position=3, constraint=Allow({3, 4}))
     logits = make_logits(1)
     logits[0, 3:5] = -torch.inf
-    assert sample(logits, [row]).errors["a"].reason == "NO_TOKEN_ALLOWED"
+    assert sample_on(device, logits, [row]).errors["a"].reason == "NO_TOKEN_ALLOWED"

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,22 +9,19 @@ import pytest
 import torch
 
 from pagemesh.sampling import sampler
-from pagemesh.sampling.logit_rules import make_logit_rules
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.randomness import uniform_draws
-from pagemesh.sampling.sampler import SampledRow
+from tests.unit.sampling.sampled import (
+    CPU,
+    fewer,
+    ids_on,
+    make_row,
+    make_ruled_row,
+    mixed_rows,
+    sample_on,
+)
 
 NAN, INF = math.nan, math.inf
-
-
-def make_row(position: int = 0, suppressed: tuple[int, ...] = (), **params: Any) -> SampledRow:
-    return SampledRow(f"r{position}", SamplingParams(**params), position, suppressed)
-
-
-def sample(logits: torch.Tensor, rows: list[SampledRow]) -> list[int]:
-    samples = sampler.sample(logits, rows)
-    assert samples.errors == {}
-    return samples.token_ids
 
 
 def plain_choice(logits: list[float], params: SamplingParams, position: int) -> int:
@@ -53,9 +49,9 @@ def plain_choice(logits: list[float], params: SamplingParams, position: int) -> 
     raise AssertionError("the draw lies beyond the last token")
 
 
-def test_greedy_takes_the_most_likely_token_and_the_first_of_equals() -> None:
+def test_greedy_takes_the_most_likely_token_and_the_first_of_equals(device: torch.device) -> None:
     logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 3.0, 0.0], [-1.0, -2.0, -INF]])
-    assert sample(logits, [make_row(temperature=0.0)] * 3) == [1, 0, 0]
+    assert ids_on(device, logits, [make_row(temperature=0.0)] * 3) == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -76,30 +72,32 @@ def test_greedy_takes_the_most_likely_token_and_the_first_of_equals() -> None:
     ],
     ids=str,
 )
-def test_choices_equal_the_plain_definition(params: dict[str, Any]) -> None:
-    logits = torch.randn(40, 67) * 3
-    rows = [make_row(position, seed=11, **params) for position in range(40)]
+def test_choices_equal_the_plain_definition(device: torch.device, params: dict[str, Any]) -> None:
+    num_rows = fewer(device, 40)
+    logits = torch.randn(num_rows, 67) * 3
+    rows = [make_row(position, seed=11, **params) for position in range(num_rows)]
     expected = [
         plain_choice(values, row.params, row.position)
         for values, row in zip(logits.double().tolist(), rows, strict=True)
     ]
-    assert sample(logits, rows) == expected
+    assert ids_on(device, logits, rows) == expected
 
 
-def test_a_nucleus_wider_than_the_likely_tokens_is_exact() -> None:
+def test_a_nucleus_wider_than_the_likely_tokens_is_exact(device: torch.device) -> None:
     # Nearly flat over 1300 tokens: 90 % of the mass needs more than the first 512 of them.
-    logits = torch.randn(6, 1300) * 0.01
-    rows = [make_row(position, seed=3, top_p=0.9) for position in range(6)]
+    num_rows = fewer(device, 12)
+    logits = torch.randn(num_rows, 1300) * 0.01
+    rows = [make_row(position, seed=3, top_p=0.9) for position in range(num_rows)]
     expected = [
         plain_choice(values, row.params, row.position)
         for values, row in zip(logits.double().tolist(), rows, strict=True)
     ]
-    assert sample(logits, rows) == expected
+    assert ids_on(device, logits, rows) == expected
 
 
 def drawn_tokens(logits: list[float], num_draws: int, **params: Any) -> Counter[int]:
     rows = [make_row(position, seed=5, **params) for position in range(num_draws)]
-    return Counter(sample(torch.tensor([logits]).repeat(num_draws, 1), rows))
+    return Counter(ids_on(CPU, torch.tensor([logits]).repeat(num_draws, 1), rows))
 
 
 def test_frequencies_follow_the_softmax() -> None:
@@ -165,44 +163,45 @@ def test_a_token_depends_on_seed_and_position_and_not_on_the_row() -> None:
         {"temperature": 1.3, "top_p": 0.9},
     ]
     rows = [make_row(position, seed=9, **kinds[position % 3]) for position in range(30)]
-    together = sample(logits.clone(), rows)
-    assert [sample(logits[:1].clone(), [row])[0] for row in rows] == together
-    assert sample(logits.clone(), rows[::-1]) == together[::-1]
+    together = ids_on(CPU, logits.clone(), rows)
+    assert [ids_on(CPU, logits[:1].clone(), [row])[0] for row in rows] == together
+    assert ids_on(CPU, logits.clone(), rows[::-1]) == together[::-1]
     assert len(set(together)) > 10
     other_seed = [make_row(row.position, seed=8) for row in rows]
-    assert sample(logits.clone(), other_seed) != together
+    assert ids_on(CPU, logits.clone(), other_seed) != together
 
 
-def test_greedy_and_drawn_rows_mix() -> None:
+def test_greedy_and_drawn_rows_mix(device: torch.device) -> None:
     logits = torch.randn(4, 90)
     mixed = [make_row(0, temperature=0.0), make_row(1), make_row(2, temperature=0.0), make_row(3)]
-    expected = [sample(logits[i : i + 1].clone(), [row])[0] for i, row in enumerate(mixed)]
-    assert sample(logits.clone(), mixed) == expected
+    expected = [ids_on(device, logits[i : i + 1].clone(), [row])[0] for i, row in enumerate(mixed)]
+    assert ids_on(device, logits.clone(), mixed) == expected
     assert [expected[0], expected[2]] == logits[[0, 2]].argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_suppressed_tokens_are_never_chosen(temperature: float) -> None:
+def test_suppressed_tokens_are_never_chosen(device: torch.device, temperature: float) -> None:
     logits = torch.tensor([[9.0, 1.0, 8.0, 0.0], [9.0, 1.0, 8.0, 0.0]])
     rows = [make_row(0, (0, 2), temperature=temperature), make_row(1, temperature=0.0)]
-    ids = sample(logits, rows)
+    ids = ids_on(device, logits, rows)
     assert ids[0] in {1, 3}
     assert ids[1] == 0
 
 
-def test_low_precision_logits_are_sampled_in_full_precision() -> None:
-    logits = (torch.randn(20, 300) * 2).bfloat16()
-    rows = [make_row(position, seed=1, top_p=0.9) for position in range(20)]
-    assert sample(logits.clone(), rows) == sample(logits.float(), rows)
+def test_low_precision_logits_are_sampled_in_full_precision(device: torch.device) -> None:
+    num_rows = fewer(device, 24)
+    logits = (torch.randn(num_rows, 300) * 2).bfloat16()
+    rows = [make_row(position, seed=1, top_p=0.9) for position in range(num_rows)]
+    assert ids_on(device, logits.clone(), rows) == ids_on(device, logits.float(), rows)
 
 
 @pytest.mark.parametrize("bad", [[NAN, 1.0], [0.0, INF], [-INF, -INF]], ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_that_are_not_finite_fail_their_own_requests(
-    bad: list[float], temperature: float
+    device: torch.device, bad: list[float], temperature: float
 ) -> None:
     rows = [make_row(position, temperature=temperature) for position in range(4)]
-    samples = sampler.sample(torch.tensor([[-99.0, 1.0], bad, bad, [1.0, -99.0]]), rows)
+    samples = sample_on(device, torch.tensor([[-99.0, 1.0], bad, bad, [1.0, -99.0]]), rows)
     assert (samples.token_ids[0], samples.token_ids[3]) == (1, 0)
     assert {name: error.message for name, error in samples.errors.items()} == {
         "r1": "the model gave logits that are not finite for r1",
@@ -211,50 +210,27 @@ def test_logits_that_are_not_finite_fail_their_own_requests(
     assert samples.errors["r1"].reason == "LOGITS_NOT_FINITE"
 
 
-def make_ruled_row(
-    position: int, output: Sequence[int], suppressed: tuple[int, ...] = (), **params: Any
-) -> SampledRow:
-    row = make_row(position, suppressed, **params)
-    return replace(row, rules=make_logit_rules(row.params, [0, 1], output))
-
-
-def mixed_rows(num_rows: int) -> list[SampledRow]:
-    """Rows of all kinds, with and without rules."""
-    kinds: list[dict[str, Any]] = [
-        {"temperature": 0.0},
-        {"temperature": 0.0, "repetition_penalty": 1.7, "logprobs": 3},
-        {"presence_penalty": 1.5, "frequency_penalty": 0.5},
-        {"min_p": 0.2, "logit_bias": {3: 5.0, 7: -100.0}, "logprobs": 0},
-        {"bad_words_token_ids": ((2, 5), (8,)), "top_k": 20},
-        {"allowed_token_ids": (1, 4, 6, 9), "logprobs": 20, "top_p": 0.8},
-        {},
-    ]
-    return [
-        make_ruled_row(i, [5, 2] * (i % 3), (i % 11,) if i % 4 else (), seed=4, **kinds[i % 7])
-        for i in range(num_rows)
-    ]
-
-
-def test_a_row_with_rules_does_not_depend_on_the_others() -> None:
-    logits = torch.randn(42, 60) * 2
-    rows = mixed_rows(42)
-    together = sampler.sample(logits.clone(), rows)
+def test_a_row_with_rules_does_not_depend_on_the_others(device: torch.device) -> None:
+    num_rows = fewer(device, 42)
+    logits = torch.randn(num_rows, 60) * 2
+    rows = mixed_rows(num_rows)
+    together = sample_on(device, logits.clone(), rows)
     assert together.errors == {}
-    backwards = sampler.sample(logits.flip(0), rows[::-1])
+    backwards = sample_on(device, logits.flip(0), rows[::-1])
     assert backwards.token_ids[::-1] == together.token_ids
     for index, row in enumerate(rows):
-        alone = sampler.sample(logits[index : index + 1].clone(), [row])
+        alone = sample_on(device, logits[index : index + 1].clone(), [row])
         assert alone.token_ids == [together.token_ids[index]]
         assert (row.request_id in alone.logprobs) == (row.params.logprobs is not None)
         if row.params.logprobs is not None:
             assert alone.logprobs[row.request_id] == together.logprobs[row.request_id]
             assert backwards.logprobs[row.request_id] == together.logprobs[row.request_id]
-    plain = sampler.sample(logits.clone(), [replace(row, rules=None) for row in rows])
+    plain = sample_on(device, logits.clone(), [replace(row, rules=None) for row in rows])
     assert plain.token_ids != together.token_ids
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_bad_words_follow_the_output(temperature: float) -> None:
+def test_bad_words_follow_the_output(device: torch.device, temperature: float) -> None:
     logits = torch.tensor([[9.0, -9.0, 0.0]])
     params: dict[str, Any] = {
         "temperature": temperature,
@@ -262,17 +238,20 @@ def test_bad_words_follow_the_output(temperature: float) -> None:
         "allowed_token_ids": (0, 2),
     }
     chosen = {
-        last: sample(logits.clone(), [make_ruled_row(0, [1, last], **params)])[0] for last in (1, 2)
+        last: ids_on(device, logits.clone(), [make_ruled_row(0, [1, last], **params)])[0]
+        for last in (1, 2)
     }
     assert chosen == {1: 0, 2: 2}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_log_probabilities_are_those_of_the_logits_as_they_were(temperature: float) -> None:
+def test_log_probabilities_are_those_of_the_logits_as_they_were(
+    device: torch.device, temperature: float
+) -> None:
     logits = torch.tensor([[math.log(p) for p in (0.5, 0.3, 0.2)]])
     params: dict[str, Any] = {"temperature": temperature, "logprobs": 2, "top_k": 1}
     row = make_ruled_row(0, [], logit_bias={2: 50.0}, repetition_penalty=1.5, **params)
-    samples = sampler.sample(logits, [row])
+    samples = sample_on(device, logits, [row])
     (score,) = samples.logprobs.values()
     assert (samples.token_ids, score.token_id, score.rank) == ([2], 2, 3)
     assert score.top_token_ids == (0, 1)
@@ -280,13 +259,13 @@ def test_log_probabilities_are_those_of_the_logits_as_they_were(temperature: flo
     assert values == pytest.approx([0.2, 0.5, 0.3], abs=1e-6)
 
 
-def test_parameters_that_leave_no_token_fail_their_own_request() -> None:
+def test_parameters_that_leave_no_token_fail_their_own_request(device: torch.device) -> None:
     rows = [
         make_row(0, temperature=0.0),
         make_ruled_row(1, [2], (1,), allowed_token_ids=(0, 1), bad_words_token_ids=((2, 0),)),
         make_row(2),
     ]
-    samples = sampler.sample(torch.tensor([[0.0, 9.0, 0.0]] * 3), rows)
+    samples = sample_on(device, torch.tensor([[0.0, 9.0, 0.0]] * 3), rows)
     assert (samples.token_ids[0], samples.token_ids[2]) == (1, 1)
     (error,) = samples.errors.values()
     assert (error.message, error.reason) == (
@@ -295,9 +274,9 @@ def test_parameters_that_leave_no_token_fail_their_own_request() -> None:
     )
 
 
-def test_broken_logits_are_named_as_such_also_where_rules_hide_them() -> None:
+def test_broken_logits_are_named_as_such_also_where_rules_hide_them(device: torch.device) -> None:
     row = make_ruled_row(0, [], allowed_token_ids=(0,), logprobs=2)
-    samples = sampler.sample(torch.tensor([[1.0, NAN]]), [row])
+    samples = sample_on(device, torch.tensor([[1.0, NAN]]), [row])
     assert samples.errors["r0"].reason == "LOGITS_NOT_FINITE"
 
 
@@ -307,4 +286,4 @@ def test_a_batch_without_rules_edits_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
     for name in ("apply_rules", "forbid", "score_tokens"):
         monkeypatch.setattr(sampler, name, fail)
-    sample(torch.randn(5, 30), [make_row(i, min_p=0.1, top_k=5) for i in range(5)])
+    ids_on(CPU, torch.randn(5, 30), [make_row(i, min_p=0.1, top_k=5) for i in range(5)])

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from pagemesh.engine.step_rows import Head, StepRows
-from pagemesh.sampling.sampler import sample
+from pagemesh.sampling.sampler import HostSampler, sample
 from pagemesh.scheduler.step_result import StepResult
 
 
@@ -35,7 +35,7 @@ class DeviceStep:
         """See `PendingStep`."""
         with self._working():
             rows = self._rows
-            prompt_logprobs, errors = rows.score(self._hidden, self._head)
+            prompt_logprobs, errors = rows.score(self._hidden, self._head, HostSampler()).read()
             states, pooling_errors = rows.pool(self._hidden)
             errors |= pooling_errors
             if not rows.sampled:

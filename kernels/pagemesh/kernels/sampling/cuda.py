@@ -1,0 +1,152 @@
+"""Choosing tokens on CUDA devices: four launches for any batch, two when nothing is drawn.
+
+A row is spread over programs by chunks, as one multiprocessor would take too long for its vocabulary: its
+logits are read once for the edits and maxima, and once more when it is drawn. What top-k, min-p and top-p
+can keep is a short list then, of which one program per row finds the threshold without sorting.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+import triton
+
+from pagemesh.kernels.launch import launch
+from pagemesh.kernels.sampling.interface import SamplingPlan, check_plan
+from pagemesh.kernels.sampling.kernel import best_kernel, draw_kernel, edit_kernel, weigh_kernel
+from pagemesh.kernels.scratch import Scratch
+
+_CHUNK: Final = 2048
+_GROUP: Final = 64
+_ENTRIES: Final = 512
+_LIST_BLOCK: Final = 1024
+_ROW_WARPS: Final = 8
+"""Exponentials in float64 take many registers: 8 of them per thread."""
+
+
+class CudaTokenChooser:
+    """`TokenChooser` of one vocabulary. Keeps its scratch memory: calls follow each other on a stream."""
+
+    def __init__(self, vocab_size: int, device: torch.device, chunk: int = _CHUNK) -> None:
+        self._size = vocab_size
+        self._chunk = chunk
+        self._num_chunks = triton.cdiv(vocab_size, chunk)
+        self._groups = max(chunk // _GROUP, 2)
+        # The shares of a row's tokens, each at most 1, add up to less than 2**63.
+        self._scale = float(1 << min(62 - (vocab_size - 1).bit_length(), 52))
+        self._scratch = Scratch(device)
+
+    def __call__(
+        self,
+        logits: torch.Tensor,
+        plan: SamplingPlan,
+        token_ids: torch.Tensor,
+        flags: torch.Tensor,
+    ) -> None:
+        """See `TokenChooser`."""
+        check_plan(logits, self._size, plan)
+        edits = self._edits(logits, plan)
+        maxima, found = self._maxima(len(logits)), self._found(len(logits), flags)
+        launch(
+            edit_kernel,
+            (len(logits), self._num_chunks),
+            {
+                **edits,
+                **maxima,
+                "penalties": plan.penalties,
+                "entry_bounds": plan.entry_bounds,
+                "entry_ids": plan.entry_ids,
+                "entry_values": plan.entry_values,
+                "mask_rows": plan.mask_rows,
+                "masks": plan.masks,
+                "mask_stride": plan.masks.shape[1],
+                "top_ks": plan.top_ks,
+                "CHUNK": self._chunk,
+                "GROUPS": self._groups,
+                "ENTRIES": _ENTRIES,
+            },
+        )
+        num_groups = self._num_chunks * self._groups
+        launch(
+            best_kernel,
+            (len(logits),),
+            {
+                **maxima,
+                **found,
+                "num_groups": num_groups,
+                "edit_slots": plan.edit_slots,
+                "top_ks": plan.top_ks,
+                "token_ids": token_ids,
+                "CHUNKS": triton.next_power_of_2(self._num_chunks),
+                "ALL_GROUPS": triton.next_power_of_2(num_groups),
+            },
+            num_warps=_ROW_WARPS,
+        )
+        self._draw(plan, edits, found, token_ids)
+
+    def _draw(
+        self,
+        plan: SamplingPlan,
+        edits: dict[str, object],
+        found: dict[str, object],
+        token_ids: torch.Tensor,
+    ) -> None:
+        num_drawn = len(plan.drawn_rows)
+        lists = (num_drawn, self._size)
+        take = self._scratch.take
+        shared = {
+            **edits,
+            **found,
+            "drawn_rows": plan.drawn_rows,
+            "temperatures": plan.temperatures,
+            "top_ks": plan.top_ks,
+            "top_ps": plan.top_ps,
+            "min_ps": plan.min_ps,
+            "chunk_sums": take("sums", torch.int64, num_drawn, self._num_chunks),
+            "candidate_weights": take("weights", torch.float64, *lists),
+            "candidate_keys": take("keys", torch.int64, *lists),
+            "candidate_ids": take("ids", torch.int32, *lists),
+            "CHUNK": self._chunk,
+            "SCALE": self._scale,
+        }
+        bounds = {"bounds": shared.pop("bounds")}
+        grid = (num_drawn, self._num_chunks)
+        launch(weigh_kernel, grid, {**shared, **bounds}, num_warps=_ROW_WARPS)
+        draws = {
+            "seeds": plan.seeds,
+            "positions": plan.positions,
+            "token_ids": token_ids,
+            "CHUNKS": triton.next_power_of_2(self._num_chunks),
+            "BLOCK": _LIST_BLOCK,
+        }
+        launch(draw_kernel, (num_drawn,), {**shared, **draws}, num_warps=_ROW_WARPS)
+
+    def _edits(self, logits: torch.Tensor, plan: SamplingPlan) -> dict[str, object]:
+        """The logits to choose from: as given, or of edited rows in memory of their own."""
+        return {
+            "logits": logits,
+            "row_stride": logits.stride(0),
+            "edited": self._scratch.take("edited", torch.float32, len(plan.mask_rows), self._size),
+            "edit_slots": plan.edit_slots,
+            "size": self._size,
+            "num_chunks": self._num_chunks,
+        }
+
+    def _maxima(self, num_rows: int) -> dict[str, object]:
+        take, shape = self._scratch.take, (num_rows, self._num_chunks)
+        return {
+            "num_chunks": self._num_chunks,
+            "chunk_packs": take("packs", torch.int64, *shape),
+            "chunk_tops": take("tops", torch.float32, *shape),
+            "group_keys": take("groups", torch.int32, *shape, self._groups),
+        }
+
+    def _found(self, num_rows: int, flags: torch.Tensor) -> dict[str, object]:
+        take = self._scratch.take
+        return {
+            "flags": flags,
+            "bests": take("bests", torch.float32, num_rows),
+            "bounds": take("bounds", torch.float32, num_rows),
+            "num_candidates": take("counts", torch.int32, num_rows),
+        }
