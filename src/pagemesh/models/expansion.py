@@ -19,4 +19,10 @@ def make_expansion(mlp: MlpSpec, weight: torch.Tensor, bias: torch.Tensor | None
     if mlp.activation == "gelu":
         linear = make_linear(weight, bias)
         return lambda hidden: functional.gelu(linear(hidden))
-    return make_gated_linear(weight, bias, Gate(mlp.activation, mlp.limit, mlp.alpha))
+    return make_gated_linear(weight, bias, gate_of(mlp))
+
+
+def gate_of(mlp: MlpSpec) -> Gate:
+    """That of an MLP that has gates."""
+    assert mlp.activation != "gelu"
+    return Gate(mlp.activation, mlp.limit, mlp.alpha)

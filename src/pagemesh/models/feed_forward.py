@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
-from pagemesh.kernels.linear import make_linear
-from pagemesh.models.expansion import make_expansion
+from pagemesh.kernels.experts import Experts, Stack, make_experts
+from pagemesh.models.expansion import gate_of, make_expansion
 from pagemesh.models.mlp import FeedForward, Mlp
 from pagemesh.models.moe import Mixture, Router, SharedMixture, share_of_all, share_of_chosen
 from pagemesh.models.parameters import Part
@@ -31,22 +29,9 @@ def _make_mlp(mlp: MlpSpec, part: Part, prefix: str) -> Mlp:
     return Mlp(make_expansion(mlp, weight, bias), part.linear(f"{prefix}down"))
 
 
-def _make_experts(moe: MoeSpec, part: Part) -> list[Mlp]:
+def _make_experts(moe: MoeSpec, part: Part) -> Experts:
     ups, downs = (
-        (part.read(f"{name}.weight"), part.get(f"{name}.bias"))
+        Stack(part.read(f"{name}.weight"), part.get(f"{name}.bias"))
         for name in ("experts.up", "experts.down")
     )
-    return [
-        Mlp(
-            make_expansion(moe.expert, *_of_expert(ups, number)),
-            make_linear(*_of_expert(downs, number)),
-        )
-        for number in range(moe.num_experts)
-    ]
-
-
-def _of_expert(
-    parameters: tuple[torch.Tensor, torch.Tensor | None], number: int
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    weights, biases = parameters
-    return weights[number], None if biases is None else biases[number]
+    return make_experts(ups, downs, gate_of(moe.expert))

@@ -1,19 +1,15 @@
-"""Mixture of experts (Shazeer et al. 2017, https://arxiv.org/abs/1701.06538): each token uses the best few.
-
-On a CPU the tokens are sorted by expert, so that every expert that is used at all multiplies all its
-tokens at once; a token's outputs are then weighted and summed in the order of its own choices. What
-other tokens do changes nothing but how many rows a product has.
-"""
+"""Mixture of experts (Shazeer et al. 2017, https://arxiv.org/abs/1701.06538): each token uses the best few."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 import torch
 from torch.nn import functional
 
+from pagemesh.kernels.experts import Experts
 from pagemesh.kernels.linear import Linear
-from pagemesh.models.mlp import FeedForward, Mlp
+from pagemesh.models.mlp import FeedForward
 
 Weighting = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
 
@@ -23,14 +19,23 @@ def share_of_chosen(logits: torch.Tensor, num_chosen: int) -> tuple[torch.Tensor
 
     The softmax of the best logits: what a softmax over all gives when it is normed to 1 afterwards.
     """
-    best, experts = torch.topk(logits, num_chosen, dim=-1)
+    best, experts = _best(logits, num_chosen)
     return torch.softmax(best, dim=-1, dtype=torch.float32), experts
 
 
 def share_of_all(logits: torch.Tensor, num_chosen: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The same with weights that are shares among all experts."""
     shares = torch.softmax(logits, dim=-1, dtype=torch.float32)
-    return torch.topk(shares, num_chosen, dim=-1)
+    return _best(shares, num_chosen)
+
+
+def _best(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The highest of each row, and where they are; of equal ones the first.
+
+    Equal logits are common in bfloat16, and `topk` takes any of them.
+    """
+    values, places = torch.sort(values, dim=-1, descending=True, stable=True)
+    return values[:, :count].contiguous(), places[:, :count].contiguous()
 
 
 class Router:
@@ -51,33 +56,17 @@ class Router:
 class Mixture:
     """A router and its experts."""
 
-    def __init__(self, router: Router, experts: Sequence[Mlp]) -> None:
+    def __init__(self, router: Router, experts: Experts) -> None:
         self._router = router
         self._experts = experts
 
     def compute(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `FeedForward`."""
-        weights, chosen = self._router.choose(hidden)
-        num_tokens, num_chosen = chosen.shape
-        by_choice = chosen.flatten()
-        order = torch.argsort(by_choice, stable=True)
-        sorted_inputs = hidden.index_select(0, order.div(num_chosen, rounding_mode="floor"))
-        counts = torch.bincount(by_choice, minlength=len(self._experts)).tolist()
-        outputs = torch.empty_like(sorted_inputs)
-        outputs.index_copy_(0, order, torch.cat(list(self._run(sorted_inputs, counts))))
-        return torch.bmm(weights.unsqueeze(1), outputs.view(num_tokens, num_chosen, -1)).squeeze(1)
+        return self._experts(hidden, *self._router.choose(hidden))
 
     def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """See `FeedForward`."""
-        return self.compute(hidden).add_(residual)
-
-    def _run(self, sorted_inputs: torch.Tensor, counts: Sequence[int]) -> Iterator[torch.Tensor]:
-        """Outputs of the experts that have tokens, expert by expert."""
-        begin = 0
-        for expert, count in zip(self._experts, counts, strict=True):
-            if count:
-                yield expert.compute(sorted_inputs.narrow(0, begin, count))
-                begin += count
+        return self._experts.add_to(residual, hidden, *self._router.choose(hidden))
 
 
 class SharedMixture:

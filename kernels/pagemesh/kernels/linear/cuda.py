@@ -15,7 +15,8 @@ from pagemesh.kernels.linear.kernel import linear_kernel
 from pagemesh.kernels.linear.tiles import GROUP, MOST_SPLIT_TILES, choose_tiles, num_segments
 from pagemesh.kernels.target import target_of
 
-_DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
+"""Of weights."""
 
 
 class CudaLinear:
@@ -46,7 +47,7 @@ class CudaGatedLinear:
 
 class _Product:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate | None) -> None:
-        check_weight(weight, bias, _DTYPES, is_gated=gate is not None)
+        check_weight(weight, bias, DTYPES, is_gated=gate is not None)
         self._weight = weight.contiguous()
         self._bias = None if bias is None else bias.contiguous()
         self._gate = gate or Gate("silu")

@@ -80,6 +80,20 @@ def num_segments(num_outputs: int, num_inputs: int) -> int:
     return segments
 
 
+def choose_block_t(num_tokens: int, num_experts: int = 1) -> int:
+    """Tokens of a tile, where each token is multiplied with the weight of one of the experts."""
+    mean = -(-num_tokens // num_experts)
+    block_t = 16
+    while block_t < min(mean, SMALL):
+        block_t *= 2
+    return block_t if mean <= SMALL else LARGE
+
+
+def most_token_tiles(num_tokens: int, block_t: int, num_experts: int = 1) -> int:
+    """Tiles of tokens that there may be, whichever experts the tokens belong to."""
+    return (num_tokens + min(num_tokens, num_experts) * (block_t - 1)) // block_t
+
+
 def choose_tiles(
     num_outputs: int,
     num_tokens: int,
@@ -88,37 +102,30 @@ def choose_tiles(
     target: Target,
     *,
     is_gated: bool,
+    num_experts: int = 1,
 ) -> Tiles:
     """The tiles of a product with `num_tokens` rows, at least one."""
-    num_halves = 2 if is_gated else 1
-    if dtype == torch.float32:
-        # No matrix instructions: sums of 16 to 32 products in each thread.
-        block_out, block_t, block_k, num_warps = SMALL, 16, 32, 4
-        if num_tokens > SMALL:
-            block_t, block_k, num_warps = SMALL, 16, 8
-    elif num_tokens <= SMALL:
-        block_out, block_t, num_warps = SMALL, _at_least(16, num_tokens), 4
-        block_k = 64 if is_gated else 128
-    else:
-        block_out, block_t, block_k, num_warps = LARGE, LARGE, 64, 8
-        if is_gated and segments > 1:
+    block_t = choose_block_t(num_tokens, num_experts)
+    is_large = block_t > SMALL
+    block_out, block_k, num_warps = SMALL, 128, 4
+    if is_large:
+        block_out, block_k, num_warps = LARGE, 64, 8
+    if is_gated:
+        block_k = 64
+        if segments > 1 or target.capability < 90:
+            # Registers hold the sums of gates and of ups, for a segment and for those before it; and
+            # before Hopper also what is being multiplied.
             block_out = SMALL
-    num_tiles = -(-num_outputs // block_out) * -(-num_tokens // block_t)
-    is_large = num_tokens > SMALL
+    if dtype == torch.float32:
+        # No matrix instructions: each thread adds up its own few sums, and its operands are in registers.
+        block_out, block_k, num_warps = (SMALL, 16, 8) if block_t > 16 else (SMALL, 32, 4)
+    num_tiles = -(-num_outputs // block_out) * most_token_tiles(num_tokens, block_t, num_experts)
     most_split = target.num_multiprocessors // 2 if is_large else MOST_SPLIT_TILES
     is_split = segments > 1 and num_tiles <= most_split
     num_programs = num_tiles * segments if is_split else num_tiles
     per_multiprocessor = 1 if is_large else min(-(-num_programs // target.num_multiprocessors), 3)
-    stage_bytes = (block_out * num_halves + block_t) * block_k * dtype.itemsize
-    # Each program has a kilobyte of its own besides. Before Hopper what is being multiplied is in
-    # registers, and a stage more takes no memory.
-    most_stages = max((target.shared_bytes // per_multiprocessor - 1024) // stage_bytes, 2)
-    most_stages += target.capability < 90
-    return Tiles(block_out, block_t, block_k, is_split, num_warps, min(max(most_stages, 2), 6))
-
-
-def _at_least(smallest: int, number: int) -> int:
-    """The power of two from `smallest` on that holds a number."""
-    while smallest < number:
-        smallest *= 2
-    return smallest
+    stage_bytes = (block_out * (2 if is_gated else 1) + block_t) * block_k * dtype.itemsize
+    # Each program has a kilobyte of its own besides; what is in registers takes no memory.
+    num_buffers = max((target.shared_bytes // per_multiprocessor - 1024) // stage_bytes, 2)
+    num_stages = min(num_buffers, 6) + (target.capability < 90)
+    return Tiles(block_out, block_t, block_k, is_split, num_warps, num_stages)

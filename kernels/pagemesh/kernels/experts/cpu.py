@@ -1,0 +1,77 @@
+"""Experts on a CPU, one after another.
+
+Tokens are sorted by expert, so that every expert that is used at all multiplies all its tokens at once; a
+token's outputs are then weighted and summed in the order of its own choices. What other tokens do
+changes nothing but how many rows a product has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from pagemesh.kernels.experts.interface import Stack, check_choices, check_stacks
+from pagemesh.kernels.gated_activation.interface import Gate
+from pagemesh.kernels.linear import make_gated_linear, make_linear
+
+Expert = Callable[[torch.Tensor], torch.Tensor]
+"""[tokens, hidden] → [tokens, hidden]."""
+
+
+class SortedExperts:
+    """`Experts` of CPU tensors."""
+
+    def __init__(self, experts: Sequence[Expert]) -> None:
+        self._experts = experts
+
+    def __call__(
+        self, hidden: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
+    ) -> torch.Tensor:
+        """See `Experts`."""
+        check_choices(hidden, weights, chosen)
+        num_tokens, num_chosen = chosen.shape
+        by_choice = chosen.flatten()
+        order = torch.argsort(by_choice, stable=True)
+        sorted_inputs = hidden.index_select(0, order.div(num_chosen, rounding_mode="floor"))
+        counts = torch.bincount(by_choice, minlength=len(self._experts)).tolist()
+        outputs = torch.empty_like(sorted_inputs)
+        outputs.index_copy_(0, order, torch.cat(list(self._run(sorted_inputs, counts))))
+        return torch.bmm(weights.unsqueeze(1), outputs.view(num_tokens, num_chosen, -1)).squeeze(1)
+
+    def add_to(
+        self,
+        residual: torch.Tensor,
+        hidden: torch.Tensor,
+        weights: torch.Tensor,
+        chosen: torch.Tensor,
+    ) -> torch.Tensor:
+        """See `Experts`."""
+        check_choices(hidden, weights, chosen, residual)
+        return self(hidden, weights, chosen).add_(residual)
+
+    def _run(self, sorted_inputs: torch.Tensor, counts: Sequence[int]) -> Iterator[torch.Tensor]:
+        """Outputs of the experts that have tokens, expert by expert."""
+        begin = 0
+        for expert, count in zip(self._experts, counts, strict=True):
+            if count:
+                yield expert(sorted_inputs.narrow(0, begin, count))
+                begin += count
+
+
+def make_cpu_experts(ups: Stack, downs: Stack, gate: Gate) -> SortedExperts:
+    """See `make_experts`."""
+    check_stacks(ups, downs)
+    return SortedExperts(
+        [_make_expert(ups, downs, gate, number) for number in range(len(ups.weight))]
+    )
+
+
+def _make_expert(ups: Stack, downs: Stack, gate: Gate, number: int) -> Expert:
+    expand = make_gated_linear(*_of_expert(ups, number), gate)
+    down = make_linear(*_of_expert(downs, number))
+    return lambda hidden: down(expand(hidden))
+
+
+def _of_expert(stack: Stack, number: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    return stack.weight[number], None if stack.bias is None else stack.bias[number]

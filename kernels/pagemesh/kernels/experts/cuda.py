@@ -1,0 +1,219 @@
+"""Experts on CUDA devices: five kernels whose number and shapes depend on the number of tokens alone, so
+that they go into a CUDA graph."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import torch
+import triton
+
+from pagemesh.kernels.experts.interface import Stack, check_choices, check_stacks
+from pagemesh.kernels.experts.kernel import (
+    count_pairs_kernel,
+    experts_kernel,
+    sort_pairs_kernel,
+    sum_choices_kernel,
+)
+from pagemesh.kernels.gated_activation.interface import Gate
+from pagemesh.kernels.launch import launch
+from pagemesh.kernels.linear.cuda import DTYPES
+from pagemesh.kernels.linear.interface import check_rows, check_weight
+from pagemesh.kernels.linear.tiles import (
+    GROUP,
+    MOST_SPLIT_TILES,
+    choose_block_t,
+    choose_tiles,
+    most_token_tiles,
+    num_segments,
+)
+from pagemesh.kernels.target import target_of
+
+_CHUNK: Final = 1024
+"""Pairs that one program counts and sorts."""
+
+_BLOCK_PAIRS: Final = 32
+"""Of which so many at once."""
+
+_BLOCK_CHUNKS: Final = 16
+
+_BLOCK_COLUMNS: Final = 1024
+"""Values of a program that sums a token's choices."""
+
+
+class CudaExperts:
+    """`Experts` of CUDA tensors."""
+
+    def __init__(self, ups: Stack, downs: Stack, gate: Gate) -> None:
+        check_stacks(ups, downs)
+        self._ups = _Projection(ups, gate)
+        self._downs = _Projection(downs, None)
+        self._num_experts = len(ups.weight)
+
+    def __call__(
+        self, hidden: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
+    ) -> torch.Tensor:
+        """See `Experts`."""
+        check_choices(hidden, weights, chosen)
+        return self._compute(hidden, weights, chosen, None)
+
+    def add_to(
+        self,
+        residual: torch.Tensor,
+        hidden: torch.Tensor,
+        weights: torch.Tensor,
+        chosen: torch.Tensor,
+    ) -> torch.Tensor:
+        """See `Experts`."""
+        check_choices(hidden, weights, chosen, residual)
+        if residual.stride(-1) != 1:
+            residual = residual.contiguous()
+        return self._compute(hidden, weights, chosen, residual)
+
+    def _compute(
+        self,
+        hidden: torch.Tensor,
+        weights: torch.Tensor,
+        chosen: torch.Tensor,
+        residual: torch.Tensor | None,
+    ) -> torch.Tensor:
+        total = torch.empty_like(hidden, memory_format=torch.contiguous_format)
+        if not len(hidden):
+            return total
+        num_choices = chosen.shape[1]
+        block_t = choose_block_t(chosen.numel(), self._num_experts)
+        pairs = _sort(chosen, self._num_experts, block_t)
+        activated = self._ups.multiply(hidden, pairs, num_choices)
+        outputs = self._downs.multiply(activated, pairs, num_choices)
+        block = min(triton.next_power_of_2(total.shape[1]), _BLOCK_COLUMNS)
+        weights = weights if weights.stride(-1) == 1 else weights.contiguous()
+        launch(
+            sum_choices_kernel,
+            (len(total), triton.cdiv(total.shape[1], block)),
+            {
+                "outputs": outputs,
+                "weights": weights,
+                "weight_stride": weights.stride(0),
+                "residual": residual,
+                "residual_stride": 0 if residual is None else residual.stride(0),
+                "total": total,
+                "size": total.shape[1],
+                "CHOICES": num_choices,
+                "BLOCK": block,
+            },
+        )
+        return total
+
+
+class _Pairs(NamedTuple):
+    """Each token's choices, by expert."""
+
+    order: torch.Tensor
+    """int32 [pairs]."""
+
+    tiles: torch.Tensor
+    """int32 [tiles, 3], see `sort_pairs_kernel`."""
+
+
+def _sort(chosen: torch.Tensor, num_experts: int, block_t: int) -> _Pairs:
+    chosen = chosen.contiguous()
+    num_pairs = chosen.numel()
+    num_chunks = triton.cdiv(num_pairs, _CHUNK)
+    num_tiles = most_token_tiles(num_pairs, block_t, num_experts)
+    block_experts = max(triton.next_power_of_2(num_experts), 16)
+    num_warps = 8 if block_experts > 64 else 4
+    empty = torch.empty(0, dtype=torch.int32, device=chosen.device)
+    counts = empty.new_empty(num_chunks, block_experts)
+    pairs = _Pairs(empty.new_empty(num_pairs), empty.new_empty(num_tiles, 3))
+    constants = {
+        "CHUNK": _CHUNK,
+        "BLOCK_PAIRS": _BLOCK_PAIRS,
+        "BLOCK_EXPERTS": block_experts,
+    }
+    arguments = {"chosen": chosen, "counts": counts, "num_pairs": num_pairs, **constants}
+    launch(count_pairs_kernel, (num_chunks,), arguments, num_warps=num_warps)
+    arguments |= {
+        "order": pairs.order,
+        "tiles": pairs.tiles,
+        "num_chunks": num_chunks,
+        "num_tiles": num_tiles,
+        "BLOCK_CHUNKS": _BLOCK_CHUNKS,
+        "BLOCK_T": block_t,
+    }
+    launch(sort_pairs_kernel, (num_chunks,), arguments, num_warps=num_warps)
+    return pairs
+
+
+class _Projection:
+    """One of the two products, for all experts."""
+
+    def __init__(self, stack: Stack, gate: Gate | None) -> None:
+        flat = stack.weight.flatten(0, 1)
+        bias = None if stack.bias is None else stack.bias.flatten()
+        check_weight(flat, bias, DTYPES, is_gated=gate is not None)
+        self._weight = flat.contiguous()
+        self._bias = None if bias is None else bias.contiguous()
+        self._gate = gate or Gate("silu")
+        self._is_gated = gate is not None
+        self._num_experts, self._num_rows, self._num_inputs = stack.weight.shape
+        self._num_outputs = self._num_rows // 2 if self._is_gated else self._num_rows
+        # As in `CudaLinear`.
+        self._counters = torch.zeros(MOST_SPLIT_TILES, dtype=torch.int32, device=flat.device)
+
+    def multiply(self, inputs: torch.Tensor, pairs: _Pairs, num_choices: int) -> torch.Tensor:
+        """Of each pair [pairs, out]; `inputs` are those of the tokens, or of the pairs."""
+        check_rows(inputs, None, self._weight, self._num_outputs)
+        inputs = inputs if inputs.stride(-1) == 1 else inputs.contiguous()
+        output = inputs.new_empty(len(pairs.order), self._num_outputs)
+        segments = num_segments(self._num_outputs * num_choices, self._num_inputs)
+        self._launch(inputs, pairs, output, segments)
+        return output
+
+    def _launch(
+        self, inputs: torch.Tensor, pairs: _Pairs, output: torch.Tensor, segments: int
+    ) -> None:
+        num_pairs, num_tiles = len(pairs.order), len(pairs.tiles)
+        tiles = choose_tiles(
+            self._num_outputs,
+            num_pairs,
+            segments,
+            inputs.dtype,
+            target_of(inputs.device),
+            is_gated=self._is_gated,
+            num_experts=self._num_experts,
+        )
+        partials = None
+        if tiles.is_split:
+            shape = (segments, num_pairs, self._num_rows)
+            partials = torch.empty(shape, dtype=torch.float32, device=inputs.device)
+        launch(
+            experts_kernel,
+            (
+                triton.cdiv(self._num_outputs, tiles.block_out) * num_tiles,
+                segments if tiles.is_split else 1,
+            ),
+            {
+                "inputs": inputs,
+                "input_stride": inputs.stride(0),
+                "order": pairs.order,
+                "tiles": pairs.tiles,
+                "weight": self._weight,
+                "bias": self._bias,
+                "output": output,
+                "partials": partials,
+                "counters": self._counters,
+                "num_pairs": num_pairs,
+                "num_tiles": num_tiles,
+                "num_outputs": self._num_outputs,
+                "num_inputs": self._num_inputs,
+                "limit": self._gate.limit,
+                "alpha": self._gate.alpha,
+                "CHOICES": num_pairs // len(inputs),
+                "GATE": self._gate.kind if self._is_gated else None,
+                "SEGMENTS": segments,
+                "GROUP": GROUP,
+                **tiles.constants(self._num_inputs, inputs.dtype),
+            },
+            num_warps=tiles.num_warps,
+            num_stages=tiles.num_stages,
+        )

@@ -1,0 +1,41 @@
+"""Mixtures: Mixtral 8x7B, Qwen 3 30B-A3B and GPT-OSS 20B."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from pagemesh.kernels.experts import Stack, make_experts
+from pagemesh.kernels.gated_activation import Gate
+from tools.kernel_cases.case import Case, meta
+
+
+def cases() -> Iterator[Case]:
+    """One token, a batch and a long prompt."""
+    clamped = Gate("clamped_swiglu", 7.0, 1.702)
+    for name, num_experts, hidden_size, size, num_choices, gate, has_bias in (
+        ("Mixtral", 8, 4096, 14336, 2, Gate("silu"), False),
+        ("Qwen 3 30B", 128, 2048, 768, 8, Gate("silu"), False),
+        ("GPT-OSS 20B", 32, 2880, 2880, 4, clamped, True),
+    ):
+        experts = make_experts(
+            Stack(
+                meta(num_experts, 2 * size, hidden_size),
+                meta(num_experts, 2 * size) if has_bias else None,
+            ),
+            Stack(
+                meta(num_experts, hidden_size, size),
+                meta(num_experts, hidden_size) if has_bias else None,
+            ),
+            gate,
+        )
+        for num_tokens in (1, 128, 8192):
+            hidden = meta(num_tokens, hidden_size)
+            weights = meta(num_tokens, num_choices)
+            chosen = meta(num_tokens, num_choices, dtype=torch.int64)
+            yield Case(
+                f"{name}, T = {num_tokens}",
+                partial(experts.add_to, hidden, hidden, weights, chosen),
+            )
