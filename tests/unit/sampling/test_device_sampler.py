@@ -107,7 +107,6 @@ def test_extreme_penalties_leave_a_token(penalty: float) -> None:
 @pytest.mark.usefixtures("chunk")
 def test_equal_logits_are_all_kept_and_drawn_in_order_of_ids() -> None:
     logits = torch.randint(0, 3, (8, 130)).float()
-    logits[logits == 0] = -0.0
     kinds: list[dict[str, Any]] = [
         {"temperature": 0.0, "logprobs": 20},
         {"top_k": 5},
@@ -116,6 +115,18 @@ def test_equal_logits_are_all_kept_and_drawn_in_order_of_ids() -> None:
     same(logits, [make_row(i, seed=1, **kinds[i % 3]) for i in range(8)])
     uniform = [make_row(i, seed=2, top_p=0.5) for i in range(4)]
     same(torch.zeros(4, 130), uniform)
+
+
+def test_candidates_may_be_most_of_the_vocabulary() -> None:
+    rows = [make_row(0, top_p=0.95), make_row(1, seed=3, top_k=2400, top_p=0.99)]
+    same(torch.randn(2, 2601) * 0.05, rows)
+
+
+def test_zeros_are_equal_whatever_their_sign() -> None:
+    logits = torch.tensor([[-1.0, -0.0, 0.0, -0.0]])
+    samples = same(logits, [make_row(temperature=0.0, logprobs=3)])
+    assert samples.token_ids == [1]
+    assert samples.logprobs["r0"].top_token_ids == (1, 2, 3)
 
 
 @pytest.mark.usefixtures("chunk")

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.sampling.samples import Scores
 from pagemesh.sampling.scoring import score_tokens
+from tests.unit.sampling.sampled import accelerator_of, sampler_on
 
 
 def close(first: TokenLogprobs, second: TokenLogprobs) -> bool:
@@ -53,3 +56,49 @@ def test_impossible_tokens_come_last() -> None:
     (score,) = score_tokens(logits, [2], [4])
     assert score.top_token_ids == (1, 3, 0, 2)
     assert score.logprob == -math.inf
+
+
+def scores_on(
+    device: torch.device, logits: torch.Tensor, token_ids: list[int], num_top: int
+) -> Scores:
+    accelerator = accelerator_of(device)
+    with accelerator.computing():
+        sampler = sampler_on(accelerator, logits.shape[1])
+        return sampler.score(logits.to(device), token_ids, num_top).read()
+
+
+@pytest.mark.parametrize("num_top", [0, 3, 20])
+@pytest.mark.parametrize("vocab_size", [7, 90, 2500])
+def test_prompts_are_scored_alike_everywhere(
+    device: torch.device, vocab_size: int, num_top: int
+) -> None:
+    logits = (torch.randn(3, vocab_size) * 3).round(decimals=1)
+    logits[1, 1:6] = -math.inf
+    token_ids = [6, 0, vocab_size - 1]
+    scores = scores_on(device, logits, token_ids, num_top)
+    assert scores.are_finite
+    expected = score_tokens(logits, token_ids, [num_top] * 3)
+    for score, other in zip(scores.logprobs, expected, strict=True):
+        assert len(score.top_token_ids) == min(num_top, vocab_size)
+        assert (score.token_id, score.rank) == (other.token_id, other.rank)
+        assert score.top_token_ids == other.top_token_ids
+        values = (score.logprob, *score.top_logprobs)
+        assert values == pytest.approx((other.logprob, *other.top_logprobs), abs=2e-6)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_scores_of_logits_that_are_not_finite_are_known(device: torch.device, bad: float) -> None:
+    logits = torch.randn(2, 90)
+    assert scores_on(device, logits, [1, 2], 2).are_finite
+    logits[1, 89] = bad
+    assert not scores_on(device, logits, [1, 2], 2).are_finite
+    assert not scores_on(device, torch.full((1, 90), -math.inf), [1], 2).are_finite
+
+
+def test_scores_of_a_row_do_not_depend_on_the_others(device: torch.device) -> None:
+    logits = torch.randn(4, 3000).bfloat16()
+    together = scores_on(device, logits, [5, 6, 7, 8], 5).logprobs
+    for row in range(4):
+        assert (
+            scores_on(device, logits[row:], [5 + row] * (4 - row), 5).logprobs[0] == together[row]
+        )

@@ -20,7 +20,7 @@ from pagemesh.kernels.scratch import Scratch
 _CHUNK: Final = 2048
 _GROUP: Final = 64
 _ENTRIES: Final = 512
-_LIST_BLOCK: Final = 1024
+_LIST_BLOCK: Final = 2048
 _ROW_WARPS: Final = 8
 """Exponentials in float64 take many registers: 8 of them per thread."""
 
@@ -45,7 +45,7 @@ class CudaTokenChooser:
         flags: torch.Tensor,
     ) -> None:
         """See `TokenChooser`."""
-        check_plan(logits, self._size, plan)
+        check_plan(logits, self._size, plan, token_ids, flags)
         edits = self._edits(logits, plan)
         maxima, found = self._maxima(len(logits)), self._found(len(logits), flags)
         launch(

@@ -79,27 +79,45 @@ class TokenChooser(Protocol):
         ...
 
 
-def check_plan(logits: torch.Tensor, vocab_size: int, plan: SamplingPlan) -> None:
-    """Raise ValueError unless the logits and all parts of the plan fit each other."""
+def check_plan(
+    logits: torch.Tensor,
+    vocab_size: int,
+    plan: SamplingPlan,
+    token_ids: torch.Tensor,
+    flags: torch.Tensor,
+) -> None:
+    """Raise ValueError unless the logits, all parts of the plan and the results fit each other."""
     if logits.ndim != 2 or logits.shape[1] != vocab_size or logits.stride(1) != 1:
         raise ValueError(
             f"logits {list(logits.shape)} with strides {list(logits.stride())} are not dense rows of"
             f" {vocab_size}"
         )
     num_rows, num_edited = len(logits), len(plan.mask_rows)
-    shapes = {
-        "edit_slots": (num_rows,),
-        "penalties": (num_edited, 3),
-        "entry_bounds": (num_edited, 5),
-        "entry_values": (len(plan.entry_ids),),
-        "masks": (len(plan.masks), -(-vocab_size // 32)),
+    rows, edited, entries = (num_rows,), (num_edited,), (len(plan.entry_ids),)
+    fitting: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        "temperatures": (torch.float64, rows),
+        "top_ps": (torch.float64, rows),
+        "min_ps": (torch.float64, rows),
+        "seeds": (torch.int64, rows),
+        "positions": (torch.int64, rows),
+        "top_ks": (torch.int32, rows),
+        "drawn_rows": (torch.int32, (len(plan.drawn_rows),)),
+        "edit_slots": (torch.int32, rows),
+        "penalties": (torch.float32, (*edited, 3)),
+        "entry_bounds": (torch.int32, (*edited, 5)),
+        "entry_ids": (torch.int32, entries),
+        "entry_values": (torch.float32, entries),
+        "mask_rows": (torch.int32, edited),
+        "masks": (torch.int32, (len(plan.masks), -(-vocab_size // 32))),
+        "token_ids": (torch.int64, rows),
+        "flags": (torch.int32, rows),
     }
-    for name in ("temperatures", "top_ps", "min_ps", "seeds", "positions", "top_ks"):
-        shapes[name] = (num_rows,)
-    for name, shape in shapes.items():
-        found: torch.Tensor = getattr(plan, name)
-        if found.shape != shape or not found.is_contiguous() or found.device != logits.device:
+    parts = plan._asdict() | {"token_ids": token_ids, "flags": flags}
+    for name, (dtype, shape) in fitting.items():
+        part: torch.Tensor = parts[name]
+        is_of_kind = part.dtype == dtype and part.device == logits.device
+        if not is_of_kind or part.shape != shape or not part.is_contiguous():
             raise ValueError(
-                f"{name} {list(found.shape)} on {found.device} does not fit logits"
+                f"{name}, {part.dtype} {list(part.shape)} on {part.device}, does not fit logits"
                 f" {list(logits.shape)} on {logits.device}, of which {num_edited} rows are edited"
             )
