@@ -176,6 +176,11 @@ class SchedulerConfig:
     --max-num-seqs, so that all decodes fit in. An encoder computes prompts whole, and longer ones
     all the same."""
 
+    async_scheduling: Literal["auto", "on", "off"] = "auto"
+    """Prepare a step while the device computes the one before it, whose tokens are not known yet. The
+    tokens are the same; one step more is computed behind a stop token. auto does so where the device
+    works beside the host: not on a CPU, which would have to do both."""
+
     def __post_init__(self) -> None:
         require(self.max_num_seqs > 0, "--max-num-seqs", self.max_num_seqs, "positive")
         require(

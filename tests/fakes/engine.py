@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -77,16 +78,25 @@ class FakeKv:
 
 
 class FakeStep:
-    """A pending step that has been computed."""
+    """A pending step, computed when its result is asked for: as late as a device may be."""
 
-    def __init__(self, result: StepResult) -> None:
-        self._result = result
+    def __init__(self, compute: Callable[[Batch], StepResult], batch: Batch) -> None:
+        self._compute = compute
+        # Block tables grow while the step is in flight.
+        self._batch = replace(
+            batch, sequences=[s._replace(block_ids=tuple(s.block_ids)) for s in batch.sequences]
+        )
 
     def sample(self) -> None:
         pass
 
+    def compute(self) -> None:
+        """Compute now."""
+        result = self._compute(self._batch)
+        self._compute = lambda _: result
+
     def result(self) -> StepResult:
-        return self._result
+        return self._compute(self._batch)
 
 
 class FakeRunner:
@@ -98,6 +108,7 @@ class FakeRunner:
         self._block_size = kv.memory.shape[3]
         self._pace = pace
         self._never = threading.Event()
+        self._sampled: Sequence[int] = ()
 
     def move(self, moves: BlockMoves) -> None:
         cache, swap = self._kv.memory, self._swap
@@ -110,10 +121,13 @@ class FakeRunner:
             cache[:, :, target] = content
 
     def launch(self, batch: Batch) -> FakeStep:
-        return FakeStep(self.execute(batch))
+        return FakeStep(self.execute, batch)
 
     def execute(self, batch: Batch) -> StepResult:
+        """Compute a batch at once."""
         self._never.wait(self._pace)
+        # A step behind one that fails computes with anything.
+        previous, self._sampled = self._sampled, [0] * len(batch.sequences)
         sampled: list[int] = []
         logprobs: dict[str, TokenLogprobs] = {}
         prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
@@ -122,7 +136,9 @@ class FakeRunner:
             end = sequence.start + len(sequence.token_ids)
             blocks = np.repeat(np.array(sequence.block_ids), self._block_size)[:end]
             slots = np.arange(end) % self._block_size
-            new = np.array(sequence.token_ids, np.float32)[:, None, None]
+            row = sequence.previous_row
+            new_ids = sequence.token_ids if row is None else [previous[row]]
+            new = np.array(new_ids, np.float32)[:, None, None]
             start = sequence.start
             self._kv.memory[:, :, blocks[start:], slots[start:]] = new
             context = self._kv.memory[:, :, blocks, slots]  # [layer, 2, token, kv head, head dim]
@@ -141,6 +157,7 @@ class FakeRunner:
                 prompt_logprobs[sequence.request_id] = [
                     fake_logprobs(token_id, targets.num_top) for token_id in targets.token_ids
                 ]
+        self._sampled = sampled
         return StepResult(sampled, logprobs, prompt_logprobs, pooled)
 
 

@@ -50,6 +50,9 @@ class PreemptingScheduler(Scheduler):
     def schedule(self) -> Batch:
         running = [r for r in self.requests.seated if r.state is RequestState.RUNNING]
         if self.num_batches in self._preempt_at and running and not running[-1].leased:
+            if running[-1].num_flights:
+                # As a scheduler that needs its blocks does: the step in flight lands first.
+                return Batch(())
             self._preempt(running[-1])
         batch = super().schedule()
         self.num_batches += bool(batch.sequences)
@@ -70,6 +73,7 @@ class Peer:
         preempt_at: Container[int] = (),
         preemption: PreemptionPolicy | None = None,
         num_swap_blocks: int = 0,
+        overlaps: bool = False,
     ) -> None:
         layout = model.block_layout(block_size)
         config = SchedulerConfig(16, max_num_batched_tokens)
@@ -97,7 +101,9 @@ class Peer:
         )
         runner = ModelRunner(model, block_size, num_blocks, num_swap_blocks=num_swap_blocks)
         self._grammars = GrammarCompiler(partial(load_backend, model))
-        self.engine = EngineCore(info, self.scheduler, runner, runner.kv, self._grammars)
+        self.engine = EngineCore(
+            info, self.scheduler, runner, runner.kv, self._grammars, overlaps=overlaps
+        )
         self.ends: dict[str, RequestOutput] = {}
         self.tokens: dict[str, list[int]] = {}
         self.logprobs: dict[str, list[TokenLogprobs]] = {}

@@ -19,7 +19,7 @@ class ComputedStep:
     ) -> None:
         """From hidden states [R, hidden] of the rows; `places` has the batch's order, see `StepRows`."""
         self._rows = rows
-        self._hidden = hidden
+        self._hidden: torch.Tensor | None = hidden
         self._head = head
         self._places = places
         self._result = StepResult()
@@ -27,14 +27,17 @@ class ComputedStep:
     @torch.inference_mode()
     def sample(self) -> None:
         """See `PendingStep`."""
-        rows = self._rows
-        prompt_logprobs, errors = rows.score(self._hidden, self._head, HostSampler()).read()
-        states, pooling_errors = rows.pool(self._hidden)
+        rows, hidden = self._rows, self._hidden
+        assert hidden is not None, "it was sampled"
+        # The step is kept for the next one, which need not have memory for both.
+        self._hidden = None
+        prompt_logprobs, errors = rows.score(hidden, self._head, HostSampler()).read()
+        states, pooling_errors = rows.pool(hidden)
         errors |= pooling_errors
         if not rows.sampled:
             self._result = StepResult((), {}, prompt_logprobs, states, errors)
             return
-        samples = sample(self._head(self._hidden[: len(rows.sampled)]), rows.sampled)
+        samples = sample(self._head(hidden[: len(rows.sampled)]), rows.sampled)
         token_ids = [samples.token_ids[place] for place in self._places]
         errors |= samples.errors
         self._result = StepResult(token_ids, samples.logprobs, prompt_logprobs, states, errors)

@@ -48,7 +48,9 @@ class EngineCore:
         grammars: GrammarCompiler | None = None,
         stop_timeout: float = 10.0,
         step_timeout: float = STEP_TIMEOUT,
+        overlaps: bool = False,
     ) -> None:
+        """`overlaps` says whether a step is prepared and launched while the one before it computes."""
         self._info = info
         self._requests = scheduler.requests
         self._scheduler = scheduler
@@ -59,7 +61,7 @@ class EngineCore:
         self._constraints = ConstraintSource(
             grammars or GrammarCompiler(no_backend), self._commands, scheduler.constraints
         )
-        self._loop = EngineLoop(scheduler, runner, self._commands)
+        self._loop = EngineLoop(scheduler, runner, self._commands, overlaps=overlaps)
         self._thread: threading.Thread | None = None
 
     @property

@@ -81,7 +81,14 @@ def load_engine(
         runner.kv,
         grammars,
         step_timeout=max(STEP_TIMEOUT, _STEP_PATIENCE * largest_step_seconds),
+        overlaps=_overlaps(scheduler, runner),
     )
+
+
+def _overlaps(scheduler: SchedulerConfig, runner: ModelRunner) -> bool:
+    if scheduler.async_scheduling == "auto":
+        return runner.works_beside_host
+    return scheduler.async_scheduling == "on"
 
 
 def _fitting(scheduler: SchedulerConfig, model: LoadedModel) -> SchedulerConfig:

@@ -1,4 +1,4 @@
-"""The engine's loop: commands, schedule, compute, update, deliver; and again."""
+"""The engine's loop: commands, schedule, launch, land, deliver; and again."""
 
 from __future__ import annotations
 
@@ -18,18 +18,31 @@ log = structlog.get_logger(__name__)
 
 
 class EngineLoop:
-    """Runs on the engine thread, to which scheduler and runner belong."""
+    """Runs on the engine thread, to which scheduler and runner belong.
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, commands: CommandQueue) -> None:
+    Where steps overlap, a batch is planned and launched while the one before it computes, and lands when
+    that has landed: the device always has the next one waiting. Else each lands before the next is planned.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        commands: CommandQueue,
+        *,
+        overlaps: bool = False,
+    ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._commands = commands
+        self._overlaps = overlaps
+        self._flight: Flight | None = None
         self.load = scheduler.load()
         """The load after the last step; replaced as a whole, so any thread may read it."""
         self._computing_since: float | None = None
 
     def seconds_in_step(self) -> float:
-        """How long the batch in progress has been computing, 0 between two; any thread."""
+        """How long the first batch in flight has been computing, 0 without one; any thread."""
         since = self._computing_since
         return 0.0 if since is None else time.perf_counter() - since
 
@@ -40,6 +53,8 @@ class EngineLoop:
             computed = True
             while self._commands.run(wait=not computed):
                 computed = self._step(listener)
+            if self._flight is not None:
+                self._land(self._flight, listener)
         except Exception:
             # A bug. What the scheduler believes about blocks cannot be trusted any more, and wrong
             # tokens are worse than none: every request ends, and new ones are refused.
@@ -58,16 +73,21 @@ class EngineLoop:
         self._deliver(listener)
 
     def _step(self, listener: StepListener) -> bool:
-        """Compute one batch; False when there was nothing to compute."""
+        """Launch one batch and land one; False when there was nothing to compute."""
+        earlier = self._flight
         batch = self._scheduler.schedule()
         move_seconds = self._move(batch.moves)
         # What commands and admissions made known does not wait for the device; the load alone does.
-        self._deliver(listener, load_is_news=not batch.sequences)
-        if not batch.sequences:
-            return False
-        flight = self._launch(batch, move_seconds)
+        self._deliver(listener, load_is_news=not (batch.sequences or earlier))
+        flight = self._flight = self._launch(batch, move_seconds) if batch.sequences else None
+        if earlier is not None:
+            self._land(earlier, listener)
+        if flight is None:
+            return earlier is not None
         flight.sample()
-        self._land(flight, listener)
+        if not self._overlaps or flight.has_failed:
+            self._flight = None
+            self._land(flight, listener)
         return True
 
     def _move(self, moves: BlockMoves) -> float:
@@ -83,27 +103,32 @@ class EngineLoop:
         return time.perf_counter() - started_at
 
     def _launch(self, batch: Batch, move_seconds: float) -> Flight:
-        self._computing_since = time.perf_counter()
+        if self._computing_since is None:
+            self._computing_since = time.perf_counter()
         return Flight(self._runner, batch, move_seconds)
 
     def _land(self, flight: Flight, listener: StepListener) -> None:
-        """Wait for a batch and make known what it brought."""
+        """Wait for the first batch in flight and make known what it brought."""
         batch = flight.batch
-        started_at = self._computing_since or 0.0
         try:
             result = flight.result()
         except Exception as error:
             # Boundary to the device: a failing batch costs its own requests, not the worker.
-            self._computing_since = None
+            self._end_step(flight)
             log.exception("batch failed", request_ids=[s.request_id for s in batch.sequences])
             message = f"the batch could not be computed: {type(error).__name__}: {error}"
             self._scheduler.fail(batch, InternalError(message))
         else:
-            self._computing_since = None
-            seconds = time.perf_counter() - started_at
-            self._scheduler.observe(batch, flight.move_seconds, seconds)
+            self._scheduler.observe(batch, flight.move_seconds, self._end_step(flight))
             self._scheduler.update(batch, result)
         self._deliver(listener)
+
+    def _end_step(self, flight: Flight) -> float:
+        """Seconds that the batch was computing; if another is in flight, that one is from now on."""
+        seconds = self.seconds_in_step()
+        is_last = self._flight is None or self._flight is flight
+        self._computing_since = None if is_last else time.perf_counter()
+        return seconds
 
     def _deliver(self, listener: StepListener, *, load_is_news: bool = True) -> None:
         self.load = self._scheduler.load()

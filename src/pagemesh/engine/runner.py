@@ -38,10 +38,13 @@ class ModelRunner:
         """Whether batches may have sequences that sample."""
         self.causal = model.shape.causal
         """Whether prompts may be computed in pieces."""
+        self.works_beside_host = False
+        """Whether steps are computed while the host does something else."""
         self._mover = BlockMover(self.kv, num_swap_blocks)
         self._model = PagedModel(model, self.kv.layout, self.kv.layers, make_attention)
         self._vocab_size = model.vocab_size
         self._threads = StepThreads(model.shape.num_layer_weights)
+        self._launched: ComputedStep | None = None
 
     def move(self, moves: BlockMoves) -> None:
         """Copy KV blocks; before the batch that came with the moves is computed."""
@@ -51,15 +54,22 @@ class ModelRunner:
     def launch(self, batch: Batch) -> ComputedStep:
         """Compute all tokens of the batch and store their KV: everything but the sampling is then done.
 
-        Requests whose logits are not finite are among the errors of the result.
+        Requests whose logits are not finite are among the errors of the result. Unknown tokens are those
+        that the last launched batch sampled.
         """
         inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
+        if inputs.unknown:
+            assert self._launched is not None, "the token of a step that never was"
+            sampled = self._launched.result().token_ids
+            inputs.columns[0, inputs.unknown] = [sampled[row] for row in inputs.previous_rows]
         token_ids, positions, slots = torch.from_numpy(inputs.columns)
         self._threads.use(len(token_ids))
         rows = StepRows(inputs.sequences, self._vocab_size)
         plan = self._model.attention.plan(paged_sequences(inputs.sequences))
         hidden = self._model.forward(token_ids, positions, slots, plan, rows.selection())
-        return ComputedStep(rows, hidden, self._model.logits, rows.places(batch.sequences))
+        places = rows.places(batch.sequences)
+        self._launched = ComputedStep(rows, hidden, self._model.logits, places)
+        return self._launched
 
     def rehearse(self, batch: Batch) -> None:
         """Compute a batch for its cost alone; afterwards it is as if it had never been.
@@ -70,5 +80,6 @@ class ModelRunner:
             compute_step(self, batch)
         finally:
             self._threads.leave()
+            self._launched = None
             block_ids = [i for sequence in batch.sequences for i in sequence.block_ids]
             self.kv.bytes[:, :, sorted(set(block_ids))] = 0

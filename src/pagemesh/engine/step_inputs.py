@@ -1,4 +1,4 @@
-"""A batch as flat arrays, in the order in which it is computed. Needs no token's value and no torch."""
+"""A batch as flat arrays, in the order in which it is computed. Needs no token that is in flight, and no torch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,24 @@ class StepInputs(NamedTuple):
     columns: npt.NDArray[np.int64]
     """[3, T]: token ids, their positions, and the slots of the KV cache that theirs goes into."""
 
+    unknown: Sequence[int]
+    """Indices, of the T, of the tokens that are in flight; UNKNOWN_TOKEN is in their places."""
+
+    previous_rows: Sequence[int]
+    """For each of these: which of the tokens that the batch before samples it is, in that batch's order."""
+
 
 def make_step_inputs(sequences: Sequence[ScheduledSequence], block_size: int) -> StepInputs:
     """Put a batch's sequences in order and lay out their tokens."""
     ordered = sorted(sequences, key=_layout_key)
-    return StepInputs(ordered, _flatten(ordered, block_size))
+    unknown: list[int] = []
+    previous_rows: list[int] = []
+    for index, sequence in enumerate(ordered):
+        # They are decodes, in front of which there are only other tokens of one each.
+        if sequence.previous_row is not None:
+            unknown.append(index)
+            previous_rows.append(sequence.previous_row)
+    return StepInputs(ordered, _flatten(ordered, block_size), unknown, previous_rows)
 
 
 def _layout_key(sequence: ScheduledSequence) -> tuple[bool, int]:

@@ -10,6 +10,9 @@ from pagemesh.sampling.logit_rules import LogitRules
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.constraint import TokenConstraint
 
+UNKNOWN_TOKEN: Final = -1
+"""Stands in a batch for a token that the step before is still to sample."""
+
 
 @dataclass(frozen=True, slots=True)
 class PromptTargets:
@@ -31,10 +34,13 @@ class ScheduledSequence(NamedTuple):
     request_id: str
 
     token_ids: Sequence[int]
-    """Tokens to run, at positions start, start + 1, …; one token for a decode, a chunk for a prefill."""
+    """Tokens to run, at positions start, start + 1, …; one token for a decode, a chunk for a prefill.
+
+    A decode's may be UNKNOWN_TOKEN: see `previous_row`."""
 
     start: int
-    """Position of the first of them, which is also the number of tokens whose KV is in the blocks."""
+    """Position of the first of them, which is also the number of tokens whose KV is in the blocks when
+    the steps before are computed."""
 
     block_ids: Sequence[int]
     """The block table; covers at least positions 0 … start + len(token_ids) - 1."""
@@ -46,7 +52,8 @@ class ScheduledSequence(NamedTuple):
     """Tokens that must not be sampled now (stop tokens before min_tokens)."""
 
     rules: LogitRules | None = None
-    """What else changes the logits of the next token; the request's own, so that it is up to date."""
+    """What else changes the logits of the next token; the request's own, which is up to date when the
+    token is to be sampled."""
 
     constraint: TokenConstraint | None = None
     """What may come next in a structured output; likewise the request's own. The suppressed tokens may
@@ -58,13 +65,18 @@ class ScheduledSequence(NamedTuple):
     prompt_targets: PromptTargets | None = None
     """Set when the request asks for log probabilities of its prompt and the chunk brings new ones."""
 
+    previous_row: int | None = None
+    """Set when the token is unknown: its index among those that the batch launched before this one samples,
+    in that batch's order (`StepResult.token_ids`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class BlockMoves:
     """KV blocks to copy, over all layers, before anything else of the step happens.
 
     Done in the order of the fields, each as (source, target): what one list writes, the next may read.
-    Within a list no target is used twice, and none is a source.
+    Within a list no target is used twice, and none is a source. No step in flight reads or writes a target,
+    nor writes what is needed of a source: the moves may be done beside it.
     """
 
     swap_outs: Sequence[tuple[int, int]] = ()

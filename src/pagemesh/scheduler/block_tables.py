@@ -79,15 +79,16 @@ class BlockTables:
             self._moves.swap_in(swapped, fresh[: len(swapped)])
         self._free_swapped(request)
         request.block_ids = [*shared, *fresh]
-        request.num_computed_tokens = num_tokens
+        request.num_computed_tokens = request.num_launched_tokens = num_tokens
         request.num_stored_blocks = len(shared)
         self.num_unused_slots += len(request.block_ids) * self._block_size - num_tokens
         if request.num_cached_tokens is None:
             request.num_cached_tokens = num_tokens
 
     def grow(self, request: Request) -> bool:
-        """Make room for the KV of all known tokens; False when the pool has too few blocks."""
-        num_missing = self._num_blocks(len(request.token_ids)) - len(request.block_ids)
+        """Make room for the KV of one token more; False when the pool has too few blocks."""
+        num_tokens = request.num_launched_tokens + 1
+        num_missing = self._num_blocks(num_tokens) - len(request.block_ids)
         if num_missing <= 0:
             return True
         if not self._pool.can_allocate(num_missing):
@@ -100,6 +101,9 @@ class BlockTables:
         """Note that the KV of the first tokens is in the blocks; full blocks enter the prefix cache."""
         self.num_unused_slots -= num_computed_tokens - request.num_computed_tokens
         request.num_computed_tokens = num_computed_tokens
+        if request.num_launched_tokens < num_computed_tokens:
+            # It came from outside.
+            request.num_launched_tokens = num_computed_tokens
         num_full_blocks = num_computed_tokens // self._block_size
         if num_full_blocks == request.num_stored_blocks:
             return
@@ -170,7 +174,7 @@ class BlockTables:
         self.num_unused_slots -= len(request.block_ids) * self._block_size
         self.num_unused_slots += request.num_computed_tokens
         request.block_ids = []
-        request.num_computed_tokens = 0
+        request.num_computed_tokens = request.num_launched_tokens = 0
 
     def _free_swapped(self, request: Request) -> None:
         self._swap.free(request.swap_ids)

@@ -1,7 +1,8 @@
 """How requests begin and end, and who keeps their blocks: everything that is asked for from outside.
 
 A request that is over gives its blocks back, unless somebody outside still reads or writes them: then
-the end of that lease does. Each submitted request gets exactly one output with a finish reason.
+the end of that lease does. Or the device does, because it ended while a step was in flight: then the landing
+of that step does. Each submitted request gets exactly one output with a finish reason.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Lifecycle:
         self._stop_rules = stop_rules
         self._outbox = outbox
         self._requests: dict[str, Request] = {}
+        # Nobody's any more, but steps in flight use their blocks.
+        self._in_flight: set[Request] = set()
         self._pins: dict[str, list[int]] = {}
         self._arrivals = count()
 
@@ -114,7 +117,8 @@ class Lifecycle:
         request = self._requests.get(request_id)
         if request is not None and request.spec.hold_blocks:
             self.cancel(request_id)
-            self._end_lease(request)
+            request.leased = False
+            self._forget_if_over(request)
 
     def first_token(
         self, request_id: str, token_id: int, logprobs: TokenLogprobs | None = None
@@ -159,7 +163,8 @@ class Lifecycle:
             self.finish(request, FinishReason.ERROR, InternalError(message))
         if request.state is RequestState.WAITING_KV:
             request.state = RequestState.RUNNING
-        self._end_lease(request)
+        request.leased = False
+        self._forget_if_over(request)
 
     def append_token(
         self, request: Request, token_id: int, logprobs: TokenLogprobs | None = None
@@ -192,15 +197,21 @@ class Lifecycle:
         self._outbox.add_output(request, reason=reason, error=error, embedding=embedding)
         self._forget_if_over(request)
 
+    def land(self, request: Request) -> None:
+        """A step with a request that is over was computed: if it was the last one, its blocks are free."""
+        if request.num_flights == 0 and request in self._in_flight:
+            self._in_flight.remove(request)
+            self._tables.free(request)
+
     def live(self) -> Sequence[Request]:
         """All requests that have not ended."""
         return (*self.compiling, *self.waiting, *self.seated)
 
     def check_integrity(self) -> None:
         """Assert that the pool's blocks are held by known requests and pins alone."""
-        tables = [request.block_ids for request in self._requests.values()]
-        self._pool.check_integrity([*tables, *self._pins.values()])
-        self._tables.check_integrity(self._requests.values())
+        requests = [*self._requests.values(), *self._in_flight]
+        self._pool.check_integrity([*(r.block_ids for r in requests), *self._pins.values()])
+        self._tables.check_integrity(requests)
         self.compiling.check_integrity()
         self.waiting.check_integrity()
 
@@ -208,14 +219,14 @@ class Lifecycle:
         if request_id in self._requests or request_id in self._pins:
             raise InvalidRequestError(f"request_id {request_id!r} is in use", param="request_id")
 
-    def _end_lease(self, request: Request) -> None:
-        request.leased = False
-        self._forget_if_over(request)
-
     def _forget_if_over(self, request: Request) -> None:
-        if request.state is RequestState.FINISHED and not request.leased:
+        if request.state is not RequestState.FINISHED or request.leased:
+            return
+        del self._requests[request.request_id]
+        if request.num_flights:
+            self._in_flight.add(request)
+        else:
             self._tables.free(request)
-            del self._requests[request.request_id]
 
 
 def _make_vector(spec: EngineRequest, info: EngineInfo) -> PromptVector | None:

@@ -74,6 +74,16 @@ class Request:
 
     state: RequestState = RequestState.WAITING
 
+    num_flights: int = 0
+    """Steps with this request that were planned and not computed yet."""
+
+    num_launched_tokens: int = 0
+    """Leading tokens whose KV is in the blocks when those steps are computed; grows by `StepPlan`. One more
+    than are known when the step in flight samples a token and the next one was planned with it."""
+
+    sampled_row: int = 0
+    """Place of the token in flight among all that its step samples."""
+
     num_computed_tokens: int = 0
     """Leading tokens whose KV is in the blocks; grows by `BlockTables`, like the fields below."""
 
@@ -174,6 +184,16 @@ class Request:
         )
 
     @property
-    def is_decoding(self) -> bool:
-        """Whether only the last known token is left to compute."""
-        return len(self.token_ids) - self.num_computed_tokens == 1
+    def is_over(self) -> bool:
+        """Whether its last output is out."""
+        return self.state is RequestState.FINISHED
+
+    @property
+    def num_unlaunched_tokens(self) -> int:
+        """Known tokens that no step in flight computes either; 0 while the next token is in flight."""
+        return len(self.token_ids) - self.num_launched_tokens
+
+    @property
+    def outlives_next_token(self) -> bool:
+        """Whether the request goes on behind its next token, unless that stops it."""
+        return len(self.token_ids) + 1 < self.max_total_tokens

@@ -3,6 +3,11 @@
 One token budget per step is filled with decodes first, then with chunks of prompts, both in order of
 precedence (priority, then arrival). Nothing here knows prefill from decode, resumption or import: a
 step computes some of a request's missing KV, and samples when it reaches the last known token.
+
+A step may be planned while the one before is in flight. Then a request's last token may be in flight, too:
+the next step is planned with it all the same, unless it is sure to be the last. Only whether it stops the
+request is learnt too late, and what was computed behind it is thrown away. (The idea is that of vLLM's
+asynchronous scheduling and of SGLang's overlap scheduler.)
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from pagemesh.errors import PagemeshError
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.block_tables import BlockTables
 from pagemesh.scheduler.constraint_gate import ConstraintGate
+from pagemesh.scheduler.flights import Flights
 from pagemesh.scheduler.growth import GrowthForecast, MeanLength
 from pagemesh.scheduler.lifecycle import Lifecycle
 from pagemesh.scheduler.move_plan import MovePlan
@@ -32,8 +38,8 @@ from pagemesh.scheduler.stop import StopRules
 class Scheduler:
     """Owns the requests, their blocks and the order in which they are computed; one thread's.
 
-    Each step is `schedule`, then `update` with what was sampled or `fail`. Whatever is asked from
-    outside goes to `requests`, between two steps.
+    Each step is `schedule`, then `update` with what was sampled or `fail`; in between there may be one
+    `schedule` of the step after it. Whatever is asked from outside goes to `requests`, between such calls.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class Scheduler:
         self._stop_rules = StopRules(eos_token_ids)
         self._num_preemptions = 0
         self._outbox = Outbox(self._pool, self._tables)
+        self._flights = Flights()
         self.requests = Lifecycle(
             info, vocab_size, self._pool, self._tables, self._stop_rules, self._outbox
         )
@@ -68,19 +75,29 @@ class Scheduler:
     def schedule(self) -> Batch:
         """Choose what to compute now; empty when nothing can be until something is asked.
 
-        The batch's sequences share their block tables with the scheduler: use it before `update`.
+        The batch's sequences share their block tables with the scheduler: read them before the next call.
+        An empty batch takes no `update`.
         """
+        self._flights.check_room()
         budget = self._config.max_num_batched_tokens
         plan = StepPlan(budget, self._stop_rules, cuts_prompts=self._is_causal)
-        self._plan_prefills(plan, self._plan_decodes(plan))
+        prefilling = self._plan_decodes(plan)
+        if prefilling is not None:
+            self._plan_prefills(plan, prefilling)
+        self._flights.launch(plan.requests)
         return Batch(tuple(plan.sequences), self._moves.take())
 
     def update(self, batch: Batch, result: StepResult) -> None:
-        """The batch was computed, but for the sequences among the result's errors: those end."""
+        """The batch, the first in flight, was computed, but for the sequences among the result's errors.
+
+        Those end. Of requests that ended meanwhile nothing is used.
+        """
         next_tokens = iter(result.token_ids)
-        for sequence in batch.sequences:
-            request = self.requests[sequence.request_id]
+        for request, sequence in self._flights.land(batch):
             token_id = next(next_tokens) if sequence.sampling is not None else None
+            if request.state is RequestState.FINISHED:
+                self.requests.land(request)
+                continue
             error = result.errors.get(sequence.request_id)
             if error is not None:
                 self.requests.finish(request, FinishReason.ERROR, error)
@@ -98,14 +115,16 @@ class Scheduler:
             if token_id is not None:
                 logprobs = result.logprobs.get(sequence.request_id)
                 self.requests.append_token(request, token_id, logprobs)
-                if request.state is RequestState.FINISHED:
+                if request.is_over:
                     self._forecast.observe(request.num_generated_tokens)
 
     def fail(self, batch: Batch, error: PagemeshError) -> None:
-        """The batch could not be computed: its requests end with the error."""
-        for sequence in batch.sequences:
-            request = self.requests[sequence.request_id]
-            self.requests.finish(request, FinishReason.ERROR, error)
+        """The batch, the first in flight, could not be computed: its requests end with the error."""
+        for request, _ in self._flights.land(batch):
+            if request.state is RequestState.FINISHED:
+                self.requests.land(request)
+            else:
+                self.requests.finish(request, FinishReason.ERROR, error)
 
     def observe(self, batch: Batch, move_seconds: float, compute_seconds: float) -> None:
         """The batch took so long: its moves, and everything else."""
@@ -117,7 +136,7 @@ class Scheduler:
         queues = (self.requests.waiting, self.requests.compiling)
         running = [r for r in seated if r.state is RequestState.RUNNING]
         # All tokens that are missing but the last known one of each decode.
-        num_pending = sum(r.num_uncomputed_tokens for r in running if not r.is_decoding)
+        num_pending = sum(n for r in running if (n := r.num_uncomputed_tokens) != 1)
         return EngineLoad(
             num_running=len(running),
             num_waiting=sum(map(len, queues)) + len(seated) - len(running),
@@ -137,17 +156,25 @@ class Scheduler:
         """Everything that became known since the last call, or None; see `Outbox.take`."""
         return self._outbox.take(load, load_is_news=load_is_news)
 
-    def _plan_decodes(self, plan: StepPlan) -> list[Request]:
-        """Add the decodes; gives the running requests that are not there yet."""
+    def _plan_decodes(self, plan: StepPlan) -> list[Request] | None:
+        """Add the decodes; gives the running requests that are not there yet.
+
+        None when nothing more may be planned, because of blocks that a step in flight uses: behind it,
+        they may change hands.
+        """
         prefilling = []
         for request in self.requests.seated:
             # Asked anew for each: making room for one may have preempted another.
             if request.state is not RequestState.RUNNING:
                 continue
-            if not request.is_decoding:
+            num_tokens = request.num_unlaunched_tokens
+            if num_tokens > 1:
                 prefilling.append(request)
-            elif not plan.is_full and self._make_room(request):
-                plan.add(request)
+            elif not plan.is_full and (num_tokens or request.outlives_next_token):
+                if not self._make_room(request):
+                    return None
+                if request.state is RequestState.RUNNING:
+                    plan.add(request)
         return prefilling
 
     def _plan_prefills(self, plan: StepPlan, prefilling: Iterable[Request]) -> None:
@@ -206,12 +233,17 @@ class Scheduler:
         return num_tokens // self._block_size
 
     def _make_room(self, request: Request) -> bool:
-        """Get the decoding request a block for its last token, if need be from those behind it."""
+        """Get the decoding request a block for its last token from those behind it, or from itself.
+
+        False when the one who should give its blocks is in flight.
+        """
         while not self._tables.grow(request):
             victim = self._last_preemptible()
+            if victim.num_flights:
+                return False
             self._preempt(victim)
             if victim is request:
-                return False
+                break
         return True
 
     def _last_preemptible(self) -> Request:
@@ -223,7 +255,8 @@ class Scheduler:
         )
 
     def _preempt(self, request: Request) -> None:
-        """Take blocks and seat away; the KV comes back later, with the same result."""
+        """Take blocks and seat away; the KV comes back later, with the same result. Not in flight."""
+        assert not request.num_flights, "a step in flight uses the blocks"
         num_tokens, num_blocks = request.num_computed_tokens, len(request.block_ids)
         if self._tables.can_swap_out(request) and self._preemption.should_swap(
             num_tokens, num_blocks

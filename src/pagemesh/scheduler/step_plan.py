@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from pagemesh.scheduler.batch import PromptTargets, ScheduledSequence
+from typing import Final
+
+from pagemesh.scheduler.batch import UNKNOWN_TOKEN, PromptTargets, ScheduledSequence
 from pagemesh.scheduler.request import Request
 from pagemesh.scheduler.stop import StopRules
+
+_UNKNOWN: Final = (UNKNOWN_TOKEN,)
 
 
 class StepPlan:
@@ -15,6 +19,9 @@ class StepPlan:
     ) -> None:
         """`num_tokens` is the budget; prompts that are not cut must fit into it."""
         self.sequences: list[ScheduledSequence] = []
+        self.requests: list[Request] = []
+        """Whose they are."""
+        self._num_sampled = 0
         self._num_tokens_left = num_tokens
         self._stop_rules = stop_rules
         self._cuts_prompts = cuts_prompts
@@ -30,23 +37,28 @@ class StepPlan:
         return num_tokens <= self._num_tokens_left
 
     def add(self, request: Request) -> None:
-        """Compute as many of the request's missing tokens as fit in; its blocks must cover them."""
+        """Compute as many of the request's missing tokens as fit in; its blocks must cover them.
+
+        When no known token is missing, that is the one in flight.
+        """
         if self._num_tokens_left == 0:
             return
-        start = request.num_computed_tokens
-        num_tokens = len(request.token_ids)
+        start = request.num_launched_tokens
+        num_unknown = 0 if start < len(request.token_ids) else 1
+        num_tokens = len(request.token_ids) + num_unknown
         end = min(num_tokens, start + self._num_tokens_left)
         vector = request.vector
         is_sampled = end == num_tokens and vector is None
         sampling = request.spec.sampling
+        suppressed = self._stop_rules.suppressed(request, num_unknown) if is_sampled else ()
         self.sequences.append(
             ScheduledSequence(
                 request_id=request.request_id,
-                token_ids=request.token_ids[start:end],
+                token_ids=_UNKNOWN if num_unknown else request.token_ids[start:end],
                 start=start,
                 block_ids=request.block_ids,
                 sampling=sampling if is_sampled else None,
-                suppressed_token_ids=self._stop_rules.suppressed(request) if is_sampled else (),
+                suppressed_token_ids=suppressed,
                 rules=request.rules if is_sampled else None,
                 constraint=request.constraint if is_sampled else None,
                 pooled=None if vector is None else vector.wanted(start, end),
@@ -55,8 +67,15 @@ class StepPlan:
                     if sampling.prompt_logprobs is None
                     else _prompt_targets(request, start, end, sampling.prompt_logprobs)
                 ),
+                previous_row=request.sampled_row if num_unknown else None,
             )
         )
+        self.requests.append(request)
+        request.num_flights += 1
+        request.num_launched_tokens = end
+        if is_sampled:
+            request.sampled_row = self._num_sampled
+            self._num_sampled += 1
         self._num_tokens_left -= end - start
 
 

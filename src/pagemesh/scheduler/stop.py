@@ -29,15 +29,17 @@ class StopRules:
             return FinishReason.LENGTH
         return None
 
-    def suppressed(self, request: Request) -> tuple[int, ...]:
+    def suppressed(self, request: Request, num_unknown: int = 0) -> tuple[int, ...]:
         """Tokens that must not be sampled next: all that would stop the request before min_tokens.
+
+        Next is behind the known tokens and `num_unknown` more.
 
         An end of sequence is the end of a structured output, so ignoring it means not to sample it.
         """
         sampling = request.spec.sampling
         ignored = sampling.ignore_eos and request.constraint is not None
         ends = self.eos_token_ids if ignored else ()
-        if request.num_generated_tokens >= sampling.min_tokens:
+        if request.num_generated_tokens + num_unknown >= sampling.min_tokens:
             return ends
         return (*self._stop_token_ids(request), *ends)
 

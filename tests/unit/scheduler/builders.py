@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from itertools import cycle
 
@@ -21,7 +22,7 @@ from pagemesh.scheduler.growth import GrowthForecast
 from pagemesh.scheduler.preemption import PreemptionPolicy
 from pagemesh.scheduler.request import Request
 from pagemesh.scheduler.scheduler import Scheduler
-from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner
+from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner, FakeStep
 
 
 def make_info(
@@ -100,6 +101,19 @@ class FixedGrowth:
         return min(self.num_tokens, request.max_total_tokens - request.num_tokens)
 
 
+class Device(enum.Enum):
+    """When a step is computed that is planned while another one is in flight."""
+
+    NONE = "none"
+    """There is no such step: each is computed before the next is planned."""
+
+    EAGER = "eager"
+    """As soon as it is launched."""
+
+    LAZY = "lazy"
+    """When its result is asked for: everything that the scheduler allowed meanwhile has happened."""
+
+
 class Stepper:
     """A scheduler, a fake runner and everything that the scheduler made known so far."""
 
@@ -113,8 +127,10 @@ class Stepper:
         num_swap_blocks: int = 0,
         preemption: PreemptionPolicy | None = None,
         forecast: GrowthForecast | None = None,
+        device: Device = Device.NONE,
     ) -> None:
         self.info = info or make_info()
+        self.device = device
         self.scheduler = Scheduler(
             self.info,
             SchedulerConfig(
@@ -138,6 +154,7 @@ class Stepper:
         self.moves = NO_MOVES
         self.on_delivery: Callable[[], object] = lambda: None
         """Called before a step's tokens are computed, when everybody knows of its grants."""
+        self.in_flight: tuple[Batch, FakeStep] | None = None
 
     def submit(self, *requests: EngineRequest) -> None:
         for request in requests:
@@ -152,14 +169,36 @@ class Stepper:
         self.collect()
         self.on_delivery()
         self.moves = batch.moves
-        self.scheduler.update(batch, self.runner.execute(batch))
-        self.collect()
+        if self.device is Device.NONE:
+            self.scheduler.update(batch, self.runner.execute(batch))
+            self.collect()
+            return shares
+        earlier, self.in_flight = self.in_flight, None
+        if batch.sequences:
+            step = self.runner.launch(batch)
+            if self.device is Device.EAGER:
+                step.compute()
+            self.in_flight = batch, step
+        if earlier is not None:
+            self.land(*earlier)
         return shares
+
+    def land(self, batch: Batch, step: FakeStep) -> None:
+        """The first batch in flight is computed."""
+        self.scheduler.update(batch, step.result())
+        self.collect()
+
+    def settle(self) -> None:
+        """Land what is in flight."""
+        if self.in_flight is not None:
+            (batch, step), self.in_flight = self.in_flight, None
+            self.land(batch, step)
 
     def run(self, max_steps: int = 1000) -> None:
         """Step until nothing can be computed."""
         for _ in range(max_steps):
-            if not self.step():
+            was_in_flight = self.in_flight is not None
+            if not self.step() and not was_in_flight:
                 return
         raise AssertionError("the scheduler does not come to an end")
 
@@ -167,6 +206,7 @@ class Stepper:
         """Take the output and check what must hold after every step."""
         output = self.scheduler.take_output(self.scheduler.load())
         self.requests.check_integrity()
+        self.check_flight()
         if output is None:
             return
         for item in output.outputs:
@@ -182,6 +222,14 @@ class Stepper:
         assert self.cached.issuperset(output.removed_block_hashes)
         self.cached.update(output.stored_block_hashes)
         self.cached.difference_update(output.removed_block_hashes)
+
+    def check_flight(self) -> None:
+        """Assert that nobody can be given a block that the step in flight uses."""
+        if self.in_flight is not None:
+            pool = self.scheduler._pool
+            free = {*pool._free_unnamed, *pool._free_named}
+            for sequence in self.in_flight[0].sequences:
+                assert free.isdisjoint(sequence.block_ids), sequence.request_id
 
     def write_prompt(self, grant: KvGrant, prompt: Sequence[int], num_tokens: int) -> None:
         """What an importer does: fill the granted blocks behind the held ones."""

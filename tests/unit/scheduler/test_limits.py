@@ -1,5 +1,7 @@
 """Settings of cache and scheduler that cannot be are refused by name, and odd ones that can are not."""
 
+from typing import Any
+
 import pytest
 
 from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
@@ -24,7 +26,7 @@ LAYOUT = BlockLayout(block_size=16, num_layers=4, num_kv_heads=4, head_dim=64, d
     ],
 )
 def test_limits_of_a_step_that_cannot_be_are_refused(
-    settings: dict[str, int], message: str
+    settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as refusal:
         SchedulerConfig(**settings)

@@ -1,5 +1,7 @@
 """Random submits, embeddings, forks, cancels, imports, exports, pins and releases on pools that are always too small.
 
+Steps are planned one by one, or while another is in flight, which is computed early or late.
+
 Outsiders behave as the lease contract lets them: an importer writes garbage into everything it was
 granted until it says how much of it is valid, also after its request was cancelled; exports and pins
 are read after every step until they are released.
@@ -19,7 +21,14 @@ from pagemesh.engine.interface import EngineRequest, Pooling
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from tests.fakes.engine import expected_tokens, fake_states
 from tests.fakes.grammars import FakeConstraint
-from tests.unit.scheduler.builders import FixedGrowth, FixedWay, Stepper, make_info, make_request
+from tests.unit.scheduler.builders import (
+    Device,
+    FixedGrowth,
+    FixedWay,
+    Stepper,
+    make_info,
+    make_request,
+)
 
 GARBAGE = 999
 
@@ -55,6 +64,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         swaps=st.lists(st.booleans(), min_size=1, max_size=4),
         growth=st.sampled_from([0, 0, 3, 1000]),
         pooling=st.sampled_from([Pooling("last", False), Pooling("mean", False)]),
+        device=st.sampled_from(Device),
     )
     def start(
         self,
@@ -67,6 +77,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         swaps: list[bool],
         growth: int,
         pooling: Pooling,
+        device: Device,
     ) -> None:
         info = make_info(-(-num_slots // block_size), block_size, 27, max_num_seqs)
         self.stepper = Stepper(
@@ -76,6 +87,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             num_swap_blocks=num_swap_blocks,
             preemption=FixedWay(*swaps),
             forecast=FixedGrowth(growth),
+            device=device,
         )
         self.stepper.on_delivery = self.leases_are_sound
         self.specs: dict[str, EngineRequest] = {}
@@ -96,6 +108,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.integers(0, 2),
         seed=st.integers(0, 1),
         structured=st.booleans(),
+        stop_at=st.one_of(st.none(), st.integers(0, 5)),
     )
     def submit(
         self,
@@ -106,6 +119,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority: int,
         seed: int,
         structured: bool,
+        stop_at: int | None,
     ) -> None:
         if kind == "embed":
             spec = EngineRequest(f"r{len(self.specs)}", prompt, priority=priority, embed=True)
@@ -114,11 +128,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         if kind == "export":
             num_resumed, max_tokens = 0, 1
         tokens = expected_tokens(prompt, max_tokens, seed)
+        stop = () if stop_at is None else tokens[num_resumed + stop_at :][:1]
         self.take_in(
             make_request(
                 f"r{len(self.specs)}",
                 prompt,
                 max_tokens=max_tokens,
+                stop=stop,
                 seed=seed,
                 resume=tokens[:num_resumed],
                 priority=priority,
@@ -126,7 +142,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 await_kv=kind == "import",
                 structured=OUTPUTS if structured else None,
             ),
-            tokens,
+            tokens[: num_resumed + stop_at + 1] if stop_at is not None else tokens,
         )
 
     @precondition(lambda self: self.specs)
@@ -236,7 +252,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.step(len(self.compiling))
         # Every turn either computes a token or ends a lease.
         for _ in range(1000):
-            computed = stepper.step()
+            was_in_flight = stepper.in_flight is not None
+            computed = bool(stepper.step()) or was_in_flight
             ended = sorted(self.exporting & stepper.ends.keys())
             granted = self.granted()
             for request_id in ended:
@@ -256,8 +273,13 @@ class SchedulerMachine(RuleBasedStateMachine):
                 continue
             tokens = tuple(stepper.tokens[request_id])
             expected = self.expected[request_id]
-            assert tokens == expected if reason == "length" else tokens == expected[: len(tokens)]
-            assert reason in ("length", "cancelled")
+            assert reason in ("length", "stop", "cancelled")
+            is_whole = reason != "cancelled"
+            assert tokens == expected if is_whole else tokens == expected[: len(tokens)]
+            if is_whole:
+                last = (*self.specs[request_id].resume_token_ids, *tokens)[-1:]
+                stops = last == self.specs[request_id].sampling.stop_token_ids
+                assert (reason == "stop") == stops
             if tokens and request_id in self.constraints:
                 known = self.specs[request_id].resume_token_ids
                 assert self.constraints[request_id].accepted == [*known, *tokens]
@@ -290,7 +312,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(
-    max_examples=100,
+    max_examples=200,
     stateful_step_count=60,
     deadline=None,
     derandomize=True,

@@ -126,9 +126,10 @@ def test_chunks_that_are_not_sampled_and_plain_requests_carry_no_rules() -> None
         with_params(make_request("a", 9), repetition_penalty=2.0),
         make_request("b", 2),
     )
-    (first,) = stepper.scheduler.schedule().sequences
+    batch = stepper.scheduler.schedule()
+    (first,) = batch.sequences
     assert (first.sampling, first.rules) == (None, None)
-    stepper.step()
+    stepper.scheduler.update(batch, stepper.runner.execute(batch))
     a, b = stepper.scheduler.schedule().sequences
     assert (a.rules is not None, b.rules) == (True, None)
 
