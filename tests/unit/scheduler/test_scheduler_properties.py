@@ -128,7 +128,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         if kind == "export":
             num_resumed, max_tokens = 0, 1
         tokens = expected_tokens(prompt, max_tokens, seed)
+        # The token may be one that comes earlier, too; one of the resumed does not stop anything.
         stop = () if stop_at is None else tokens[num_resumed + stop_at :][:1]
+        if stop and stop[0] in tokens[:num_resumed]:
+            stop = ()
         self.take_in(
             make_request(
                 f"r{len(self.specs)}",
@@ -142,7 +145,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 await_kv=kind == "import",
                 structured=OUTPUTS if structured else None,
             ),
-            tokens[: num_resumed + stop_at + 1] if stop_at is not None else tokens,
+            tokens[: tokens.index(stop[0]) + 1] if stop else tokens,
         )
 
     @precondition(lambda self: self.specs)
