@@ -1,0 +1,141 @@
+"""On a GPU what is computed for a token has the same bits in any company, for shapes of real models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from pagemesh.kernels.experts import Stack, make_experts
+from pagemesh.kernels.gated_activation import Gate, make_gated_activation
+from pagemesh.kernels.linear import make_gated_linear, make_linear
+from pagemesh.kernels.rms_norm import make_rms_norm
+from pagemesh.kernels.rope import make_rotation
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+CUDA = torch.device("cuda")
+MOST_TOKENS = 1100
+# A token alone, tiles of 16, 32, 64 and 128 tokens, full ones and others, one tile and several.
+PARTS = ((0, 1), (700, 701), (5, 21), (5, 22), (64, 128), (64, 129), (300, 428), (300, 812))
+# Rounding of sums of a standard deviation of 1, and in float32 that of what is added up.
+ERRORS = {torch.bfloat16: 0.03, torch.float16: 0.004, torch.float32: 1e-4}
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+PROJECTIONS = {
+    "Llama 3 8B queries, keys and values": (6144, 4096),
+    "Llama 3 8B output": (4096, 4096),
+    "Llama 3 8B down": (4096, 14336),
+    "Llama 3 70B output": (8192, 8192),
+    "Qwen 3 0.6B output": (1024, 2048),
+    "GPT-OSS 20B router": (32, 2880),
+    "a head of 32,000": (32000, 1024),
+}
+GATED = {"Llama 3 8B": (14336, 4096), "Qwen 3 0.6B": (3072, 1024)}
+MIXTURES = {"of 8": (8, 2, 2048, 1024), "of 128": (128, 8, 1024, 768)}
+
+
+def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(shape, device=CUDA).to(dtype)
+
+
+def check(function: Function, rows: torch.Tensor) -> None:
+    together = function(rows)
+    assert together.isfinite().all()
+    for begin, end in PARTS:
+        assert torch.equal(function(rows[begin:end]), together[begin:end]), (begin, end)
+
+
+@pytest.fixture(autouse=True)
+def one_seed() -> Iterator[None]:
+    torch.manual_seed(7)
+    yield
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("dtype", ERRORS, ids=str)
+@pytest.mark.parametrize("shape", PROJECTIONS.values(), ids=PROJECTIONS)
+def test_products(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    num_inputs = shape[1]
+    weight = random(*shape, dtype=dtype)
+    linear = make_linear(weight)
+    rows = random(MOST_TOKENS, num_inputs, dtype=dtype)
+    check(linear, rows)
+    expected = rows[:40].double() @ weight.double().t()
+    errors = (linear(rows[:40]).double() - expected).abs() / num_inputs**0.5
+    assert float(errors.max()) < ERRORS[dtype]
+
+
+@pytest.mark.parametrize("shape", GATED.values(), ids=GATED)
+def test_gated_products(shape: tuple[int, int]) -> None:
+    num_outputs, num_inputs = shape
+    check(
+        make_gated_linear(random(2 * num_outputs, num_inputs) / 64, None, Gate("silu")),
+        random(MOST_TOKENS, num_inputs),
+    )
+
+
+@pytest.mark.parametrize("shape", MIXTURES.values(), ids=MIXTURES)
+def test_mixtures(shape: tuple[int, int, int, int]) -> None:
+    num_experts, num_choices, hidden_size, size = shape
+    experts = make_experts(
+        Stack(random(num_experts, 2 * size, hidden_size) / 32, None),
+        Stack(random(num_experts, hidden_size, size) / 32, None),
+        Gate("silu"),
+    )
+    hidden = random(MOST_TOKENS, hidden_size)
+    weights = torch.rand(MOST_TOKENS, num_choices, device=CUDA).bfloat16()
+    chosen = torch.rand(MOST_TOKENS, num_experts, device=CUDA).argsort(1)[:, :num_choices]
+    together = experts(hidden, weights, chosen)
+    assert together.isfinite().all()
+    for begin, end in PARTS:
+        part = slice(begin, end)
+        alone = experts(hidden[part], weights[part], chosen[part])
+        assert torch.equal(alone, together[part]), (begin, end)
+
+
+def test_norms_activations_and_rotations() -> None:
+    rows = random(MOST_TOKENS, 4096)
+    check(make_rms_norm(random(4096, dtype=torch.float32), 1e-6), rows)
+    check(make_gated_activation(Gate("gelu_tanh"), CUDA), rows)
+    rotate = make_rotation(CUDA, random(32, 128, dtype=torch.float32), 1e-6)
+    factors = torch.polar(torch.ones(64, device=CUDA), random(64, dtype=torch.float32))
+
+    def turn(rows: torch.Tensor) -> torch.Tensor:
+        heads = rows.view(-1, 32, 128).clone()
+        rotate(heads, factors.expand(len(heads), -1).contiguous())
+        return heads
+
+    check(turn, rows)
+
+
+def test_a_graph_of_segments_and_experts_can_be_replayed() -> None:
+    linear = make_linear(random(4096, 4096))
+    experts = make_experts(
+        Stack(random(8, 2048, 4096) / 64, None),
+        Stack(random(8, 4096, 1024) / 64, None),
+        Gate("silu"),
+    )
+    hidden, weights = random(3, 4096) / 64, random(3, 2)
+    chosen = torch.tensor([[0, 1], [5, 7], [1, 5]], device=CUDA)
+
+    def compute() -> torch.Tensor:
+        return experts.add_to(hidden, linear(hidden), weights, chosen)
+
+    expected = compute()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = compute()
+    for _ in range(3):
+        captured.zero_()
+        graph.replay()
+        assert torch.equal(captured, expected)
+    # Other choices of as many tokens, by the same graph.
+    chosen.copy_(torch.tensor([[2, 3], [3, 2], [6, 0]], device=CUDA))
+    expected = compute()
+    graph.replay()
+    assert torch.equal(captured, expected)
