@@ -13,6 +13,8 @@ FIND_GPU = $(or $(GPU_PYTHON),$(BIN)/python) -c 'import sys, torch; sys.exit(not
 ROOT_PATHS := $(subst $() ,:,$(addprefix $(CURDIR)/,$(ROOTS)) $(CURDIR))
 BENCHMARKS := kernels first_token mesh_overhead memory scheduler offline online
 GPU_BENCHMARKS := kernels gpu_engine
+GPU_TESTS := tests/gpu tests/unit/kernels \
+	$(addprefix tests/unit/sampling/test_,device_sampler.py masking.py sampler.py scoring.py)
 # Where pip finds PyTorch. Without an NVIDIA driver the small CPU build is looked for as well;
 # when its index cannot be reached, pip goes on without it.
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
@@ -51,7 +53,7 @@ bench: $(VENV)/.ready-dev ## Run every benchmark; figures go to benchmarks/resul
 
 test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.ready-dev) ## Test kernels and engine on this machine's GPU
 	@$(FIND_GPU)
-	@PYTHONPATH=$(ROOT_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . tests/gpu tests/unit/kernels $(ARGS)
+	@PYTHONPATH=$(ROOT_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . $(GPU_TESTS) $(ARGS)
 
 bench-gpu: $(if $(GPU_PYTHON),,$(VENV)/.ready-dev) ## Measure kernels and engine on this machine's GPU
 	@$(FIND_GPU)

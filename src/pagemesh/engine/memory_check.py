@@ -152,6 +152,8 @@ def largest_batch(
                 start=0,
                 block_ids=[(index * blocks_each + i) % num_blocks for i in range(blocks_each)],
                 sampling=sampling if generates else None,
+                # A device edits copies of logits.
+                suppressed_token_ids=(0,) if generates else (),
                 pooled=None if generates else range(num_tokens),
             )
             for index in range(num_seqs)
