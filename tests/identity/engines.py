@@ -12,6 +12,7 @@ from typing import Any
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
+from pagemesh.engine.grammars import load_backend
 from pagemesh.engine.interface import (
     EngineInfo,
     EngineRequest,
@@ -21,7 +22,6 @@ from pagemesh.engine.interface import (
     RequestOutput,
     StepOutput,
 )
-from pagemesh.engine.loading import load_backend
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.logprobs import TokenLogprobs

@@ -61,6 +61,7 @@ class HostAccelerator:
     refuses_waits: bool = False
     is_lost: bool = False
     is_beside: bool = False
+    _depth: int = 0
     followed: list[HostEvent] = field(default_factory=list)
     _in_flight: list[Copy | HostEvent] = field(default_factory=list)
     _pinned: list[torch.Tensor] = field(default_factory=list)
@@ -72,9 +73,15 @@ class HostAccelerator:
     @contextmanager
     def computing(self) -> Iterator[None]:
         with torch.inference_mode():
-            yield
-            if self.is_beside:
-                _hide_arrivals(self._in_flight)
+            if self.is_beside and self._depth == 0:
+                _show_arrivals(self._in_flight)
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self.is_beside and self._depth == 0:
+                    _hide_arrivals(self._in_flight)
 
     def pin(self, num_bytes: int) -> torch.Tensor:
         memory = torch.full((num_bytes,), GARBAGE, dtype=torch.uint8)
@@ -84,12 +91,12 @@ class HostAccelerator:
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         assert target.shape == source.shape and target.dtype == source.dtype
         self.num_copies += 1
-        if self._is_pinned(target):
-            assert not self._is_pinned(source)
+        if _is_within(self._pinned, target):
+            assert not _is_within(self._pinned, source)
             _bytes(target).fill_(GARBAGE)
             self._in_flight.append(Copy(target, target, source.clone(), source))
         else:
-            assert self._is_pinned(source), (
+            assert _is_within(self._pinned, source), (
                 "a copy from memory that is not pinned makes the host wait"
             )
             if self.is_beside:
@@ -167,10 +174,6 @@ class HostAccelerator:
         if self.is_lost:
             raise RuntimeError("device-side assert triggered\nlong advice")
 
-    def _is_pinned(self, tensor: torch.Tensor) -> bool:
-        storage = tensor.untyped_storage().data_ptr()
-        return any(each.untyped_storage().data_ptr() == storage for each in self._pinned)
-
 
 def _hide_arrivals(in_flight: Sequence[Copy | HostEvent]) -> None:
     """What was copied to the device is there for those who follow this stream, and nobody else."""
@@ -178,6 +181,19 @@ def _hide_arrivals(in_flight: Sequence[Copy | HostEvent]) -> None:
         if isinstance(copy, Copy) and copy.pinned is not copy.target and copy.arrived is None:
             copy.arrived = copy.target.clone()
             _bytes(copy.target).fill_(GARBAGE)
+
+
+def _show_arrivals(in_flight: Sequence[Copy | HostEvent]) -> None:
+    """What was copied to the device is there for the same stream."""
+    for copy in in_flight:
+        if isinstance(copy, Copy) and copy.arrived is not None:
+            copy.target.copy_(copy.arrived)
+            copy.arrived = None
+
+
+def _is_within(memories: Sequence[torch.Tensor], tensor: torch.Tensor) -> bool:
+    storage = tensor.untyped_storage().data_ptr()
+    return any(each.untyped_storage().data_ptr() == storage for each in memories)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Final
@@ -49,8 +49,10 @@ class EngineCore:
         stop_timeout: float = 10.0,
         step_timeout: float = STEP_TIMEOUT,
         overlaps: bool = False,
+        release: Callable[[], None] = lambda: None,
     ) -> None:
-        """`overlaps` says whether a step is prepared and launched while the one before it computes."""
+        """`overlaps` says whether a step is prepared and launched while the one before it computes;
+        `release` is called once when nothing is computed any more, see `Built`."""
         self._info = info
         self._requests = scheduler.requests
         self._scheduler = scheduler
@@ -63,6 +65,8 @@ class EngineCore:
         )
         self._loop = EngineLoop(scheduler, runner, self._commands, overlaps=overlaps)
         self._thread: threading.Thread | None = None
+        self._release = release
+        self._released = threading.Lock()
 
     @property
     def info(self) -> EngineInfo:
@@ -145,10 +149,18 @@ class EngineCore:
         self._constraints.close()
         if self._thread is None:
             self._loop.run(_nobody)
+            self._give_back()
         elif self._thread is not threading.current_thread():
             self._thread.join(self._stop_timeout)
             if self._thread.is_alive():
                 log.error("engine thread did not stop in time", timeout=self._stop_timeout)
+            else:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        # Never released again: several threads may stop an engine, and each of them again.
+        if self._released.acquire(blocking=False):
+            self._release()
 
 
 def _pin(

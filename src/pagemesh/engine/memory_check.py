@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.machine_memory import machine_memory, process_memory, reset_peak
 from pagemesh.engine.memory_plan import (
@@ -38,9 +38,17 @@ _ACTIVATIONS = "activations (--max-num-batched-tokens, --max-num-seqs)"
 
 
 def check_before_loading(
-    model: ModelConfig, cache: CacheConfig, scheduler: SchedulerConfig
+    model: ModelConfig,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    hardware: HardwareConfig | None = None,
+    gpu_bytes: int | None = None,
 ) -> None:
-    """Raise ConfigError when what config.json promises is more than the machine has."""
+    """Raise ConfigError when what config.json promises is more than there is.
+
+    That is the machine's memory, or, on a GPU of `gpu_bytes`, the share of it that `hardware` says.
+    """
+    on = Hardware("cpu" if gpu_bytes is None else "cuda", 0)
     try:
         folder = resolve_model_path(model.model, model.hub)
         settings = ConfigJson.read(folder / "config.json")
@@ -53,7 +61,7 @@ def check_before_loading(
     except ConfigError:
         # The loader says what is wrong.
         return
-    choose_kv_dtype(cache.kv_cache_dtype, dtype, "cpu", causal=spec.causal)
+    choose_kv_dtype(cache.kv_cache_dtype, dtype, on.kind, causal=spec.causal)
     if cache.swap_space and not spec.causal:
         raise ConfigError(
             f"--swap-space is {cache.swap_space:g}, but must be 0 for an encoder, which keeps no KV"
@@ -64,11 +72,14 @@ def check_before_loading(
     limits = StepLimits(num_tokens, scheduler.max_num_seqs, max_model_len)
     needs = {
         "weights": weight_bytes(spec, dtype),
-        "tables": table_bytes(spec, dtype, max_model_len, Hardware("cpu", 0)),
-        "runtime": RUNTIME_BYTES["cpu"],
+        "tables": table_bytes(spec, dtype, max_model_len, on),
+        "runtime": RUNTIME_BYTES[on.kind],
         _ACTIVATIONS: activation_bytes(spec, dtype, limits),
     }
-    _check(needs | _reserved(cache))
+    if gpu_bytes is None:
+        _check(needs | _reserved(cache))
+    else:
+        _check_gpu(needs, gpu_bytes, (hardware or HardwareConfig()).gpu_memory_utilization)
 
 
 def check_after_loading(
@@ -96,6 +107,15 @@ def check_after_loading(
         kv_bytes=int(cache.cpu_kv_memory * GIB),
         swap_bytes=int(cache.swap_space * GIB),
     )
+
+
+def check_swap_space(cache: CacheConfig) -> None:
+    """Raise ConfigError when the machine has not so much memory beside this process; for GPUs, whose swap
+    space is all that takes much of the host's."""
+    held = process_memory()
+    if held is not None and cache.swap_space:
+        swap = {"swap space (--swap-space)": int(cache.swap_space * GIB)}
+        _check({"process": held.resident} | swap)
 
 
 def measure_step(runner: ModelRunner, scheduler: SchedulerConfig, max_model_len: int) -> int | None:
@@ -168,13 +188,26 @@ def _reserved(cache: CacheConfig) -> dict[str, int]:
     }
 
 
+def _check_gpu(needs: Mapping[str, int], gpu_bytes: int, utilization: float) -> None:
+    total = sum(needs.values())
+    if total > gpu_bytes * utilization:
+        raise ConfigError(
+            f"of this GPU's {size_text(gpu_bytes)}, {size_text(gpu_bytes * utilization)} may be used"
+            f" (--gpu-memory-utilization {utilization:g}), but {size_text(total)} are needed before the"
+            f" first KV block: {_listed(needs)}"
+        )
+
+
+def _listed(needs: Mapping[str, int]) -> str:
+    return ", ".join(f"{size_text(size)} {name}" for name, size in needs.items() if size)
+
+
 def _check(needs: Mapping[str, int]) -> None:
     machine = machine_memory()
     total = sum(needs.values())
     if machine is None:
         return
-    listed = ", ".join(f"{size_text(size)} {name}" for name, size in needs.items() if size)
     if total > machine.total:
         raise ConfigError(
-            f"this machine has {size_text(machine.total)} of memory, but {size_text(total)} are needed: {listed}"
+            f"this machine has {size_text(machine.total)} of memory, but {size_text(total)} are needed: {_listed(needs)}"
         )

@@ -14,6 +14,8 @@ from pagemesh.config import (
     SchedulerConfig,
     ServerConfig,
 )
+from pagemesh.engine.interface import EngineInfo
+from pagemesh.engine.staged_kv import StagingArea
 from pagemesh.errors import PagemeshError
 
 
@@ -50,6 +52,17 @@ class Pinned:
     outcome: tuple[int, ...] | PagemeshError
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The first message from an engine's process whose engine can be started."""
+
+    info: EngineInfo
+
+    staging: StagingArea | None
+    """The buffers in the shared memory through which KV is read and written; None when the memory is the
+    KV itself."""
+
+
 class Pipe:
     """One end of the socket pair. Any thread may send; one thread receives."""
 
@@ -65,6 +78,10 @@ class Pipe:
         """Send one object; OSError when the other end is gone."""
         with self._sending:
             self._connection.send(message)
+
+    def poll(self, timeout: float) -> bool:
+        """Wait until there is something to receive, or the other end is gone, for so many seconds."""
+        return self._connection.poll(timeout)
 
     def receive(self) -> Any:
         """Wait for one object; EOFError or OSError when the other end is gone."""

@@ -1,4 +1,5 @@
-"""The engine's own process: `python -m pagemesh.engine.process SOCKET MEMORY`, started by a worker.
+"""The engine's own process: `python -m pagemesh.engine.process SOCKET MEMORY CHANNEL …`, started by a
+worker.
 
 Ends when it is told to stop, and at once when the worker is gone.
 """
@@ -10,12 +11,15 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
 from pagemesh.engine.interface import Engine
-from pagemesh.engine.pipe import Command, EngineSettings, Pinned, Pipe
+from pagemesh.engine.pipe import Command, EngineSettings, Loaded, Pinned, Pipe
+from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.engine.staging_channel import serve
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.telemetry.logs import configure_logging
 
@@ -24,8 +28,17 @@ _CALLS: Final = frozenset(
 )
 
 
-def main(socket: int, memory: int) -> None:
-    """Load the engine, say what it is or why it cannot be, and run it until told to stop."""
+EngineMaker = Callable[[EngineSettings, int], Engine]
+"""Loads an engine whose KV, or the buffers to it, lie in the memory behind a descriptor."""
+
+
+def main(
+    socket: int, memory: int, channels: Sequence[int], make_engine: EngineMaker | None = None
+) -> None:
+    """Load the engine, say what it is or why it cannot be, and run it until told to stop.
+
+    Over the channels KV is staged, where the worker cannot map it. Tests make other engines.
+    """
     # Both may reach a whole group of processes; the worker decides when its engine stops.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -38,12 +51,7 @@ def main(socket: int, memory: int) -> None:
         target=_follow, args=(pipe, loaded, stop), name="commands", daemon=True
     ).start()
     try:
-        # Here, because the import of torch takes seconds, in which the worker may go away.
-        from pagemesh.engine.loading import load_engine
-
-        engine = load_engine(
-            settings.model, settings.cache, settings.scheduler, settings.hardware, memory
-        )
+        engine = (make_engine or _load_engine)(settings, memory)
     except PagemeshError as error:
         pipe.send(error)
         return
@@ -51,10 +59,23 @@ def main(socket: int, memory: int) -> None:
     # every token waits for, and for seconds when the process ends.
     gc.freeze()
     loaded.set_result(engine)
-    pipe.send(engine.info)
+    staging = None
+    if isinstance(engine.kv, StagedKv):
+        staging = engine.kv.area
+        serve([Pipe(channel) for channel in channels], engine.kv.stager)
+    pipe.send(Loaded(engine.info, staging))
     # Ends by the worker's word; if that never comes, because the worker is gone, `_follow` ends all.
     stop.wait()
     engine.stop()
+
+
+def _load_engine(settings: EngineSettings, memory: int) -> Engine:
+    # Here, because the import of torch takes seconds, in which the worker may go away.
+    from pagemesh.engine.loading import load_engine
+
+    return load_engine(
+        settings.model, settings.cache, settings.scheduler, settings.hardware, memory
+    )
 
 
 def _follow(pipe: Pipe, loaded: Future[Engine], stop: threading.Event) -> None:
@@ -102,4 +123,4 @@ def _answer_pin(pipe: Pipe, request_id: str, pinned: Future[tuple[int, ...]]) ->
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), [int(word) for word in sys.argv[3:]])

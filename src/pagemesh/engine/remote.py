@@ -1,6 +1,7 @@
 """The engine as a worker has it: in a process of its own, so that gRPC and the engine share no GIL.
 
-Calls travel as messages and return at once. KV blocks lie in memory that both processes map.
+Calls travel as messages and return at once. KV blocks lie in memory that both
+processes map, or, where they are on a device, go through buffers there.
 (vLLM and SGLang separate their engine from their server likewise.)
 """
 
@@ -22,7 +23,9 @@ from pagemesh.engine.interface import (
 )
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.link import STOP_TIMEOUT, EngineLink
-from pagemesh.engine.pipe import EngineSettings, Pipe
+from pagemesh.engine.pipe import EngineSettings, Loaded, Pipe
+from pagemesh.engine.staged_kv import NUM_SLOTS, StagedKv, map_slots
+from pagemesh.engine.staging_channel import RemoteStager
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.sampling.logprobs import TokenLogprobs
 
@@ -30,18 +33,22 @@ from pagemesh.sampling.logprobs import TokenLogprobs
 class EngineProcess:
     """A process that loads an engine: `connect` once, or `kill` at any time before."""
 
-    def __init__(self, settings: EngineSettings) -> None:
-        ours, theirs = socket.socketpair()
+    def __init__(self, settings: EngineSettings, program: str = "pagemesh.engine.process") -> None:
+        """Start the process; `program` is the module that it runs."""
+        # For commands, and one for each slot that KV is staged in.
+        pairs = [socket.socketpair() for _ in range(1 + NUM_SLOTS)]
         self._memory = open_memory()
-        with theirs:
-            descriptors = (theirs.fileno(), self._memory)
-            # -P: modules that happen to lie in the current folder must not hide installed ones.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "pagemesh.engine.process", *map(str, descriptors)],
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-            )
-        self._pipe = Pipe(ours.detach())
+        theirs = [pair[1].fileno() for pair in pairs]
+        descriptors = [theirs[0], self._memory, *theirs[1:]]
+        # -P: modules that happen to lie in the current folder must not hide installed ones.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", program, *map(str, descriptors)],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+        )
+        for _, their_end in pairs:
+            their_end.close()
+        self._pipe, *self._channels = [Pipe(our_end.detach()) for our_end, _ in pairs]
         self._pipe.send(settings)
 
     def connect(self) -> RemoteEngine:
@@ -60,16 +67,26 @@ class EngineProcess:
                 self._process.kill()
                 self._process.wait(STOP_TIMEOUT)
                 raise answer
-            assert isinstance(answer, EngineInfo), answer
-            kv = KvMemory(answer.layout, answer.num_blocks, self._memory)
+            assert isinstance(answer, Loaded), answer
+            kv = self._access(answer)
         finally:
             os.close(self._memory)
-        load = EngineLoad(num_free_blocks=answer.num_blocks)
-        return RemoteEngine(answer, kv, EngineLink(self._process, self._pipe, load))
+        load = EngineLoad(num_free_blocks=answer.info.num_blocks)
+        return RemoteEngine(answer.info, kv, EngineLink(self._process, self._pipe, load))
 
     def kill(self) -> None:
         """End the process, whatever it does."""
         self._process.kill()
+
+    def _access(self, loaded: Loaded) -> KvAccess:
+        info = loaded.info
+        if loaded.staging is None:
+            for channel in self._channels:
+                channel.close()
+            return KvMemory(info.layout, info.num_blocks, self._memory)
+        slots = map_slots(loaded.staging, self._memory)
+        stager = RemoteStager(self._channels, self.kill)
+        return StagedKv(info.layout, info.num_blocks, slots, stager)
 
 
 class RemoteEngine:

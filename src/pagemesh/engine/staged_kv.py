@@ -6,6 +6,8 @@ engine's process. No torch: workers read and write KV this way as well.
 
 from __future__ import annotations
 
+import mmap
+import os
 import queue
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ import numpy.typing as npt
 
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.kv_ranges import check_blocks, check_layers, check_payload
-from pagemesh.errors import UnavailableError
+from pagemesh.errors import ConfigError, UnavailableError
 
 SLOT_BYTES: Final = 4 << 20
 """Of a buffer: several of the parts that KV travels in (about 1 MiB), for wide blocks a part of one."""
@@ -38,6 +40,22 @@ class StagingArea(NamedTuple):
 def staging_area(layout: BlockLayout, num_slots: int = NUM_SLOTS) -> StagingArea:
     """Buffers that hold at least the keys of a block in one layer."""
     return StagingArea(num_slots, max(SLOT_BYTES, layout.num_bytes_per_layer // 2))
+
+
+def map_slots(area: StagingArea, descriptor: int | None = None) -> npt.NDArray[np.uint8]:
+    """The buffers, [slots, bytes], in the memory behind a descriptor, or in memory of one's own.
+
+    Everybody who gives the same descriptor sees the same bytes. ConfigError when there is not so much
+    memory.
+    """
+    size = area.num_slots * area.slot_bytes
+    try:
+        if descriptor is not None:
+            os.ftruncate(descriptor, size)
+        mapping = mmap.mmap(-1 if descriptor is None else descriptor, size)
+    except OSError as error:
+        raise ConfigError(f"{size} bytes of buffers for KV cannot be reserved: {error}") from error
+    return np.frombuffer(mapping, dtype=np.uint8).reshape(area.num_slots, area.slot_bytes)
 
 
 class Piece(NamedTuple):
@@ -82,7 +100,10 @@ class StagedKv:
         self.num_blocks = num_blocks
         self._block_bytes = layout.num_bytes_per_layer // 2
         self._slots = slots
-        self._stager = stager
+        self.area = StagingArea(*slots.shape)
+        """Of the slots, for other processes that map them."""
+        self.stager = stager
+        """For whoever has slots of its own over the same memory."""
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(len(slots)):
             self._free.put(slot)
@@ -93,7 +114,7 @@ class StagedKv:
         for piece in self._pieces(block_ids, first_layer, num_layers):
             num_bytes = piece.num_planes * len(piece.block_ids) * self._block_bytes
             with self._slot() as slot:
-                self._stager.stage_out(slot, piece)
+                self.stager.stage_out(slot, piece)
                 parts.append(self._slots[slot, :num_bytes].tobytes())
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -108,7 +129,7 @@ class StagedKv:
             end = begin + piece.num_planes * len(piece.block_ids) * self._block_bytes
             with self._slot() as slot:
                 self._slots[slot, : end - begin] = source[begin:end]
-                self._stager.stage_in(slot, piece)
+                self.stager.stage_in(slot, piece)
             begin = end
 
     def _pieces(

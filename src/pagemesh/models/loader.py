@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -14,15 +14,20 @@ from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.architectures.architecture import Architecture
 from pagemesh.models.assembly import assemble
 from pagemesh.models.checkpoint import Checkpoint
-from pagemesh.models.choices import choose_dtype, choose_max_model_len, require_transformers
+from pagemesh.models.choices import (
+    choose_dtype,
+    choose_max_model_len,
+    require_transformers,
+)
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.layer_attention import make_layer_attention
+from pagemesh.models.place import ON_HOST, Place
 from pagemesh.models.pooling_config import read_pooling
 from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
-from pagemesh.models.rope_kinds import settle
+from pagemesh.models.settled import settled
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.weights import CheckpointParameters
 
@@ -43,7 +48,7 @@ class LoadedModel:
     """How each layer attends."""
 
     dtype: torch.dtype
-    """Type of weights, activations and KV."""
+    """Type of weights and activations."""
 
     fingerprint: str
     """Equal for workers whose KV is interchangeable."""
@@ -63,26 +68,26 @@ class LoadedModel:
     generates: bool = True
     """Whether it has an output head."""
 
+    kv_dtype: str | None = None
+    """Type of the KV blocks as torch names it; that of the weights when None."""
+
     @property
     def vocab_size(self) -> int:
         """Number of token ids."""
         return self.shape.vocab_size
 
-    def block_layout(self, block_size: int, kv_dtype: str | None = None) -> BlockLayout:
-        """Shape of this model's KV blocks, of its own type unless told otherwise.
-
-        Those of an encoder hold one layer at a time.
-        """
+    def block_layout(self, block_size: int) -> BlockLayout:
+        """Shape of this model's KV blocks; those of an encoder hold one layer at a time."""
         return BlockLayout(
             block_size=block_size,
             num_layers=self.shape.num_layers if self.shape.causal else 1,
             num_kv_heads=self.shape.num_kv_heads,
             head_dim=self.shape.head_dim,
-            dtype=kv_dtype or str(self.dtype).removeprefix("torch."),
+            dtype=self.kv_dtype or str(self.dtype).removeprefix("torch."),
         )
 
 
-def load_model(config: ModelConfig) -> LoadedModel:
+def load_model(config: ModelConfig, place: Place = ON_HOST) -> LoadedModel:
     """Find, check and load a model; sets torch's thread count for the process.
 
     Everything that can be wrong with a folder is found before the first weight is read and raised as
@@ -96,20 +101,25 @@ def load_model(config: ModelConfig) -> LoadedModel:
     if config.model_impl == "transformers" or (
         config.model_impl == "auto" and architecture is None
     ):
-        return _load_with_transformers(config, folder, settings)
+        return _load_with_transformers(config, folder, settings, place)
     if architecture is None:
         raise unknown_architecture(settings)
-    return _load_decoder(config, folder, settings, architecture)
+    return _load_decoder(config, folder, settings, architecture, place)
 
 
 def _load_decoder(
-    config: ModelConfig, folder: Path, settings: ConfigJson, architecture: Architecture
+    config: ModelConfig,
+    folder: Path,
+    settings: ConfigJson,
+    architecture: Architecture,
+    place: Place,
 ) -> LoadedModel:
     spec = architecture.make_spec(settings)
     pooling = read_pooling(folder, architecture.pooling, causal=spec.causal)
     max_model_len = choose_max_model_len(config.max_model_len, spec, folder)
-    spec = _settled(spec, max_model_len)
+    spec = settled(spec, max_model_len)
     dtype = choose_dtype(config.dtype, settings, architecture.dtypes)
+    kv_dtype = place.kv_dtype(dtype, causal=spec.causal)
     with Checkpoint.open(folder) as checkpoint:
         sources = architecture.named_sources(spec, checkpoint.entries.keys())
         checkpoint.check(
@@ -119,11 +129,16 @@ def _load_decoder(
         tensors = [source.tensor for source in sources]
         identity = fingerprint({"spec": asdict(spec)}, dtype, checkpoint, tensors)
         shapes = spec.parameter_shapes()
-        parameters = CheckpointParameters(checkpoint, sources, shapes, _DTYPES[dtype])
+        filler = place.filler
+        parameters = CheckpointParameters(checkpoint, sources, shapes, _DTYPES[dtype], filler)
+        with filler.filling():
+            decoder = assemble(spec, parameters, max_model_len)
+            layer_attention = make_layer_attention(spec, parameters)
+            parameters.check()
         return LoadedModel(
-            decoder=assemble(spec, parameters, max_model_len),
+            decoder=decoder,
             shape=_shape(spec),
-            layer_attention=make_layer_attention(spec, parameters),
+            layer_attention=layer_attention,
             dtype=_DTYPES[dtype],
             fingerprint=identity,
             max_model_len=max_model_len,
@@ -131,16 +146,21 @@ def _load_decoder(
             folder=folder,
             pooling=pooling,
             generates=spec.has_head,
+            kv_dtype=kv_dtype,
         )
 
 
-def _load_with_transformers(config: ModelConfig, folder: Path, settings: ConfigJson) -> LoadedModel:
+def _load_with_transformers(
+    config: ModelConfig, folder: Path, settings: ConfigJson, place: Place
+) -> LoadedModel:
     require_transformers(settings)
     # Imported here because it takes seconds, and models of pagemesh's own do without.
     from pagemesh.models.transformers_backend.load import load_with_transformers
 
-    dtype = _DTYPES[choose_dtype(config.dtype, settings, _DTYPES)]
-    loaded = load_with_transformers(folder, config.max_model_len, dtype)
+    name = choose_dtype(config.dtype, settings, _DTYPES)
+    kv_dtype = place.kv_dtype(name, causal=True)
+    dtype = _DTYPES[name]
+    loaded = load_with_transformers(folder, config.max_model_len, dtype, place.filler.device)
     return LoadedModel(
         decoder=loaded.model,
         shape=loaded.shape,
@@ -151,16 +171,8 @@ def _load_with_transformers(config: ModelConfig, folder: Path, settings: ConfigJ
         eos_token_ids=_eos_token_ids(folder, settings, loaded.shape.vocab_size),
         folder=folder,
         pooling=None,
+        kv_dtype=kv_dtype,
     )
-
-
-def _settled(spec: DecoderSpec, max_model_len: int) -> DecoderSpec:
-    """What depends on the longest context is part of the model, and thereby of its fingerprint."""
-    layers = tuple(
-        replace(layer, rope=settle(layer.rope, max_model_len) if layer.rope else None)
-        for layer in spec.layers
-    )
-    return replace(spec, layers=layers)
 
 
 def _shape(spec: DecoderSpec) -> ModelShape:

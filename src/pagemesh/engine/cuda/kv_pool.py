@@ -46,6 +46,10 @@ class KvPool:
         self.moved: Event | None = None
         """Behind the last `BlockMoves`; who reads blocks on another stream than steps do, follows it."""
 
+    def free(self) -> None:
+        """Give the memory back at once, whoever still has the tensors; nobody may use them any more."""
+        self.planes.untyped_storage().resize_(0)
+
     def gather(self, block_ids: torch.Tensor, first_plane: int, out: torch.Tensor) -> None:
         """Copy blocks into a buffer [planes, N, words], from `first_plane` on; ids are int64 [N]."""
         planes = self.planes[first_plane : first_plane + len(out)]

@@ -41,6 +41,10 @@ class TransformersModel:
         logits: torch.Tensor = output.logits.squeeze(0)
         return logits
 
+    def move(self, device: torch.device) -> None:
+        """Run on another device from now on."""
+        self._model.to(device)
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalModel`."""
         return hidden

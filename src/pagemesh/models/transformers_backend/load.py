@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,10 +34,11 @@ class TransformersLoad(NamedTuple):
 
 
 def load_with_transformers(
-    folder: Path, max_model_len: int | None, dtype: torch.dtype
+    folder: Path, max_model_len: int | None, dtype: torch.dtype, device: torch.device
 ) -> TransformersLoad:
     """Read a folder's weights once, in `dtype`. `max_model_len` None is the model's own context.
 
+    The model is judged in the host's memory, and moved to its device then.
     Raises ConfigError for what cannot be served; most of it before any weight is read.
     """
     where = str(folder / "config.json")
@@ -46,7 +48,20 @@ def load_with_transformers(
         identity = fingerprint(facts, str(dtype), checkpoint, checkpoint.entries)
     model = read_model(folder, cls, config, dtype)
     judged = judge(model, max_model_len, dtype, where)
-    return TransformersLoad(judged.model, judged.shape, judged.layers, identity, max_model_len)
+    judged.model.move(device)
+    # Layers that attend alike go on sharing one.
+    moved = {id(layer): _moved(layer, device) for layer in judged.layers}
+    layers = [moved[id(layer)] for layer in judged.layers]
+    return TransformersLoad(judged.model, judged.shape, layers, identity, max_model_len)
+
+
+def _moved(layer: LayerAttention, device: torch.device) -> LayerAttention:
+    sinks, slopes = layer.sinks, layer.alibi_slopes
+    return replace(
+        layer,
+        sinks=None if sinks is None else sinks.to(device),
+        alibi_slopes=None if slopes is None else slopes.to(device),
+    )
 
 
 def _facts(path: Path) -> dict[str, Any]:

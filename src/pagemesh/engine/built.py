@@ -1,0 +1,27 @@
+"""What an engine is put together from, once a model is loaded and its KV cache has its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pagemesh.engine.interface import KvAccess
+from pagemesh.engine.step import Runner
+
+
+class Built(NamedTuple):
+    """A runner with its KV cache, and what is known of them."""
+
+    runner: Runner
+    kv: KvAccess
+    num_blocks: int
+    num_swap_blocks: int
+
+    largest_step_seconds: float
+    """How long the largest step took, with what happens only the first time."""
+
+    works_beside_host: bool
+    """Whether steps are computed while the host does something else."""
+
+    release: Callable[[], None]
+    """Gives the memory of the KV cache back, when nobody computes any more."""

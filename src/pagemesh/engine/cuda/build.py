@@ -1,0 +1,182 @@
+"""Builds what an engine computes with on a GPU: a KV cache of what a trial of the largest step leaves."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from time import perf_counter
+from typing import NamedTuple
+
+import structlog
+
+from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
+from pagemesh.engine.accelerator import Accelerator
+from pagemesh.engine.block_mover import num_swap_blocks_for
+from pagemesh.engine.built import Built
+from pagemesh.engine.cuda.block_mover import DeviceBlockMover
+from pagemesh.engine.cuda.host_buffers import HostBuffers
+from pagemesh.engine.cuda.kv_pool import KvPool
+from pagemesh.engine.cuda.kv_stager import KvStager
+from pagemesh.engine.cuda.runner import DeviceRunner
+from pagemesh.engine.gpu import Gpu
+from pagemesh.engine.gpu_budget import GpuUse, fit_blocks, runtime_bytes, terms
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.memory_check import check_swap_space, largest_batch
+from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.errors import ConfigError, InternalError
+from pagemesh.models.loader import LoadedModel
+from pagemesh.scheduler.batch import Batch
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class _Parts(NamedTuple):
+    pool: KvPool
+    stager: KvStager
+    runner: DeviceRunner
+
+
+class GpuBuilder:
+    """Measures a loaded model on a device, and builds its KV cache with all that works on it."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        layout: BlockLayout,
+        settings: tuple[CacheConfig, SchedulerConfig, HardwareConfig],
+        gpu: Gpu,
+    ) -> None:
+        """Of the scheduler's settings, steps are so large that any prompt fits into one that must."""
+        self._model = model
+        self._layout = layout
+        self._cache, self._scheduler, self._hardware = settings
+        self._gpu = gpu
+
+    def build(self, max_num_blocks: int | None, kv_descriptor: int | None) -> Built:
+        """Reserve the KV cache, of `max_num_blocks` at most; nobody else may load on the device meanwhile.
+
+        The buffers through which KV is read and written lie in the memory behind `kv_descriptor`, or in
+        memory of their own. Raises ConfigError, with all figures, when one request of full length does
+        not fit, and when the machine has no room for the swap space.
+        """
+        cache, layout = self._cache, self._layout
+        accelerator = self._gpu.accelerator
+        num_swap_blocks = num_swap_blocks_for(layout, cache.swap_space)
+        check_swap_space(cache)
+        buffers = HostBuffers.reserve(layout, num_swap_blocks, kv_descriptor)
+        buffers.pin(accelerator)
+        use, seconds = self._measure(buffers)
+        num_blocks = fit_blocks(
+            use,
+            layout,
+            self._model.max_model_len,
+            self._hardware.gpu_memory_utilization,
+            cache.kv_cache_memory,
+        )
+        num_blocks = min(num_blocks, max_num_blocks or num_blocks)
+        self._log(use, num_blocks, num_swap_blocks)
+        parts = self._assemble(num_blocks, buffers, accelerator)
+        kv = StagedKv(layout, num_blocks, buffers.slots.numpy(), parts.stager)
+        release = partial(_release, parts.pool, buffers, accelerator)
+        return Built(
+            parts.runner,
+            kv,
+            num_blocks,
+            num_swap_blocks,
+            seconds,
+            works_beside_host=False,
+            release=release,
+        )
+
+    def _assemble(self, num_blocks: int, buffers: HostBuffers, accelerator: Accelerator) -> _Parts:
+        pool = KvPool(self._layout, num_blocks, accelerator.device)
+        # Zeros are there before any stream looks.
+        accelerator.settle()
+        mover = DeviceBlockMover(pool, accelerator, buffers.swap_space)
+        stager = KvStager(pool, accelerator, buffers.slots)
+        runner = DeviceRunner(
+            self._model,
+            pool,
+            mover,
+            accelerator,
+            max_num_seqs=self._scheduler.max_num_seqs,
+        )
+        return _Parts(pool, stager, runner)
+
+    def _measure(self, buffers: HostBuffers) -> tuple[GpuUse, float]:
+        """What everything but the KV takes, and the seconds of the largest step.
+
+        With a cache that is as large as that step needs it. All of it is gone again afterwards.
+        """
+        gpu = self._gpu
+        loaded = gpu.read()
+        batch, num_blocks = self._largest_step()
+        # A stream of its own, whose memory nobody else keeps.
+        parts = self._assemble(num_blocks, buffers, gpu.accelerator.beside())
+        idle = gpu.read()
+        gpu.reset_peak()
+        started_at = perf_counter()
+        self._rehearse(parts.runner, batch)
+        seconds = perf_counter() - started_at
+        activations = gpu.peak() - idle.reserved
+        after = gpu.read()
+        kept = after.reserved - loaded.reserved - parts.pool.planes.nbytes
+        del parts
+        gc.collect()
+        use = GpuUse(
+            total=gpu.total_bytes,
+            free=gpu.read().free,
+            model=loaded.reserved,
+            activations=max(0, activations),
+            kept=max(0, kept),
+            runtime=runtime_bytes(gpu.total_bytes, loaded, after),
+        )
+        return use, seconds
+
+    def _largest_step(self) -> tuple[Batch, int]:
+        """A step that fills every limit, and the blocks that it needs."""
+        scheduler = self._scheduler
+        num_seqs, block_size = scheduler.max_num_seqs, self._layout.block_size
+        num_blocks = scheduler.max_num_batched_tokens // block_size + num_seqs
+        batch = largest_batch(
+            self._layout,
+            num_blocks,
+            scheduler,
+            self._model.max_model_len,
+            generates=self._model.generates,
+        )
+        return batch, num_blocks
+
+    def _rehearse(self, runner: DeviceRunner, batch: Batch) -> None:
+        try:
+            runner.rehearse(batch)
+        except InternalError as error:
+            if error.reason != "OUT_OF_MEMORY":
+                raise
+            num_tokens = self._scheduler.max_num_batched_tokens
+            raise ConfigError(
+                f"a step of --max-num-batched-tokens {num_tokens} tokens cannot be computed on this GPU:"
+                f" {error.message}"
+            ) from error
+
+    def _log(self, use: GpuUse, num_blocks: int, num_swap_blocks: int) -> None:
+        log.info(
+            "memory",
+            device=str(self._gpu.accelerator.device),
+            total_bytes=use.total,
+            usable_bytes=int(use.total * self._hardware.gpu_memory_utilization),
+            free_bytes=use.free,
+            model_bytes=use.model,
+            activation_bytes=use.activations,
+            graph_bytes=use.kept,
+            runtime_bytes=use.runtime,
+            taken_bytes=sum(terms(use).values()),
+            kv_bytes=num_blocks * self._layout.num_bytes,
+            swap_bytes=num_swap_blocks * self._layout.num_bytes,
+        )
+
+
+def _release(pool: KvPool, buffers: HostBuffers, accelerator: Accelerator) -> None:
+    accelerator.settle()
+    buffers.unpin(accelerator)
+    pool.free()

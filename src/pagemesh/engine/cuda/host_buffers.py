@@ -1,0 +1,56 @@
+"""The host's memory that an engine on a GPU copies from and to: swap space, and slots for KV."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+
+from pagemesh.engine.accelerator import Accelerator
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.staged_kv import map_slots, staging_area
+from pagemesh.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class HostBuffers:
+    """Memory to be pinned, uint8."""
+
+    swap_space: torch.Tensor
+    """[swap blocks, bytes of a block]."""
+
+    slots: torch.Tensor
+    """[slots, bytes], see `staged_kv`."""
+
+    @classmethod
+    def reserve(cls, layout: BlockLayout, num_swap_blocks: int, kv_descriptor: int | None) -> Self:
+        """The slots lie in the memory behind the descriptor; ConfigError when there is not so much."""
+        num_bytes = num_swap_blocks * layout.num_bytes
+        try:
+            swap_space = torch.from_numpy(np.zeros(num_bytes, np.uint8))
+        except (MemoryError, ValueError) as error:
+            raise ConfigError(
+                f"the swap space of {num_bytes / 2**30:g} GiB (--swap-space) cannot be reserved: {error}"
+            ) from error
+        slots = torch.from_numpy(map_slots(staging_area(layout), kv_descriptor))
+        return cls(swap_space.view(num_swap_blocks, layout.num_bytes), slots)
+
+    def pin(self, accelerator: Accelerator) -> None:
+        """Have the device copy from and to it; ConfigError when the system does not allow that."""
+        for memory, flag in ((self.slots, ""), (self.swap_space, " (--swap-space)")):
+            try:
+                if memory.nbytes:
+                    accelerator.adopt(memory)
+            except RuntimeError as error:
+                size = memory.nbytes / 2**30
+                raise ConfigError(
+                    f"{size:g} GiB of the host's memory{flag} cannot be pinned: {error}"
+                ) from error
+
+    def unpin(self, accelerator: Accelerator) -> None:
+        """Undo it."""
+        for memory in (self.slots, self.swap_space):
+            if memory.nbytes:
+                accelerator.abandon(memory)

@@ -1,0 +1,149 @@
+"""KV of an engine whose memory its worker cannot map, as on a GPU: staged through shared buffers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pagemesh.engine import staging_channel
+from pagemesh.engine.interface import KvProgress
+from pagemesh.engine.kv_memory import KvMemory
+from pagemesh.engine.remote import EngineProcess, RemoteEngine
+from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.errors import KvIntegrityError, UnavailableError
+from tests.contract.test_engine_process import Steps, request, settings
+from tests.support.waiting import wait_until
+
+STAGED = "tests.support.staged_engine"
+
+
+@asynccontextmanager
+async def running(model: Path, program: str = STAGED) -> AsyncIterator[tuple[RemoteEngine, Steps]]:
+    process = EngineProcess(settings(model), program)
+    engine = await asyncio.to_thread(process.connect)
+    steps = Steps()
+    engine.start(steps.all.append)
+    try:
+        yield engine, steps
+    finally:
+        await asyncio.to_thread(engine.stop)
+
+
+async def export(engine: RemoteEngine, steps: Steps) -> KvProgress:
+    engine.submit(request("export", 1, hold_blocks=True))
+    await wait_until(steps.ended("export"), "the export")
+    return [p for step in steps.all for p in step.progress][-1]
+
+
+def read_all(engine: RemoteEngine, progress: KvProgress) -> bytes:
+    return engine.kv.read(progress.block_ids, 0, engine.info.layout.num_layers)
+
+
+async def test_staged_kv_is_what_an_engine_shares_that_can_be_mapped(demo_model: Path) -> None:
+    blocks, tokens = [], []
+    for program, kind in ((STAGED, StagedKv), ("pagemesh.engine.process", KvMemory)):
+        async with running(demo_model, program) as (engine, steps):
+            assert type(engine.kv) is kind
+            # On the event loop's own thread, too: no answer needs it.
+            blocks.append(read_all(engine, await export(engine, steps)))
+            engine.release("export")
+            engine.submit(request("answer"))
+            await wait_until(steps.ended("answer"), "the answer")
+            tokens.append(steps.tokens("answer"))
+    assert blocks[0] == blocks[1]
+    assert any(blocks[0])
+    assert tokens[0] == tokens[1]
+    assert len(tokens[0]) == 8
+
+
+async def test_kv_that_is_written_is_what_a_later_request_finds(demo_model: Path) -> None:
+    async with running(demo_model) as (engine, steps):
+        progress = await export(engine, steps)
+        payload = read_all(engine, progress)
+        engine.submit(dataclasses.replace(request("import"), await_kv=True))
+        engine.release("export")
+        await wait_until(lambda: any(step.grants for step in steps.all), "the grant")
+        (grant,) = [grant for step in steps.all for grant in step.grants]
+        held = grant.num_held_tokens // 16
+        width = len(payload) // (2 * 6 * len(progress.block_ids))
+        rows = [payload[i : i + width] for i in range(0, len(payload), width)]
+        num_blocks = len(progress.block_ids)
+        missing = [row for i, row in enumerate(rows) if i % num_blocks >= held]
+        await asyncio.to_thread(
+            engine.kv.write, grant.block_ids[held:num_blocks], 0, 6, b"".join(missing)
+        )
+        assert engine.kv.read(grant.block_ids[:num_blocks], 0, 6) == payload
+        engine.finish_import("import", 80)
+        await wait_until(steps.ended("import"), "the import's end")
+        engine.submit(request("here"))
+        await wait_until(steps.ended("here"), "the same without import")
+        assert steps.tokens("import") == steps.tokens("here")
+
+
+async def test_several_threads_stage_at_once(demo_model: Path) -> None:
+    async with running(demo_model) as (engine, steps):
+        progress = await export(engine, steps)
+        expected = [engine.kv.read([block], 0, 6) for block in progress.block_ids]
+        reads = [
+            asyncio.to_thread(engine.kv.read, [block], 0, 6)
+            for _ in range(10)
+            for block in progress.block_ids
+        ]
+        assert await asyncio.gather(*reads) == 10 * expected
+        assert len(set(expected)) == len(expected)
+
+
+async def test_blocks_that_are_not_there_are_refused(demo_model: Path) -> None:
+    async with running(demo_model) as (engine, _):
+        with pytest.raises(KvIntegrityError, match=r"block 100000 was named, but there are \d+"):
+            engine.kv.read([100_000], 0, 1)
+        with pytest.raises(KvIntegrityError, match="has 3 bytes, but must have"):
+            engine.kv.write([0], 0, 1, b"abc")
+
+
+@pytest.fixture
+async def hanging(
+    demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[RemoteEngine, psutil.Process]]:
+    monkeypatch.setenv("STAGING_HANGS", "1")
+    async with running(demo_model) as (engine, _):
+        (child,) = psutil.Process().children()
+        yield engine, child
+
+
+async def test_whoever_waits_for_a_copy_learns_at_once_that_the_engine_was_killed(
+    hanging: tuple[RemoteEngine, psutil.Process],
+) -> None:
+    engine, child = hanging
+    # One more than there are slots: the last one waits for a slot.
+    reads = [asyncio.create_task(asyncio.to_thread(engine.kv.read, [0], 0, 1)) for _ in range(3)]
+    write = asyncio.create_task(
+        asyncio.to_thread(engine.kv.write, [0], 0, 1, bytes(engine.info.layout.num_bytes_per_layer))
+    )
+    done, _ = await asyncio.wait([*reads, write], timeout=0.3)
+    assert not done
+    child.kill()
+    results = await asyncio.wait_for(
+        asyncio.gather(*reads, write, return_exceptions=True), timeout=5
+    )
+    assert [type(result) for result in results] == [UnavailableError] * 4
+    await asyncio.wait_for(engine.ended(), 5)
+    with pytest.raises(UnavailableError):
+        engine.kv.read([0], 0, 1)
+
+
+async def test_an_engine_that_does_not_copy_in_time_is_ended(
+    hanging: tuple[RemoteEngine, psutil.Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_channel, "ANSWER_PATIENCE", 0.2)
+    engine, child = hanging
+    with pytest.raises(UnavailableError, match=r"did not copy KV within 0\.2 s"):
+        await asyncio.to_thread(engine.kv.read, [0], 0, 1)
+    await asyncio.wait_for(engine.ended(), 5)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

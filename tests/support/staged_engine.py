@@ -1,0 +1,46 @@
+"""An engine's process whose KV the worker cannot map: `python -m tests.support.staged_engine …`.
+
+With STAGING_HANGS in the environment, copies never end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from pagemesh.engine.interface import Engine
+from pagemesh.engine.pipe import EngineSettings
+from pagemesh.engine.process import main
+from pagemesh.engine.staged_kv import Piece, StagedKv
+
+
+class HangingStager:
+    """Implements `Stager`."""
+
+    def stage_out(self, slot: int, piece: Piece) -> None:
+        threading.Event().wait()
+
+    stage_in = stage_out
+
+
+def make_engine(settings: EngineSettings, memory: int) -> Engine:
+    from pagemesh.engine.loading import load_engine
+    from tests.support.host_gpu import HostGpu
+
+    engine = load_engine(
+        settings.model,
+        settings.cache,
+        settings.scheduler,
+        settings.hardware,
+        memory,
+        gpu=HostGpu(),
+    )
+    if "STAGING_HANGS" in os.environ:
+        assert isinstance(engine.kv, StagedKv)
+        engine.kv.stager = HangingStager()
+    return engine
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), [int(word) for word in sys.argv[3:]], make_engine)

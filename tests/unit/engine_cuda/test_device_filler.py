@@ -1,0 +1,106 @@
+"""Weights through pinned buffers: the same numbers as on the host, and the same refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from pagemesh.config import ModelConfig
+from pagemesh.engine.cuda.filler import DeviceFiller
+from pagemesh.errors import ConfigError
+from pagemesh.models.checkpoint import Checkpoint
+from pagemesh.models.filling import HOST, Filler
+from pagemesh.models.loader import load_model
+from pagemesh.models.place import Place
+from pagemesh.models.sources import Source
+from pagemesh.models.weights import CheckpointParameters
+from tests.support.host_accelerator import HostAccelerator
+
+NUMBERS = torch.arange(1, 7001, dtype=torch.float32).view(70, 100)
+SHAPES = {"table": (140, 100), "norm.weight": (100,), "turned": (100, 70)}
+SOURCES = [
+    Source("low", (70, 100), "table", (slice(0, 70),)),
+    Source("high", (70, 100), "table", (slice(70, 140),)),
+    Source("norm", (100,), "norm.weight", convert=lambda weight: weight.float() + 1.0),
+    Source("low", (70, 100), "turned", convert=lambda weight: weight.T),
+]
+
+
+def write(folder: Path, **tensors: torch.Tensor) -> Checkpoint:
+    known = {"low": NUMBERS, "high": -NUMBERS, "norm": NUMBERS[0].clone()}
+    save_file({**known, **tensors}, folder / "model.safetensors")
+    return Checkpoint.open(folder)
+
+
+def read(checkpoint: Checkpoint, dtype: torch.dtype, filler: Filler) -> dict[str, torch.Tensor]:
+    with checkpoint, filler.filling():
+        parameters = CheckpointParameters(checkpoint, SOURCES, SHAPES, dtype, filler)
+        tensors = {name: parameters.read(name) for name in SHAPES}
+        parameters.check()
+    return tensors
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("buffer_bytes", [64, 1000, 1 << 20])
+def test_parameters_are_those_of_the_host(
+    tmp_path: Path, dtype: torch.dtype, buffer_bytes: int
+) -> None:
+    checkpoint = write(tmp_path, low=NUMBERS.to(torch.bfloat16))
+    accelerator = HostAccelerator()
+    found = read(checkpoint, dtype, DeviceFiller(accelerator, buffer_bytes))
+    expected = read(Checkpoint.open(tmp_path), dtype, HOST)
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype == (torch.float32 if "norm" in name else dtype)
+        assert torch.equal(found[name], tensor)
+    # Two buffers, however much goes through them.
+    assert [len(memory) for memory in accelerator._pinned] == [buffer_bytes] * 2
+
+
+def test_the_host_waits_only_for_buffers_in_use(tmp_path: Path) -> None:
+    accelerator = HostAccelerator()
+    filler = DeviceFiller(accelerator, 1 << 20)
+    read(write(tmp_path), torch.float32, filler)
+    copies = filler._copies
+    assert isinstance(copies, HostAccelerator)
+    # Four tensors of one piece each: the third one waits for the first one's buffer.
+    assert (copies.num_copies, copies.num_waits, accelerator.num_waits) == (4, 2, 0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_refused(tmp_path: Path, bad: float) -> None:
+    tensor = NUMBERS.clone()
+    tensor[69, 99] = bad
+    with pytest.raises(ConfigError) as refusal:
+        read(write(tmp_path, high=tensor), torch.float32, DeviceFiller(HostAccelerator()))
+    assert refusal.value.message == (
+        f"{tmp_path / 'model.safetensors'} has the tensor high with values that are NaN or infinite"
+    )
+
+
+def test_values_that_the_type_cannot_hold_are_refused(tmp_path: Path) -> None:
+    checkpoint = write(tmp_path, high=NUMBERS * 100)
+    with pytest.raises(ConfigError, match="high with values that float16 cannot hold: choose"):
+        read(checkpoint, torch.float16, DeviceFiller(HostAccelerator()))
+
+
+def test_finite_values_whose_sum_is_infinite_are_taken(tmp_path: Path) -> None:
+    high = torch.full((70, 100), 3e38)
+    found = read(write(tmp_path, high=high), torch.float32, DeviceFiller(HostAccelerator()))
+    assert torch.equal(found["table"][70:], high)
+
+
+def test_a_model_filled_on_a_device_is_the_one_on_the_host(demo_model: Path) -> None:
+    config = ModelConfig(str(demo_model), max_model_len=64)
+    on_host, on_device = (
+        load_model(config),
+        load_model(config, Place(DeviceFiller(HostAccelerator()), "auto")),
+    )
+    assert on_device.fingerprint == on_host.fingerprint
+    config_json = json.loads((demo_model / "config.json").read_text())
+    hidden = torch.randn(3, config_json["hidden_size"], generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        assert torch.equal(on_device.decoder.logits(hidden), on_host.decoder.logits(hidden))
