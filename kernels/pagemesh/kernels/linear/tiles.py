@@ -105,6 +105,8 @@ def choose_tiles(
     num_experts: int = 1,
 ) -> Tiles:
     """The tiles of a product with `num_tokens` rows, at least one."""
+    # Hopper and its successor multiply from shared memory; others from registers, desktop Blackwells too.
+    needs_registers = not 90 <= target.capability < 120
     block_t = choose_block_t(num_tokens, num_experts)
     is_large = block_t > SMALL
     block_out, block_k, num_warps = SMALL, 128, 4
@@ -112,9 +114,8 @@ def choose_tiles(
         block_out, block_k, num_warps = LARGE, 64, 8
     if is_gated:
         block_k = 64
-        if segments > 1 or target.capability < 90:
-            # Registers hold the sums of gates and of ups, for a segment and for those before it; and
-            # before Hopper also what is being multiplied.
+        if segments > 1 or needs_registers:
+            # Registers hold the sums of gates and of ups already, perhaps those of earlier segments.
             block_out = SMALL
     if dtype == torch.float32:
         # No matrix instructions: each thread adds up its own few sums, and its operands are in registers.
@@ -127,5 +128,5 @@ def choose_tiles(
     stage_bytes = (block_out * (2 if is_gated else 1) + block_t) * block_k * dtype.itemsize
     # Each program has a kilobyte of its own besides; what is in registers takes no memory.
     num_buffers = max((target.shared_bytes // per_multiprocessor - 1024) // stage_bytes, 2)
-    num_stages = min(num_buffers, 6) + (target.capability < 90)
+    num_stages = min(num_buffers, 6) + needs_registers
     return Tiles(block_out, block_t, block_k, is_split, num_warps, num_stages)
