@@ -155,7 +155,8 @@ class HardwareConfig:
 
     gpu_memory_utilization: float = 0.9
     """Share of a GPU's memory that one engine may take: its weights, the largest step and, unless
-    --kv-cache-memory says how much, KV blocks in what is left."""
+    --kv-cache-memory says how much, KV blocks in what is left. `pagemesh up` divides it among the workers
+    on the same GPU."""
 
     enforce_eager: bool = False
     """Start every kernel of a decode by itself on a GPU, rather than replaying CUDA graphs."""

@@ -146,4 +146,6 @@ async def test_an_engine_that_does_not_copy_in_time_is_ended(
     with pytest.raises(UnavailableError, match=r"did not copy KV within 0\.2 s"):
         await asyncio.to_thread(engine.kv.read, [0], 0, 1)
     await asyncio.wait_for(engine.ended(), 5)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    await wait_until(
+        lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its end"
+    )

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from pagemesh.cli.arguments import parse
 from pagemesh.cli.settings import UpConfig
+from pagemesh.cli.up import gpus
+from pagemesh.cli.up.gpus import GpuShare, gpus_for, share_gpus, visible_gpus
 from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, share_cores
 from pagemesh.cli.up.ports import pick_free, require_free
 from pagemesh.config import (
     CacheConfig,
     GatewayConfig,
+    HardwareConfig,
     HubConfig,
     KvStoreConfig,
     RouterConfig,
@@ -24,8 +30,8 @@ from pagemesh.config import (
 from pagemesh.errors import ConfigError
 
 
-def plan(config: UpConfig) -> MeshPlan:
-    return make_plan(config, Path("/run/pagemesh"), access_log=None)
+def plan(config: UpConfig, gpus: Sequence[str] = ()) -> MeshPlan:
+    return make_plan(config, Path("/run/pagemesh"), access_log=None, gpus=gpus)
 
 
 def settings_of(plan: MeshPlan, name: str, kind: type) -> object:
@@ -108,6 +114,78 @@ def test_no_openmp_thread_of_a_worker_spins() -> None:
         "OMP_WAIT_POLICY": "PASSIVE",
         "KMP_BLOCKTIME": "0",
     }
+
+
+def test_workers_take_gpus_by_turns_and_share_their_memory() -> None:
+    config = UpConfig(prefill=1, decode=2, hardware=HardwareConfig("auto", 0.9, True))
+    mesh = plan(config, gpus=("4", "GPU-7"))
+    found = {}
+    for part in mesh.parts:
+        if part.stage is Stage.WORKER:
+            settings = settings_of(mesh, part.name, WorkerConfig)
+            assert isinstance(settings, WorkerConfig)
+            assert settings.hardware.enforce_eager
+            share = settings.hardware.gpu_memory_utilization
+            found[part.name] = part.environment["CUDA_VISIBLE_DEVICES"], share
+        else:
+            assert "CUDA_VISIBLE_DEVICES" not in part.environment
+    assert found == {"prefill-0": ("4", 0.45), "decode-0": ("GPU-7", 0.9), "decode-1": ("4", 0.45)}
+
+
+def test_shares_of_a_gpu_are_no_more_than_the_whole() -> None:
+    assert [share.utilization for share in gpu_shares(("0",), 7, 0.95)] == [0.135] * 7
+    assert [share.gpu for share in gpu_shares(("0", "1", "2"), 4, 0.9)] == ["0", "1", "2", "0"]
+    assert share_gpus((), 2, 0.9) == [None, None]
+
+
+def gpu_shares(gpus: Sequence[str], num_workers: int, utilization: float) -> list[GpuShare]:
+    return [share for share in share_gpus(gpus, num_workers, utilization) if share is not None]
+
+
+def test_a_machine_without_the_driver_has_no_gpus() -> None:
+    assert visible_gpus({}, driver="libpagemesh-none.so") == ()
+    # A library that is there, but is no driver.
+    assert visible_gpus({}, driver="libc.so.6") == ()
+
+
+def test_gpus_that_must_be_there_are_missed_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpus, "visible_gpus", lambda: ("0",))
+    assert gpus_for(HardwareConfig("auto")) == ("0",)
+    assert gpus_for(HardwareConfig("cpu")) == ()
+    monkeypatch.setattr(gpus, "visible_gpus", lambda: ())
+    assert gpus_for(HardwareConfig("auto")) == ()
+    with pytest.raises(ConfigError, match="--device is 'cuda', but NVIDIA's driver sees no GPU"):
+        gpus_for(HardwareConfig("cuda"))
+
+
+DRIVER = """
+int cuInit(unsigned flags) { return 0; }
+int cuDeviceGetCount(int *count) { *count = 2; return 0; }
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a driver to ask is compiled here")
+@pytest.mark.parametrize(
+    ("variable", "names"),
+    [
+        (None, ("0", "1")),
+        ("", ("0", "1")),
+        ("3, 5", ("3", "5")),
+        ("GPU-a,MIG-b", ("GPU-a", "MIG-b")),
+    ],
+)
+def test_the_driver_says_how_many_gpus_there_are(
+    tmp_path: Path, variable: str | None, names: tuple[str, ...]
+) -> None:
+    (tmp_path / "driver.c").write_text(DRIVER)
+    library = tmp_path / "driver.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "driver.c")], check=True
+    )
+    environment = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
+    assert visible_gpus(environment, driver=str(library)) == names
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,9 @@ def test_settings_of_an_area_in_an_area_are_given_like_all_others() -> None:
 
 
 def test_an_unknown_setting_is_named() -> None:
-    with pytest.raises(ConfigError, match="LLM has no setting 'max_seqs'; there are async_scheduling, "):
+    with pytest.raises(
+        ConfigError, match="LLM has no setting 'max_seqs'; there are async_scheduling, "
+    ):
         read_settings("m", {"max_seqs": 3})
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
 from pagemesh.cli.arguments import to_arguments
 from pagemesh.cli.settings import UpConfig
+from pagemesh.cli.up.gpus import GpuShare, share_gpus
 from pagemesh.cli.up.ports import pick_free
 from pagemesh.config import (
     GatewayConfig,
@@ -72,8 +74,13 @@ class MeshPlan:
     """Unix socket of Envoy's admin interface."""
 
 
-def make_plan(config: UpConfig, run_folder: Path, access_log: Path | None) -> MeshPlan:
-    """Plan a mesh on free loopback ports; `run_folder` is for sockets. Raises ConfigError."""
+def make_plan(
+    config: UpConfig, run_folder: Path, access_log: Path | None, gpus: Sequence[str] = ()
+) -> MeshPlan:
+    """Plan a mesh on free loopback ports; `run_folder` is for sockets. Raises ConfigError.
+
+    The workers share the `gpus`, which CUDA_VISIBLE_DEVICES names so.
+    """
     num_workers = config.prefill + config.decode
     # One port each for kvstore and router, and two for their metrics; two per worker.
     ports = iter(pick_free(_LOOPBACK, 4 + 2 * num_workers))
@@ -104,12 +111,11 @@ def make_plan(config: UpConfig, run_folder: Path, access_log: Path | None) -> Me
         admin_socket=str(admin_socket),
         access_log=None if access_log is None else str(access_log),
     )
-    roles = ["prefill"] * config.prefill + ["decode"] * config.decode
-    indexes = [*range(config.prefill), *range(config.decode)]
     threads = share_cores(config.threads or num_cores(), num_workers)
+    shares = share_gpus(gpus, num_workers, config.hardware.gpu_memory_utilization)
     workers = [
-        _worker(config, role, f"{role}-{index}", count, kvstore_address, server())
-        for role, index, count in zip(roles, indexes, threads, strict=True)
+        _worker(config, role, name, (count, gpu), kvstore_address, server())
+        for (role, name), count, gpu in zip(_named_roles(config), threads, shares, strict=True)
     ]
     parts = (
         _part("kvstore", Stage.KVSTORE, "kvstore", kvstore, kvstore.server),
@@ -118,6 +124,11 @@ def make_plan(config: UpConfig, run_folder: Path, access_log: Path | None) -> Me
         _part("gateway", Stage.GATEWAY, "gateway", gateway, gateway),
     )
     return MeshPlan(parts, router.served_name, _url(config), admin_socket)
+
+
+def _named_roles(config: UpConfig) -> list[tuple[str, str]]:
+    prefill = [("prefill", f"prefill-{index}") for index in range(config.prefill)]
+    return prefill + [("decode", f"decode-{index}") for index in range(config.decode)]
 
 
 def num_cores() -> int:
@@ -132,8 +143,18 @@ def share_cores(num_cores: int, num_workers: int) -> list[int]:
 
 
 def _worker(
-    config: UpConfig, role: str, name: str, threads: int, kvstore: str, server: ServerConfig
+    config: UpConfig,
+    role: str,
+    name: str,
+    resources: tuple[int, GpuShare | None],
+    kvstore: str,
+    server: ServerConfig,
 ) -> PartPlan:
+    threads, gpu = resources
+    hardware, environment = config.hardware, {"OMP_NUM_THREADS": str(threads), **SLEEPING_THREADS}
+    if gpu is not None:
+        hardware = replace(hardware, gpu_memory_utilization=gpu.utilization)
+        environment["CUDA_VISIBLE_DEVICES"] = gpu.gpu
     settings = WorkerConfig(
         model=ModelConfig(
             model=config.model,
@@ -141,13 +162,12 @@ def _worker(
             threads=threads,
             hub=config.hub,
         ),
-        hardware=config.hardware,
+        hardware=hardware,
         cache=config.cache,
         scheduler=config.scheduler,
         member=MemberConfig(kvstore=kvstore, worker_id=name),
         server=server,
     )
-    environment = {"OMP_NUM_THREADS": str(threads), **SLEEPING_THREADS}
     return _part(name, Stage.WORKER, role, settings, server, environment)
 
 

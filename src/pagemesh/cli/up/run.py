@@ -7,10 +7,12 @@ import io
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up.console import Console
+from pagemesh.cli.up.gpus import gpus_for
 from pagemesh.cli.up.mesh import Mesh
 from pagemesh.cli.up.plan import MeshPlan, make_plan
 from pagemesh.cli.up.ports import require_free
@@ -33,8 +35,9 @@ def run(config: UpConfig) -> None:
         sys.stdout.reconfigure(errors="replace")
     require_free(config.host, config.port)
     _check_model(config)
+    gpus = gpus_for(config.hardware)
     with tempfile.TemporaryDirectory(prefix="pagemesh-", ignore_cleanup_errors=True) as folder:
-        asyncio.run(_up(config, Path(folder)))
+        asyncio.run(_up(config, Path(folder), gpus))
 
 
 def _check_model(config: UpConfig) -> None:
@@ -46,10 +49,10 @@ def _check_model(config: UpConfig) -> None:
         architecture.make_spec(settings)
 
 
-async def _up(config: UpConfig, run_folder: Path) -> None:
+async def _up(config: UpConfig, run_folder: Path, gpus: Sequence[str]) -> None:
     log_folder = _log_folder(config, run_folder)
     access_log = None if config.log_dir is None else log_folder / "access.jsonl"
-    plan = make_plan(config, run_folder, access_log)
+    plan = make_plan(config, run_folder, access_log, gpus)
     console = Console()
     mesh = Mesh(plan, log_folder, console)
     stop = _stop_on_signals(mesh)

@@ -1,0 +1,64 @@
+"""Which GPUs the workers of a mesh share, and how much of each is one worker's. No torch."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pagemesh.config import HardwareConfig
+from pagemesh.errors import ConfigError
+
+_DRIVER = "libcuda.so.1"
+
+
+class GpuShare(NamedTuple):
+    """What one worker gets."""
+
+    gpu: str
+    """As CUDA_VISIBLE_DEVICES names it."""
+
+    utilization: float
+    """Its --gpu-memory-utilization."""
+
+
+def gpus_for(hardware: HardwareConfig) -> tuple[str, ...]:
+    """The GPUs that workers with these settings use; ConfigError when they must, but there are none."""
+    gpus = () if hardware.device == "cpu" else visible_gpus()
+    if hardware.device == "cuda" and not gpus:
+        raise ConfigError("--device is 'cuda', but NVIDIA's driver sees no GPU on this machine")
+    return gpus
+
+
+def visible_gpus(
+    environment: Mapping[str, str] = os.environ, driver: str = _DRIVER
+) -> tuple[str, ...]:
+    """Names for CUDA_VISIBLE_DEVICES of the GPUs that processes started from here see.
+
+    NVIDIA's driver says how many there are: it heeds the variable, and the limits of containers.
+    """
+    try:
+        cuda = ctypes.CDLL(driver)
+        count = ctypes.c_int(0)
+        # CUDA driver API: 0 is success. Without a GPU, the first of them fails.
+        if cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
+            return ()
+    except (OSError, AttributeError):
+        return ()
+    named = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    names = [name for name in named if name] or [str(index) for index in range(count.value)]
+    return tuple(names[: count.value])
+
+
+def share_gpus(
+    gpus: Sequence[str], num_workers: int, utilization: float
+) -> Sequence[GpuShare | None]:
+    """GPUs by turns, None without any; of each, its workers share what may be used equally."""
+    if not gpus:
+        return [None] * num_workers
+    chosen = [gpus[index % len(gpus)] for index in range(num_workers)]
+    workers_on = Counter(chosen)
+    # Down to a thousandth: sums of shares must not exceed the whole.
+    return [GpuShare(gpu, int(utilization / workers_on[gpu] * 1000) / 1000) for gpu in chosen]
