@@ -51,7 +51,7 @@ def same(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
     return samples
 
 
-@pytest.fixture(params=[32, 2048], ids=["many chunks", "one chunk"])
+@pytest.fixture(params=[64, 2048], ids=["many chunks", "one chunk"])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many tokens of a row a program looks at."""
     size: int = request.param
@@ -86,10 +86,11 @@ def test_rows_of_all_kinds_are_the_hosts(scale: float) -> None:
 
 @pytest.mark.usefixtures("chunk")
 def test_edited_rows_are_the_hosts() -> None:
-    samples = same(torch.randn(14, 60) * 2, mixed_rows(14))
+    samples = same(torch.randn(14, 130) * 2, mixed_rows(14))
     assert len(samples.logprobs) == 6
 
 
+@pytest.mark.usefixtures("chunk")
 def test_histories_longer_than_a_block_of_entries() -> None:
     output = [token % 700 for token in range(0, 9000, 13)]
     params: dict[str, Any] = {"repetition_penalty": 1.3, "frequency_penalty": 0.1}
