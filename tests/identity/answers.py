@@ -11,7 +11,14 @@ import pytest
 from pagemesh.engine.interface import EngineRequest, StepOutput
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.logprobs import TokenLogprobs
-from tests.identity.engines import Peer, Tokens, generate, running, wait_for_ends
+from tests.identity.engines import (
+    Peer,
+    Tokens,
+    generate,
+    running,
+    wait_for_ends,
+)
+from tests.support.machine import MakeRunner, on_cpu
 
 TOLERANCE: Final = 2e-4
 """Of log probabilities in float32: rounding moves logits of up to 30 by some 1e-5."""
@@ -45,10 +52,12 @@ def tokens_of(answers: Answers) -> Tokens:
     return {name: answer.token_ids for name, answer in answers.items()}
 
 
-def answers_alone(model: LoadedModel, requests: Sequence[EngineRequest]) -> dict[str, Answer]:
+def answers_alone(
+    model: LoadedModel, requests: Sequence[EngineRequest], make_runner: MakeRunner = on_cpu
+) -> dict[str, Answer]:
     """Each request alone in an engine without prefix cache, its prompt in one piece."""
     answers: dict[str, Answer] = {}
-    peer = Peer(model, num_blocks=64, enable_prefix_caching=False)
+    peer = Peer(model, num_blocks=64, enable_prefix_caching=False, make_runner=make_runner)
     for answer in answers_in_rounds(peer, [[request] for request in requests]):
         answers |= answer
     return answers

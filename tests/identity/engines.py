@@ -22,7 +22,6 @@ from pagemesh.engine.interface import (
     RequestOutput,
     StepOutput,
 )
-from pagemesh.engine.runner import ModelRunner
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
@@ -30,6 +29,7 @@ from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.preemption import PreemptionPolicy
 from pagemesh.scheduler.request import RequestState
 from pagemesh.scheduler.scheduler import Scheduler
+from tests.support.machine import MakeRunner, on_cpu
 from tests.unit.scheduler.builders import FixedGrowth
 
 DEADLINE = 60.0
@@ -74,6 +74,7 @@ class Peer:
         preemption: PreemptionPolicy | None = None,
         num_swap_blocks: int = 0,
         overlaps: bool = False,
+        make_runner: MakeRunner = on_cpu,
     ) -> None:
         layout = model.block_layout(block_size)
         config = SchedulerConfig(16, max_num_batched_tokens)
@@ -99,10 +100,10 @@ class Peer:
             # Everybody is admitted: when the blocks are few, requests must preempt each other.
             forecast=FixedGrowth(0),
         )
-        runner = ModelRunner(model, block_size, num_blocks, num_swap_blocks=num_swap_blocks)
+        runner, kv = make_runner(model, config, block_size, num_blocks, num_swap_blocks)
         self._grammars = GrammarCompiler(partial(load_backend, model))
         self.engine = EngineCore(
-            info, self.scheduler, runner, runner.kv, self._grammars, overlaps=overlaps
+            info, self.scheduler, runner, kv, self._grammars, overlaps=overlaps
         )
         self.ends: dict[str, RequestOutput] = {}
         self.tokens: dict[str, list[int]] = {}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from pagemesh.engine.cuda.runner import DeviceKv
 from pagemesh.engine.runner import ModelRunner
-from pagemesh.engine.step import compute_step
+from pagemesh.engine.step import Runner, compute_step
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence
@@ -26,10 +28,17 @@ class Running:
     output: list[int] = field(init=False, default_factory=list)
 
 
+class StoringRunner(Runner, Protocol):
+    """A runner whose KV can be asked for its size."""
+
+    @property
+    def kv(self) -> DeviceKv: ...
+
+
 class Driver:
     """Generates for some prompts at once; every sequence gets a chunk or a decode in every step."""
 
-    def __init__(self, runner: ModelRunner, chunk_size: int, seed: int = 1) -> None:
+    def __init__(self, runner: StoringRunner, chunk_size: int, seed: int = 1) -> None:
         self._runner = runner
         self._chunk_size = chunk_size
         self._free = list(range(runner.kv.num_blocks))

@@ -6,10 +6,10 @@ test of the paths runs for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from tokenizers import Tokenizer
 
@@ -106,23 +106,47 @@ class Subject:
         assert_same(answers, self.expected)
 
 
-def make_subject(name: str, demo_model: Path, folder: Path) -> Subject:
-    """A model, which is made in the empty folder unless it is the demo, and what it says."""
+class Material(NamedTuple):
+    """What a subject is made of."""
+
+    folder: Path
+    """Of the checkpoint and its tokenizer."""
+
+    eos_token_ids: tuple[int, ...] | None
+    """Of a random model; the demo knows its own."""
+
+    prompts: Sequence[tuple[int, ...]]
+
+    def load(
+        self, load: Callable[[ModelConfig], LoadedModel] = load_model, **settings: Any
+    ) -> LoadedModel:
+        model = load(ModelConfig(str(self.folder), **settings))
+        if self.eos_token_ids is None:
+            return model
+        return replace(model, eos_token_ids=self.eos_token_ids)
+
+
+def make_material(name: str, demo_model: Path, folder: Path) -> Material:
+    """A checkpoint, which is made in the empty folder unless it is the demo, and prompts for it."""
     prompts = make_prompts(demo_model)
     # Two conversations with the same beginning, two questions, one token, and a whole block of 16.
     chosen = [prompts[24], prompts[27], prompts[0], prompts[7], prompts[40], prompts[43]]
     assert [len(prompt) for prompt in chosen[4:]] == [1, 16]
     if name == "demo":
-        folder = demo_model
-        model = load_model(ModelConfig(str(folder)))
-    else:
-        make_checkpoint(folder, (RECIPES | TRANSFORMERS_RECIPES)[name])
-        end = write_tokenizer(folder)
-        model = replace(load_model(ModelConfig(str(folder))), eos_token_ids=(end,))
-        chosen = [tuple(i % VOCAB_SIZE for i in prompt[:MAX_PROMPT]) for prompt in chosen]
-    requests = make_requests(chosen)
+        return Material(demo_model, None, chosen)
+    make_checkpoint(folder, (RECIPES | TRANSFORMERS_RECIPES)[name])
+    end = write_tokenizer(folder)
+    chosen = [tuple(i % VOCAB_SIZE for i in prompt[:MAX_PROMPT]) for prompt in chosen]
+    return Material(folder, (end,), chosen)
+
+
+def make_subject(name: str, demo_model: Path, folder: Path) -> Subject:
+    """A model and what it says."""
+    material = make_material(name, demo_model, folder)
+    model = material.load()
+    requests = make_requests(material.prompts)
     expected = answers_alone(model, requests)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(material.folder / "tokenizer.json"))
     return Subject(model, tokenizer, requests, expected)
 
 

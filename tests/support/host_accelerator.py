@@ -40,9 +40,11 @@ class Copy:
 
 @dataclass
 class HostGraph:
+    owner: HostAccelerator
     work: Callable[[], None]
 
     def replay(self) -> None:
+        self.owner.num_replays += 1
         self.work()
 
 
@@ -58,6 +60,7 @@ class HostAccelerator:
     num_waits: int = 0
     num_copies: int = 0
     num_captured: int = 0
+    num_replays: int = 0
     refuses_waits: bool = False
     is_lost: bool = False
     is_beside: bool = False
@@ -120,7 +123,7 @@ class HostAccelerator:
 
     def capture(self, work: Callable[[], None]) -> HostGraph:
         self.num_captured += 1
-        return HostGraph(work)
+        return HostGraph(self, work)
 
     @contextmanager
     def refusing_waits(self) -> Iterator[None]:

@@ -32,7 +32,8 @@ class ComputedStep:
         # The step is kept for the next one, which need not have memory for both.
         self._hidden = None
         prompt_logprobs, errors = rows.score(hidden, self._head, HostSampler()).read()
-        states, pooling_errors = rows.pool(hidden)
+        pooled = rows.pooled(hidden)
+        states, pooling_errors = rows.states(None if pooled is None else pooled.numpy())
         errors |= pooling_errors
         if not rows.sampled:
             self._result = StepResult((), {}, prompt_logprobs, states, errors)

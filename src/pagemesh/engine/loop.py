@@ -10,7 +10,7 @@ from pagemesh.engine.commands import CommandQueue
 from pagemesh.engine.flight import Flight
 from pagemesh.engine.interface import FinishReason, StepListener
 from pagemesh.engine.step import Runner
-from pagemesh.errors import InternalError, PagemeshError
+from pagemesh.errors import DeviceLostError, InternalError, PagemeshError
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.scheduler import Scheduler
 
@@ -55,6 +55,10 @@ class EngineLoop:
                 computed = self._step(listener)
             if self._flight is not None:
                 self._land(self._flight, listener)
+        except DeviceLostError as lost:
+            # Whatever is tried next would fail as well. The process ends, and another one may do better.
+            log.critical("engine stopped: its device is lost", error=lost.message)
+            error = lost
         except Exception:
             # A bug. What the scheduler believes about blocks cannot be trusted any more, and wrong
             # tokens are worse than none: every request ends, and new ones are refused.
@@ -112,6 +116,8 @@ class EngineLoop:
         batch = flight.batch
         try:
             result = flight.result()
+        except DeviceLostError:
+            raise
         except Exception as error:
             # Boundary to the device: a failing batch costs its own requests, not the worker.
             self._end_step(flight)

@@ -66,7 +66,9 @@ class ModelRunner:
         self._threads.use(len(token_ids))
         rows = StepRows(inputs.sequences, self._vocab_size)
         plan = self._model.attention.plan(paged_sequences(inputs.sequences))
-        hidden = self._model.forward(token_ids, positions, slots, plan, rows.selection())
+        selection = rows.selection()
+        needed = None if selection is None else torch.from_numpy(selection)
+        hidden = self._model.forward(token_ids, positions, slots, plan, needed)
         places = rows.places(batch.sequences)
         self._launched = ComputedStep(rows, hidden, self._model.logits, places)
         return self._launched

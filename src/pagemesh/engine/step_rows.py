@@ -56,27 +56,37 @@ class StepRows:
         self._rows = sampled_rows + scored_rows + pooled_rows
         self._are_all = not scored_rows and num_tokens in (len(sampled_rows), len(pooled_rows))
 
-    def selection(self) -> torch.Tensor | None:
-        """Indices of the rows, int64 [R]; None when they are all tokens as they stand."""
-        return None if self._are_all else torch.tensor(self._rows, dtype=torch.int64)
+    @property
+    def are_next_tokens(self) -> bool:
+        """Whether every token of the step is there to sample the next one from, and for nothing else."""
+        return self._are_all and bool(self.sampled)
+
+    def selection(self) -> npt.NDArray[np.int64] | None:
+        """Indices of the rows, [R]; None when they are all tokens as they stand."""
+        return None if self._are_all else np.array(self._rows, np.int64)
 
     def places(self, sequences: Sequence[ScheduledSequence]) -> list[int]:
         """For each sequence that samples, in the order given: its row in the first part."""
         rows = {row.request_id: index for index, row in enumerate(self.sampled)}
         return [rows[s.request_id] for s in sequences if s.sampling is not None]
 
-    def pool(
-        self, hidden: torch.Tensor
+    def pooled(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """Those of the hidden states of all rows that are to be pooled, float32 [N, hidden]; None if none."""
+        if not self._pooled:
+            return None
+        return hidden[len(self.sampled) + self._num_scored :].float()
+
+    def states(
+        self, pooled: npt.NDArray[np.float32] | None
     ) -> tuple[dict[str, npt.NDArray[np.float32]], dict[str, PagemeshError]]:
-        """Hidden states by request id, from those of all rows; and errors."""
+        """Hidden states by request id, of what `pooled` gave; and errors."""
         states: dict[str, npt.NDArray[np.float32]] = {}
         errors: dict[str, PagemeshError] = {}
-        if not self._pooled:
+        if pooled is None:
             return states, errors
-        array = hidden[len(self.sampled) + self._num_scored :].float().numpy()
         first = 0
         for request_id, num_rows in self._pooled:
-            rows = states[request_id] = array[first : first + num_rows]
+            rows = states[request_id] = pooled[first : first + num_rows]
             first += num_rows
             if not np.isfinite(rows).all():
                 errors[request_id] = InternalError(

@@ -8,7 +8,7 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
-from pagemesh.errors import InternalError
+from pagemesh.errors import DeviceLostError, InternalError, UnavailableError
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.request import Request
 from pagemesh.scheduler.scheduler import Scheduler
@@ -51,6 +51,33 @@ def test_only_a_step_in_progress_can_hang_and_only_a_stopped_engine_is_dead() ->
     engine.stop()
     with pytest.raises(InternalError, match="the engine's thread has ended"):
         engine.check()
+
+
+class LostRunner(FakeRunner):
+    """Its device is lost in the first batch."""
+
+    def execute(self, batch: Batch) -> StepResult:
+        raise DeviceLostError("cuda:0 computes nothing any more: illegal memory access")
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_an_engine_ends_with_its_device(overlaps: bool) -> None:
+    info = make_info()
+    kv = FakeKv(info.layout, info.num_blocks)
+    scheduler = Scheduler(info, SchedulerConfig(), vocab_size=VOCAB_SIZE)
+    engine = EngineCore(info, scheduler, LostRunner(kv), kv, overlaps=overlaps)
+    inbox = Inbox()
+    for name in ("a", "b"):
+        engine.submit(make_request(name, 4))
+    engine.start(inbox)
+    inbox.wait_for_end("a", "b")
+    for name in ("a", "b"):
+        error = inbox.ends[name].error
+        assert isinstance(error, DeviceLostError)
+        assert "illegal memory access" in error.message
+    with pytest.raises(UnavailableError):
+        engine.submit(make_request("c", 4))
+    engine.stop()
 
 
 class LeakyScheduler(Scheduler):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pagemesh.engine.block_mover import BlockMover
 from pagemesh.engine.cuda.runner import DeviceRunner
 from pagemesh.engine.kv_storage import KvStorage
+from pagemesh.kernels.dispatch import using
 from pagemesh.models.loader import LoadedModel
 from tests.support.host_accelerator import HostAccelerator
 
@@ -21,9 +22,15 @@ class Made:
 
 
 def make_device_runner(
-    model: LoadedModel, block_size: int = 4, num_blocks: int = 16, max_num_seqs: int = 8
+    model: LoadedModel,
+    block_size: int = 4,
+    num_blocks: int = 16,
+    max_num_seqs: int = 8,
+    accelerator: HostAccelerator | None = None,
 ) -> Made:
+    """A runner whose sampling runs on its device, in Triton; all else is the CPU's."""
     kv = KvStorage(model.block_layout(block_size), num_blocks)
-    accelerator = HostAccelerator()
-    runner = DeviceRunner(model, kv, BlockMover(kv, 0), accelerator, max_num_seqs=max_num_seqs)
+    accelerator = accelerator or HostAccelerator()
+    with using("cuda", "sampling", "logprobs"):
+        runner = DeviceRunner(model, kv, BlockMover(kv, 0), accelerator, max_num_seqs=max_num_seqs)
     return Made(runner, kv, accelerator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -10,16 +10,18 @@ import numpy as np
 import torch
 
 from pagemesh.engine.accelerator import Accelerator
-from pagemesh.engine.cuda.device_step import DeviceStep
+from pagemesh.engine.cuda.device_step import DeviceStep, StepSampling
 from pagemesh.engine.cuda.failures import failing_alone
+from pagemesh.engine.cuda.token_inputs import LastTokens
 from pagemesh.engine.cuda.transfers import Transfers
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.paged_model import AttentionMaker, PagedModel, paged_sequences
 from pagemesh.engine.step import compute_step
-from pagemesh.engine.step_inputs import make_step_inputs
+from pagemesh.engine.step_inputs import StepInputs, make_step_inputs
 from pagemesh.engine.step_rows import StepRows
 from pagemesh.kernels.paged_attention import make_paged_attention
 from pagemesh.models.loader import LoadedModel
+from pagemesh.sampling.make_sampler import make_sampler
 from pagemesh.scheduler.batch import Batch, BlockMoves
 
 DEVICE_TIMEOUT: Final = 600.0
@@ -55,7 +57,12 @@ class Mover(Protocol):
 
 
 class DeviceRunner:
-    """Runs batches on one model and one KV cache. One thread at a time, apart from `kv`."""
+    """Runs batches on one model and one KV cache. One thread at a time, apart from `kv`.
+
+    What one step asks of the device is done before what the next one asks, so that tensors which stay (the
+    inputs of graphs, the last tokens) are overwritten behind whoever reads them. Pinned memory of the host
+    is not: see `PinnedMemory`.
+    """
 
     def __init__(
         self,
@@ -73,6 +80,8 @@ class DeviceRunner:
         """The KV memory."""
         self.generates = model.generates
         """Whether batches may have sequences that sample."""
+        self.works_beside_host = True
+        """Whether steps are computed while the host does something else."""
         self.causal = model.shape.causal
         """Whether prompts may be computed in pieces."""
         self._mover = mover
@@ -81,6 +90,15 @@ class DeviceRunner:
         self._vocab_size = model.vocab_size
         self._model = PagedModel(model, kv.layout, kv.layers, make_attention)
         self._transfers = Transfers(accelerator, timeout)
+        with accelerator.computing():
+            self._last_tokens = LastTokens(max_num_seqs, accelerator.device)
+        self._sampling = StepSampling(
+            self._working,
+            self._model.logits,
+            make_sampler(model.vocab_size, accelerator.device, self._transfers),
+            self._transfers,
+            self._last_tokens,
+        )
         # What was loaded on other streams is used on the steps' own from now on.
         accelerator.settle()
 
@@ -94,18 +112,8 @@ class DeviceRunner:
         with self._working():
             inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
             rows = StepRows(inputs.sequences, self._vocab_size)
-            arrays = [inputs.columns]
-            if (selection := rows.selection()) is not None:
-                arrays.append(selection.numpy())
-            columns, *selected = self._transfers.upload(arrays)
-            plan = self._model.attention.plan(paged_sequences(inputs.sequences))
-            token_ids, positions, slots = columns
-            hidden = self._model.forward(
-                token_ids, positions, slots, plan, selected[0] if selected else None
-            )
-            return DeviceStep(
-                self._working, rows, hidden, self._model.logits, rows.places(batch.sequences)
-            )
+            places = rows.places(batch.sequences)
+            return DeviceStep(self._sampling, rows, places, self._forward(inputs, rows), None)
 
     def rehearse(self, batch: Batch) -> None:
         """Compute a batch for its cost alone; afterwards it is as if it had never been.
@@ -117,7 +125,21 @@ class DeviceRunner:
         finally:
             self._clear({i for sequence in batch.sequences for i in sequence.block_ids})
 
-    def _clear(self, block_ids: set[int]) -> None:
+    def _forward(self, inputs: StepInputs, rows: StepRows) -> torch.Tensor:
+        """Hidden states [R, hidden] of the rows of any step."""
+        # Unknown tokens are decodes, which are in front.
+        num_mixed = inputs.unknown[-1] + 1 if inputs.unknown else 0
+        mixed = self._last_tokens.rows(num_mixed, inputs.unknown, inputs.previous_rows)
+        selection = rows.selection()
+        selected = () if selection is None else (selection,)
+        columns, kept, *needed = self._transfers.upload([inputs.columns, mixed, *selected])
+        token_ids, positions, slots = columns
+        if num_mixed:
+            token_ids[:num_mixed] = self._last_tokens.fill(token_ids[:num_mixed], kept)
+        plan = self._model.attention.plan(paged_sequences(inputs.sequences))
+        return self._model.forward(token_ids, positions, slots, plan, needed[0] if needed else None)
+
+    def _clear(self, block_ids: Iterable[int]) -> None:
         with self._working():
             (indices,) = self._transfers.upload([np.array(sorted(block_ids), np.int64)])
             for layer in self.kv.layers:

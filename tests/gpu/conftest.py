@@ -1,0 +1,26 @@
+"""What needs a GPU is skipped without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pagemesh.engine.cuda.accelerator import CudaAccelerator
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark this folder's tests, and skip them where torch sees no CUDA device."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+            if not torch.cuda.is_available():
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def accelerator() -> CudaAccelerator:
+    return CudaAccelerator(torch.device("cuda"))

@@ -1,0 +1,95 @@
+"""The same answers from a device that computes beside the host: graphs, steps in flight, KV that moves.
+
+The device is the CPU, which lets nothing arrive before somebody waits for it; `tests/gpu` has the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pagemesh.engine.interface import EngineRequest
+from pagemesh.kernels.dispatch import using
+from pagemesh.models.loader import LoadedModel
+from tests.identity.answers import (
+    Answers,
+    answers_alone,
+    answers_of,
+    answers_together,
+    assert_same,
+    tokens_of,
+)
+from tests.identity.engines import Courier, Peer
+from tests.identity.subjects import MAX_TOKENS, NUM_ANSWERS, make_material, make_requests
+from tests.support.device_machine import DeviceMachine
+from tests.support.host_accelerator import HostAccelerator
+from tests.unit.scheduler.builders import FixedWay
+
+
+class Case(NamedTuple):
+    model: LoadedModel
+    requests: Sequence[EngineRequest]
+    expected: Answers
+
+
+@pytest.fixture(scope="module")
+def case(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    material = make_material("Mistral", demo_model, tmp_path_factory.mktemp("model"))
+    model = material.load()
+    # Each way of sampling, with two prompts.
+    requests = make_requests([material.prompts[index] for index in (0, 5)])[::NUM_ANSWERS]
+    return Case(model, requests, answers_alone(model, requests))
+
+
+@pytest.fixture
+def machine() -> DeviceMachine:
+    return DeviceMachine(HostAccelerator())
+
+
+def test_steps_in_flight_do_not_matter(case: Case, machine: DeviceMachine) -> None:
+    peer = Peer(case.model, max_num_batched_tokens=48, overlaps=True, make_runner=machine)
+    answers = answers_together(peer, case.requests)
+    assert_same(answers, case.expected)
+    assert len(answers) == len(case.requests)
+
+
+def test_tokens_that_the_device_samples_are_the_same(case: Case) -> None:
+    machine = DeviceMachine(HostAccelerator())
+    requests = case.requests[::2]
+    with using("cuda", "sampling", "logprobs"):
+        peer = Peer(case.model, overlaps=True, make_runner=machine)
+        assert_same(answers_together(peer, requests), case.expected)
+
+
+def test_preemptions_of_either_kind_do_not_matter(case: Case, machine: DeviceMachine) -> None:
+    longest = max(len(request.prompt_token_ids) for request in case.requests) + MAX_TOKENS
+    peer = Peer(
+        case.model,
+        block_size=8,
+        num_blocks=-(-longest // 8) * 2,
+        max_num_batched_tokens=48,
+        preempt_at=range(2, 10_000, 3),
+        preemption=FixedWay(True, False, True),
+        num_swap_blocks=100,
+        overlaps=True,
+        make_runner=machine,
+    )
+    assert_same(answers_together(peer, case.requests), case.expected)
+    assert peer.scheduler.load().num_preemptions > 5
+
+
+def test_kv_from_another_engine_does_not_matter(case: Case, machine: DeviceMachine) -> None:
+    make_peer = partial(Peer, case.model, overlaps=True, make_runner=machine)
+    requests = [
+        replace(request, sampling=replace(request.sampling, prompt_logprobs=None))
+        for request in case.requests
+    ]
+    courier = Courier(make_peer(max_num_batched_tokens=16), make_peer(), requests)
+    courier.run()
+    assert tokens_of(answers_of(courier.decode)) == tokens_of(case.expected)
+    assert courier.num_received_tokens > 100

@@ -1,0 +1,43 @@
+"""What an engine computes with on a device, or on the CPU as if it were one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagemesh.config import SchedulerConfig
+from pagemesh.engine.accelerator import Accelerator
+from pagemesh.engine.cuda.block_mover import DeviceBlockMover
+from pagemesh.engine.cuda.kv_pool import KvPool
+from pagemesh.engine.cuda.kv_stager import KvStager
+from pagemesh.engine.cuda.runner import DeviceRunner
+from pagemesh.engine.interface import KvAccess
+from pagemesh.engine.staged_kv import NUM_SLOTS, StagedKv, staging_area
+from pagemesh.models.loader import LoadedModel
+
+
+@dataclass
+class DeviceMachine:
+    """Makes runners."""
+
+    accelerator: Accelerator
+
+    def __call__(
+        self,
+        model: LoadedModel,
+        config: SchedulerConfig,
+        block_size: int,
+        num_blocks: int,
+        num_swap_blocks: int = 0,
+    ) -> tuple[DeviceRunner, KvAccess]:
+        accelerator = self.accelerator
+        layout = model.block_layout(block_size)
+        pool = KvPool(layout, num_blocks, accelerator.device)
+        swap_space = accelerator.pin(num_swap_blocks * layout.num_bytes)
+        slots = accelerator.pin(NUM_SLOTS * staging_area(layout).slot_bytes).view(NUM_SLOTS, -1)
+        accelerator.settle()
+        mover = DeviceBlockMover(
+            pool, accelerator, swap_space.view(num_swap_blocks, layout.num_bytes)
+        )
+        runner = DeviceRunner(model, pool, mover, accelerator, max_num_seqs=config.max_num_seqs)
+        stager = KvStager(pool, accelerator, slots)
+        return runner, StagedKv(layout, num_blocks, slots.numpy(), stager)
