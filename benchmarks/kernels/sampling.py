@@ -78,8 +78,13 @@ def choosing(logits: torch.Tensor, kind: Kind) -> Callable[[], object]:
         if kind.temperature == 0.0:
             return lambda: logits.float().max(-1)
         draws = np.random.default_rng(0).random(num_rows)
-        columns = [[value] * num_rows for value in (kind.temperature, kind.top_k, 0.0, kind.top_p)]
-        parameters = DrawParameters(*columns, draws)
+        parameters = DrawParameters(
+            temperatures=[kind.temperature] * num_rows,
+            top_ks=[kind.top_k] * num_rows,
+            min_ps=[0.0] * num_rows,
+            top_ps=[kind.top_p] * num_rows,
+            draws=draws,
+        )
         return lambda: draw_tokens(logits.float(), parameters)
     choose = make_token_chooser(vocab_size, logits.device)
     token_ids = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
