@@ -14,7 +14,7 @@ from pagemesh.kernels.paged_attention import (
     PagedAttention,
     PagedSequence,
 )
-from pagemesh.kernels.write_kv import slot_rows, write_kv
+from pagemesh.kernels.write_kv import KvWriter, make_kv_writer
 from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.batch import ScheduledSequence
 
@@ -47,6 +47,7 @@ class PagedModel:
             dtype=model.dtype,
             causal=model.shape.causal,
         )
+        self._writer = make_kv_writer(layers[0].device)
         self.attention = make_attention(shape, layers[0].device)
         """Makes the plans for `forward`."""
 
@@ -59,8 +60,8 @@ class PagedModel:
         rows: torch.Tensor | None,
     ) -> torch.Tensor:
         """Run tokens, each int64 [T], and store their KV in the slots; see `CausalModel.forward`."""
-        write_rows = slot_rows(slots, self._num_slots)
-        step = _PagedStep(self._layer_kv, self._layer_attention, write_rows, plan)
+        places = self._writer.places(slots, self._num_slots)
+        step = _PagedStep(self._layer_kv, self._layer_attention, self._writer, places, plan)
         return self._decoder.forward(token_ids, positions, step, rows)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -82,16 +83,19 @@ class _PagedStep:
         self,
         layers: Sequence[torch.Tensor],
         layer_attention: Sequence[LayerAttention],
-        rows: torch.Tensor,
+        writer: KvWriter,
+        places: torch.Tensor,
         plan: AttentionPlan,
     ) -> None:
         self._layers = layers
         self._layer_attention = layer_attention
-        self._rows = rows
+        self._writer = writer
+        self._places = places
         self._plan = plan
 
     def write(self, layer: int, keys_values: torch.Tensor) -> None:
-        write_kv(self._layers[layer], keys_values, self._rows)
+        scales = self._layer_attention[layer].kv_scales
+        self._writer.write(self._layers[layer], keys_values, self._places, scales)
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         return self._plan.attend(query, self._layers[layer], self._layer_attention[layer])

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
 
-from pagemesh.kernels.paged_attention import (
-    AttentionShape,
-    LayerAttention,
-    PagedAttention,
-    PagedSequence,
-)
+from pagemesh.kernels.paged_attention import AttentionShape, LayerAttention, PagedSequence
 from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
+from tests.unit.kernels.attention_backends import IMPLEMENTATIONS, Maker
 from tests.unit.kernels.dense_attention import dense_attention
 from tests.unit.kernels.paged_cache import make_layer, make_shape
 
 # As in test_paged_attention; with a soft cap the scores, of about 1, are rounded too.
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-
-IMPLEMENTATIONS: list[Callable[[AttentionShape], PagedAttention]] = [
-    ReferencePagedAttention,
-    CpuPagedAttention,
-]
 
 SINKS = torch.tensor([0.5, -2.0, 3.0, 0.0, 6.0, -30.0])
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625, 1.0, 0.03125])
@@ -63,7 +54,7 @@ BATCHES = {
 @pytest.mark.parametrize("features", LAYERS.values(), ids=LAYERS.keys())
 @pytest.mark.parametrize("num_queries", [1, 7])
 def test_it_is_what_the_definition_says(
-    make: Callable[[AttentionShape], PagedAttention], features: LayerAttention, num_queries: int
+    make: Maker, features: LayerAttention, num_queries: int
 ) -> None:
     shape = make_shape()
     layer_kv, sequences, query = make_layer(shape, [(num_queries, 19)])
@@ -79,7 +70,7 @@ WITHOUT_SLOPES = {name: layer for name, layer in LAYERS.items() if layer.alibi_s
 @pytest.mark.parametrize("features", WITHOUT_SLOPES.values(), ids=WITHOUT_SLOPES.keys())
 @pytest.mark.parametrize("num_queries", [1, 7, 19])
 def test_without_causality_it_is_what_the_definition_says(
-    make: Callable[[AttentionShape], PagedAttention], features: LayerAttention, num_queries: int
+    make: Maker, features: LayerAttention, num_queries: int
 ) -> None:
     shape = make_shape(causal=False)
     layer_kv, sequences, query = make_layer(shape, [(num_queries, 19)])
@@ -128,9 +119,7 @@ def assert_agreement(
 
 @pytest.mark.parametrize("make", IMPLEMENTATIONS)
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
-def test_what_no_window_shows_is_not_read(
-    make: Callable[[AttentionShape], PagedAttention], lengths: Sequence[tuple[int, int]]
-) -> None:
+def test_what_no_window_shows_is_not_read(make: Maker, lengths: Sequence[tuple[int, int]]) -> None:
     shape, features = make_shape(), LAYERS["window and sinks"]
     layer_kv, sequences, query = make_layer(shape, lengths)
     expected = make(shape).plan(sequences).attend(query, layer_kv, features)

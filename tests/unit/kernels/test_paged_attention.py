@@ -1,21 +1,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
 
+from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.paged_attention import (
-    AttentionShape,
     LayerAttention,
-    PagedAttention,
     PagedSequence,
     cpu,
     make_paged_attention,
 )
 from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
+from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
+from tests.unit.kernels.attention_backends import IMPLEMENTATIONS, Maker
 from tests.unit.kernels.dense_attention import dense_attention
 from tests.unit.kernels.paged_cache import make_layer, make_shape
 
@@ -24,8 +25,6 @@ from tests.unit.kernels.paged_cache import make_layer, make_shape
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 PLAIN = LayerAttention(scale=0.25)
-Maker = Callable[[AttentionShape], PagedAttention]
-IMPLEMENTATIONS = [ReferencePagedAttention, CpuPagedAttention]
 
 
 @pytest.fixture(autouse=True)
@@ -196,9 +195,12 @@ def test_a_query_that_does_not_match_the_plan_is_refused(make: Maker) -> None:
             plan.attend(wrong, layer_kv, PLAIN)
 
 
-def test_dispatch_knows_the_cpu_only() -> None:
+def test_dispatch_goes_by_the_device() -> None:
     assert isinstance(make_paged_attention(make_shape(), torch.device("cpu")), CpuPagedAttention)
-    with pytest.raises(ValueError, match="no paged attention for meta devices"):
+    with using("cuda"):
+        attention = make_paged_attention(make_shape(), torch.device("cpu"))
+    assert isinstance(attention, CudaPagedAttention)
+    with pytest.raises(ValueError, match="no kernels for meta devices"):
         make_paged_attention(make_shape(), torch.device("meta"))
 
 

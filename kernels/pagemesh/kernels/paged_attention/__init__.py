@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import torch
 
-from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
+from pagemesh.kernels.dispatch import backend_for
 from pagemesh.kernels.paged_attention.interface import (
     AttentionPlan,
     AttentionShape,
     LayerAttention,
     PagedAttention,
     PagedSequence,
+    ReusablePlan,
 )
+from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 
 __all__ = [
     "AttentionPlan",
@@ -23,12 +25,21 @@ __all__ = [
     "LayerAttention",
     "PagedAttention",
     "PagedSequence",
+    "ReusablePlan",
     "make_paged_attention",
 ]
 
 
 def make_paged_attention(shape: AttentionShape, device: torch.device) -> PagedAttention:
-    """The implementation for a device; ValueError when there is none."""
-    if device.type != "cpu":
-        raise ValueError(f"there is no paged attention for {device.type} devices")
-    return CpuPagedAttention(shape)
+    """The implementation for a device; ValueError when there is none, or none for such a shape."""
+    match backend_for("paged_attention", device):
+        case "cpu":
+            from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
+
+            return CpuPagedAttention(shape)
+        case "cuda":
+            from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
+
+            return CudaPagedAttention(shape, device)
+        case "reference":
+            return ReferencePagedAttention(shape)

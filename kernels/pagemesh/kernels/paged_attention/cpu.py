@@ -20,9 +20,13 @@ from pagemesh.kernels.paged_attention.interface import (
     LayerAttention,
     PagedSequence,
     check_features,
+    check_kv,
     check_query,
     check_sequences,
+    check_shape,
+    check_tables,
 )
+from pagemesh.kernels.paged_attention.reusable import Replanned
 
 # Pairs of a query head and a key from which on threads share them: below, waking the others takes as
 # long as they save.
@@ -39,6 +43,9 @@ class CpuPagedAttention:
     """`PagedAttention` for CPU tensors."""
 
     def __init__(self, shape: AttentionShape) -> None:
+        check_shape(shape)
+        if shape.stored != shape.dtype:
+            raise ValueError(f"keys and values in {shape.stored} are for CUDA devices")
         self.shape = shape
         self._layers: dict[LayerAttention, _Layer] = {}
         kernel_shape = _kernel_shape(shape, caps=False)
@@ -51,6 +58,12 @@ class CpuPagedAttention:
         """See `PagedAttention`."""
         check_sequences(self.shape, sequences)
         return CpuPlan(self, sequences)
+
+    def make_reusable(
+        self, max_num_seqs: int, max_num_blocks: int, layers: Sequence[LayerAttention]
+    ) -> Replanned:
+        """See `PagedAttention`."""
+        return Replanned(self, self.shape, max_num_seqs, max_num_blocks)
 
     def layer(self, features: LayerAttention) -> _Layer:
         """What the kernel is told about a layer with these features; compiled when first asked for."""
@@ -101,6 +114,7 @@ class CpuPlan:
             ],
             dtype=np.int64,
         )
+        check_tables(self._tables, shape.num_blocks)
         self._pieces = _cut(num_queries, contexts, num_blocks, attention.max_queries)
         self._items: dict[int, _Items] = {}  # by window
 
@@ -110,6 +124,7 @@ class CpuPlan:
         """See `AttentionPlan`."""
         shape = self._attention.shape
         check_query(query, shape, self._num_queries)
+        check_kv(layer_kv, shape)
         layer = self._attention.layer(features)
         items = self._items.get(layer.window)
         if items is None:

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
+
+from pagemesh.kernels.kv_scales import FP8, KvScales, check_scales
 
 
 class AttentionShape(NamedTuple):
@@ -21,6 +25,12 @@ class AttentionShape(NamedTuple):
     causal: bool = (
         True  # whether queries see no keys behind their own; else all of their sequence's
     )
+    kv_dtype: torch.dtype | None = None  # of keys and values; None: as `dtype`
+
+    @property
+    def stored(self) -> torch.dtype:
+        """Type of keys and values."""
+        return self.kv_dtype or self.dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +56,9 @@ class LayerAttention:
     """[heads]: slope · (key position - query position) is added to the scaled scores (ALiBi, Press et
     al. 2021, https://arxiv.org/abs/2108.12409)."""
 
+    kv_scales: KvScales | None = None
+    """Of keys and values in FP8."""
+
 
 class PagedSequence(NamedTuple):
     """One sequence's share of a step."""
@@ -68,7 +81,24 @@ class AttentionPlan(Protocol):
         head_dim] and holds the step's own keys and values already; nothing outside the sequences'
         contexts influences the result, not even NaN. Gives a contiguous tensor of the query's shape.
 
-        Raises ValueError for another query, and for features that attention without causality lacks.
+        Raises ValueError for another query or another layer's KV than the plan is for, and for features
+        that attention without causality lacks.
+        """
+        ...
+
+
+class ReusablePlan(AttentionPlan, Protocol):
+    """Decodes whose work is replaced in place: what a CUDA graph that captured `attend` reads.
+
+    `attend` takes one query for each of `max_num_seqs` sequences and can be captured: it starts the same
+    kernels on the same memory whatever was filled in. Rows without a sequence read nothing and give zeros.
+    """
+
+    def refill(self, sequences: Sequence[PagedSequence]) -> None:
+        """Take other sequences, ordered on the device behind the work that was started before.
+
+        Raises ValueError as `PagedAttention.plan` does, and for more sequences, queries or blocks than
+        there is room for.
         """
         ...
 
@@ -79,13 +109,25 @@ class PagedAttention(Protocol):
     def plan(self, sequences: Sequence[PagedSequence]) -> AttentionPlan:
         """Prepare a step. Neighbours of similar length and one query each are computed together.
 
-        Raises ValueError for a sequence without queries or whose block table is too short.
+        Raises ValueError for a sequence without queries, whose block table is too short or names blocks
+        that there are not.
+        """
+        ...
+
+    def make_reusable(
+        self, max_num_seqs: int, max_num_blocks: int, layers: Sequence[LayerAttention]
+    ) -> ReusablePlan:
+        """A plan for up to `max_num_seqs` decodes over `max_num_blocks` blocks together, empty at first.
+
+        `layers` are all features that it will be asked to attend with.
         """
         ...
 
 
 def check_sequences(shape: AttentionShape, sequences: Sequence[PagedSequence]) -> None:
     """Raise ValueError unless every sequence has queries and blocks for all of its context."""
+    if not sequences:
+        raise ValueError("there are no sequences to plan for")
     for sequence in sequences:
         num_slots = len(sequence.block_ids) * shape.block_size
         if not 0 < sequence.num_queries <= sequence.context_len <= num_slots:
@@ -96,9 +138,26 @@ def check_sequences(shape: AttentionShape, sequences: Sequence[PagedSequence]) -
 
 
 def check_features(shape: AttentionShape, features: LayerAttention) -> None:
-    """Raise ValueError for slopes, which count distances backwards, without causality."""
+    """Raise ValueError for features that make no sense, or not together.
+
+    Slopes count distances backwards, so they need causality.
+    """
     if not shape.causal and features.alibi_slopes is not None:
         raise ValueError("attention that is not causal has no slopes")
+    positive = {
+        "scale": features.scale,
+        "soft cap": features.soft_cap,
+        "sliding window": features.sliding_window,
+    }
+    for name, value in positive.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"the {name} is {value}, but must be above 0")
+    for name, per_head in (("sinks", features.sinks), ("slopes", features.alibi_slopes)):
+        if per_head is not None and per_head.shape != (shape.num_heads,):
+            raise ValueError(
+                f"the {name} are {list(per_head.shape)}, but there are {shape.num_heads} heads"
+            )
+    check_scales(features.kv_scales, shape.stored, shape.num_kv_heads)
 
 
 def check_query(query: torch.Tensor, shape: AttentionShape, num_queries: int) -> None:
@@ -108,3 +167,39 @@ def check_query(query: torch.Tensor, shape: AttentionShape, num_queries: int) ->
             f"the query is {query.dtype} {list(query.shape)}, but the plan is for {shape.dtype} "
             f"{[num_queries, shape.num_heads, shape.head_dim]}"
         )
+
+
+def check_tables(tables: npt.NDArray[np.int64], num_blocks: int) -> None:
+    """Raise ValueError for a block id, of those in any block table, that there is not."""
+    if len(tables) and (tables.min() < 0 or tables.max() >= num_blocks):
+        wrong = tables[(tables < 0) | (tables >= num_blocks)][0]
+        raise ValueError(f"block {wrong} was named, but there are {num_blocks}")
+
+
+def check_kv(layer_kv: torch.Tensor, shape: AttentionShape) -> None:
+    """Raise ValueError unless a layer's keys and values are what the plan was made for.
+
+    Keys lie densely, and so do values; the two may lie apart.
+    """
+    size = (2, shape.num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim)
+    if layer_kv.shape != size or layer_kv.dtype != shape.stored:
+        raise ValueError(
+            f"keys and values are {layer_kv.dtype} {list(layer_kv.shape)}, but the plan is for"
+            f" {shape.stored} {list(size)}"
+        )
+    if not layer_kv[0].is_contiguous():
+        raise ValueError(
+            f"keys and values {list(layer_kv.shape)} have strides {list(layer_kv.stride())},"
+            " but must lie densely"
+        )
+
+
+def check_shape(shape: AttentionShape) -> None:
+    """Raise ValueError for a shape that no attention has."""
+    if shape.num_heads % shape.num_kv_heads or min(shape[:5]) < 1:
+        raise ValueError(
+            f"{shape.num_heads} heads over {shape.num_kv_heads} kv heads of {shape.head_dim} in"
+            f" {shape.num_blocks} blocks of {shape.block_size} make no attention"
+        )
+    if shape.stored not in (shape.dtype, FP8):
+        raise ValueError(f"queries in {shape.dtype} do not fit keys and values in {shape.stored}")

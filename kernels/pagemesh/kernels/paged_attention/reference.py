@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from pagemesh.kernels.paged_attention.interface import (
@@ -11,21 +12,34 @@ from pagemesh.kernels.paged_attention.interface import (
     LayerAttention,
     PagedSequence,
     check_features,
+    check_kv,
     check_query,
     check_sequences,
+    check_shape,
+    check_tables,
 )
+from pagemesh.kernels.paged_attention.reusable import Replanned
 
 
 class ReferencePagedAttention:
     """`PagedAttention` to compare others with."""
 
     def __init__(self, shape: AttentionShape) -> None:
+        check_shape(shape)
         self._shape = shape
 
     def plan(self, sequences: Sequence[PagedSequence]) -> ReferencePlan:
         """See `PagedAttention`."""
         check_sequences(self._shape, sequences)
+        for sequence in sequences:
+            check_tables(np.array(sequence.block_ids), self._shape.num_blocks)
         return ReferencePlan(self._shape, tuple(sequences))
+
+    def make_reusable(
+        self, max_num_seqs: int, max_num_blocks: int, layers: Sequence[LayerAttention]
+    ) -> Replanned:
+        """See `PagedAttention`."""
+        return Replanned(self, self._shape, max_num_seqs, max_num_blocks)
 
 
 class ReferencePlan:
@@ -40,12 +54,17 @@ class ReferencePlan:
     ) -> torch.Tensor:
         """See `AttentionPlan`."""
         check_query(query, self._shape, sum(s.num_queries for s in self._sequences))
+        check_kv(layer_kv, self._shape)
         check_features(self._shape, features)
+        factors = torch.ones(2, self._shape.num_kv_heads, device=layer_kv.device)
+        if features.kv_scales is not None:
+            factors = torch.stack(features.kv_scales)
         num_groups = self._shape.num_heads // self._shape.num_kv_heads
         outputs = []
         row = 0
         for sequence in self._sequences:
             blocks = layer_kv[:, list(sequence.block_ids)].flatten(1, 2).float()
+            blocks = blocks * factors[:, None, :, None]
             keys, values = blocks.repeat_interleave(num_groups, dim=2)  # [slots, heads, head_dim]
             first = sequence.context_len - sequence.num_queries
             for position in range(first, sequence.context_len):
@@ -65,7 +84,7 @@ def _weights(scores: torch.Tensor, features: LayerAttention) -> torch.Tensor:
     if features.soft_cap is not None:
         scores = features.soft_cap * torch.tanh(scores / features.soft_cap)
     if features.alibi_slopes is not None:
-        distances = torch.arange(1 - num_keys, 1)
+        distances = torch.arange(1 - num_keys, 1, device=scores.device)
         scores = scores + features.alibi_slopes.float()[:, None] * distances
     if features.sinks is not None:
         scores = torch.cat([scores, features.sinks.float().view(num_heads, 1)], dim=1)

@@ -17,7 +17,7 @@ from pagemesh.kernels.paged_attention import (
     PagedSequence,
     make_paged_attention,
 )
-from pagemesh.kernels.write_kv import slot_rows, write_kv
+from pagemesh.kernels.write_kv import make_kv_writer
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.transformers_backend.attention import PAGED, UnservableError
 
@@ -110,6 +110,7 @@ class _TinyCache:
             shape.head_dim,
             dtype=dtype,
         ).unbind(0)
+        self._writer = make_kv_writer(torch.device("cpu"))
         self._attention = make_paged_attention(
             AttentionShape(
                 shape.num_heads,
@@ -128,13 +129,14 @@ class _TinyCache:
             for index, (begin, end) in spans
             for position in range(begin, end)
         ]
-        self._rows = slot_rows(torch.tensor(slots), sum(map(len, _BLOCKS)) * _BLOCK_SIZE)
+        num_slots = sum(map(len, _BLOCKS)) * _BLOCK_SIZE
+        self._places = self._writer.places(torch.tensor(slots), num_slots)
         self._plan = self._attention.plan(
             [PagedSequence(end - begin, end, _BLOCKS[index]) for index, (begin, end) in spans]
         )
 
     def write(self, layer: int, keys_values: torch.Tensor) -> None:
-        write_kv(self._layers[layer], keys_values, self._rows)
+        self._writer.write(self._layers[layer], keys_values, self._places)
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         return self._plan.attend(query, self._layers[layer], self._features[layer])

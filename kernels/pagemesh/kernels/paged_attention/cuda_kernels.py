@@ -1,0 +1,191 @@
+"""One model's attention kernels: how a batch's work is shared among programs, and how they are started."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import triton
+
+from pagemesh.kernels.launch import dot_type, launch
+from pagemesh.kernels.paged_attention.interface import (
+    AttentionShape,
+    LayerAttention,
+    check_features,
+    check_kv,
+    check_query,
+)
+from pagemesh.kernels.paged_attention.kernel import attention_kernel, merge_kernel
+from pagemesh.kernels.paged_attention.tiling import RowTile, Tiling
+from pagemesh.kernels.paged_attention.work import Sequences, Tiles, Work, share_work
+from pagemesh.kernels.target import Target
+
+# Memory for the sums of segments that several programs share. Rows for which there is no room are not
+# shared.
+_PARTIAL_BYTES = 64 << 20
+_MERGES_AT_ONCE = 8
+_LOG2_E = math.log2(math.e)
+
+
+class Launch(NamedTuple):
+    """What to start for one size of row tiles; int32 in memory of the device, see `Work`."""
+
+    tile: RowTile
+    programs: torch.Tensor
+    items: torch.Tensor
+    merges: torch.Tensor
+    num_programs: int
+    num_merges: int
+    rows_per_merge: int
+
+
+class AttentionKernels:
+    """Shares work, starts kernels, and owns the memory between the two passes."""
+
+    def __init__(
+        self, shape: AttentionShape, device: torch.device, target: Target, tiling: Tiling
+    ) -> None:
+        self.shape = shape
+        self.device = device
+        self.tiling = tiling
+        self.num_groups = shape.num_heads // shape.num_kv_heads
+        """Query heads that share a kv head."""
+        self._num_multiprocessors = target.num_multiprocessors
+        self._segment_tiles = tiling.segment_keys // tiling.num_keys
+        num_rows = shape.num_heads * shape.num_blocks * shape.block_size
+        self._num_partial_rows = min(_PARTIAL_BYTES // (4 * (shape.head_dim + 2)), num_rows)
+        partials, statistics = (
+            torch.empty(self._num_partial_rows, size, dtype=torch.float32, device=device)
+            for size in (shape.head_dim, 2)
+        )
+        self._sums: dict[str, object] = {
+            "partials": partials,
+            "statistics": statistics,
+            "GROUP": self.num_groups,
+            "KV_HEADS": shape.num_kv_heads,
+            "HEAD_DIM": shape.head_dim,
+            "WIDTH": max(triton.next_power_of_2(shape.head_dim), 16),
+        }
+        self._tiles: dict[str, object] = {
+            "BLOCK_SIZE": shape.block_size,
+            "BLOCK_KEYS": tiling.num_keys,
+            "SEGMENT_TILES": self._segment_tiles,
+            "CAUSAL": shape.causal,
+            "DOT": dot_type(shape.dtype),
+            "PRECISION": tiling.precision,
+        }
+
+    def num_programs(self, tile: RowTile) -> int:
+        """Those that run side by side."""
+        return self._num_multiprocessors * tile.programs_per_multiprocessor
+
+    def tile_of_decodes(self) -> RowTile:
+        """The row tiles of sequences with one query."""
+        fits = self.num_groups <= self.tiling.few.num_rows
+        return self.tiling.few if fits else self.tiling.many
+
+    def share(self, sequences: Sequences, window: int | None) -> list[tuple[RowTile, Work]]:
+        """The work of a batch, for each size of row tiles that it needs; the long ones first."""
+        few, many = self.tiling.few, self.tiling.many
+        is_few = sequences.num_queries * self.num_groups <= few.num_rows
+        works: list[tuple[RowTile, Work]] = []
+        num_used = 0
+        for tile, is_chosen in ((many, ~is_few), (few, is_few)):
+            if is_chosen.any():
+                chosen = Sequences(*(column[is_chosen] for column in sequences))
+                work = self.share_tiles(tile, chosen, window, num_used)
+                num_used += work.num_partial_rows
+                works.append((tile, work))
+        return works
+
+    def share_tiles(
+        self, tile: RowTile, sequences: Sequences, window: int | None, num_used: int = 0
+    ) -> Work:
+        """The work of sequences that all have row tiles of one size."""
+        tiles = Tiles(
+            tile.num_rows,
+            self.tiling.num_keys,
+            self._segment_tiles,
+            self.num_groups,
+            self.shape.num_kv_heads,
+            self.shape.causal,
+        )
+        room = self._num_partial_rows - num_used
+        return share_work(tiles, sequences, window, self.num_programs(tile), room, num_used)
+
+    def start(
+        self,
+        launches: Sequence[Launch],
+        tables: torch.Tensor,
+        query: torch.Tensor,
+        layer_kv: torch.Tensor,
+        features: LayerAttention,
+    ) -> torch.Tensor:
+        """Start the kernels; gives their output. What they are given was checked."""
+        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        scales = features.kv_scales
+        shared = self._sums | {
+            "output": output,
+            "sinks": features.sinks,
+            "value_scales": None if scales is None else scales.values,
+        }
+        attention = (
+            shared
+            | self._tiles
+            | _logits(features)
+            | {
+                "tables": tables,
+                "query": query,
+                "query_stride": query.stride(0),
+                "layer_kv": layer_kv,
+                "value_offset": layer_kv.stride(0),
+                "window": features.sliding_window,
+                "key_scales": None if scales is None else scales.keys,
+            }
+        )
+        for tile, programs, items, merges, *grids in launches:
+            num_programs, num_merges, rows_per_merge = grids
+            own = {"programs": programs, "items": items, "BLOCK_ROWS": tile.num_rows}
+            launch(
+                attention_kernel,
+                (num_programs,),
+                attention | own,
+                num_warps=tile.num_warps,
+                num_stages=tile.num_stages,
+            )
+            launch(
+                merge_kernel,
+                (num_merges, rows_per_merge),
+                shared | {"merges": merges, "UNROLL": _MERGES_AT_ONCE},
+                num_warps=1,
+            )
+        return output
+
+    def check(
+        self,
+        query: torch.Tensor,
+        layer_kv: torch.Tensor,
+        features: LayerAttention,
+        num_queries: int,
+    ) -> torch.Tensor:
+        """The query as kernels take it; ValueError for what the plan was not made for."""
+        check_query(query, self.shape, num_queries)
+        check_kv(layer_kv, self.shape)
+        check_features(self.shape, features)
+        for name, tensor in (("query", query), ("KV", layer_kv)):
+            if tensor.device.type != self.device.type:
+                raise ValueError(
+                    f"the {name} {list(tensor.shape)} is on {tensor.device}, but must be on"
+                    f" {self.device}"
+                )
+        return query if query.stride()[1:] == (self.shape.head_dim, 1) else query.contiguous()
+
+
+def _logits(features: LayerAttention) -> dict[str, object]:
+    """How products of queries and keys become logits, as the kernel is told."""
+    scale, soft_cap = features.scale * _LOG2_E, None
+    if features.soft_cap is not None:
+        scale, soft_cap = 2 * scale / features.soft_cap, features.soft_cap * _LOG2_E
+    return {"factor": scale, "soft_cap": soft_cap, "slopes": features.alibi_slopes}
