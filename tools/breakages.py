@@ -2,12 +2,13 @@
 
 A test that fails anyway proves nothing: all named tests are run on the whole code first.
 
-The faults are those of tests/breakages.toml; names or parts of names as arguments choose some. The
-tree itself is not touched: everything happens in a copy of its tracked files.
+The faults are those of tests/breakages.toml. The tree itself is not touched: everything happens in a copy
+of its tracked files.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -133,4 +134,8 @@ def main(wanted: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", nargs="*", help="names of faults, or parts of them; all when none")
+    sys.exit(main(parser.parse_args().name))
