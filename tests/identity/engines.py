@@ -46,6 +46,7 @@ class PreemptingScheduler(Scheduler):
         super().__init__(info, config, **settings)
         self._preempt_at = preempt_at
         self.num_batches = 0
+        self.num_unknown_tokens = 0
 
     def schedule(self) -> Batch:
         running = [r for r in self.requests.seated if r.state is RequestState.RUNNING]
@@ -56,6 +57,7 @@ class PreemptingScheduler(Scheduler):
             self._preempt(running[-1])
         batch = super().schedule()
         self.num_batches += bool(batch.sequences)
+        self.num_unknown_tokens += sum(s.previous_row is not None for s in batch.sequences)
         return batch
 
 

@@ -59,14 +59,15 @@ class CountingScheduler(Scheduler):
 class Fixture:
     """An engine whose steps are in the test's hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, overlaps: bool) -> None:
+        self.overlaps = overlaps
         info = make_info()
         self.kv = FakeKv(info.layout, info.num_blocks)
         self.runner = GatedRunner(self.kv)
         self.scheduler = CountingScheduler(
             info, SchedulerConfig(), vocab_size=VOCAB_SIZE, forecast=FixedGrowth(0)
         )
-        self.engine = EngineCore(info, self.scheduler, self.runner, self.kv)
+        self.engine = EngineCore(info, self.scheduler, self.runner, self.kv, overlaps=overlaps)
         self.inbox = Inbox()
 
     def start(self) -> None:
@@ -86,9 +87,9 @@ class Fixture:
         self.engine.release("settle")
 
 
-@pytest.fixture
-def gated() -> Iterator[Fixture]:
-    fixture = Fixture()
+@pytest.fixture(params=[False, True], ids=["step by step", "overlapped"])
+def gated(request: pytest.FixtureRequest) -> Iterator[Fixture]:
+    fixture = Fixture(overlaps=request.param)
     yield fixture
     fixture.let_run()
     fixture.engine.stop()
@@ -172,6 +173,10 @@ def test_cancelling_takes_effect_after_the_step_in_progress(gated: Fixture) -> N
     gated.let_run(1)
     gated.inbox.wait_for_end("a")
     assert gated.inbox.ends["a"].finish_reason is FinishReason.CANCELLED
+    # A step that was launched behind that one still writes into its blocks.
+    assert gated.engine.load().num_free_blocks == (14 if gated.overlaps else 16)
+    gated.let_run()
+    gated.settle()
     assert gated.engine.load().num_free_blocks == 16
 
 

@@ -52,7 +52,7 @@ class Timed(FixedWay):
 class Fixture:
     """An engine with few blocks; its importers write garbage as soon as they hear of a grant."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, *, overlaps: bool) -> None:
         info = make_info(num_blocks)
         self.kv = FakeKv(info.layout, num_blocks)
         self.runner = SteppedRunner(self.kv)
@@ -66,7 +66,7 @@ class Fixture:
             preemption=self.policy,
             forecast=FixedGrowth(0),
         )
-        self.engine = EngineCore(info, self.scheduler, self.runner, self.kv)
+        self.engine = EngineCore(info, self.scheduler, self.runner, self.kv, overlaps=overlaps)
         self.inbox = Inbox()
 
     def start(self, *requests: EngineRequest) -> None:
@@ -93,11 +93,14 @@ class Fixture:
             assert tuple(self.inbox.tokens[request.request_id]) == expected
 
 
+OVERLAPS = pytest.mark.parametrize("overlaps", [False, True], ids=["step by step", "overlapped"])
+
 A, B = make_request("a", 7, max_tokens=6), make_request("b", 11, max_tokens=3)
 
 
-def test_kv_is_swapped_out_before_an_importer_hears_of_the_block() -> None:
-    fixture = Fixture(num_blocks=5)
+@OVERLAPS
+def test_kv_is_swapped_out_before_an_importer_hears_of_the_block(overlaps: bool) -> None:
+    fixture = Fixture(num_blocks=5, overlaps=overlaps)
     fixture.start(A, B)
     # It gets one of the blocks that "b" loses when "a" needs one.
     urgent = make_request("urgent", 4, max_tokens=1, priority=-1, await_kv=True)
@@ -106,8 +109,9 @@ def test_kv_is_swapped_out_before_an_importer_hears_of_the_block() -> None:
     assert fixture.scheduler.load().num_preemptions == 1
 
 
-def test_moves_are_done_in_a_step_that_computes_nothing() -> None:
-    fixture = Fixture(num_blocks=4)
+@OVERLAPS
+def test_moves_are_done_in_a_step_that_computes_nothing(overlaps: bool) -> None:
+    fixture = Fixture(num_blocks=4, overlaps=overlaps)
     export = make_request("export", 8, max_tokens=1, export=True)
     alone = make_request("alone", 7, max_tokens=4)
     fixture.start(export, alone)
@@ -121,8 +125,9 @@ def test_moves_are_done_in_a_step_that_computes_nothing() -> None:
     fixture.finish(alone)
 
 
-def test_steps_are_timed_for_the_policy() -> None:
-    fixture = Fixture(num_blocks=5)
+@OVERLAPS
+def test_steps_are_timed_for_the_policy(overlaps: bool) -> None:
+    fixture = Fixture(num_blocks=5, overlaps=overlaps)
     fixture.start(A, B)
     fixture.finish(A, B)
     steps = fixture.policy.steps
@@ -133,8 +138,11 @@ def test_steps_are_timed_for_the_policy() -> None:
         assert compute_seconds > 0
 
 
-def test_a_move_that_fails_ends_every_request(capsys: pytest.CaptureFixture[str]) -> None:
-    fixture = Fixture(num_blocks=5)
+@OVERLAPS
+def test_a_move_that_fails_ends_every_request(
+    overlaps: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixture = Fixture(num_blocks=5, overlaps=overlaps)
     fixture.start(A, B)
     fixture.runner.moves_fail = True
     fixture.runner.go_on.set()
