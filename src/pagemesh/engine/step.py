@@ -30,7 +30,8 @@ class Runner(Protocol):
     def move(self, moves: BlockMoves) -> None:
         """Copy KV blocks, in the order of `BlockMoves`, for the steps that are launched later.
 
-        When it returns, what is to be kept of a block has left it: somebody outside may write into it.
+        No step in flight uses what is moved, see there. Whoever writes into a block from outside, by
+        `KvAccess`, when this has returned, does so behind the moves that take KV out of it.
         """
         ...
 
