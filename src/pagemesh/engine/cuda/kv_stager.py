@@ -6,7 +6,7 @@ Each slot has a stream of its own. Whoever asks has leased the blocks, which ord
   blocks hold KV; or by moves, which no result is waited for: hence `KvPool.moved`.
 * What is written belongs to nobody else until `finish_import`, which the importer sends after `stage_in`
   has returned, and that is when the device has done it. Steps that might still look at the blocks' former
-  contents were over before the blocks were granted (see `pagemesh.engine.flight`).
+  contents were over before the blocks were granted (see `pagemesh.scheduler.lifecycle`).
 """
 
 from __future__ import annotations
