@@ -84,7 +84,7 @@ class GpuBuilder:
             num_blocks,
             num_swap_blocks,
             seconds,
-            works_beside_host=False,
+            works_beside_host=parts.runner.works_beside_host,
             release=release,
         )
 
