@@ -13,6 +13,9 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.sentence_length import read_sentence_length
 from pagemesh.models.spec import DecoderSpec
 
+FP8_KV: Final = "float8_e4m3fn"
+"""What --kv-cache-dtype calls fp8, by its name in torch."""
+
 _DTYPES: Final = ("float32", "bfloat16", "float16")
 
 
@@ -69,7 +72,7 @@ def choose_kv_dtype(
         raise ConfigError(
             f"--kv-cache-dtype is {asked!r}, but must be auto for an encoder, which keeps no KV"
         )
-    return "float8_e4m3fn"
+    return FP8_KV
 
 
 def require_transformers(settings: ConfigJson) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
+
+from pagemesh.models.spec import DecoderSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,19 @@ class ModelShape:
 
     causal: bool = True
     """Whether tokens see those in front of them alone; else their KV is of use for one layer only."""
+
+    @classmethod
+    def of(cls, spec: DecoderSpec) -> Self:
+        """The numbers of a spec."""
+        return cls(
+            num_layers=spec.num_layers,
+            num_heads=spec.attention.num_heads,
+            num_kv_heads=spec.attention.num_kv_heads,
+            head_dim=spec.attention.head_dim,
+            vocab_size=spec.vocab_size,
+            num_layer_weights=max(map(spec.num_active_weights, range(spec.num_layers))),
+            causal=spec.causal,
+        )
 
 
 class StepAttention(Protocol):

@@ -22,13 +22,13 @@ from pagemesh.models.choices import (
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import CausalModel, ModelShape
+from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.layer_attention import make_layer_attention
 from pagemesh.models.place import ON_HOST, Place
 from pagemesh.models.pooling_config import read_pooling
 from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.settled import settled
-from pagemesh.models.spec import DecoderSpec
 from pagemesh.models.weights import CheckpointParameters
 
 _DTYPES = {
@@ -127,17 +127,21 @@ def _load_decoder(
             lambda name: architecture.may_ignore(name, spec),
         )
         tensors = [source.tensor for source in sources]
+        scales = CheckpointScales(checkpoint, kv_dtype)
+        tensors += scales.tensors
         identity = fingerprint({"spec": asdict(spec)}, dtype, checkpoint, tensors)
         shapes = spec.parameter_shapes()
         filler = place.filler
         parameters = CheckpointParameters(checkpoint, sources, shapes, _DTYPES[dtype], filler)
         with filler.filling():
             decoder = assemble(spec, parameters, max_model_len)
-            layer_attention = make_layer_attention(spec, parameters)
+            layer_attention = scales.give(
+                make_layer_attention(spec, parameters), spec.attention.num_kv_heads, filler.device
+            )
             parameters.check()
         return LoadedModel(
             decoder=decoder,
-            shape=_shape(spec),
+            shape=ModelShape.of(spec),
             layer_attention=layer_attention,
             dtype=_DTYPES[dtype],
             fingerprint=identity,
@@ -172,18 +176,6 @@ def _load_with_transformers(
         folder=folder,
         pooling=None,
         kv_dtype=kv_dtype,
-    )
-
-
-def _shape(spec: DecoderSpec) -> ModelShape:
-    return ModelShape(
-        num_layers=spec.num_layers,
-        num_heads=spec.attention.num_heads,
-        num_kv_heads=spec.attention.num_kv_heads,
-        head_dim=spec.attention.head_dim,
-        vocab_size=spec.vocab_size,
-        num_layer_weights=max(map(spec.num_active_weights, range(spec.num_layers))),
-        causal=spec.causal,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from pagemesh.engine.interface import Pooling
 from pagemesh.models.config_json import ConfigJson
+from pagemesh.models.kv_scale_names import read_scale_name
 from pagemesh.models.pooling_config import DEFAULT_POOLING
 from pagemesh.models.sources import Source
 from pagemesh.models.spec import DecoderSpec
@@ -63,6 +64,7 @@ class Architecture:
         """Whether a tensor that no source names repeats what the spec says, or is not run."""
         return (
             tensor.endswith(_ROTARY_TABLE)
+            or read_scale_name(tensor) is not None
             or tensor.startswith(self.ignored)
             or (spec.tie_word_embeddings and tensor.endswith("lm_head.weight"))
         )
