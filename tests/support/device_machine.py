@@ -17,9 +17,10 @@ from pagemesh.models.loader import LoadedModel
 
 @dataclass
 class DeviceMachine:
-    """Makes runners."""
+    """Makes runners, with graphs or without."""
 
     accelerator: Accelerator
+    graphs: bool = True
 
     def __call__(
         self,
@@ -39,5 +40,7 @@ class DeviceMachine:
             pool, accelerator, swap_space.view(num_swap_blocks, layout.num_bytes)
         )
         runner = DeviceRunner(model, pool, mover, accelerator, max_num_seqs=config.max_num_seqs)
+        if self.graphs:
+            runner.capture()
         stager = KvStager(pool, accelerator, slots)
         return runner, StagedKv(layout, num_blocks, slots.numpy(), stager)

@@ -13,6 +13,7 @@ from pagemesh.kernels.paged_attention import (
     LayerAttention,
     PagedAttention,
     PagedSequence,
+    ReusablePlan,
 )
 from pagemesh.kernels.write_kv import KvWriter, make_kv_writer
 from pagemesh.models.loader import LoadedModel
@@ -46,6 +47,7 @@ class PagedModel:
             block_size=layout.block_size,
             dtype=model.dtype,
             causal=model.shape.causal,
+            kv_dtype=layers[0].dtype,
         )
         self._writer = make_kv_writer(layers[0].device)
         self.attention = make_attention(shape, layers[0].device)
@@ -63,6 +65,10 @@ class PagedModel:
         places = self._writer.places(slots, self._num_slots)
         step = _PagedStep(self._layer_kv, self._layer_attention, self._writer, places, plan)
         return self._decoder.forward(token_ids, positions, step, rows)
+
+    def make_reusable_plan(self, max_num_seqs: int, max_num_blocks: int) -> ReusablePlan:
+        """A plan for `forward` of decodes; see `PagedAttention.make_reusable`."""
+        return self.attention.make_reusable(max_num_seqs, max_num_blocks, self._layer_attention)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalModel.logits`."""

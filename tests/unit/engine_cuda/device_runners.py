@@ -28,9 +28,9 @@ def make_device_runner(
     max_num_seqs: int = 8,
     accelerator: HostAccelerator | None = None,
 ) -> Made:
-    """A runner whose sampling runs on its device, in Triton; all else is the CPU's."""
+    """A runner that writes KV, where padding is left out, and samples in Triton; all else is the CPU's."""
     kv = KvStorage(model.block_layout(block_size), num_blocks)
     accelerator = accelerator or HostAccelerator()
-    with using("cuda", "sampling", "logprobs"):
+    with using("cuda", "sampling", "logprobs", "write_kv"):
         runner = DeviceRunner(model, kv, BlockMover(kv, 0), accelerator, max_num_seqs=max_num_seqs)
     return Made(runner, kv, accelerator)

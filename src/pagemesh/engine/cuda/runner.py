@@ -10,6 +10,9 @@ import numpy as np
 import torch
 
 from pagemesh.engine.accelerator import Accelerator
+from pagemesh.engine.cuda.capturing import TrialSpace, capture_decodes
+from pagemesh.engine.cuda.decode_graphs import DecodeGraphs, DecodeInputs, PaddedDecode
+from pagemesh.engine.cuda.decode_sizes import decode_sizes
 from pagemesh.engine.cuda.device_step import DeviceStep, StepSampling
 from pagemesh.engine.cuda.failures import failing_alone
 from pagemesh.engine.cuda.token_inputs import LastTokens
@@ -26,6 +29,9 @@ from pagemesh.scheduler.batch import Batch, BlockMoves
 
 DEVICE_TIMEOUT: Final = 600.0
 """Seconds after which a device that was asked for a step does nothing any more."""
+
+_SHARING: Final = 4
+"""Block tables of a captured decode may together be so much longer than the cache; others run eagerly."""
 
 
 class DeviceKv(Protocol):
@@ -88,6 +94,7 @@ class DeviceRunner:
         self._accelerator = accelerator
         self._timeout = timeout
         self._vocab_size = model.vocab_size
+        self._max_model_len = model.max_model_len
         self._model = PagedModel(model, kv.layout, kv.layers, make_attention)
         self._transfers = Transfers(accelerator, timeout)
         with accelerator.computing():
@@ -99,6 +106,8 @@ class DeviceRunner:
             self._transfers,
             self._last_tokens,
         )
+        self._max_num_seqs = max_num_seqs
+        self._graphs: DecodeGraphs | None = None
         # What was loaded on other streams is used on the steps' own from now on.
         accelerator.settle()
 
@@ -107,13 +116,30 @@ class DeviceRunner:
         with self._working():
             self._mover.move(moves)
 
+    def capture(self, sizes: Sequence[int] | None = None) -> None:
+        """Capture decodes, of all sizes or of these, ascending; see `capture_decodes`.
+
+        When nobody's KV is in the blocks. Without it, or where it cannot be, decodes run eagerly.
+        """
+        if not self.generates:
+            return
+        sizes = sizes or decode_sizes(self._max_num_seqs)
+        num_blocks = self.kv.num_blocks
+        space = TrialSpace(num_blocks, self.kv.layout.block_size, self._vocab_size, self._clear)
+        with self._working():
+            self._graphs = capture_decodes(self._accelerator, self._make_decode, sizes, space)
+            self._clear(range(min(sizes[-1], num_blocks)))
+        self._accelerator.settle()
+
     def launch(self, batch: Batch) -> DeviceStep:
         """See `Runner`."""
         with self._working():
             inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
             rows = StepRows(inputs.sequences, self._vocab_size)
             places = rows.places(batch.sequences)
-            return DeviceStep(self._sampling, rows, places, self._forward(inputs, rows), None)
+            logits = self._replay(inputs) if rows.are_next_tokens else None
+            hidden = self._forward(inputs, rows) if logits is None else None
+            return DeviceStep(self._sampling, rows, places, hidden, logits)
 
     def rehearse(self, batch: Batch) -> None:
         """Compute a batch for its cost alone; afterwards it is as if it had never been.
@@ -124,6 +150,20 @@ class DeviceRunner:
             compute_step(self, batch)
         finally:
             self._clear({i for sequence in batch.sequences for i in sequence.block_ids})
+
+    def _make_decode(self, size: int) -> PaddedDecode:
+        longest = -(-self._max_model_len // self.kv.layout.block_size)
+        # Sequences may share blocks, but with so many that are shared they would hardly all be long.
+        max_num_blocks = min(size * longest, _SHARING * self.kv.num_blocks)
+        return PaddedDecode(self._model, self._transfers, self._last_tokens, size, max_num_blocks)
+
+    def _replay(self, inputs: StepInputs) -> torch.Tensor | None:
+        """Logits of decodes, [N, vocab], if they were captured."""
+        if self._graphs is None:
+            return None
+        rows = self._last_tokens.rows(len(inputs.sequences), inputs.unknown, inputs.previous_rows)
+        paged = paged_sequences(inputs.sequences)
+        return self._graphs.run(DecodeInputs(inputs.columns, rows, paged))
 
     def _forward(self, inputs: StepInputs, rows: StepRows) -> torch.Tensor:
         """Hidden states [R, hidden] of the rows of any step."""
