@@ -15,6 +15,7 @@ Backend = Literal["cpu", "cuda", "reference"]
 """Whose code: made for the CPU, written in Triton, or the plain definition, which runs everywhere."""
 
 Op = Literal[
+    "block_copy",
     "experts",
     "gated_activation",
     "linear",

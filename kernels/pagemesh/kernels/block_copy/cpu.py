@@ -1,0 +1,57 @@
+"""Moving blocks on the CPU, by torch's indexing and the checksum in numpy."""
+
+from __future__ import annotations
+
+import torch
+
+from pagemesh.kernels.block_copy.checksum import checksum_of
+from pagemesh.kernels.block_copy.interface import check_copy, check_move
+
+
+class CpuBlockCopier:
+    """`BlockCopier` of CPU tensors."""
+
+    def gather(
+        self, pool: torch.Tensor, block_ids: torch.Tensor, out: torch.Tensor
+    ) -> torch.Tensor:
+        """See `BlockCopier`."""
+        check_move(pool, block_ids, out)
+        exists = _existing(pool, block_ids)
+        if exists.all():
+            torch.index_select(pool, 1, block_ids, out=out)
+        else:
+            out[:, ~exists] = 0
+            out[:, exists] = pool[:, block_ids[exists]]
+        return _checksum(out)
+
+    def scatter(
+        self, source: torch.Tensor, pool: torch.Tensor, block_ids: torch.Tensor
+    ) -> torch.Tensor:
+        """See `BlockCopier`."""
+        check_move(pool, block_ids, source)
+        exists = _existing(pool, block_ids)
+        pool[:, block_ids[exists]] = source[:, exists]
+        return _checksum(source)
+
+    def copy(
+        self,
+        source: torch.Tensor,
+        source_ids: torch.Tensor,
+        target: torch.Tensor,
+        target_ids: torch.Tensor,
+    ) -> None:
+        """See `BlockCopier`."""
+        check_copy(source, source_ids, target, target_ids)
+        exists = _existing(target, target_ids)
+        blocks = torch.empty(source.shape[0], len(source_ids), source.shape[2], dtype=torch.int64)
+        self.gather(source, source_ids, blocks)
+        target[:, target_ids[exists]] = blocks[:, exists]
+
+
+def _existing(pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
+    return (block_ids >= 0) & (block_ids < pool.shape[1])
+
+
+def _checksum(words: torch.Tensor) -> torch.Tensor:
+    total = checksum_of(words.view(torch.uint8).numpy().reshape(-1))
+    return torch.tensor([total - (total >> 63 << 64)])

@@ -1,0 +1,76 @@
+"""Moving blocks on CUDA devices: every byte is read once and written once, and summed up on the way."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from pagemesh.kernels.block_copy.interface import check_copy, check_move
+from pagemesh.kernels.block_copy.kernel import copy_blocks_kernel
+from pagemesh.kernels.launch import launch
+
+_MAX_WORDS = 1024  # of a program: with 4 warps, four accesses of 16 bytes for each thread
+
+
+class CudaBlockCopier:
+    """`BlockCopier` of CUDA tensors, and of pinned memory of the host that the device can read."""
+
+    def gather(
+        self, pool: torch.Tensor, block_ids: torch.Tensor, out: torch.Tensor
+    ) -> torch.Tensor:
+        """See `BlockCopier`."""
+        check_move(pool, block_ids, out)
+        return _move(pool, block_ids, out, None, len(block_ids), sums=True)
+
+    def scatter(
+        self, source: torch.Tensor, pool: torch.Tensor, block_ids: torch.Tensor
+    ) -> torch.Tensor:
+        """See `BlockCopier`."""
+        check_move(pool, block_ids, source)
+        return _move(source, None, pool, block_ids, len(block_ids), sums=True)
+
+    def copy(
+        self,
+        source: torch.Tensor,
+        source_ids: torch.Tensor,
+        target: torch.Tensor,
+        target_ids: torch.Tensor,
+    ) -> None:
+        """See `BlockCopier`."""
+        check_copy(source, source_ids, target, target_ids)
+        _move(source, source_ids, target, target_ids, len(source_ids), sums=False)
+
+
+def _move(
+    source: torch.Tensor,
+    source_ids: torch.Tensor | None,
+    target: torch.Tensor,
+    target_ids: torch.Tensor | None,
+    num_blocks: int,
+    *,
+    sums: bool,
+) -> torch.Tensor:
+    """Start the kernel; gives the checksum, 0 where none is asked for."""
+    num_planes, _, num_words = source.shape
+    block = min(triton.next_power_of_2(num_words), _MAX_WORDS)
+    grid = triton.cdiv(num_words, block), num_blocks, num_planes
+    ids = source_ids if source_ids is not None else target_ids
+    device = source.device if ids is None else ids.device
+    parts = torch.zeros(grid[::-1] if sums else 0, dtype=torch.int64, device=device)
+    launch(
+        copy_blocks_kernel,
+        grid,
+        {
+            "source": source,
+            "source_ids": source_ids,
+            "source_blocks": source.shape[1],
+            "target": target,
+            "target_ids": target_ids,
+            "target_blocks": target.shape[1],
+            "num_words": num_words,
+            "sums": parts if sums else None,
+            "BLOCK": block,
+        },
+        num_warps=max(1, min(block // 256, 4)),
+    )
+    return parts.sum().view(1)
