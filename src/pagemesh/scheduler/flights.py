@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from pagemesh.scheduler.batch import Batch, ScheduledSequence
+from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.request import Request
 
 MAX_FLIGHTS: Final = 2
@@ -31,9 +31,9 @@ class Flights:
         if requests:
             self._requests.append(requests)
 
-    def land(self, batch: Batch) -> Iterator[tuple[Request, ScheduledSequence]]:
-        """The first batch was computed: its sequences, and whose they are."""
+    def land(self, batch: Batch) -> Sequence[Request]:
+        """The first batch was computed: whose its sequences are, in their order."""
         requests = self._requests.popleft() if batch.sequences else ()
-        for request, sequence in zip(requests, batch.sequences, strict=True):
+        for request in requests:
             request.num_flights -= 1
-            yield request, sequence
+        return requests

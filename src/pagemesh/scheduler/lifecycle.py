@@ -168,12 +168,12 @@ class Lifecycle:
 
     def append_token(
         self, request: Request, token_id: int, logprobs: TokenLogprobs | None = None
-    ) -> None:
-        """Add and report the next token; ends the request when a stop rule says so."""
+    ) -> bool:
+        """Add and report the next token; ends the request when a stop rule says so, and gives whether."""
         if request.constraint is not None and not request.constraint.accept(token_id):
             message = f"token {token_id} is none that the structured output allows"
             self.finish(request, FinishReason.ERROR, InternalError(message))
-            return
+            return True
         request.token_ids.append(token_id)
         if request.rules is not None:
             request.rules.add(token_id)
@@ -183,6 +183,7 @@ class Lifecycle:
         reason = self._stop_rules.reason(request)
         if reason is not None:
             self.finish(request, reason)
+        return reason is not None
 
     def finish(
         self,

@@ -184,16 +184,6 @@ class Request:
         )
 
     @property
-    def is_over(self) -> bool:
-        """Whether its last output is out."""
-        return self.state is RequestState.FINISHED
-
-    @property
-    def num_unlaunched_tokens(self) -> int:
-        """Known tokens that no step in flight computes either; 0 while the next token is in flight."""
-        return len(self.token_ids) - self.num_launched_tokens
-
-    @property
     def outlives_next_token(self) -> bool:
         """Whether the request goes on behind its next token, unless that stops it."""
         return len(self.token_ids) + 1 < self.max_total_tokens

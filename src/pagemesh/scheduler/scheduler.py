@@ -93,20 +93,19 @@ class Scheduler:
         Those end. Of requests that ended meanwhile nothing is used.
         """
         next_tokens = iter(result.token_ids)
-        for request, sequence in self._flights.land(batch):
+        errors, pooled = result.errors, result.pooled_states
+        for request, sequence in zip(self._flights.land(batch), batch.sequences, strict=True):
             token_id = next(next_tokens) if sequence.sampling is not None else None
             if request.state is RequestState.FINISHED:
                 self.requests.land(request)
                 continue
-            error = result.errors.get(sequence.request_id)
-            if error is not None:
+            if errors and (error := errors.get(sequence.request_id)) is not None:
                 self.requests.finish(request, FinishReason.ERROR, error)
                 continue
             self._tables.mark_computed(request, sequence.start + len(sequence.token_ids))
             if request.spec.hold_blocks:
                 self._outbox.add_progress(request)
-            states = result.pooled_states.get(sequence.request_id)
-            if states is not None:
+            if pooled and (states := pooled.get(sequence.request_id)) is not None:
                 vector = request.add_states(states)
                 if vector is not None:
                     self.requests.finish(request, FinishReason.STOP, embedding=vector)
@@ -114,13 +113,12 @@ class Scheduler:
                 request.prompt_logprobs += result.prompt_logprobs.get(sequence.request_id, ())
             if token_id is not None:
                 logprobs = result.logprobs.get(sequence.request_id)
-                self.requests.append_token(request, token_id, logprobs)
-                if request.is_over:
+                if self.requests.append_token(request, token_id, logprobs):
                     self._forecast.observe(request.num_generated_tokens)
 
     def fail(self, batch: Batch, error: PagemeshError) -> None:
         """The batch, the first in flight, could not be computed: its requests end with the error."""
-        for request, _ in self._flights.land(batch):
+        for request in self._flights.land(batch):
             if request.state is RequestState.FINISHED:
                 self.requests.land(request)
             else:
@@ -167,7 +165,7 @@ class Scheduler:
             # Asked anew for each: making room for one may have preempted another.
             if request.state is not RequestState.RUNNING:
                 continue
-            num_tokens = request.num_unlaunched_tokens
+            num_tokens = len(request.token_ids) - request.num_launched_tokens
             if num_tokens > 1:
                 prefilling.append(request)
             elif not plan.is_full and (num_tokens or request.outlives_next_token):

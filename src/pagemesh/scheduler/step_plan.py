@@ -44,13 +44,17 @@ class StepPlan:
         if self._num_tokens_left == 0:
             return
         start = request.num_launched_tokens
-        num_unknown = 0 if start < len(request.token_ids) else 1
-        num_tokens = len(request.token_ids) + num_unknown
+        num_tokens = len(request.token_ids)
+        num_unknown = 0 if start < num_tokens else 1
+        num_tokens += num_unknown
         end = min(num_tokens, start + self._num_tokens_left)
         vector = request.vector
         is_sampled = end == num_tokens and vector is None
         sampling = request.spec.sampling
-        suppressed = self._stop_rules.suppressed(request, num_unknown) if is_sampled else ()
+        suppressed: tuple[int, ...] = ()
+        if is_sampled and (sampling.min_tokens or request.constraint is not None):
+            # Asked only where there can be any: most requests have none, and hundreds are in a step.
+            suppressed = self._stop_rules.suppressed(request, num_unknown)
         self.sequences.append(
             ScheduledSequence(
                 request_id=request.request_id,
