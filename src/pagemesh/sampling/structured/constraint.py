@@ -33,7 +33,9 @@ class TokenConstraint(Protocol):
 
         `mask` has a bit for every id of the model's vocabulary: int32 [ceil(vocab / 32)]. Ends of
         sequence are allowed where the output is complete, tokens to avoid only where nothing else is.
-        Raises InvalidRequestError when no token may come, or when finding out takes too much.
+        Raises InvalidRequestError when no token may come, or when finding out takes too much. May be asked
+        when it is over or has refused a token, too: for a row that was launched before that was known, and
+        of which nothing is used.
         """
         ...
 

@@ -133,6 +133,8 @@ def test_every_end_of_sequence_ends_a_complete_output(backend: GuidanceBackend) 
         assert not constraint.is_over
         assert constraint.accept(end)
         assert constraint.is_over
+        # A step in flight still asks; nobody reads what it samples.
+        assert allowed(constraint) == set(EOS)
         assert not constraint.accept(end)
 
 
