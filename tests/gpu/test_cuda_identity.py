@@ -10,15 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-from pagemesh.config import SchedulerConfig
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
 from pagemesh.engine.cuda.filler import DeviceFiller
 from pagemesh.engine.interface import EngineRequest
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.models.place import Place
-from pagemesh.models.transformers_backend.causal_model import TransformersModel
-from pagemesh.sampling.params import SamplingParams
-from pagemesh.scheduler.batch import Batch, ScheduledSequence
 from tests.identity.answers import (
     Answers,
     answers_alone,
@@ -43,7 +39,6 @@ SUBJECTS = (
     ("Qwen 3 MoE", "bfloat16"),
     ("Cohere 2", "float32"),
 )
-GREEDY = SamplingParams(temperature=0.0)
 
 
 class Case(NamedTuple):
@@ -140,21 +135,3 @@ def test_likeliest_tokens_in_float32_are_those_of_the_cpu(case: Case) -> None:
     expected = {name: case.expected[name].token_ids for name in on_cpu}
     assert tokens_of(on_cpu) == expected
     assert len(expected) == len(case.material.prompts)
-
-
-def test_steps_are_launched_and_sampled_without_a_wait(case: Case) -> None:
-    if isinstance(case.model.decoder, TransformersModel):
-        pytest.skip("transformers' models may wait for what they like")
-    runner, _ = case.machine(case.model, SchedulerConfig(4, 64), 16, 16)
-    sampled = replace(case.requests[len(case.material.prompts)].sampling, logprobs=2)
-    prompt = case.material.prompts[-1]
-    chunk = ScheduledSequence("a", prompt, 0, (3, 5), sampled)
-    decode = ScheduledSequence("a", (prompt[0],), len(prompt), (3, 5), sampled)
-    other = ScheduledSequence("b", prompt[:5], 0, (7,), GREEDY)
-    # Kernels are loaded when they are first started, and that may wait.
-    for _ in range(2):
-        for batch in (Batch([chunk]), Batch([decode, other]), Batch([decode])):
-            with case.accelerator.refusing_waits():
-                step = runner.launch(batch)
-                step.sample()
-            assert len(step.result().token_ids) == len(batch.sequences)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pagemesh.engine.cuda.runner import DeviceKv
+from pagemesh.engine.cuda.device_kv import DeviceKv
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.step import Runner, compute_step
 from pagemesh.models.loader import LoadedModel

@@ -5,7 +5,6 @@ The device is the CPU, which lets nothing arrive before somebody waits for it; `
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,12 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
-from pagemesh.config import ModelConfig, SchedulerConfig
 from pagemesh.engine.interface import EngineRequest
-from pagemesh.engine.runner import ModelRunner
 from pagemesh.kernels.dispatch import using
-from pagemesh.kernels.target import Target, playing
-from pagemesh.models.loader import LoadedModel, load_model
+from pagemesh.models.loader import LoadedModel
 from tests.identity.answers import (
     Answers,
     answers_alone,
@@ -29,27 +25,11 @@ from tests.identity.answers import (
     assert_same,
     tokens_of,
 )
-from tests.identity.checkpoints import VOCAB_SIZE, Recipe, make_checkpoint
 from tests.identity.engines import Courier, Peer
-from tests.identity.runner_driver import Driver
 from tests.identity.subjects import MAX_TOKENS, NUM_ANSWERS, make_material, make_requests
 from tests.support.device_machine import DeviceMachine
 from tests.support.host_accelerator import HostAccelerator
 from tests.unit.scheduler.builders import FixedWay
-
-# A few multiprocessors, so that the interpreter has few programs to run, but some that share a row.
-SMALL_GPU = Target(90, 4, 232_448)
-TINY = Recipe(
-    "LlamaConfig",
-    {
-        "hidden_size": 32,
-        "intermediate_size": 40,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-    },
-)
 
 
 class Case(NamedTuple):
@@ -118,15 +98,3 @@ def test_kv_from_another_engine_does_not_matter(case: Case) -> None:
     courier.run()
     assert tokens_of(answers_of(courier.decode)) == tokens_of(case.expected)
     assert courier.num_received_tokens > 100
-
-
-def test_all_of_triton_gives_the_tokens_of_the_cpu(tmp_path: Path) -> None:
-    make_checkpoint(tmp_path, TINY)
-    prompts = [random.Random(9).choices(range(VOCAB_SIZE), k=length) for length in (5, 18, 2)]
-    config = ModelConfig(str(tmp_path))
-    expected = Driver(ModelRunner(load_model(config), 16, 8), 12).generate(prompts, 3)
-    assert len({tuple(token_ids) for token_ids in expected}) == 3
-    with using("cuda"), playing(SMALL_GPU):
-        machine = DeviceMachine(HostAccelerator())
-        runner, _ = machine(load_model(config), SchedulerConfig(4, 16), 16, 8)
-        assert Driver(runner, 12).generate(prompts, 3) == expected

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import torch
 
 from pagemesh.engine.accelerator import Accelerator
-from pagemesh.engine.cuda.capturing import TrialSpace, capture_decodes
-from pagemesh.engine.cuda.decode_graphs import DecodeGraphs, DecodeInputs, PaddedDecode
+from pagemesh.engine.cuda.captured_decodes import CapturedDecodes, DecodeLimits
 from pagemesh.engine.cuda.decode_sizes import decode_sizes
+from pagemesh.engine.cuda.device_kv import DeviceKv, Mover
 from pagemesh.engine.cuda.device_step import DeviceStep, StepSampling
 from pagemesh.engine.cuda.failures import failing_alone
 from pagemesh.engine.cuda.token_inputs import LastTokens
 from pagemesh.engine.cuda.transfers import Transfers
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.paged_model import AttentionMaker, PagedModel, paged_sequences
 from pagemesh.engine.step import compute_step
 from pagemesh.engine.step_inputs import StepInputs, make_step_inputs
@@ -29,37 +28,6 @@ from pagemesh.scheduler.batch import Batch, BlockMoves
 
 DEVICE_TIMEOUT: Final = 600.0
 """Seconds after which a device that was asked for a step does nothing any more."""
-
-_SHARING: Final = 4
-"""Block tables of a captured decode may together be so much longer than the cache; others run eagerly."""
-
-
-class DeviceKv(Protocol):
-    """The KV memory on a device."""
-
-    @property
-    def layout(self) -> BlockLayout:
-        """Shape of its blocks."""
-        ...
-
-    @property
-    def num_blocks(self) -> int:
-        """How many there are."""
-        ...
-
-    @property
-    def layers(self) -> Sequence[torch.Tensor]:
-        """Per layer: [2 (keys, values), block, slot, kv head, head_dim]."""
-        ...
-
-
-class Mover(Protocol):
-    """Copies KV blocks."""
-
-    def move(self, moves: BlockMoves) -> None:
-        """See `Runner.move`. Called within `Accelerator.computing`: the steps launched so far are in front
-        on torch's current stream, those that rely on the moves come behind."""
-        ...
 
 
 class DeviceRunner:
@@ -94,7 +62,6 @@ class DeviceRunner:
         self._accelerator = accelerator
         self._timeout = timeout
         self._vocab_size = model.vocab_size
-        self._max_model_len = model.max_model_len
         self._model = PagedModel(model, kv.layout, kv.layers, make_attention)
         self._transfers = Transfers(accelerator, timeout)
         with accelerator.computing():
@@ -107,7 +74,13 @@ class DeviceRunner:
             self._last_tokens,
         )
         self._max_num_seqs = max_num_seqs
-        self._graphs: DecodeGraphs | None = None
+        limits = DecodeLimits(
+            model.max_model_len,
+            model.vocab_size,
+            kv.num_blocks,
+            kv.layout.block_size,
+        )
+        self._decodes = CapturedDecodes(self._model, self._transfers, self._last_tokens, limits)
         # What was loaded on other streams is used on the steps' own from now on.
         accelerator.settle()
 
@@ -123,12 +96,9 @@ class DeviceRunner:
         """
         if not self.generates:
             return
-        sizes = sizes or decode_sizes(self._max_num_seqs)
-        num_blocks = self.kv.num_blocks
-        space = TrialSpace(num_blocks, self.kv.layout.block_size, self._vocab_size, self._clear)
         with self._working():
-            self._graphs = capture_decodes(self._accelerator, self._make_decode, sizes, space)
-            self._clear(range(min(sizes[-1], num_blocks)))
+            sizes = sizes or decode_sizes(self._max_num_seqs)
+            self._decodes.capture(self._accelerator, sizes, self._clear)
         self._accelerator.settle()
 
     def launch(self, batch: Batch) -> DeviceStep:
@@ -137,7 +107,7 @@ class DeviceRunner:
             inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
             rows = StepRows(inputs.sequences, self._vocab_size)
             places = rows.places(batch.sequences)
-            logits = self._replay(inputs) if rows.are_next_tokens else None
+            logits = self._decodes.run(inputs) if rows.are_next_tokens else None
             hidden = self._forward(inputs, rows) if logits is None else None
             return DeviceStep(self._sampling, rows, places, hidden, logits)
 
@@ -150,20 +120,6 @@ class DeviceRunner:
             compute_step(self, batch)
         finally:
             self._clear({i for sequence in batch.sequences for i in sequence.block_ids})
-
-    def _make_decode(self, size: int) -> PaddedDecode:
-        longest = -(-self._max_model_len // self.kv.layout.block_size)
-        # Sequences may share blocks, but with so many that are shared they would hardly all be long.
-        max_num_blocks = min(size * longest, _SHARING * self.kv.num_blocks)
-        return PaddedDecode(self._model, self._transfers, self._last_tokens, size, max_num_blocks)
-
-    def _replay(self, inputs: StepInputs) -> torch.Tensor | None:
-        """Logits of decodes, [N, vocab], if they were captured."""
-        if self._graphs is None:
-            return None
-        rows = self._last_tokens.rows(len(inputs.sequences), inputs.unknown, inputs.previous_rows)
-        paged = paged_sequences(inputs.sequences)
-        return self._graphs.run(DecodeInputs(inputs.columns, rows, paged))
 
     def _forward(self, inputs: StepInputs, rows: StepRows) -> torch.Tensor:
         """Hidden states [R, hidden] of the rows of any step."""
