@@ -1,6 +1,7 @@
 """Building a real engine from settings."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -34,6 +35,16 @@ def test_a_loaded_engine_answers(demo_model: Path) -> None:
     inbox.wait_for_end("a")
     engine.stop()
     assert len(inbox.tokens["a"]) == 3
+
+
+@pytest.mark.parametrize(("setting", "overlaps"), [("auto", False), ("on", True), ("off", False)])
+def test_steps_overlap_on_a_cpu_only_when_asked_for(
+    demo_model: Path, setting: Literal["auto", "on", "off"], overlaps: bool
+) -> None:
+    model, scheduler = ModelConfig(str(demo_model)), SchedulerConfig(async_scheduling=setting)
+    engine = load_engine(model, CacheConfig(kv_cache_memory=0.01), scheduler)
+    assert engine._loop._overlaps == overlaps
+    engine.stop()
 
 
 def test_a_cache_too_small_for_one_request_is_refused(demo_model: Path) -> None:
