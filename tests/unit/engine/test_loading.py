@@ -42,7 +42,7 @@ def test_steps_overlap_on_a_cpu_only_when_asked_for(
     demo_model: Path, setting: Literal["auto", "on", "off"], overlaps: bool
 ) -> None:
     model, scheduler = ModelConfig(str(demo_model)), SchedulerConfig(async_scheduling=setting)
-    engine = load_engine(model, CacheConfig(kv_cache_memory=0.01), scheduler)
+    engine = load_engine(model, CacheConfig(), scheduler)
     assert engine._loop._overlaps == overlaps
     engine.stop()
 
