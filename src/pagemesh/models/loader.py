@@ -164,7 +164,9 @@ def _load_with_transformers(
     name = choose_dtype(config.dtype, settings, _DTYPES)
     kv_dtype = place.kv_dtype(name, causal=True)
     dtype = _DTYPES[name]
-    loaded = load_with_transformers(folder, config.max_model_len, dtype, place.filler.device)
+    loaded = load_with_transformers(
+        folder, config.max_model_len, dtype, place.filler.device, kv_dtype
+    )
     return LoadedModel(
         decoder=loaded.model,
         shape=loaded.shape,

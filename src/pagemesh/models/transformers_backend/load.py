@@ -14,6 +14,7 @@ from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import ModelShape
+from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.transformers_backend.candidate import read_candidate
 from pagemesh.models.transformers_backend.causal_model import TransformersModel
 from pagemesh.models.transformers_backend.judging import judge
@@ -34,11 +35,15 @@ class TransformersLoad(NamedTuple):
 
 
 def load_with_transformers(
-    folder: Path, max_model_len: int | None, dtype: torch.dtype, device: torch.device
+    folder: Path,
+    max_model_len: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    kv_dtype: str,
 ) -> TransformersLoad:
     """Read a folder's weights once, in `dtype`. `max_model_len` None is the model's own context.
 
-    The model is judged in the host's memory, and moved to its device then.
+    The model is judged in the host's memory, with KV of its own type, and moved to its device then.
     Raises ConfigError for what cannot be served; most of it before any weight is read.
     """
     where = str(folder / "config.json")
@@ -46,12 +51,15 @@ def load_with_transformers(
     with Checkpoint.open(folder) as checkpoint:
         facts = {"transformers": _facts(folder / "config.json")}
         identity = fingerprint(facts, str(dtype), checkpoint, checkpoint.entries)
+        scales = CheckpointScales(checkpoint, kv_dtype)
     model = read_model(folder, cls, config, dtype)
     judged = judge(model, max_model_len, dtype, where)
     judged.model.move(device)
     # Layers that attend alike go on sharing one.
     moved = {id(layer): _moved(layer, device) for layer in judged.layers}
-    layers = [moved[id(layer)] for layer in judged.layers]
+    layers = scales.give(
+        [moved[id(layer)] for layer in judged.layers], judged.shape.num_kv_heads, device
+    )
     return TransformersLoad(judged.model, judged.shape, layers, identity, max_model_len)
 
 

@@ -1,0 +1,151 @@
+"""On a GPU: weights as on the host, KV in and out of it, and an engine that takes its share and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+
+from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig, ServerConfig
+from pagemesh.engine.cuda.accelerator import CudaAccelerator
+from pagemesh.engine.cuda.block_mover import DeviceBlockMover
+from pagemesh.engine.cuda.filler import DeviceFiller
+from pagemesh.engine.cuda.host_buffers import HostBuffers
+from pagemesh.engine.cuda.kv_pool import KvPool
+from pagemesh.engine.cuda.kv_stager import KvStager
+from pagemesh.engine.device import visible_capability
+from pagemesh.engine.engine import EngineCore
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.kv_storage import KvStorage
+from pagemesh.engine.loading import load_engine
+from pagemesh.engine.pipe import EngineSettings
+from pagemesh.engine.remote import EngineProcess
+from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.models.weights import CheckpointParameters
+from pagemesh.scheduler.batch import BlockMoves
+from tests.fakes.inbox import Inbox
+from tests.unit.engine_cuda.test_device_filler import SHAPES, SOURCES, write
+from tests.unit.engine_cuda.test_device_kv import LAYOUTS, fill, layout_name
+from tests.unit.scheduler.builders import make_request
+
+MODEL_LEN = 256
+SCHEDULER = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64)
+
+
+def load(
+    model: Path, kv_dtype: str = "auto", utilization: float = 0.1, swap_space: float = 0.0
+) -> EngineCore:
+    cache = CacheConfig(kv_cache_dtype=kv_dtype, swap_space=swap_space)  # type: ignore[arg-type]
+    hardware = HardwareConfig("cuda", utilization)
+    return load_engine(ModelConfig(str(model), max_model_len=MODEL_LEN), cache, SCHEDULER, hardware)
+
+
+def answer(engine: EngineCore) -> list[int]:
+    inbox = Inbox()
+    engine.start(inbox)
+    engine.submit(make_request("a", 40, max_tokens=30, ignore_eos=True))
+    inbox.wait_for_end("a")
+    return inbox.tokens["a"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_are_those_of_the_host(
+    accelerator: CudaAccelerator, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    filler = DeviceFiller(accelerator, buffer_bytes=1000)
+    with write(tmp_path) as checkpoint, filler.filling():
+        parameters = CheckpointParameters(checkpoint, SOURCES, SHAPES, dtype, filler)
+        on_device = {name: parameters.read(name) for name in SHAPES}
+        parameters.check()
+    with write(tmp_path) as checkpoint:
+        on_host = CheckpointParameters(checkpoint, SOURCES, SHAPES, dtype)
+        for name, tensor in on_device.items():
+            assert tensor.device == accelerator.device
+            assert torch.equal(tensor.cpu(), on_host.read(name))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=layout_name)
+def test_blocks_are_moved_read_and_written_as_on_the_host(
+    accelerator: CudaAccelerator, layout: BlockLayout
+) -> None:
+    host, pool = KvStorage(layout, 9), KvPool(layout, 9, accelerator.device)
+    fill(host)
+    buffers = HostBuffers.reserve(layout, 5, None)
+    buffers.pin(accelerator)
+    stager = KvStager(pool, accelerator, buffers.slots)
+    kv = StagedKv(layout, 9, buffers.slots.numpy(), stager)
+    mover = DeviceBlockMover(pool, accelerator, buffers.swap_space)
+    everything = list(range(9)), 0, layout.num_layers
+    kv.write(*everything, host.read(*everything))
+    assert kv.read(*everything) == host.read(*everything)
+    mover.move(BlockMoves(swap_outs=((8, 0), (1, 4)), swap_ins=((0, 3),), copies=((3, 5),)))
+    # Without a wait: whoever reads follows the moves.
+    for source, target in ((8, 3), (8, 5), (1, 1)):
+        read = kv.read([target], 0, layout.num_layers)
+        assert read == host.read([source], 0, layout.num_layers)
+    accelerator.settle()
+    assert bytes(buffers.swap_space[4].numpy()) == host.read([1], 0, layout.num_layers)
+    buffers.unpin(accelerator)
+
+
+def test_an_engine_takes_its_share_and_gives_its_cache_back(demo_model: Path) -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+    total = torch.cuda.mem_get_info()[1]
+    before = torch.cuda.memory_reserved()
+    engine = load(demo_model, utilization=0.5, swap_space=0.1)
+    taken = torch.cuda.memory_reserved() - before
+    kv_bytes = engine.info.num_blocks * engine.info.layout.num_bytes
+    assert 0.5 * total - (2 << 30) < kv_bytes < taken <= 0.5 * total
+    assert len(answer(engine)) == 30
+    engine.stop()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() - before < taken - kv_bytes + (64 << 20)
+
+
+@pytest.mark.skipif(
+    (visible_capability() or (9, 0)) < (8, 9), reason="this GPU has no floats of 8 bits"
+)
+def test_8_bit_kv_has_four_times_the_blocks_of_32_bits(demo_model: Path) -> None:
+    own, small = load(demo_model, utilization=0.3), load(demo_model, "fp8", utilization=0.3)
+    assert small.info.layout.dtype == "float8_e4m3fn"
+    assert small.info.num_blocks == pytest.approx(4 * own.info.num_blocks, rel=0.2)
+    assert small.info.model_fingerprint == own.info.model_fingerprint
+    tokens = answer(own), answer(small)
+    own.stop()
+    small.stop()
+    assert [len(each) for each in tokens] == [30, 30]
+
+
+def test_a_worker_reads_and_writes_the_kv_of_its_engines_process(demo_model: Path) -> None:
+    # Plainly, as a GPU machine has no plug-in for tests that are coroutines.
+    asyncio.run(_read_and_write(demo_model))
+
+
+async def _read_and_write(demo_model: Path) -> None:
+    process = EngineProcess(
+        EngineSettings(
+            ModelConfig(str(demo_model), max_model_len=MODEL_LEN),
+            CacheConfig(kv_cache_memory=0.05),
+            SCHEDULER,
+            ServerConfig(),
+            "decode",
+            HardwareConfig("cuda"),
+        )
+    )
+    engine = await asyncio.to_thread(process.connect)
+    try:
+        layout = engine.info.layout
+        block_ids = [5, 3, 4, 0]
+        payload = (
+            torch.randint(0, 100, (4 * layout.num_bytes,), dtype=torch.uint8).numpy().tobytes()
+        )
+        await asyncio.to_thread(engine.kv.write, block_ids, 0, layout.num_layers, payload)
+        read = await asyncio.to_thread(engine.kv.read, block_ids, 0, layout.num_layers)
+        assert read == payload
+        assert not any(await asyncio.to_thread(engine.kv.read, [1], 0, layout.num_layers))
+    finally:
+        await asyncio.to_thread(engine.stop)
