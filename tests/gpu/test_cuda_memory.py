@@ -1,4 +1,4 @@
-"""On a GPU: weights as on the host, KV in and out of it, and an engine that takes its share and no more."""
+"""On a GPU: an engine takes its share of the memory and no more, and its worker reaches its KV."""
 
 from __future__ import annotations
 
@@ -10,25 +10,12 @@ import pytest
 import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig, ServerConfig
-from pagemesh.engine.cuda.accelerator import CudaAccelerator
-from pagemesh.engine.cuda.block_mover import DeviceBlockMover
-from pagemesh.engine.cuda.filler import DeviceFiller
-from pagemesh.engine.cuda.host_buffers import HostBuffers
-from pagemesh.engine.cuda.kv_pool import KvPool
-from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.device import visible_capability
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import BlockLayout
-from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.engine.loading import load_engine
 from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.remote import EngineProcess
-from pagemesh.engine.staged_kv import StagedKv
-from pagemesh.models.weights import CheckpointParameters
-from pagemesh.scheduler.batch import BlockMoves
 from tests.fakes.inbox import Inbox
-from tests.unit.engine_cuda.test_device_filler import SHAPES, SOURCES, write
-from tests.unit.engine_cuda.test_device_kv import LAYOUTS, fill, layout_name
 from tests.unit.scheduler.builders import make_request
 
 MODEL_LEN = 256
@@ -49,46 +36,6 @@ def answer(engine: EngineCore) -> list[int]:
     engine.submit(make_request("a", 40, max_tokens=30, ignore_eos=True))
     inbox.wait_for_end("a")
     return inbox.tokens["a"]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_are_those_of_the_host(
-    accelerator: CudaAccelerator, tmp_path: Path, dtype: torch.dtype
-) -> None:
-    filler = DeviceFiller(accelerator, buffer_bytes=1000)
-    with write(tmp_path) as checkpoint, filler.filling():
-        parameters = CheckpointParameters(checkpoint, SOURCES, SHAPES, dtype, filler)
-        on_device = {name: parameters.read(name) for name in SHAPES}
-        parameters.check()
-    with write(tmp_path) as checkpoint:
-        on_host = CheckpointParameters(checkpoint, SOURCES, SHAPES, dtype)
-        for name, tensor in on_device.items():
-            assert tensor.device == accelerator.device
-            assert torch.equal(tensor.cpu(), on_host.read(name))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=layout_name)
-def test_blocks_are_moved_read_and_written_as_on_the_host(
-    accelerator: CudaAccelerator, layout: BlockLayout
-) -> None:
-    host, pool = KvStorage(layout, 9), KvPool(layout, 9, accelerator.device)
-    fill(host)
-    buffers = HostBuffers.reserve(layout, 5, None)
-    buffers.pin(accelerator)
-    stager = KvStager(pool, accelerator, buffers.slots)
-    kv = StagedKv(layout, 9, buffers.slots.numpy(), stager)
-    mover = DeviceBlockMover(pool, accelerator, buffers.swap_space)
-    everything = list(range(9)), 0, layout.num_layers
-    kv.write(*everything, host.read(*everything))
-    assert kv.read(*everything) == host.read(*everything)
-    mover.move(BlockMoves(swap_outs=((8, 0), (1, 4)), swap_ins=((0, 3),), copies=((3, 5),)))
-    # Without a wait: whoever reads follows the moves.
-    for source, target in ((8, 3), (8, 5), (1, 1)):
-        read = kv.read([target], 0, layout.num_layers)
-        assert read == host.read([source], 0, layout.num_layers)
-    accelerator.settle()
-    assert bytes(buffers.swap_space[4].numpy()) == host.read([1], 0, layout.num_layers)
-    buffers.unpin(accelerator)
 
 
 def test_an_engine_takes_its_share_and_gives_its_cache_back(demo_model: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import replace
 
 from pagemesh.engine.interface import Engine
 from pagemesh.engine.pipe import EngineSettings
@@ -32,7 +33,8 @@ def make_engine(settings: EngineSettings, memory: int) -> Engine:
         settings.model,
         settings.cache,
         settings.scheduler,
-        settings.hardware,
+        # The CPU's way of writing KV knows no padding, which graphs need.
+        replace(settings.hardware, enforce_eager=True),
         memory,
         gpu=HostGpu(),
     )

@@ -36,12 +36,15 @@ def load(
     cache: CacheConfig | None = None,
     utilization: float = 0.9,
     scheduler: SchedulerConfig | None = None,
+    *,
+    enforce_eager: bool = True,
 ) -> EngineCore:
+    """Without graphs: the CPU's way of writing KV knows no padding."""
     return load_engine(
         ModelConfig(str(model), max_model_len=128),
         cache or CacheConfig(),
         scheduler or SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64),
-        HardwareConfig(gpu_memory_utilization=utilization),
+        HardwareConfig(gpu_memory_utilization=utilization, enforce_eager=enforce_eager),
         gpu=gpu,
     )
 
@@ -74,6 +77,17 @@ def test_the_cache_is_what_the_measured_step_leaves_of_the_share(demo_model: Pat
     assert figures["usable_bytes"] == 1536 * MIB
     assert figures["kv_bytes"] == engine.info.num_blocks * 96 * 1024
     engine.stop()
+
+
+@pytest.mark.parametrize("enforce_eager", [False, True])
+def test_decodes_are_captured_for_the_measure_and_for_use(
+    demo_model: Path, enforce_eager: bool
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        load(demo_model, HostGpu(), enforce_eager=enforce_eager).stop()
+    events = [entry["event"] for entry in logs]
+    captured = [] if enforce_eager else ["decodes captured"]
+    assert events == [*captured, "memory", *captured]
 
 
 def test_a_cache_may_have_a_size_of_its_own(demo_model: Path) -> None:

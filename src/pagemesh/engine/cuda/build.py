@@ -76,6 +76,7 @@ class GpuBuilder:
         num_blocks = min(num_blocks, max_num_blocks or num_blocks)
         self._log(use, num_blocks, num_swap_blocks)
         parts = self._assemble(num_blocks, buffers, accelerator)
+        self._capture(parts.runner)
         kv = StagedKv(layout, num_blocks, buffers.slots.numpy(), parts.stager)
         release = partial(_release, parts.pool, buffers, accelerator)
         return Built(
@@ -106,12 +107,13 @@ class GpuBuilder:
     def _measure(self, buffers: HostBuffers) -> tuple[GpuUse, float]:
         """What everything but the KV takes, and the seconds of the largest step.
 
-        With a cache that is as large as that step needs it. All of it is gone again afterwards.
+        With a cache that is as large as that step needs it, and a request of full length, for whose block
+        table captured decodes have room. All of it is gone again afterwards.
         """
         gpu = self._gpu
         loaded = gpu.read()
         batch, num_blocks = self._largest_step()
-        # A stream of its own, whose memory nobody else keeps.
+        # A stream and memory for graphs of its own, so that nothing of it is kept by others.
         parts = self._assemble(num_blocks, buffers, gpu.accelerator.beside())
         idle = gpu.read()
         gpu.reset_peak()
@@ -119,6 +121,7 @@ class GpuBuilder:
         self._rehearse(parts.runner, batch)
         seconds = perf_counter() - started_at
         activations = gpu.peak() - idle.reserved
+        self._capture(parts.runner)
         after = gpu.read()
         kept = after.reserved - loaded.reserved - parts.pool.planes.nbytes
         del parts
@@ -134,10 +137,11 @@ class GpuBuilder:
         return use, seconds
 
     def _largest_step(self) -> tuple[Batch, int]:
-        """A step that fills every limit, and the blocks that it needs."""
+        """A step that fills every limit, and the blocks that it, or one request, needs."""
         scheduler = self._scheduler
         num_seqs, block_size = scheduler.max_num_seqs, self._layout.block_size
-        num_blocks = scheduler.max_num_batched_tokens // block_size + num_seqs
+        num_step_blocks = scheduler.max_num_batched_tokens // block_size + num_seqs
+        num_blocks = max(num_step_blocks, -(-self._model.max_model_len // block_size))
         batch = largest_batch(
             self._layout,
             num_blocks,
@@ -146,6 +150,10 @@ class GpuBuilder:
             generates=self._model.generates,
         )
         return batch, num_blocks
+
+    def _capture(self, runner: DeviceRunner) -> None:
+        if not self._hardware.enforce_eager:
+            runner.capture()
 
     def _rehearse(self, runner: DeviceRunner, batch: Batch) -> None:
         try:

@@ -34,7 +34,7 @@ class KvPool:
         except torch.OutOfMemoryError as error:
             raise ConfigError(
                 f"the KV cache of {num_blocks * layout.num_bytes / 2**30:g} GiB (--kv-cache-memory,"
-                f" --gpu-memory-utilization) cannot be reserved: {error}"
+                f" --gpu-memory-utilization, --max-model-len) cannot be reserved: {error}"
             ) from error
         word = next(word for word in _WORDS if block_bytes % word.itemsize == 0)
         self.planes = memory.view(word)
