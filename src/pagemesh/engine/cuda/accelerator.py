@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,11 +67,14 @@ class CudaAccelerator:
         """See `Accelerator`."""
         graph = torch.cuda.CUDAGraph()
         # Thread-local: what other threads do meanwhile with other streams is not forbidden.
-        with torch.cuda.graph(
-            graph,
-            pool=self._graph_memory,
-            stream=self._stream,
-            capture_error_mode="thread_local",
+        with (
+            _without_garbage_collection(),
+            torch.cuda.graph(
+                graph,
+                pool=self._graph_memory,
+                stream=self._stream,
+                capture_error_mode="thread_local",
+            ),
         ):
             work()
         return graph
@@ -110,3 +114,15 @@ class CudaAccelerator:
     def settle(self) -> None:
         """See `Accelerator`."""
         torch.cuda.synchronize(self._device)
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Pinned memory that is freed meanwhile would have an event recorded, in the middle of the capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

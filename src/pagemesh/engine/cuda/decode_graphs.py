@@ -9,7 +9,6 @@ the logits. (Sizes and order are vLLM's, https://docs.vllm.ai/en/latest/design/c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -99,9 +98,19 @@ class DecodeGraphs:
         self._graphs: dict[int, tuple[PaddedDecode, Graph]] = {}
         self._sizes: list[int] = []
 
+    def compute(self, decode: PaddedDecode) -> torch.Tensor:
+        """Run a decode's kernels one by one; its logits, [size, vocab], are there until the next run."""
+        logits = self._logits[: decode.size]
+        logits.copy_(decode.run())
+        return logits
+
     def capture(self, decode: PaddedDecode) -> None:
-        """Add a size; its kernels have run before."""
-        graph = self._accelerator.capture(partial(self._compute, decode))
+        """Add a size; its kernels have run before, by `compute`."""
+
+        def work() -> None:
+            self.compute(decode)
+
+        graph = self._accelerator.capture(work)
         self._graphs[decode.size] = (decode, graph)
         self._sizes = sorted(self._graphs)
 
@@ -117,6 +126,3 @@ class DecodeGraphs:
         decode.fill(inputs)
         graph.replay()
         return self._logits[:num_sequences]
-
-    def _compute(self, decode: PaddedDecode) -> None:
-        self._logits[: decode.size].copy_(decode.run())
