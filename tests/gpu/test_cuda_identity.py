@@ -117,12 +117,21 @@ def test_preemptions_of_either_kind_do_not_matter(case: Case) -> None:
 
 
 def test_kv_from_another_engine_does_not_matter(case: Case) -> None:
-    make_peer = partial(Peer, case.model, overlaps=True, make_runner=case.machine)
+    # Each engine on a stream of its own.
+    prefill, decode = (
+        Peer(
+            case.model,
+            max_num_batched_tokens=num_tokens,
+            overlaps=True,
+            make_runner=DeviceMachine(case.accelerator.beside()),
+        )
+        for num_tokens in (16, 512)
+    )
     requests = [
         replace(request, sampling=replace(request.sampling, prompt_logprobs=None))
         for request in case.requests
     ]
-    courier = Courier(make_peer(max_num_batched_tokens=16), make_peer(), requests)
+    courier = Courier(prefill, decode, requests)
     courier.run()
     assert tokens_of(answers_of(courier.decode)) == tokens_of(case.expected)
 

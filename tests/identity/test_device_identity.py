@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,14 +86,21 @@ def test_preemptions_of_either_kind_do_not_matter(case: Case, machine: DeviceMac
 
 
 def test_kv_from_another_engine_does_not_matter(case: Case) -> None:
-    # Triton's interpreter is for one thread.
-    machine = DeviceMachine(HostAccelerator(), graphs=False)
-    make_peer = partial(Peer, case.model, overlaps=True, make_runner=machine)
+    # Without graphs, whose padding needs Triton: its interpreter is for one thread.
+    prefill, decode = (
+        Peer(
+            case.model,
+            max_num_batched_tokens=num_tokens,
+            overlaps=True,
+            make_runner=DeviceMachine(HostAccelerator(), graphs=False),
+        )
+        for num_tokens in (16, 512)
+    )
     requests = [
         replace(request, sampling=replace(request.sampling, prompt_logprobs=None))
         for request in case.requests
     ]
-    courier = Courier(make_peer(max_num_batched_tokens=16), make_peer(), requests)
+    courier = Courier(prefill, decode, requests)
     courier.run()
     assert tokens_of(answers_of(courier.decode)) == tokens_of(case.expected)
     assert courier.num_received_tokens > 100
