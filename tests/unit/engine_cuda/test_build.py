@@ -174,6 +174,17 @@ def test_an_engine_that_has_stopped_gives_its_memory_back(demo_model: Path) -> N
     assert [each.dim() for each in gpu.accelerator._pinned].count(2) == 0
 
 
+def test_an_engine_whose_device_was_lost_stops_all_the_same(demo_model: Path) -> None:
+    gpu = HostGpu()
+    engine = load(demo_model, gpu, CacheConfig(kv_cache_memory=0.125))
+    gpu.accelerator.is_lost = True
+    with structlog.testing.capture_logs() as logs:
+        engine.stop()
+    assert [entry["event"] for entry in logs] == [
+        "the GPU's memory is left to the end of the process"
+    ]
+
+
 def _pools() -> list[KvPool]:
     return [each for each in gc.get_objects() if type(each) is KvPool]
 

@@ -185,6 +185,11 @@ class GpuBuilder:
 
 
 def _release(pool: KvPool, buffers: HostBuffers, accelerator: Accelerator) -> None:
-    accelerator.settle()
+    try:
+        accelerator.settle()
+    except RuntimeError:
+        # A device that computes nothing any more gives nothing back, and has said why before.
+        log.warning("the GPU's memory is left to the end of the process", exc_info=True)
+        return
     buffers.unpin(accelerator)
     pool.free()
