@@ -21,6 +21,7 @@ class PagemeshEngine:
             max_model_len=settings["max_model_len"],
             max_num_seqs=settings["max_num_seqs"],
             kv_cache_memory=settings["kv_cache_memory"],
+            device=settings["device"],
         )
 
     def generate(self, prompts: Sequence[Sequence[int]], num_tokens: Sequence[int]) -> list[int]:

@@ -19,3 +19,5 @@ def cases() -> Iterator[Case]:
     yield Case("gather", partial(copier.gather, pool, ids, buffer))
     yield Case("scatter", partial(copier.scatter, buffer, pool, ids))
     yield Case("copy", partial(copier.copy, pool, ids, pool, ids))
+    rows = meta(8, 64, 4096, dtype=torch.int64).transpose(0, 1)
+    yield Case("copy to rows", partial(copier.copy, pool, ids, rows, ids))

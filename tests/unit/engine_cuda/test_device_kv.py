@@ -15,6 +15,8 @@ from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.errors import ConfigError
+from pagemesh.kernels.dispatch import using
 from pagemesh.scheduler.batch import BlockMoves
 from tests.support.host_accelerator import HostAccelerator
 
@@ -22,8 +24,8 @@ CPU = torch.device("cpu")
 LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=2, head_dim=5, dtype="float32")
 LAYOUTS = [
     LAYOUT,
-    BlockLayout(block_size=1, num_layers=1, num_kv_heads=1, head_dim=3, dtype="bfloat16"),
-    BlockLayout(block_size=3, num_layers=2, num_kv_heads=1, head_dim=5, dtype="float8_e4m3fn"),
+    BlockLayout(block_size=1, num_layers=1, num_kv_heads=1, head_dim=4, dtype="bfloat16"),
+    BlockLayout(block_size=3, num_layers=2, num_kv_heads=1, head_dim=8, dtype="float8_e4m3fn"),
     BlockLayout(block_size=16, num_layers=2, num_kv_heads=1, head_dim=8, dtype="float8_e4m3fn"),
 ]
 
@@ -68,6 +70,14 @@ def test_a_pool_is_zero_at_first_and_has_the_layouts_shape_and_type(layout: Bloc
     pool.layers[-1].view(torch.uint8)[1, 6] = 1
     assert pool.planes[-1, 6].all()
     assert not pool.planes[:-1].any()
+
+
+def test_a_pool_whose_blocks_are_no_whole_words_is_refused() -> None:
+    layout = BlockLayout(block_size=3, num_layers=2, num_kv_heads=1, head_dim=2, dtype="bfloat16")
+    with pytest.raises(
+        ConfigError, match=r"--block-size is 3, .* of 8 bytes, .* they are 12 bytes"
+    ):
+        KvPool(layout, 7, CPU)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=layout_name)
@@ -137,10 +147,13 @@ class Swapping:
             accelerator.settle()
 
 
-@pytest.fixture(params=[1, 2, 100], ids=lambda number: f"buffers of {number}")
+@pytest.fixture(params=[(1, "cpu"), (100, "cpu"), (2, "cuda")], ids=str)
 def swapping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Swapping:
-    monkeypatch.setattr(block_mover, "BUFFER_BYTES", request.param * LAYOUT.num_bytes)
-    return Swapping()
+    """With buffers for so many blocks, and with those kernels."""
+    num_blocks, backend = request.param
+    monkeypatch.setattr(block_mover, "BUFFER_BYTES", num_blocks * LAYOUT.num_bytes)
+    with using(backend, "block_copy"):
+        return Swapping()
 
 
 def test_blocks_go_out_and_come_back_elsewhere(swapping: Swapping) -> None:

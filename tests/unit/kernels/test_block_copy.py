@@ -73,6 +73,21 @@ def test_blocks_are_copied_within_a_pool_and_between_pools(device: torch.device)
     assert torch.equal(other_there.cpu(), other)
 
 
+def test_blocks_are_copied_to_rows_in_which_their_planes_lie_side_by_side(
+    device: torch.device,
+) -> None:
+    pool = words(3, 6, 20)
+    there, rows = pool.to(device), torch.zeros(2, 3, 20, dtype=torch.int64, device=device)
+    ids, places = (torch.tensor(each, device=device) for each in ([5, 1], [0, 1]))
+    copier = make_block_copier(device)
+    copier.copy(there, ids, rows.transpose(0, 1), places)
+    assert torch.equal(rows.cpu(), pool[:, [5, 1]].transpose(0, 1))
+    back = torch.zeros_like(there)
+    copier.copy(rows.transpose(0, 1), places, back, ids)
+    assert torch.equal(back.cpu()[:, [5, 1]], pool[:, [5, 1]])
+    assert not back.cpu()[:, [0, 2, 3, 4]].any()
+
+
 def test_blocks_that_there_are_not_are_zeros_and_never_written(device: torch.device) -> None:
     memory = words(4, 5, 20)
     there, ids = memory.to(device, copy=True), torch.tensor([-1, 5, 3, 1 << 40], device=device)

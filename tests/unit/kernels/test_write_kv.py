@@ -29,6 +29,14 @@ def write(
     return there.cpu()
 
 
+@pytest.mark.parametrize("slot", [-1, 15])
+def test_the_host_refuses_slots_that_there_are_not(slot: int) -> None:
+    layer_kv, keys_values = torch.zeros(2, 3, 5, 1, 2), torch.ones(2, 2, 1, 2)
+    with pytest.raises(IndexError):
+        write(torch.device("cpu"), layer_kv, keys_values, torch.tensor([3, slot]))
+    assert not layer_kv.any()
+
+
 def test_rows_of_keys_and_values() -> None:
     writer = make_kv_writer(torch.device("cpu"))
     assert writer.places(torch.tensor([0, 9, 4]), 10).tolist() == [[0, 10], [9, 19], [4, 14]]

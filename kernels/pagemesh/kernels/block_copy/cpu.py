@@ -16,12 +16,7 @@ class CpuBlockCopier:
     ) -> torch.Tensor:
         """See `BlockCopier`."""
         check_move(pool, block_ids, out)
-        exists = _existing(pool, block_ids)
-        if exists.all():
-            torch.index_select(pool, 1, block_ids, out=out)
-        else:
-            out[:, ~exists] = 0
-            out[:, exists] = pool[:, block_ids[exists]]
+        _gather(pool, block_ids, out)
         return _checksum(out)
 
     def scatter(
@@ -44,8 +39,17 @@ class CpuBlockCopier:
         check_copy(source, source_ids, target, target_ids)
         exists = _existing(target, target_ids)
         blocks = torch.empty(source.shape[0], len(source_ids), source.shape[2], dtype=torch.int64)
-        self.gather(source, source_ids, blocks)
+        _gather(source, source_ids, blocks)
         target[:, target_ids[exists]] = blocks[:, exists]
+
+
+def _gather(pool: torch.Tensor, block_ids: torch.Tensor, out: torch.Tensor) -> None:
+    exists = _existing(pool, block_ids)
+    if exists.all():
+        torch.index_select(pool, 1, block_ids, out=out)
+    else:
+        out[:, ~exists] = 0
+        out[:, exists] = pool[:, block_ids[exists]]
 
 
 def _existing(pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:

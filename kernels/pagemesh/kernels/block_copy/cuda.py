@@ -62,9 +62,13 @@ def _move(
         grid,
         {
             "source": source,
+            "source_plane": source.stride(0),
+            "source_block": source.stride(1),
             "source_ids": source_ids,
             "source_blocks": source.shape[1],
             "target": target,
+            "target_plane": target.stride(0),
+            "target_block": target.stride(1),
             "target_ids": target_ids,
             "target_blocks": target.shape[1],
             "num_words": num_words,

@@ -39,7 +39,10 @@ class BlockCopier(Protocol):
         target: torch.Tensor,
         target_ids: torch.Tensor,
     ) -> None:
-        """Copy blocks from one pool to another or within one; see `check_pairs`."""
+        """Copy blocks from one pool to another or within one; see `check_pairs`.
+
+        Planes and blocks of these pools may lie in any order, as long as a block's words lie densely.
+        """
         ...
 
 
@@ -90,7 +93,9 @@ def check_copy(
     source: torch.Tensor, source_ids: torch.Tensor, target: torch.Tensor, target_ids: torch.Tensor
 ) -> None:
     """Raise ValueError unless blocks of both pools are of one size, and there are as many ids."""
-    is_alike = source.shape[::2] == target.shape[::2] and source.dtype == target.dtype
+    is_alike = source.shape[::2] == target.shape[::2]
+    is_alike &= (source.dtype, source.stride(-1)) == (target.dtype, target.stride(-1))
+    is_alike &= (source.dtype, source.stride(-1)) == (torch.int64, 1)
     if not is_alike or source_ids.shape != target_ids.shape:
         raise ValueError(
             f"{list(source_ids.shape)} blocks of {source.dtype} {list(source.shape)} cannot be copied"

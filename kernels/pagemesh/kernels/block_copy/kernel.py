@@ -22,10 +22,14 @@ def _mix(words, places):
 
 @triton.jit
 def copy_blocks_kernel(
-    source,  # int64 [planes, source_blocks, num_words], as `target`
+    source,  # int64 [planes, source_blocks, num_words], of which the words lie densely; as `target`
+    source_plane,
+    source_block,
     source_ids,  # int64 [N]; None: the blocks in their order, as `target_ids`
     source_blocks,
     target,
+    target_plane,
+    target_block,
     target_ids,
     target_blocks,
     num_words,
@@ -47,9 +51,9 @@ def copy_blocks_kernel(
     is_word = places < num_words
     is_source = (source_id >= 0) & (source_id < source_blocks)
     is_target = (target_id >= 0) & (target_id < target_blocks)
-    begin = source + (plane * source_blocks + source_id) * num_words
+    begin = source + plane * source_plane + source_id * source_block
     words = tl.load(begin + places, mask=is_word & is_source, other=0)
-    end = target + (plane * target_blocks + target_id) * num_words
+    end = target + plane * target_plane + target_id * target_block
     tl.store(end + places, words, mask=is_word & is_target)
     if sums is not None:
         block = plane * tl.num_programs(1) + number

@@ -42,9 +42,13 @@ class ReferenceBlockCopier:
     ) -> None:
         """See `BlockCopier`."""
         check_copy(source, source_ids, target, target_ids)
-        blocks = torch.empty(source.shape[0], len(source_ids), source.shape[2], dtype=torch.int64)
-        self.gather(source, source_ids, blocks)
-        self.scatter(blocks, target, target_ids)
+        blocks = torch.zeros(source.shape[0], len(source_ids), source.shape[2], dtype=torch.int64)
+        for place, block_id in enumerate(source_ids.tolist()):
+            if 0 <= block_id < source.shape[1]:
+                blocks[:, place] = source[:, block_id]
+        for place, block_id in enumerate(target_ids.tolist()):
+            if 0 <= block_id < target.shape[1]:
+                target[:, block_id] = blocks[:, place]
 
 
 def _checksum(words: torch.Tensor) -> torch.Tensor:

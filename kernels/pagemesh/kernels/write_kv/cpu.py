@@ -13,6 +13,11 @@ class CpuKvWriter:
 
     def places(self, slots: torch.Tensor, num_slots: int) -> torch.Tensor:
         """See `KvWriter`: the rows of key and value, int64 [T, 2]."""
+        # torch would count negative ones from the end, and take too high ones for values' rows.
+        if len(slots):
+            lowest, highest = (int(slot) for slot in slots.aminmax())
+            if not 0 <= lowest <= highest < num_slots:
+                raise IndexError(f"slots {lowest} to {highest} are not all among {num_slots}")
         return torch.stack([slots, slots + num_slots], dim=1)
 
     def write(

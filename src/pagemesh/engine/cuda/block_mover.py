@@ -60,7 +60,7 @@ class DeviceBlockMover:
         with self._steps.computing():
             if moves.copies:
                 sources, targets = self._ids(moves.copies)
-                self._pool.planes.index_copy_(1, targets, self._pool.planes[:, sources])
+                self._pool.copy(sources, targets)
             self._pool.moved = self._steps.record()
 
     def _portions(self, pairs: Pairs) -> list[tuple[_Buffer, Pairs]]:
@@ -77,7 +77,7 @@ class DeviceBlockMover:
             buffer.follow(self._steps)
             sources, _ = self._ids(pairs)
             rows = buffer.rows[: len(pairs)]
-            torch.index_select(self._pool.planes.transpose(0, 1), 0, sources, out=rows)
+            self._pool.copy_out(sources, rows)
             filled = self._steps.record()
         with self._copies.computing():
             self._copies.follow(filled)
@@ -95,7 +95,7 @@ class DeviceBlockMover:
         with self._steps.computing():
             self._steps.follow(filled)
             _, targets = self._ids(pairs)
-            self._pool.planes.transpose(0, 1).index_copy_(0, targets, rows)
+            self._pool.copy_in(rows, targets)
             buffer.busy_until = self._steps.record()
 
     def _ids(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,36 +13,42 @@ import torch
 from pagemesh.engine.accelerator import Event
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.errors import ConfigError
+from pagemesh.kernels.block_copy import make_block_copier
 
-_WORDS: Final = (torch.int64, torch.int32, torch.int16, torch.uint8)
-"""Blocks are moved in the widest of these that divides them: torch's indexing copies number by number."""
+_WORD_BYTES: Final = 8
+"""Blocks are moved in words of this size."""
 
 
 class KvPool:
     """KV of all layers, zeros at first, until it is forgotten."""
 
     def __init__(self, layout: BlockLayout, num_blocks: int, device: torch.device) -> None:
-        """Allocate it; ConfigError when the device has not so much memory."""
+        """Allocate it; ConfigError when the device has not so much memory, or blocks are no whole words."""
         self.layout = layout
         self.num_blocks = num_blocks
         num_planes = 2 * layout.num_layers
         block_bytes = layout.num_bytes_per_layer // 2
-        try:
-            memory = torch.zeros(
-                num_planes, num_blocks, block_bytes, dtype=torch.uint8, device=device
+        if block_bytes % _WORD_BYTES:
+            raise ConfigError(
+                f"--block-size is {layout.block_size}, but on {device.type} devices the keys of a block"
+                f" must be whole words of {_WORD_BYTES} bytes, and here they are {block_bytes} bytes"
             )
+        num_words = block_bytes // _WORD_BYTES
+        try:
+            self.planes = torch.zeros(
+                num_planes, num_blocks, num_words, dtype=torch.int64, device=device
+            )
+            """Keys and values of the layers by turns, in words: [2 * layers, blocks, words of a block]."""
         except torch.OutOfMemoryError as error:
             raise ConfigError(
                 f"the KV cache of {num_blocks * layout.num_bytes / 2**30:g} GiB (--kv-cache-memory,"
                 f" --gpu-memory-utilization, --max-model-len) cannot be reserved: {error}"
             ) from error
-        word = next(word for word in _WORDS if block_bytes % word.itemsize == 0)
-        self.planes = memory.view(word)
-        """Keys and values of the layers by turns, in words: [2 * layers, blocks, words of a block]."""
         shape = (layout.block_size, layout.num_kv_heads, layout.head_dim)
-        elements = memory.view(getattr(torch, layout.dtype))
+        elements = self.planes.view(getattr(torch, layout.dtype))
         self.layers = elements.view(layout.num_layers, 2, num_blocks, *shape).unbind(0)
         """Per layer: [2 (keys, values), block, slot, kv head, head_dim]."""
+        self._copier = make_block_copier(device)
         self.moved: Event | None = None
         """Behind the last `BlockMoves`; who reads blocks on another stream than steps do, follows it."""
 
@@ -52,9 +58,25 @@ class KvPool:
 
     def gather(self, block_ids: torch.Tensor, first_plane: int, out: torch.Tensor) -> None:
         """Copy blocks into a buffer [planes, N, words], from `first_plane` on; ids are int64 [N]."""
-        planes = self.planes[first_plane : first_plane + len(out)]
-        torch.index_select(planes, 1, block_ids, out=out)
+        self._copier.gather(self.planes[first_plane : first_plane + len(out)], block_ids, out)
 
     def scatter(self, block_ids: torch.Tensor, first_plane: int, source: torch.Tensor) -> None:
         """The reverse; no id may be there twice."""
-        self.planes[first_plane : first_plane + len(source)].index_copy_(1, block_ids, source)
+        planes = self.planes[first_plane : first_plane + len(source)]
+        self._copier.scatter(source, planes, block_ids)
+
+    def copy(self, source_ids: torch.Tensor, target_ids: torch.Tensor) -> None:
+        """Copy blocks within the pool; no target is a source or there twice."""
+        self._copier.copy(self.planes, source_ids, self.planes, target_ids)
+
+    def copy_out(self, block_ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """Copy blocks into rows [N, planes, words], a block's planes side by side."""
+        self._copier.copy(self.planes, block_ids, rows.transpose(0, 1), _in_order(rows))
+
+    def copy_in(self, rows: torch.Tensor, block_ids: torch.Tensor) -> None:
+        """The reverse; no id may be there twice."""
+        self._copier.copy(rows.transpose(0, 1), _in_order(rows), self.planes, block_ids)
+
+
+def _in_order(rows: torch.Tensor) -> torch.Tensor:
+    return torch.arange(len(rows), device=rows.device)
