@@ -24,7 +24,7 @@ from pagemesh.errors import DeviceLostError
 
 accelerator = CudaAccelerator(torch.device("cuda"))
 try:
-    with accelerator.computing(), failing_alone(accelerator, 10.0):
+    with failing_alone(accelerator, 10.0), accelerator.computing():
         table = torch.zeros(4, device=accelerator.device)
         table.index_select(0, torch.full((1,), 9, device=accelerator.device))
         accelerator.wait(accelerator.record(), 10.0)

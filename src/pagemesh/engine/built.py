@@ -18,7 +18,7 @@ class Built(NamedTuple):
     num_swap_blocks: int
 
     largest_step_seconds: float
-    """How long the largest step took, with what happens only the first time."""
+    """How long the largest step took; on a CPU with what happens only the first time."""
 
     works_beside_host: bool
     """Whether steps are computed while the host does something else."""

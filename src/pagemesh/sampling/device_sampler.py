@@ -6,7 +6,6 @@ A step has one copy to the device, which holds all that is asked of the rows, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 import torch
@@ -20,8 +19,8 @@ from pagemesh.kernels.sampling import (
     make_token_chooser,
 )
 from pagemesh.sampling.device_plan import Arrays, plan_arrays
+from pagemesh.sampling.logprobs import TOP_SIZES
 from pagemesh.sampling.packing import Packing, Part
-from pagemesh.sampling.params import MAX_LOGPROBS
 from pagemesh.sampling.samples import (
     SampledRow,
     Samples,
@@ -31,8 +30,6 @@ from pagemesh.sampling.samples import (
 )
 from pagemesh.sampling.scoring import to_logprobs
 from pagemesh.sampling.transfers import Download, Transfers
-
-_TOP_SIZES: Final = (0, 5, MAX_LOGPROBS)
 
 
 class DeviceSampler:
@@ -88,8 +85,7 @@ class DeviceSampler:
         return torch.empty(packing.num_bytes, dtype=torch.uint8, device=self._device)
 
     def _score_parts(self, num_rows: int, num_top: int) -> dict[str, Part]:
-        # A few sizes, since each is compiled for itself.
-        num_top = min(size for size in _TOP_SIZES if size >= num_top)
+        num_top = min(size for size in TOP_SIZES if size >= num_top)
         num_top = min(num_top, self._vocab_size)
         return {
             "norms": Part(torch.float32, (num_rows,)),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from pagemesh.sampling.params import MAX_LOGPROBS
+
+TOP_SIZES: Final = (0, 5, MAX_LOGPROBS)
+"""Likeliest tokens that a device looks for: a few numbers, since its kernels are compiled for each."""
 
 
 class TokenLogprobs(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from pagemesh.engine.cuda.host_buffers import HostBuffers
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.runner import DeviceRunner
+from pagemesh.engine.cuda.warm_up import warm_up_batches
 from pagemesh.engine.gpu import Gpu
 from pagemesh.engine.gpu_budget import GpuUse, fit_blocks, runtime_bytes, terms
 from pagemesh.engine.interface import BlockLayout
@@ -115,6 +117,9 @@ class GpuBuilder:
         batch, num_blocks = self._largest_step()
         # A stream and memory for graphs of its own, so that nothing of it is kept by others.
         parts = self._assemble(num_blocks, buffers, gpu.accelerator.beside())
+        for each in (*self._warm_up_batches(), batch):
+            self._rehearse(parts.runner, each)
+        # What stays from step to step is there by now, and nothing is compiled any more.
         idle = gpu.read()
         gpu.reset_peak()
         started_at = perf_counter()
@@ -150,6 +155,12 @@ class GpuBuilder:
             generates=self._model.generates,
         )
         return batch, num_blocks
+
+    def _warm_up_batches(self) -> Iterator[Batch]:
+        model = self._model
+        return warm_up_batches(
+            self._layout, self._scheduler, model.max_model_len, generates=model.generates
+        )
 
     def _capture(self, runner: DeviceRunner) -> None:
         if not self._hardware.enforce_eager:

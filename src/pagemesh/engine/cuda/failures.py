@@ -19,7 +19,7 @@ _NO_MEMORY: Final = (
 
 @contextmanager
 def failing_alone(accelerator: Accelerator, timeout: float) -> Iterator[None]:
-    """Whatever fails within `Accelerator.computing` meanwhile is said in an error of pagemesh's own.
+    """Whatever fails of work with the device meanwhile is said in an error of pagemesh's own.
 
     DeviceLostError when the device does nothing any more, within `timeout` seconds. CUDA calls such errors
     sticky: after a kernel's failure every call of the process fails. They are told from others by asking

@@ -144,8 +144,6 @@ class DeviceRunner:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        with (
-            self._accelerator.computing(),
-            failing_alone(self._accelerator, self._timeout),
-        ):
+        # To leave `computing` is a call of CUDA's as well, which a lost device refuses.
+        with failing_alone(self._accelerator, self._timeout), self._accelerator.computing():
             yield

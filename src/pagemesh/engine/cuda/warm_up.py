@@ -1,0 +1,59 @@
+"""Steps that a device computes at load, so that no kernel is compiled while somebody waits for a token.
+
+Triton compiles a kernel when it is started for the first time, which takes seconds: once for each size of
+its tiles, which follow the number of tokens, and for each number of likeliest tokens that is looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pagemesh.config import SchedulerConfig
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.sampling.logprobs import TOP_SIZES
+from pagemesh.sampling.params import SamplingParams
+from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence
+
+_MOST_SCORED: Final = 1024
+"""Rows of the output head at once: its tiles are then as large as any."""
+
+
+def warm_up_batches(
+    layout: BlockLayout, scheduler: SchedulerConfig, max_model_len: int, *, generates: bool
+) -> Iterator[Batch]:
+    """One prompt of 1, 2, 4, … tokens up to the longest of a step, then a decode of the longest request.
+
+    All over the first blocks of a cache that one request of full length fits.
+    """
+    longest = min(scheduler.max_num_batched_tokens, max_model_len)
+    # At least as many as there are numbers of likeliest tokens.
+    for index in range(max(longest.bit_length() + 1, len(TOP_SIZES))):
+        num_tokens = min(1 << index, longest)
+        num_top = TOP_SIZES[index % len(TOP_SIZES)] if generates else None
+        yield Batch([_sequence(layout, 0, num_tokens, num_top)])
+    if generates:
+        # Programs share so long a context, and their sums are merged.
+        yield Batch([_sequence(layout, max_model_len - 1, 1, 0)])
+
+
+def _sequence(
+    layout: BlockLayout, start: int, num_tokens: int, num_top: int | None
+) -> ScheduledSequence:
+    """Zeros, all of which are scored and of which the last is sampled from; or all pooled."""
+    sampling = targets = None
+    if num_top is not None:
+        sampling = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, logprobs=num_top)
+        if num_tokens > 1:
+            targets = PromptTargets(0, [0] * min(num_tokens - 1, _MOST_SCORED), num_top)
+    return ScheduledSequence(
+        request_id="warm-up",
+        token_ids=[0] * num_tokens,
+        start=start,
+        block_ids=range(-(-(start + num_tokens) // layout.block_size)),
+        sampling=sampling,
+        # A device edits copies of logits.
+        suppressed_token_ids=() if sampling is None else (0,),
+        pooled=range(num_tokens) if sampling is None else None,
+        prompt_targets=targets,
+    )

@@ -1,0 +1,68 @@
+"""What a device computes before it serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagemesh.engine.cuda.runner import DeviceRunner
+from pagemesh.engine.cuda.warm_up import warm_up_batches
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.loading import load_engine
+from pagemesh.scheduler.batch import Batch
+from tests.support.host_gpu import HostGpu
+
+LAYOUT = BlockLayout(num_layers=2, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")
+
+
+def batches(max_num_batched_tokens: int, generates: bool = True) -> list[Batch]:
+    scheduler = SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=max_num_batched_tokens)
+    return list(warm_up_batches(LAYOUT, scheduler, 100, generates=generates))
+
+
+def test_prompts_double_up_to_the_longest_step_and_a_decode_ends_the_longest_request() -> None:
+    spans = [(s.start, len(s.token_ids)) for batch in batches(50) for s in batch.sequences]
+    assert spans == [(0, 1), (0, 2), (0, 4), (0, 8), (0, 16), (0, 32), (0, 50), (99, 1)]
+    assert [len(batch.sequences[0].block_ids) for batch in batches(50)] == [1, 1, 1, 1, 1, 2, 4, 7]
+
+
+def test_a_prompt_is_no_longer_than_a_request() -> None:
+    assert max(batch.num_tokens for batch in batches(8192)) == 100
+
+
+@pytest.mark.parametrize("max_num_batched_tokens", [1, 50])
+def test_every_number_of_logprobs_is_asked_for(max_num_batched_tokens: int) -> None:
+    asked = [s.sampling for batch in batches(max_num_batched_tokens) for s in batch.sequences]
+    assert {params.logprobs for params in asked if params is not None} == {0, 5, 20}
+
+
+def test_all_but_the_last_token_of_a_prompt_are_scored() -> None:
+    targets = [batch.sequences[0].prompt_targets for batch in batches(50)]
+    numbers = [0 if each is None else len(each.token_ids) for each in targets]
+    assert numbers == [0, 1, 3, 7, 15, 31, 49, 0]
+
+
+def test_a_model_that_only_embeds_pools_whole_prompts() -> None:
+    sequences = [batch.sequences[0] for batch in batches(50, generates=False)]
+    assert [len(s.pooled or ()) for s in sequences] == [1, 2, 4, 8, 16, 32, 50]
+    assert {s.sampling for s in sequences} == {None}
+
+
+def test_the_largest_step_is_measured_when_all_others_were_computed(
+    demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = []
+    rehearse = DeviceRunner.rehearse
+
+    def note(runner: DeviceRunner, batch: Batch) -> None:
+        numbers.append((len(batch.sequences), batch.num_tokens))
+        rehearse(runner, batch)
+
+    monkeypatch.setattr(DeviceRunner, "rehearse", note)
+    scheduler = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=20)
+    model = ModelConfig(str(demo_model), max_model_len=128)
+    load_engine(model, CacheConfig(kv_cache_memory=0.125), scheduler, gpu=HostGpu()).stop()
+    prompts = [(1, number) for number in (1, 2, 4, 8, 16, 20)]
+    assert numbers == [*prompts, (1, 1), (4, 20), (4, 20)]
