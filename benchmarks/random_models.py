@@ -31,6 +31,7 @@ class Shape:
     num_kv_heads: int
     intermediate_size: int
     vocab_size: int
+    max_position: int = 4096
 
 
 SHAPES = {
@@ -40,10 +41,8 @@ SHAPES = {
 }
 """By the name that they have here; about as many parameters."""
 
-GPU_SHAPES = {"8B": Shape(4096, 32, 32, 8, 14336, 128_256)}
+GPU_SHAPES = {"8B": Shape(4096, 32, 32, 8, 14336, 128_256, 8192)}
 """Of models that are measured on GPUs; this one is Llama 3's."""
-
-MAX_POSITION = 4096
 
 
 def make_model(name: str) -> Path:
@@ -86,7 +85,7 @@ def _config(shape: Shape) -> dict[str, object]:
         "num_key_value_heads": shape.num_kv_heads,
         "intermediate_size": shape.intermediate_size,
         "vocab_size": shape.vocab_size,
-        "max_position_embeddings": MAX_POSITION,
+        "max_position_embeddings": shape.max_position,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10_000.0,
         "tie_word_embeddings": False,

@@ -100,7 +100,9 @@ def make_layer(model: Model) -> Layer:
 @pytest.fixture(autouse=True)
 def one_seed() -> Iterator[None]:
     torch.manual_seed(11)
-    yield
+    # As the engine does; graphs of either kind, alive together, share a state of torch's.
+    with torch.inference_mode():
+        yield
     torch.cuda.empty_cache()
 
 

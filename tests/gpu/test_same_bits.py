@@ -53,7 +53,9 @@ def check(function: Function, rows: torch.Tensor) -> None:
 @pytest.fixture(autouse=True)
 def one_seed() -> Iterator[None]:
     torch.manual_seed(7)
-    yield
+    # As the engine does; graphs of either kind, alive together, share a state of torch's.
+    with torch.inference_mode():
+        yield
     torch.cuda.empty_cache()
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
+from pagemesh.engine.cuda import warm_up
 from pagemesh.engine.cuda.runner import DeviceRunner
-from pagemesh.engine.cuda.warm_up import warm_up_batches
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.loading import load_engine
-from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.batch import Batch, BlockMoves
 from tests.support.host_gpu import HostGpu
 
 LAYOUT = BlockLayout(num_layers=2, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")
@@ -19,7 +20,7 @@ LAYOUT = BlockLayout(num_layers=2, num_kv_heads=1, head_dim=8, block_size=16, dt
 
 def batches(max_num_batched_tokens: int, generates: bool = True) -> list[Batch]:
     scheduler = SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=max_num_batched_tokens)
-    return list(warm_up_batches(LAYOUT, scheduler, 100, generates=generates))
+    return warm_up.batches(LAYOUT, scheduler, 100, generates=generates)
 
 
 def test_prompts_double_up_to_the_longest_step_and_a_decode_ends_the_longest_request() -> None:
@@ -50,19 +51,53 @@ def test_a_model_that_only_embeds_pools_whole_prompts() -> None:
     assert {s.sampling for s in sequences} == {None}
 
 
-def test_the_largest_step_is_measured_when_all_others_were_computed(
-    demo_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numbers = []
-    rehearse = DeviceRunner.rehearse
+class Notes(NamedTuple):
+    rehearsed: list[tuple[int, int]]
+    moved: list[BlockMoves]
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    """What runners were asked for."""
+    noted = Notes([], [])
+    rehearse, move = DeviceRunner.rehearse, DeviceRunner.move
 
     def note(runner: DeviceRunner, batch: Batch) -> None:
-        numbers.append((len(batch.sequences), batch.num_tokens))
+        noted.rehearsed.append((len(batch.sequences), batch.num_tokens))
         rehearse(runner, batch)
 
+    def note_moves(runner: DeviceRunner, moves: BlockMoves) -> None:
+        noted.moved.append(moves)
+        move(runner, moves)
+
     monkeypatch.setattr(DeviceRunner, "rehearse", note)
+    monkeypatch.setattr(DeviceRunner, "move", note_moves)
+    return noted
+
+
+def load(demo_model: Path, swap_space: float) -> None:
+    cache = CacheConfig(kv_cache_memory=0.125, swap_space=swap_space)
     scheduler = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=20)
-    model = ModelConfig(str(demo_model), max_model_len=128)
-    load_engine(model, CacheConfig(kv_cache_memory=0.125), scheduler, gpu=HostGpu()).stop()
-    prompts = [(1, number) for number in (1, 2, 4, 8, 16, 20)]
-    assert numbers == [*prompts, (1, 1), (4, 20), (4, 20)]
+    load_engine(
+        ModelConfig(str(demo_model), max_model_len=128),
+        cache,
+        scheduler,
+        HardwareConfig(enforce_eager=True),
+        gpu=HostGpu(),
+    ).stop()
+
+
+def test_the_largest_step_is_measured_when_all_others_were_computed(
+    demo_model: Path, notes: Notes
+) -> None:
+    load(demo_model, swap_space=0.125)
+    first = [*((1, number) for number in (1, 2, 4, 8, 16, 20)), (1, 1)]
+    largest = (4, 20)
+    trial = [*first, largest, *first, largest]
+    assert notes.rehearsed == [*trial, *first]
+    assert notes.moved == [BlockMoves(((0, 0),), ((0, 0),), ((0, 1),))]
+
+
+def test_without_a_swap_space_nothing_is_swapped(demo_model: Path, notes: Notes) -> None:
+    load(demo_model, swap_space=0.0)
+    assert notes.moved == [BlockMoves(copies=((0, 1),))]

@@ -20,7 +20,7 @@ def _mix(words, places):
     return (mixed ^ (mixed >> 31)).to(tl.int64, bitcast=True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["source_blocks", "target_blocks"])
 def copy_blocks_kernel(
     source,  # int64 [planes, source_blocks, num_words], of which the words lie densely; as `target`
     source_plane,

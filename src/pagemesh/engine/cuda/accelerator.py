@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import torch
@@ -104,6 +104,9 @@ class CudaAccelerator:
             runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             code = runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, _REGISTER_PORTABLE)
         if int(code) != 0:
+            # CUDA would report it once more for whatever kernel is started next.
+            with suppress(RuntimeError):
+                torch.zeros(1, device=self._device)
             raise RuntimeError(f"CUDA cannot pin {memory.nbytes} bytes: error {int(code)}")
 
     def abandon(self, memory: torch.Tensor) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
@@ -14,12 +13,12 @@ from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.block_mover import num_swap_blocks_for
 from pagemesh.engine.built import Built
+from pagemesh.engine.cuda import warm_up
 from pagemesh.engine.cuda.block_mover import DeviceBlockMover
 from pagemesh.engine.cuda.host_buffers import HostBuffers
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.runner import DeviceRunner
-from pagemesh.engine.cuda.warm_up import warm_up_batches
 from pagemesh.engine.gpu import Gpu
 from pagemesh.engine.gpu_budget import GpuUse, fit_blocks, runtime_bytes, terms
 from pagemesh.engine.interface import BlockLayout
@@ -78,6 +77,10 @@ class GpuBuilder:
         num_blocks = min(num_blocks, max_num_blocks or num_blocks)
         self._log(use, num_blocks, num_swap_blocks)
         parts = self._assemble(num_blocks, buffers, accelerator)
+        # A cache so large has offsets of more bits, for which kernels are compiled anew.
+        for batch in self._first_steps():
+            self._rehearse(parts.runner, batch)
+        warm_up.moves(parts.runner, parts.stager, num_blocks, num_swap_blocks)
         self._capture(parts.runner)
         kv = StagedKv(layout, num_blocks, buffers.slots.numpy(), parts.stager)
         release = partial(_release, parts.pool, buffers, accelerator)
@@ -117,11 +120,14 @@ class GpuBuilder:
         batch, num_blocks = self._largest_step()
         # A stream and memory for graphs of its own, so that nothing of it is kept by others.
         parts = self._assemble(num_blocks, buffers, gpu.accelerator.beside())
-        for each in (*self._warm_up_batches(), batch):
+        first = self._first_steps()
+        for each in (*first, batch):
             self._rehearse(parts.runner, each)
         # What stays from step to step is there by now, and nothing is compiled any more.
         idle = gpu.read()
         gpu.reset_peak()
+        for each in first:
+            self._rehearse(parts.runner, each)
         started_at = perf_counter()
         self._rehearse(parts.runner, batch)
         seconds = perf_counter() - started_at
@@ -156,10 +162,12 @@ class GpuBuilder:
         )
         return batch, num_blocks
 
-    def _warm_up_batches(self) -> Iterator[Batch]:
-        model = self._model
-        return warm_up_batches(
-            self._layout, self._scheduler, model.max_model_len, generates=model.generates
+    def _first_steps(self) -> list[Batch]:
+        return warm_up.batches(
+            self._layout,
+            self._scheduler,
+            self._model.max_model_len,
+            generates=self._model.generates,
         )
 
     def _capture(self, runner: DeviceRunner) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
+import structlog
 import torch
 
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.staged_kv import map_slots, staging_area
 from pagemesh.errors import ConfigError
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,9 @@ class HostBuffers:
 
     slots: torch.Tensor
     """[slots, bytes], see `staged_kv`."""
+
+    pinned: list[torch.Tensor] = field(default_factory=list)
+    """Those of them that the device copies from and to by itself."""
 
     @classmethod
     def reserve(cls, layout: BlockLayout, num_swap_blocks: int, kv_descriptor: int | None) -> Self:
@@ -38,19 +44,20 @@ class HostBuffers:
         return cls(swap_space.view(num_swap_blocks, layout.num_bytes), slots)
 
     def pin(self, accelerator: Accelerator) -> None:
-        """Have the device copy from and to it; ConfigError when the system does not allow that."""
-        for memory, flag in ((self.slots, ""), (self.swap_space, " (--swap-space)")):
+        """Have the device copy from and to it by itself.
+
+        Where the system does not allow that, all copies go through memory of the driver's, and the host waits
+        for them: slow, but right.
+        """
+        for memory in (self.slots, self.swap_space):
             try:
                 if memory.nbytes:
                     accelerator.adopt(memory)
+                    self.pinned.append(memory)
             except RuntimeError as error:
-                size = memory.nbytes / 2**30
-                raise ConfigError(
-                    f"{size:g} GiB of the host's memory{flag} cannot be pinned: {error}"
-                ) from error
+                log.warning("memory cannot be pinned", num_bytes=memory.nbytes, error=str(error))
 
     def unpin(self, accelerator: Accelerator) -> None:
         """Undo it."""
-        for memory in (self.slots, self.swap_space):
-            if memory.nbytes:
-                accelerator.abandon(memory)
+        while self.pinned:
+            accelerator.abandon(self.pinned.pop())

@@ -6,35 +6,48 @@ its tiles, which follow the number of tokens, and for each number of likeliest t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.staged_kv import Piece, Stager
+from pagemesh.engine.step import Runner
 from pagemesh.sampling.logprobs import TOP_SIZES
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence
+from pagemesh.scheduler.batch import Batch, BlockMoves, PromptTargets, ScheduledSequence
 
 _MOST_SCORED: Final = 1024
 """Rows of the output head at once: its tiles are then as large as any."""
 
 
-def warm_up_batches(
+def batches(
     layout: BlockLayout, scheduler: SchedulerConfig, max_model_len: int, *, generates: bool
-) -> Iterator[Batch]:
+) -> list[Batch]:
     """One prompt of 1, 2, 4, … tokens up to the longest of a step, then a decode of the longest request.
 
     All over the first blocks of a cache that one request of full length fits.
     """
     longest = min(scheduler.max_num_batched_tokens, max_model_len)
+    made = []
     # At least as many as there are numbers of likeliest tokens.
     for index in range(max(longest.bit_length() + 1, len(TOP_SIZES))):
         num_tokens = min(1 << index, longest)
         num_top = TOP_SIZES[index % len(TOP_SIZES)] if generates else None
-        yield Batch([_sequence(layout, 0, num_tokens, num_top)])
+        made.append(Batch([_sequence(layout, 0, num_tokens, num_top)]))
     if generates:
         # Programs share so long a context, and their sums are merged.
-        yield Batch([_sequence(layout, max_model_len - 1, 1, 0)])
+        made.append(Batch([_sequence(layout, max_model_len - 1, 1, 0)]))
+    return made
+
+
+def moves(runner: Runner, stager: Stager, num_blocks: int, num_swap_blocks: int) -> None:
+    """Every way in which blocks are moved, once, while they are all alike."""
+    swaps = ((0, 0),) if num_swap_blocks else ()
+    copies = ((0, 1),) if num_blocks > 1 else ()
+    runner.move(BlockMoves(swaps, swaps, copies))
+    keys = Piece((0,), first_plane=0, num_planes=1)
+    stager.stage_out(0, keys)
+    stager.stage_in(0, keys)
 
 
 def _sequence(
