@@ -86,7 +86,7 @@ def share_work(
     cut_tiles, cut_keys = _cuts(begins, ends, num_programs, tiles.segment_tiles)
 
     is_inner = (cut_tiles < len(begins)) & (cut_keys > np.append(begins, 0)[cut_tiles])
-    inner = np.unique(cut_tiles[is_inner])
+    inner = _distinct(cut_tiles[is_inner])
     has_room = np.cumsum(needed[inner]) <= max_partial_rows
     without_room = np.isin(cut_tiles, inner[~has_room])
     cut_keys[without_room] = begins[cut_tiles[without_room]]
@@ -96,7 +96,8 @@ def share_work(
     bases[inner] = first_partial_row + np.cumsum(needed[inner]) - needed[inner]
     places = _places(np.arange(len(begins)), begins)
     cuts = _places(cut_tiles, cut_keys)
-    starts = np.union1d(places, cuts[cuts < _places(len(begins), 0)])
+    starts = _distinct(np.sort(np.append(places, cuts), kind="stable"))
+    starts = starts[starts < _places(len(begins), 0)]
     owners, starts_at = starts >> 32, starts & 0xFFFFFFFF
     items = columns[:, owners]
     items[7] = starts_at
@@ -179,3 +180,8 @@ def _cuts(begins: Ints, ends: Ints, num_programs: int, segment_tiles: int) -> tu
 def _places(tiles: Ints | int, keys: Ints | int) -> Ints:
     """Points of the line in their order."""
     return np.asarray(tiles, np.int64) << 32 | np.asarray(keys, np.int64)
+
+
+def _distinct(ascending: Ints) -> Ints:
+    """Each value once, none below 0; `np.unique` would hash them, for a tenth of a millisecond."""
+    return ascending[np.diff(ascending, prepend=-1) > 0]
