@@ -5,7 +5,7 @@
 
 The cases of `tools/kernel_cases` say how kernels are started. They are compiled as they would be at their
 first start on a GPU, by the Triton that is installed, whose version the table names. A kernel that spills
-registers or wants more shared memory than a program can have is refused in either case.
+more than a few registers or wants more shared memory than a program can have is refused in either case.
 """
 
 from __future__ import annotations

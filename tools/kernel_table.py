@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import triton
 
 from pagemesh.kernels.launch import Launch
 from pagemesh.kernels.target import TARGETS, Target
+
+MOST_SPILLED_BYTES: Final = 32
+"""Of a thread: some four values that are stored once and loaded again far from the inner loop, where
+another version of the compiler is a register short."""
 
 
 class Variant(NamedTuple):
@@ -47,7 +51,7 @@ def defects(found: Iterable[tuple[Variant, Resources]]) -> list[str]:
                 f"{name} wants {taken.shared_bytes} bytes of shared memory,"
                 f" but a program has at most {variant.target.shared_bytes}"
             )
-        if taken.spilled_bytes:
+        if taken.spilled_bytes > MOST_SPILLED_BYTES:
             texts.append(f"{name} spills {taken.spilled_bytes} bytes of registers")
     return texts
 
@@ -69,7 +73,8 @@ def table(found: Iterable[tuple[Variant, Resources]]) -> str:
         "",
         "Written by `python tools/kernel_resources.py`, which compiles each kernel for each GPU ahead of"
         f" time, {version_text()}; CI compares. Registers are those of a thread, shared"
-        " memory in bytes is that of a program. No kernel spills registers. A kernel stands under the"
+        " memory in bytes is that of a program. No kernel spills more than"
+        f" {MOST_SPILLED_BYTES} bytes of registers. A kernel stands under the"
         " first case that needs it so; an empty field means that a case in front of it starts it alike.",
         "",
         "| operation | kernel | case | warps |"

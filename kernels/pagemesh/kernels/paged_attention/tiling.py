@@ -54,7 +54,7 @@ def tiling_of(shape: AttentionShape, target: Target) -> Tiling:
     if 100 <= target.capability < 120:
         # Rows lie across warps there: only tiles of one size add up in the same order.
         tile = RowTile(64, 8, 3 if width <= 128 else 1, 1)
-        return Tiling(64 if width <= 128 else 32, SEGMENT_KEYS, tile, tile, "tf32")
+        return Tiling(64, SEGMENT_KEYS, tile, tile, "tf32")
     if width > 128:
         tile = RowTile(64, 8, 2, 1)
         return Tiling(32, SEGMENT_KEYS, tile, tile, "tf32")
