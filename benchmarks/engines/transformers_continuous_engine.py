@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,8 +30,12 @@ class ContinuousEngine:
             attn_implementation="sdpa",
         ).to(settings["device"])
         # Left to itself it takes most of the machine's memory, as it would of a GPU's.
-        batching = ContinuousBatchingConfig(
-            page_size=_PAGE_SIZE,
+        make_batching: Any = ContinuousBatchingConfig
+        parameters = inspect.signature(make_batching).parameters
+        # Until some version between 5.17 and 5.23 it is called so.
+        page_size = "page_size" if "page_size" in parameters else "block_size"
+        batching = make_batching(
+            **{page_size: _PAGE_SIZE},
             num_blocks=_num_tokens(settings, model.config) // _PAGE_SIZE,
             max_batch_tokens=settings["max_model_len"],
             max_requests_per_batch=settings["max_num_seqs"],
