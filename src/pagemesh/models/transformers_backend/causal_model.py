@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from pagemesh.models.interface import StepAttention
 from pagemesh.models.transformers_backend.attention import AttentionCall, answering
+from pagemesh.models.transformers_backend.products import replace_products
 
 
 class TransformersModel:
@@ -41,8 +42,17 @@ class TransformersModel:
         logits: torch.Tensor = output.logits.squeeze(0)
         return logits
 
+    @property
+    def name(self) -> str:
+        """Of the model's class."""
+        return type(self._model).__name__
+
+    def replace_products(self) -> None:
+        """Multiply with pagemesh's products from now on, on the device where the model is."""
+        replace_products(self._model)
+
     def move(self, device: torch.device) -> None:
-        """Run on another device from now on."""
+        """Run on another device from now on; before products are replaced."""
         self._model.to(device)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from pagemesh.models.interface import ModelShape
 from pagemesh.models.transformers_backend.attention import WATCHED, UnservableError, answering
 from pagemesh.models.transformers_backend.causal_model import TransformersModel
 from pagemesh.models.transformers_backend.probe import NUM_PROBE_TOKENS, Watcher
-from pagemesh.models.transformers_backend.self_check import check_logits
+from pagemesh.models.transformers_backend.self_check import check_logits, own_logits
 
 # Their frequencies follow the longest position in a batch, so that tokens would depend on neighbours.
 _SHIFTING_ROPES = ("dynamic", "longrope")
@@ -26,6 +26,7 @@ class JudgedModel(NamedTuple):
     model: TransformersModel
     shape: ModelShape
     layers: Sequence[LayerAttention]
+    own_logits: torch.Tensor  # what transformers alone gives for the tokens of the check
 
 
 def check_class(cls: type[Any] | None, config: Any, where: str) -> None:
@@ -95,8 +96,9 @@ def _judge(model: Any, max_model_len: int, dtype: torch.dtype) -> JudgedModel:
     )
     served = TransformersModel(model, head_dim)
     with torch.inference_mode():
-        check_logits(model, served, shape, watcher.layers, dtype)
-    return JudgedModel(served, shape, watcher.layers)
+        expected = own_logits(model, shape.vocab_size)
+        check_logits(served, expected, shape, watcher.layers, dtype, torch.device("cpu"))
+    return JudgedModel(served, shape, watcher.layers, expected)
 
 
 def _ropes(config: Any) -> Iterator[dict[str, Any]]:

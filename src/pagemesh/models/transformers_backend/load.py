@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import structlog
 import torch
 
 from pagemesh.kernels.paged_attention import LayerAttention
@@ -19,6 +20,9 @@ from pagemesh.models.transformers_backend.candidate import read_candidate
 from pagemesh.models.transformers_backend.causal_model import TransformersModel
 from pagemesh.models.transformers_backend.judging import judge
 from pagemesh.models.transformers_backend.reading import read_model
+from pagemesh.models.transformers_backend.self_check import check_logits
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 # Of config.json: facts about the file, or about training, that do not change the model.
 _IRRELEVANT_KEYS = frozenset(("_name_or_path", "dtype", "torch_dtype", "transformers_version"))
@@ -43,7 +47,8 @@ def load_with_transformers(
 ) -> TransformersLoad:
     """Read a folder's weights once, in `dtype`. `max_model_len` None is the model's own context.
 
-    The model is judged in the host's memory, with KV of its own type, and moved to its device then.
+    The model is judged in the host's memory, with KV of its own type, and moved to its device then. There
+    it gets our products and is compared again; if they do not suit it, it is read once more.
     Raises ConfigError for what cannot be served; most of it before any weight is read.
     """
     where = str(folder / "config.json")
@@ -52,15 +57,44 @@ def load_with_transformers(
         facts = {"transformers": _facts(folder / "config.json")}
         identity = fingerprint(facts, str(dtype), checkpoint, checkpoint.entries)
         scales = CheckpointScales(checkpoint, kv_dtype)
-    model = read_model(folder, cls, config, dtype)
-    judged = judge(model, max_model_len, dtype, where)
-    judged.model.move(device)
+    judged = judge(read_model(folder, cls, config, dtype), max_model_len, dtype, where)
+    shape, own_logits = judged.shape, judged.own_logits
+    model = judged.model
+    model.move(device)
     # Layers that attend alike go on sharing one.
     moved = {id(layer): _moved(layer, device) for layer in judged.layers}
-    layers = scales.give(
-        [moved[id(layer)] for layer in judged.layers], judged.shape.num_kv_heads, device
-    )
-    return TransformersLoad(judged.model, judged.shape, layers, identity, max_model_len)
+    layers = [moved[id(layer)] for layer in judged.layers]
+    del judged
+    if not _takes_our_products(model, own_logits, shape, layers, dtype, device):
+        # Its own products are gone, and nobody needs the memory of two models.
+        del model
+        model = TransformersModel(read_model(folder, cls, config, dtype), shape.head_dim)
+        model.move(device)
+    scaled = scales.give(layers, shape.num_kv_heads, device)
+    return TransformersLoad(model, shape, scaled, identity, max_model_len)
+
+
+def _takes_our_products(
+    model: TransformersModel,
+    own_logits: torch.Tensor,
+    shape: ModelShape,
+    layers: Sequence[LayerAttention],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> bool:
+    """Give a model our products; False, and one line in the log, when it cannot be used with them."""
+    try:
+        model.replace_products()
+        with torch.inference_mode():
+            check_logits(model, own_logits, shape, layers, dtype, device)
+    except Exception as error:
+        # A model's own code may raise anything when its modules are not what it knows.
+        first_line = next(iter(str(error).splitlines()), "no details")
+        log.warning(
+            "torch's products", model=model.name, why=f"{type(error).__name__}: {first_line}"
+        )
+        return False
+    return True
 
 
 def _moved(layer: LayerAttention, device: torch.device) -> LayerAttention:

@@ -35,28 +35,39 @@ _MIN_SHARE: Final = 0.75
 """Tokens that must be so close. In short types a few may not be, where a router of experts turned."""
 
 
+def own_logits(model: Any, vocab_size: int) -> torch.Tensor:
+    """What transformers alone gives for the tokens of the check, float32 [tokens, vocab].
+
+    Raises UnservableError when they are not finite. The model has the `PAGED` attention afterwards.
+    """
+    model.set_attn_implementation("eager")
+    logits = torch.cat(
+        [
+            model(input_ids=token_ids.unsqueeze(0), use_cache=False).logits.squeeze(0)
+            for token_ids in _token_ids(vocab_size)
+        ]
+    ).float()
+    model.set_attn_implementation(PAGED)
+    if not torch.isfinite(logits).all():
+        raise UnservableError("has weights that give logits that are not finite")
+    return logits
+
+
 def check_logits(
-    model: Any,
     paged: CausalModel,
+    expected: torch.Tensor,
     shape: ModelShape,
     layers: Sequence[LayerAttention],
     dtype: torch.dtype,
+    device: torch.device,
 ) -> None:
-    """Raise UnservableError unless both give the same logits, or when these are not finite.
+    """Raise UnservableError unless a model on a device gives the logits that it should.
 
-    `paged` is the model itself, behind the `PAGED` attention.
+    `expected` is what `own_logits` says of the model behind `paged`.
     """
-    sequences = _token_ids(shape.vocab_size)
-    model.set_attn_implementation("eager")
-    expected = [
-        model(input_ids=token_ids.unsqueeze(0), use_cache=False).logits.squeeze(0)
-        for token_ids in sequences
-    ]
-    model.set_attn_implementation(PAGED)
-    found = _run_paged(paged, sequences, _TinyCache(shape, layers, dtype))
-    ours, theirs = torch.cat(found).float(), torch.cat(expected).float()
-    if not torch.isfinite(theirs).all():
-        raise UnservableError("has weights that give logits that are not finite")
+    cache = _TinyCache(shape, layers, dtype, device)
+    found = _run_paged(paged, _token_ids(shape.vocab_size), cache)
+    ours, theirs = torch.cat(found).float().cpu(), expected
     distances = torch.linalg.vector_norm(ours - theirs, dim=-1)
     shares = distances / torch.linalg.vector_norm(theirs, dim=-1)
     worst = float(torch.quantile(shares, _MIN_SHARE))
@@ -85,7 +96,12 @@ def _run_paged(
         token_ids = torch.cat([sequences[index][begin:end] for index, (begin, end) in spans])
         positions = torch.cat([torch.arange(begin, end) for _, (begin, end) in spans])
         cache.begin_step(spans)
-        hidden = paged.forward(token_ids, positions, cache, torch.arange(len(token_ids)))
+        hidden = paged.forward(
+            token_ids.to(cache.device),
+            positions.to(cache.device),
+            cache,
+            torch.arange(len(token_ids), device=cache.device),
+        )
         row = 0
         for index, (begin, end) in spans:
             logits[index].append(paged.logits(hidden[row : row + end - begin]))
@@ -97,8 +113,13 @@ class _TinyCache:
     """`StepAttention` over a few blocks."""
 
     def __init__(
-        self, shape: ModelShape, layers: Sequence[LayerAttention], dtype: torch.dtype
+        self,
+        shape: ModelShape,
+        layers: Sequence[LayerAttention],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
+        self.device = device
         num_blocks = sum(map(len, _BLOCKS))
         self._features = layers
         self._layers = torch.zeros(
@@ -109,8 +130,9 @@ class _TinyCache:
             shape.num_kv_heads,
             shape.head_dim,
             dtype=dtype,
+            device=device,
         ).unbind(0)
-        self._writer = make_kv_writer(torch.device("cpu"))
+        self._writer = make_kv_writer(device)
         self._attention = make_paged_attention(
             AttentionShape(
                 shape.num_heads,
@@ -120,7 +142,7 @@ class _TinyCache:
                 _BLOCK_SIZE,
                 dtype,
             ),
-            torch.device("cpu"),
+            device,
         )
 
     def begin_step(self, spans: Sequence[tuple[int, tuple[int, int]]]) -> None:
@@ -130,7 +152,7 @@ class _TinyCache:
             for position in range(begin, end)
         ]
         num_slots = sum(map(len, _BLOCKS)) * _BLOCK_SIZE
-        self._places = self._writer.places(torch.tensor(slots), num_slots)
+        self._places = self._writer.places(torch.tensor(slots, device=self.device), num_slots)
         self._plan = self._attention.plan(
             [PagedSequence(end - begin, end, _BLOCKS[index]) for index, (begin, end) in spans]
         )

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from structlog.testing import capture_logs
+from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
+
+from pagemesh.config import ModelConfig
+from pagemesh.kernels.dispatch import using
+from pagemesh.kernels.linear.plain import PlainLinear
+from pagemesh.kernels.target import Target, playing
+from pagemesh.models.loader import load_model
+from pagemesh.models.transformers_backend import causal_model
+from pagemesh.models.transformers_backend.products import RowProducts, replace_products
+from pagemesh.models.transformers_backend.weight_readers import name_of, names_of_read_weights
+from tests.unit.models.transformers_backend.tiny_models import make_model
+
+
+class Mixed(torch.nn.Module):
+    """Linear modules of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(12, 16)
+        self.plain = torch.nn.Linear(16, 20)
+        make_turned: Any = Conv1D
+        self.turned = make_turned(24, 20)
+        self.scaled = torch.nn.Linear(24, 16)
+        self.experts = torch.nn.ModuleList([torch.nn.Linear(16, 16, bias=False)] * 2)
+        self.exact = torch.nn.Linear(16, 16, dtype=torch.float64)
+        self.head = torch.nn.Linear(16, 12, bias=False)
+        table: Any = self.embedding.weight
+        self.head.register_parameter("weight", table)
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        hidden = self.turned(self.plain(self.embedding(token_ids)))
+        hidden = functional.linear(hidden, self.scaled.weight * 0.5, self.scaled.bias)
+        for expert in self.experts:
+            hidden = expert(hidden)
+        hidden = self.exact(hidden.double()).float()
+        logits: torch.Tensor = self.head(hidden)
+        return logits
+
+
+@pytest.fixture
+def mixed() -> Mixed:
+    torch.manual_seed(2)
+    return Mixed()
+
+
+def own_weights(module: torch.nn.Module) -> list[str]:
+    return sorted(name for name, _ in module.named_parameters())
+
+
+def test_linear_modules_are_replaced_unless_their_weights_are_read(mixed: Mixed) -> None:
+    token_ids = torch.tensor([[3, 7, 11], [0, 2, 5]])
+    expected = mixed(token_ids)
+    replace_products(mixed)
+    torch.testing.assert_close(mixed(token_ids), expected, atol=1e-5, rtol=1e-5)
+    assert [name for name, module in mixed.named_children() if isinstance(module, RowProducts)] == [
+        "plain",
+        "turned",
+        "head",
+    ]
+    assert own_weights(mixed) == [
+        "embedding.weight",
+        "exact.bias",
+        "exact.weight",
+        "scaled.bias",
+        "scaled.weight",
+    ]
+
+
+def test_a_module_in_two_places_stays_one(mixed: Mixed) -> None:
+    replace_products(mixed)
+    assert isinstance(mixed.experts[0], RowProducts)
+    assert mixed.experts[0] is mixed.experts[1]
+
+
+def test_replaced_weights_take_no_memory(mixed: Mixed) -> None:
+    weight = weakref.ref(mixed.get_parameter("plain.weight"))
+    replace_products(mixed)
+    assert weight() is None
+
+
+def test_products_keep_their_sizes_but_nobody_reads_their_weight(mixed: Mixed) -> None:
+    replace_products(mixed)
+    plain: Any = mixed.plain
+    turned: Any = mixed.turned
+    assert (plain.in_features, plain.out_features) == (16, 20)
+    assert (turned.nx, turned.nf) == (20, 24)
+    with pytest.raises(AttributeError, match="weight"):
+        getattr(plain, "weight")  # noqa: B009 - reading it by name would leave the module alone
+
+
+@pytest.mark.parametrize("shape", [(16,), (5, 16), (2, 3, 16), (0, 16), (2, 0, 16)], ids=str)
+def test_rows_may_have_any_leading_dimensions(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(2)
+    linear = torch.nn.Linear(16, 24)
+    inputs = torch.randn(shape)
+    expected = linear(inputs)
+    model = torch.nn.Sequential(linear)
+    replace_products(model)
+    torch.testing.assert_close(model(inputs), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "inputs", [torch.zeros(3, 32), torch.zeros(3, 16, dtype=torch.bfloat16)], ids=["size", "type"]
+)
+def test_inputs_that_do_not_fit_are_refused(inputs: torch.Tensor) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(16, 24))
+    replace_products(model)
+    with pytest.raises(ValueError, match=r"do not fit a weight of 16 inputs in torch\.float32"):
+        model(inputs)
+
+
+def test_names_of_modules() -> None:
+    assert [name_of(path) for path in ("model.layers.3.mlp", "experts.2", "")] == [
+        "mlp",
+        "experts",
+        "",
+    ]
+
+
+def test_weights_that_are_only_filled_at_first_are_not_read() -> None:
+    assert "c_proj" not in names_of_read_weights(make_model("GPT2Config"))
+
+
+def test_a_model_that_our_products_do_not_suit_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model("GPTNeoXConfig").save_pretrained(tmp_path)
+
+    def spoil(model: torch.nn.Module) -> None:
+        replace_products(model)
+        head: Any = model.get_submodule("embed_out")
+        head._multiply = PlainLinear(torch.zeros(61, 32), None)
+
+    monkeypatch.setattr(causal_model, "replace_products", spoil)
+    with capture_logs() as logs:
+        decoder: Any = load_model(ModelConfig(str(tmp_path))).decoder
+    assert not any(isinstance(module, RowProducts) for module in decoder._model.modules())
+    assert [(entry["event"], entry["model"]) for entry in logs] == [
+        ("torch's products", "GPTNeoXForCausalLM")
+    ]
+
+
+@pytest.mark.parametrize("name", ["GPT2Config", "GPTNeoXConfig"])
+def test_products_of_a_loaded_model_are_ours(name: str, tmp_path: Path) -> None:
+    make_model(name).save_pretrained(tmp_path)
+    with capture_logs() as logs:
+        decoder: Any = load_model(ModelConfig(str(tmp_path))).decoder
+    kinds = {type(module) for module in decoder._model.modules()}
+    assert not logs
+    assert RowProducts in kinds
+    assert not kinds & {torch.nn.Linear, Conv1D}
+
+
+def test_on_a_gpu_products_are_tritons(tmp_path: Path) -> None:
+    make_model("GPTNeoXConfig").save_pretrained(tmp_path)
+    with using("cuda"), playing(Target(90, 4, 232_448)), capture_logs() as logs:
+        decoder: Any = load_model(ModelConfig(str(tmp_path))).decoder
+    found = [module for module in decoder._model.modules() if isinstance(module, RowProducts)]
+    assert not logs
+    assert {type(module._multiply).__name__ for module in found} == {"CudaLinear"}
