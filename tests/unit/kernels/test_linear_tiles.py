@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -97,3 +98,19 @@ def test_stages_fit_into_shared_memory_and_split_tiles_have_counters() -> None:
             num_tiles = -(-num_outputs // tiles.block_out) * -(-num_tokens // tiles.block_t)
             assert num_tiles <= MOST_SPLIT_TILES
     assert num_split > 100
+
+
+def test_steps_of_powers_of_two_need_all_tiles_that_there_are() -> None:
+    """So that a device which computed those compiles nothing any more."""
+    for num_outputs, num_inputs in SEGMENTS:
+        for target in TARGETS.values():
+            choose = partial(
+                choose_tiles,
+                num_outputs,
+                segments=num_segments(num_outputs, num_inputs),
+                dtype=torch.bfloat16,
+                target=target,
+                is_gated=num_inputs == 4096,
+            )
+            known = {choose(1 << index) for index in range(13)}
+            assert {choose(num_tokens) for num_tokens in range(1, 4096, 3)} <= known
