@@ -14,7 +14,8 @@ ROOT_PATHS := $(subst $() ,:,$(addprefix $(CURDIR)/,$(ROOTS)) $(CURDIR))
 BENCHMARKS := kernels first_token mesh_overhead memory scheduler offline online
 GPU_BENCHMARKS := kernels gpu_engine
 # Compiling ahead of time, for GPUs that are not there, is left to the tests without one.
-GPU_TESTS := --ignore=tests/unit/kernels/test_resources.py tests/gpu tests/unit/kernels \
+# Most of the time kernels are compiled, on eight cores; tests/gpu measures memory and is alone.
+GPU_UNIT_TESTS := --ignore=tests/unit/kernels/test_resources.py tests/unit/kernels \
 	$(addprefix tests/unit/sampling/test_,device_sampler.py masking.py sampler.py scoring.py)
 # Where pip finds PyTorch. Without an NVIDIA driver the small CPU build is looked for as well;
 # when its index cannot be reached, pip goes on without it.
@@ -54,7 +55,8 @@ bench: $(VENV)/.ready-dev ## Run every benchmark; figures go to benchmarks/resul
 
 test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.ready-dev) ## Test kernels and engine on this machine's GPU
 	@$(FIND_GPU)
-	@PYTHONPATH=$(ROOT_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . $(GPU_TESTS) $(ARGS)
+	@PYTHONPATH=$(ROOT_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . $(GPU_UNIT_TESTS) -n 8 --dist loadfile $(ARGS)
+	@PYTHONPATH=$(ROOT_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . tests/gpu $(ARGS)
 
 bench-gpu: $(if $(GPU_PYTHON),,$(VENV)/.ready-dev) ## Measure kernels and engine on this machine's GPU
 	@$(FIND_GPU)

@@ -16,7 +16,7 @@ from report import Report, choice, make_parser
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "kernels"))
 
-from contest import Contest, Entry
+from contest import Contest, Entry, Run
 from limits import Limits, measure_limits
 from stopwatch import times
 
@@ -52,7 +52,7 @@ def hold(
     contest: Contest, device: torch.device, limits: Limits, report: Report, num_rounds: int
 ) -> None:
     """Time all sides and add what came out."""
-    taken = times(contest.runs, device, num_rounds)
+    taken = times(runnable(contest), device, num_rounds)
     for name, samples in taken.items():
         report.add(f"{contest.name}: {name}", "us", samples)
     ours = taken.pop("ours")
@@ -72,6 +72,22 @@ def hold(
             [theirs / mine for mine, theirs in zip(ours[:rounds], best[:rounds], strict=True)],
             at_least=contest.least_speedup,
         )
+
+
+@torch.inference_mode()
+def runnable(contest: Contest) -> dict[str, Run]:
+    """Ours, and those of others that run here at all."""
+    runs = {}
+    for name, run in contest.runs.items():
+        try:
+            run()
+        except Exception as error:
+            if name == "ours":
+                raise
+            print(f"{contest.name}: {name} does not run: {error}", file=sys.stderr)
+        else:
+            runs[name] = run
+    return runs
 
 
 def name_of(device: torch.device) -> str:

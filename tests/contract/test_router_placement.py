@@ -50,7 +50,8 @@ async def test_only_kv_aware_goes_to_the_busier_worker_that_holds_the_prompt(
 
 async def test_a_burst_spreads_before_any_worker_reports_its_load() -> None:
     async with running_mesh(decode=2, seconds_per_token=0.05, policy="least_loaded") as mesh:
-        requests = [{"prompt": [10 + i] * 20, "max_tokens": 3} for i in range(8)]
+        # A second long, so that none ends before the last has been placed.
+        requests = [{"prompt": [10 + i] * 20, "max_tokens": 20} for i in range(8)]
         answers = asyncio.gather(*(mesh.completions(request) for request in requests))
         loads = [worker.engine.load for worker in mesh.workers.values()]
         deadline = time.monotonic() + DEADLINE_S

@@ -25,8 +25,18 @@ def batches(max_num_batched_tokens: int, generates: bool = True) -> list[Batch]:
 
 def test_prompts_double_up_to_the_longest_step_and_a_decode_ends_the_longest_request() -> None:
     spans = [(s.start, len(s.token_ids)) for batch in batches(50) for s in batch.sequences]
-    assert spans == [(0, 1), (0, 2), (0, 4), (0, 8), (0, 16), (0, 32), (0, 50), (99, 1)]
-    assert [len(batch.sequences[0].block_ids) for batch in batches(50)] == [1, 1, 1, 1, 1, 2, 4, 7]
+    assert spans == [(0, 1), (0, 2), (0, 3), (0, 4), (0, 8), (0, 16), (0, 32), (0, 50), (99, 1)]
+    assert [len(batch.sequences[0].block_ids) for batch in batches(50)] == [
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+        2,
+        4,
+        7,
+    ]
 
 
 def test_a_prompt_is_no_longer_than_a_request() -> None:
@@ -42,12 +52,12 @@ def test_every_number_of_logprobs_is_asked_for(max_num_batched_tokens: int) -> N
 def test_all_but_the_last_token_of_a_prompt_are_scored() -> None:
     targets = [batch.sequences[0].prompt_targets for batch in batches(50)]
     numbers = [0 if each is None else len(each.token_ids) for each in targets]
-    assert numbers == [0, 1, 3, 7, 15, 31, 49, 0]
+    assert numbers == [0, 1, 2, 3, 7, 15, 31, 49, 0]
 
 
 def test_a_model_that_only_embeds_pools_whole_prompts() -> None:
     sequences = [batch.sequences[0] for batch in batches(50, generates=False)]
-    assert [len(s.pooled or ()) for s in sequences] == [1, 2, 4, 8, 16, 32, 50]
+    assert [len(s.pooled or ()) for s in sequences] == [1, 2, 3, 4, 8, 16, 32, 50]
     assert {s.sampling for s in sequences} == {None}
 
 
@@ -91,7 +101,7 @@ def test_the_largest_step_is_measured_when_all_others_were_computed(
     demo_model: Path, notes: Notes
 ) -> None:
     load(demo_model, swap_space=0.125)
-    first = [*((1, number) for number in (1, 2, 4, 8, 16, 20)), (1, 1)]
+    first = [*((1, number) for number in (1, 2, 3, 4, 8, 16, 20)), (1, 1)]
     largest = (4, 20)
     trial = [*first, largest, *first, largest]
     assert notes.rehearsed == [*trial, *first]

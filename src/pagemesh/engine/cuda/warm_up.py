@@ -23,15 +23,18 @@ _MOST_SCORED: Final = 1024
 def batches(
     layout: BlockLayout, scheduler: SchedulerConfig, max_model_len: int, *, generates: bool
 ) -> list[Batch]:
-    """One prompt of 1, 2, 4, … tokens up to the longest of a step, then a decode of the longest request.
+    """One prompt of 1, 2, 3, 4, 8, … tokens up to the longest of a step, then a decode of the longest
+    request.
 
     All over the first blocks of a cache that one request of full length fits.
     """
     longest = min(scheduler.max_num_batched_tokens, max_model_len)
+    # Mixtures have tiles of their own for 3. At least as many as there are numbers of likeliest tokens.
+    powers = range(max(longest.bit_length() + 1, len(TOP_SIZES)))
+    sizes = sorted([3, *(1 << power for power in powers)])
     made = []
-    # At least as many as there are numbers of likeliest tokens.
-    for index in range(max(longest.bit_length() + 1, len(TOP_SIZES))):
-        num_tokens = min(1 << index, longest)
+    for index, size in enumerate(sizes):
+        num_tokens = min(size, longest)
         num_top = TOP_SIZES[index % len(TOP_SIZES)] if generates else None
         made.append(Batch([_sequence(layout, 0, num_tokens, num_top)]))
     if generates:
