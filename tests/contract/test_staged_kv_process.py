@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,13 @@ from tests.contract.test_engine_process import Steps, request, settings
 from tests.support.waiting import wait_until
 
 STAGED = "tests.support.staged_engine"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def programs_of_tests_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by the processes that are started here."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
 
 
 @asynccontextmanager
