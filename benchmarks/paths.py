@@ -28,6 +28,8 @@ from pagemesh.v1 import (
     decode_pb2_grpc,
     inference_pb2,
     inference_pb2_grpc,
+    kvstore_pb2,
+    kvstore_pb2_grpc,
     types_pb2,
 )
 
@@ -155,7 +157,16 @@ class WorkerPath:
 
 
 def _plan(prefill: Part) -> decode_pb2.PrefillPlan:
-    return decode_pb2.PrefillPlan(worker_id=prefill.flags["--worker-id"], address=prefill.address)
+    """The plan that names a prefill worker, of which the kvstore knows the epoch."""
+    with grpc.insecure_channel(prefill.flags["--kvstore"]) as channel:
+        stub = kvstore_pb2_grpc.KvStoreStub(channel)
+        state = stub.Snapshot(kvstore_pb2.SnapshotRequest(), timeout=REQUEST_DEADLINE_S)
+    worker_id = prefill.flags["--worker-id"]
+    epochs = {entry.worker.worker_id: entry.worker.epoch for entry in state.workers}
+    peer = types_pb2.PeerWorker(
+        worker_id=worker_id, address=prefill.address, epoch=epochs[worker_id]
+    )
+    return decode_pb2.PrefillPlan(workers=[peer])
 
 
 class EnginePath:

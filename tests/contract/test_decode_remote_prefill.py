@@ -86,6 +86,11 @@ def outcomes(decode: RunningWorker, outcome: str) -> float:
     return decode.sample("pagemesh:remote_prefills_total", outcome=outcome)
 
 
+def plan_of(worker_id: str, address: str, epoch: int = 1) -> decode_pb2.PrefillPlan:
+    peer = types_pb2.PeerWorker(worker_id=worker_id, address=address, epoch=epoch)
+    return decode_pb2.PrefillPlan(workers=[peer])
+
+
 async def assert_same_tokens(decode: RunningWorker, plan: decode_pb2.PrefillPlan) -> None:
     async with RouterSession(decode.address) as session:
         received = await session.generate(1, PROMPT, max_tokens=NUM_TOKENS, plan=plan)
@@ -194,7 +199,7 @@ async def test_a_prefill_worker_that_is_not_there_costs_only_time(decode: Runnin
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        await assert_same_tokens(decode, decode_pb2.PrefillPlan(worker_id="gone", address=address))
+        await assert_same_tokens(decode, plan_of("gone", address))
     assert fallbacks(decode, "UNAVAILABLE") == 1
 
 
@@ -297,9 +302,17 @@ async def test_kv_that_is_wrong_is_never_used(
 async def test_a_stream_of_another_worker_is_refused(
     prefill: RunningWorker, decode: RunningWorker
 ) -> None:
-    plan = decode_pb2.PrefillPlan(worker_id="someone-else", address=prefill.address)
-    await assert_same_tokens(decode, plan)
+    await assert_same_tokens(decode, plan_of("someone-else", prefill.address))
     assert fallbacks(decode, "KV_WRONG_SENDER") == 1
+
+
+async def test_a_stream_of_another_incarnation_is_refused(
+    prefill: RunningWorker, decode: RunningWorker
+) -> None:
+    earlier = prefill.worker.info.epoch - 1
+    worker_id = prefill.worker.info.worker_id
+    await assert_same_tokens(decode, plan_of(worker_id, prefill.address, earlier))
+    assert fallbacks(decode, "KV_WRONG_EPOCH") == 1
 
 
 async def test_a_stream_that_ends_early_leaves_the_rest_to_be_computed(

@@ -187,6 +187,11 @@ async def test_a_request_is_ended_when_its_time_is_over(slow_worker: RunningWork
         assert (await session.generate(2, [9])).is_finished
 
 
+def plan_of(worker_id: str, address: str, epoch: int) -> decode_pb2.PrefillPlan:
+    peer = types_pb2.PeerWorker(worker_id=worker_id, address=address, epoch=epoch)
+    return decode_pb2.PrefillPlan(workers=[peer])
+
+
 @pytest.mark.parametrize(
     ("prompt", "settings", "reason"),
     [
@@ -195,12 +200,11 @@ async def test_a_request_is_ended_when_its_time_is_over(slow_worker: RunningWork
         pytest.param([5], {"max_tokens": 0}, "INVALID_REQUEST", id="no tokens wanted"),
         pytest.param([5] * 600, {}, "CONTEXT_LENGTH_EXCEEDED", id="longer than the context"),
         pytest.param([5], {"time_limit": 0.0}, "DEADLINE_EXCEEDED", id="no time left"),
-        pytest.param(
-            [5], {"plan": decode_pb2.PrefillPlan(worker_id="p")}, "INVALID_REQUEST", id="no address"
-        ),
+        pytest.param([5], {"plan": plan_of("p", "", 1)}, "INVALID_REQUEST", id="no address"),
+        pytest.param([5], {"plan": plan_of("p", "a:1", 0)}, "INVALID_REQUEST", id="no epoch"),
         pytest.param(
             [5],
-            {"plan": decode_pb2.PrefillPlan(worker_id="p", address="a:1"), "fork_of": 7},
+            {"plan": plan_of("p", "a:1", 1), "fork_of": 7},
             "INVALID_REQUEST",
             id="fork with a plan",
         ),

@@ -153,9 +153,10 @@ async def test_a_prefill_plan_names_the_prefill_worker() -> None:
     async with running_mesh(decode=0, prefill=1) as mesh, scripted(mesh) as worker:
         call = mesh.openai.Completions(body())
         await eventually(lambda: len(worker.submits) == 1)
-        plan = worker.submits[0].prefill_plan
-        assert plan.worker_id == "prefill-0"
-        assert plan.address == mesh.workers["prefill-0"].server.address
+        (peer,) = worker.submits[0].prefill_plan.workers
+        assert peer.worker_id == "prefill-0"
+        assert peer.address == mesh.workers["prefill-0"].server.address
+        assert peer.epoch > 0
         call.cancel()
 
 

@@ -34,7 +34,12 @@ class RunningWorker:
     @property
     def plan(self) -> decode_pb2.PrefillPlan:
         """The plan that names this worker."""
-        return decode_pb2.PrefillPlan(worker_id=self.worker.info.worker_id, address=self.address)
+        peer = types_pb2.PeerWorker(
+            worker_id=self.worker.info.worker_id,
+            address=self.address,
+            epoch=self.worker.info.epoch,
+        )
+        return decode_pb2.PrefillPlan(workers=[peer])
 
     def sample(self, name: str, **labels: str) -> float:
         """The present value of a metric; 0 when it was never touched."""

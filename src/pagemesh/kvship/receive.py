@@ -19,6 +19,8 @@ class ExpectedKv:
 
     worker_id: str
     """The sender that was asked."""
+    epoch: int
+    """Its epoch, as far as the asker knows."""
     model_fingerprint: str
     layout: BlockLayout
     num_tokens: int
@@ -95,11 +97,15 @@ class KvReceiver:
         expected = self._expected
         if self._has_header:
             raise KvIntegrityError("the header came twice", reason="KV_DUPLICATE")
-        if header.worker_id != expected.worker_id or header.epoch == 0:
+        if header.worker_id != expected.worker_id:
             raise KvIntegrityError(
-                f"the sender is {header.worker_id!r} of epoch {header.epoch}, "
-                f"but {expected.worker_id!r} was asked",
+                f"the sender is {header.worker_id!r}, but {expected.worker_id!r} was asked",
                 reason="KV_WRONG_SENDER",
+            )
+        if header.epoch != expected.epoch:
+            raise KvIntegrityError(
+                f"the sender's epoch is {header.epoch}, but {expected.epoch} was asked",
+                reason="KV_WRONG_EPOCH",
             )
         if header.model_fingerprint != expected.model_fingerprint:
             raise KvIntegrityError(

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from pagemesh.v1 import kv_transfer_pb2 as _kv_transfer_pb2
 from pagemesh.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -109,7 +110,7 @@ class Submit(_message.Message):
 
     @_builtins.property
     def prefill_plan(self) -> Global___PrefillPlan:
-        """Where the prompt is prefilled; unset means on the decode worker itself."""
+        """Where the KV of the prompt comes from; unset means that the decode worker computes it."""
 
     def __init__(
         self,
@@ -137,25 +138,35 @@ Global___Submit: _TypeAlias = Submit  # noqa: Y015
 
 @_typing.final
 class PrefillPlan(_message.Message):
-    """Asks for the prompt to be prefilled elsewhere."""
+    """Where the KV of a prompt comes from, but for what the decode worker holds. Names at least one worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    WORKER_ID_FIELD_NUMBER: _builtins.int
-    ADDRESS_FIELD_NUMBER: _builtins.int
-    worker_id: _builtins.str
-    """worker_id of the prefill worker."""
-    address: _builtins.str
-    """Its host:port."""
+    WORKERS_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    PREDICTED_SECONDS_FIELD_NUMBER: _builtins.int
+    predicted_seconds: _builtins.float
+    """Seconds from the submission to the first token that the plan was chosen for; 0 means unknown."""
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PeerWorker]:
+        """Prefill workers in order of preference: when one fails, the next is asked for what is still missing,
+        and behind the last the decode worker computes it. None: the decode worker computes the prompt.
+        """
+
+    @_builtins.property
+    def source(self) -> _kv_transfer_pb2.KvSource:
+        """Who holds more of the prompt than the worker that computes it, which pulls it from there first."""
+
     def __init__(
         self,
         *,
-        worker_id: _builtins.str = ...,
-        address: _builtins.str = ...,
+        workers: _abc.Iterable[_types_pb2.PeerWorker] | None = ...,
+        source: _kv_transfer_pb2.KvSource | None = ...,
+        predicted_seconds: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["predicted_seconds", b"predicted_seconds", "source", b"source", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,6 +20,34 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class KvSource(_message.Message):
+    """Who is thought to hold the beginning of a prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    BLOCK_COUNT_FIELD_NUMBER: _builtins.int
+    block_count: _builtins.int
+    """Leading blocks of the prompt that it holds."""
+    @_builtins.property
+    def worker(self) -> _types_pb2.PeerWorker:
+        """The holder."""
+
+    def __init__(
+        self,
+        *,
+        worker: _types_pb2.PeerWorker | None = ...,
+        block_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvSource: _TypeAlias = KvSource  # noqa: Y015
+
+@_typing.final
 class FetchRequest(_message.Message):
     """Names the blocks wanted."""
 
@@ -28,8 +56,14 @@ class FetchRequest(_message.Message):
     BLOCK_HASHES_FIELD_NUMBER: _builtins.int
     MODEL_FINGERPRINT_FIELD_NUMBER: _builtins.int
     KV_LAYOUT_FIELD_NUMBER: _builtins.int
+    FIRST_BLOCK_INDEX_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     model_fingerprint: _builtins.str
     """Must equal the worker's fingerprint."""
+    first_block_index: _builtins.int
+    """Position of the first named block in the caller's block table, from which the messages count."""
+    request_id: _builtins.str
+    """The client's request id, for logs and traces."""
     @_builtins.property
     def block_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Chained block hashes (16 bytes each) in prefix order."""
@@ -44,10 +78,12 @@ class FetchRequest(_message.Message):
         block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         model_fingerprint: _builtins.str = ...,
         kv_layout: _types_pb2.KvLayout | None = ...,
+        first_block_index: _builtins.int = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["kv_layout", b"kv_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "first_block_index", b"first_block_index", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from pagemesh.v1 import kv_transfer_pb2 as _kv_transfer_pb2
 from pagemesh.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -33,6 +34,7 @@ class PrefillRequest(_message.Message):
     KV_LAYOUT_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The client's request id, for logs and traces."""
     held_token_count: _builtins.int
@@ -55,6 +57,12 @@ class PrefillRequest(_message.Message):
     def kv_layout(self) -> _types_pb2.KvLayout:
         """Must equal the worker's layout."""
 
+    @_builtins.property
+    def source(self) -> _kv_transfer_pb2.KvSource:
+        """Who holds more of the prompt than this worker, which pulls it from there before it computes the rest;
+        unset means nobody.
+        """
+
     def __init__(
         self,
         *,
@@ -66,10 +74,11 @@ class PrefillRequest(_message.Message):
         kv_layout: _types_pb2.KvLayout | None = ...,
         cache_salt: _builtins.bytes = ...,
         priority: _builtins.int = ...,
+        source: _kv_transfer_pb2.KvSource | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kv_layout", b"kv_layout", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kv_layout", b"kv_layout", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "held_token_count", b"held_token_count", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "held_token_count", b"held_token_count", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -76,6 +76,38 @@ WORKER_ROLE_DECODE: WorkerRole.ValueType  # 2
 """Serves Decode (and can prefill locally)."""
 Global___WorkerRole: _TypeAlias = WorkerRole  # noqa: Y015
 
+class _KvPath:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _KvPathEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KvPath.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    KV_PATH_UNSPECIFIED: _KvPath.ValueType  # 0
+    """Not known."""
+    KV_PATH_LOCAL: _KvPath.ValueType  # 1
+    """Computed on the decode worker."""
+    KV_PATH_REMOTE: _KvPath.ValueType  # 2
+    """Computed on a prefill worker."""
+    KV_PATH_PULL: _KvPath.ValueType  # 3
+    """Pulled by the decode worker from another one; the rest was computed on the decode worker."""
+    KV_PATH_REMOTE_PULL: _KvPath.ValueType  # 4
+    """Pulled by a prefill worker from another one, which computed the rest."""
+
+class KvPath(_KvPath, metaclass=_KvPathEnumTypeWrapper):
+    """How a request came to the KV of its prompt, beyond what was cached where it runs."""
+
+KV_PATH_UNSPECIFIED: KvPath.ValueType  # 0
+"""Not known."""
+KV_PATH_LOCAL: KvPath.ValueType  # 1
+"""Computed on the decode worker."""
+KV_PATH_REMOTE: KvPath.ValueType  # 2
+"""Computed on a prefill worker."""
+KV_PATH_PULL: KvPath.ValueType  # 3
+"""Pulled by the decode worker from another one; the rest was computed on the decode worker."""
+KV_PATH_REMOTE_PULL: KvPath.ValueType  # 4
+"""Pulled by a prefill worker from another one, which computed the rest."""
+Global___KvPath: _TypeAlias = KvPath  # noqa: Y015
+
 @_typing.final
 class SamplingParams(_message.Message):
     """How the next token is chosen. Every field has vLLM's meaning; zero values are the defaults named here."""
@@ -485,6 +517,94 @@ class WorkerInfo(_message.Message):
 Global___WorkerInfo: _TypeAlias = WorkerInfo  # noqa: Y015
 
 @_typing.final
+class PeerWorker(_message.Message):
+    """A worker as another one finds and recognizes it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    """Its worker_id."""
+    address: _builtins.str
+    """Its host:port."""
+    epoch: _builtins.int
+    """Its epoch: KV of another incarnation is refused."""
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerWorker: _TypeAlias = PeerWorker  # noqa: Y015
+
+@_typing.final
+class PrefillRate(_message.Message):
+    """How long a worker takes to compute a prompt, as measured there: tokens * seconds_per_token
+    + pairs * seconds_per_pair, where a pair is a token and one that it attends to. Zeros: not measured yet.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECONDS_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    SECONDS_PER_PAIR_FIELD_NUMBER: _builtins.int
+    seconds_per_token: _builtins.float
+    """Seconds that each token costs by itself."""
+    seconds_per_pair: _builtins.float
+    """Seconds that attending to one token costs."""
+    def __init__(
+        self,
+        *,
+        seconds_per_token: _builtins.float = ...,
+        seconds_per_pair: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seconds_per_pair", b"seconds_per_pair", "seconds_per_token", b"seconds_per_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefillRate: _TypeAlias = PrefillRate  # noqa: Y015
+
+@_typing.final
+class LinkRate(_message.Message):
+    """How fast KV comes from one worker to another, as the receiver measured it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    LATENCY_SECONDS_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    """worker_id of the sender."""
+    bytes_per_second: _builtins.float
+    """Bytes of KV per second."""
+    latency_seconds: _builtins.float
+    """Seconds from the call to the first message that the sender could answer with at once."""
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        bytes_per_second: _builtins.float = ...,
+        latency_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "latency_seconds", b"latency_seconds", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkRate: _TypeAlias = LinkRate  # noqa: Y015
+
+@_typing.final
 class WorkerLoad(_message.Message):
     """How busy a worker is at one moment."""
 
@@ -494,6 +614,8 @@ class WorkerLoad(_message.Message):
     WAITING_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
     FREE_BLOCK_COUNT_FIELD_NUMBER: _builtins.int
     PENDING_PREFILL_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    PREFILL_RATE_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
     running_request_count: _builtins.int
     """Requests in the running batch."""
     waiting_request_count: _builtins.int
@@ -502,6 +624,14 @@ class WorkerLoad(_message.Message):
     """Blocks that no request owns (cached ones included)."""
     pending_prefill_token_count: _builtins.int
     """Prompt tokens not yet computed, over all requests."""
+    @_builtins.property
+    def prefill_rate(self) -> Global___PrefillRate:
+        """How long prompts take here; in heartbeats only."""
+
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkRate]:
+        """Links to this worker that were used; in heartbeats only."""
+
     def __init__(
         self,
         *,
@@ -509,10 +639,12 @@ class WorkerLoad(_message.Message):
         waiting_request_count: _builtins.int = ...,
         free_block_count: _builtins.int = ...,
         pending_prefill_token_count: _builtins.int = ...,
+        prefill_rate: Global___PrefillRate | None = ...,
+        links: _abc.Iterable[Global___LinkRate] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prefill_rate", b"prefill_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_block_count", b"free_block_count", "pending_prefill_token_count", b"pending_prefill_token_count", "running_request_count", b"running_request_count", "waiting_request_count", b"waiting_request_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_block_count", b"free_block_count", "links", b"links", "pending_prefill_token_count", b"pending_prefill_token_count", "prefill_rate", b"prefill_rate", "running_request_count", b"running_request_count", "waiting_request_count", b"waiting_request_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -528,12 +660,15 @@ class PromptUsage(_message.Message):
     CACHED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     RECEIVED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     TIME_TO_FIRST_TOKEN_FIELD_NUMBER: _builtins.int
+    KV_PATH_FIELD_NUMBER: _builtins.int
     prompt_token_count: _builtins.int
     """Prompt length in tokens."""
     cached_token_count: _builtins.int
     """Prefix tokens whose KV was taken from the worker's own prefix cache."""
     received_token_count: _builtins.int
-    """Tokens whose KV was received from a prefill worker."""
+    """Tokens whose KV was received from other workers."""
+    kv_path: Global___KvPath.ValueType
+    """The way that was taken, whatever had been planned."""
     @_builtins.property
     def time_to_first_token(self) -> _duration_pb2.Duration:
         """From submission on the worker until the first token."""
@@ -545,10 +680,11 @@ class PromptUsage(_message.Message):
         cached_token_count: _builtins.int = ...,
         received_token_count: _builtins.int = ...,
         time_to_first_token: _duration_pb2.Duration | None = ...,
+        kv_path: Global___KvPath.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time_to_first_token", b"time_to_first_token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "prompt_token_count", b"prompt_token_count", "received_token_count", b"received_token_count", "time_to_first_token", b"time_to_first_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "kv_path", b"kv_path", "prompt_token_count", b"prompt_token_count", "received_token_count", b"received_token_count", "time_to_first_token", b"time_to_first_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -41,7 +41,7 @@ class Stream:
         self.received = FakeKv(LAYOUT, num_blocks=10)
         grant = KvGrant("r", held, RECEIVER_TABLE, NAMES)
         self.receiver = KvReceiver(
-            self.received, ExpectedKv("prefill-0", "model", LAYOUT, NUM_TOKENS, grant)
+            self.received, ExpectedKv("prefill-0", 1, "model", LAYOUT, NUM_TOKENS, grant)
         )
 
     def header(self) -> kv_transfer_pb2.KvChunk:
@@ -141,7 +141,7 @@ def test_an_empty_message_is_refused(stream: Stream) -> None:
     ("change", "reason"),
     [
         pytest.param({"worker_id": "other"}, "KV_WRONG_SENDER", id="another worker"),
-        pytest.param({"epoch": 0}, "KV_WRONG_SENDER", id="no epoch"),
+        pytest.param({"epoch": 2}, "KV_WRONG_EPOCH", id="another epoch"),
         pytest.param({"model_fingerprint": "x"}, "KV_WRONG_MODEL", id="another model"),
         pytest.param({"block_count": 5}, "KV_OUT_OF_RANGE", id="too many blocks"),
     ],

@@ -22,7 +22,7 @@ from pagemesh.kvship.receive import ExpectedKv, KvReceiver
 from pagemesh.rpc.boundary import REQUEST_ID_KEY
 from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.telemetry import metrics as declared
-from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc
+from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
 from pagemesh.worker.messages import logprobs_from_proto, sampling_to_proto
 from pagemesh.worker.worker import Worker
 
@@ -42,6 +42,11 @@ class RemotePrefill:
     plan: decode_pb2.PrefillPlan
     deadline: float
     """Loop time at which the request's time is over."""
+
+    @property
+    def worker(self) -> types_pb2.PeerWorker:
+        """Where it is prefilled."""
+        return self.plan.workers[0]
 
 
 class RemotePrefiller:
@@ -65,7 +70,8 @@ class RemotePrefiller:
         receiver = KvReceiver(
             self._worker.engine.kv,
             ExpectedKv(
-                worker_id=prefill.plan.worker_id,
+                worker_id=prefill.worker.worker_id,
+                epoch=prefill.worker.epoch,
                 model_fingerprint=info.model_fingerprint,
                 layout=self._worker.engine.info.layout,
                 num_tokens=len(prefill.request.prompt_token_ids),
@@ -114,7 +120,7 @@ class RemotePrefiller:
             self._seconds.observe(time.monotonic() - started_at)
 
     async def _receive(self, prefill: RemotePrefill, grant: KvGrant, receiver: KvReceiver) -> None:
-        async with self._peers.use(prefill.plan.address) as channel:
+        async with self._peers.use(prefill.worker.address) as channel:
             stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
             call = stub.Prefill(
                 self._prefill_request(prefill, grant),
@@ -142,7 +148,7 @@ class RemotePrefiller:
             if not stalled.expired():
                 raise
             raise UnavailableError(
-                f"{prefill.plan.worker_id} sent nothing for {STALL_TIMEOUT:g} s",
+                f"{prefill.worker.worker_id} sent nothing for {STALL_TIMEOUT:g} s",
                 reason="KV_STALLED",
             ) from error
         if not isinstance(chunk, kv_transfer_pb2.KvChunk):
@@ -194,7 +200,7 @@ class RemotePrefiller:
         log.warning(
             "remote prefill failed, computing the rest here",
             request_id=prefill.client_request_id,
-            prefill_worker=prefill.plan.worker_id,
+            prefill_worker=prefill.worker.worker_id,
             reason=error.reason,
             error=error.message,
             num_received_tokens=receiver.num_verified_tokens,

@@ -67,9 +67,11 @@ def _plan(submit: decode_pb2.Submit) -> decode_pb2.PrefillPlan | None:
             f"fork_of_handle is {submit.fork_of_handle}, which excludes a prefill_plan",
             param="fork_of_handle",
         )
-    if not (submit.prefill_plan.worker_id and submit.prefill_plan.address):
+    workers = submit.prefill_plan.workers
+    if not workers or not all(w.worker_id and w.address and w.epoch for w in workers):
         raise InvalidRequestError(
-            "prefill_plan needs a worker_id and an address", param="prefill_plan"
+            "prefill_plan needs workers, each with a worker_id, an address and an epoch",
+            param="prefill_plan",
         )
     return submit.prefill_plan
 

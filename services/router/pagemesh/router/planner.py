@@ -178,6 +178,7 @@ class Planner:
             worker_id=worker.worker_id,
             role=role,
             address=worker.address,
+            epoch=worker.info.epoch,
             model_name=worker.info.model_name,
             model_fingerprint=worker.info.model_fingerprint,
             layout=_layout(worker.info.kv_layout),

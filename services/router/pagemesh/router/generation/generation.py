@@ -204,8 +204,10 @@ class Generation:
             fork_of_handle=leader_handle,
         )
         if placement.route.prefill is not None:
-            submit.prefill_plan.worker_id = placement.route.prefill.worker_id
-            submit.prefill_plan.address = placement.route.prefill.address
+            prefill = placement.route.prefill
+            submit.prefill_plan.workers.add(
+                worker_id=prefill.worker_id, address=prefill.address, epoch=prefill.epoch
+            )
         index = running.index
         running.handle = placement.session.submit(
             submit, lambda output: self._events.put_nowait((index, output))

@@ -28,6 +28,9 @@ class Candidate:
     max_model_len: int
     max_num_seqs: int
 
+    epoch: int = 1
+    """Of this incarnation of the worker."""
+
     reachable: bool = True
     """A decode worker: its session is open. A prefill worker: always, as a failed one costs little."""
 
