@@ -10,6 +10,7 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.kvship import encode
+from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.channels import open_channel
@@ -136,6 +137,29 @@ async def test_the_first_token_overtakes_blocks_that_wait(
     position = [chunk.WhichOneof("payload") for chunk in chunks].index("first_token")
     assert position < len(chunks) - 1
     assert chunks[position].first_token.cached_token_count == 64
+
+
+async def test_a_queued_request_says_that_it_is_alive_until_blocks_are_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(servicer, "ALIVE_INTERVAL", 0.01)
+    async with (
+        running_worker(PREFILL_ROLE, FakeEngine(num_blocks=8)) as prefill,
+        open_channel(prefill.address) as channel,
+    ):
+        stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
+        first = PrefillServicer(prefill.worker).Prefill(make_request(prefill), unused_context())
+        await anext(first)
+        await wait_until(lambda: not prefill.all_blocks_free(), "the first one's blocks")
+        # Another prompt: it can share no block with the first.
+        queued = aiter(stub.Prefill(make_request(prefill, prompt=PROMPT[::-1]), timeout=10))
+        assert (await anext(queued)).HasField("header")
+        for _ in range(3):
+            assert (await anext(queued)).WhichOneof("payload") == "alive"
+        await first.aclose()
+        kinds = [chunk.WhichOneof("payload") async for chunk in queued]
+        assert (kinds.count("first_token"), kinds.count("blocks")) == (1, 5)
+        await wait_until(prefill.all_blocks_free, "all blocks free")
 
 
 async def test_a_cancelled_stream_frees_its_blocks() -> None:

@@ -91,6 +91,8 @@ class KvReceiver:
                 raise KvIntegrityError("the first token came twice", reason="KV_DUPLICATE")
             self._has_first_token = True
             return chunk.first_token
+        if kind == "alive":
+            return None
         raise KvIntegrityError("a message is empty", reason="KV_EMPTY")
 
     def _check_header(self, header: kv_transfer_pb2.KvHeader) -> None:

@@ -98,6 +98,7 @@ class KvChunk(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
     FIRST_TOKEN_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___KvHeader:
         """Says what the stream carries."""
@@ -110,18 +111,23 @@ class KvChunk(_message.Message):
     def first_token(self) -> Global___FirstToken:
         """The first sampled token; sent the moment it is known, possibly before the last blocks."""
 
+    @_builtins.property
+    def alive(self) -> Global___KvAlive:
+        """Nothing else was there to send for a while."""
+
     def __init__(
         self,
         *,
         header: Global___KvHeader | None = ...,
         blocks: Global___KvBlocks | None = ...,
         first_token: Global___FirstToken | None = ...,
+        alive: Global___KvAlive | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "first_token", b"first_token", "header", b"header", "payload", b"payload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "blocks", b"blocks", "first_token", b"first_token", "header", b"header", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "first_token", b"first_token", "header", b"header", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "blocks", b"blocks", "first_token", b"first_token", "header", b"header", "payload", b"payload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["header", "blocks", "first_token"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["header", "blocks", "first_token", "alive"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -220,6 +226,30 @@ class KvBlocks(_message.Message):
 Global___KvBlocks: _TypeAlias = KvBlocks  # noqa: Y015
 
 @_typing.final
+class KvAlive(_message.Message):
+    """Tells a sender whose request is queued, or whose chunk takes long, from one that hangs: its engine
+    answered just now.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPUTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    computed_token_count: _builtins.int
+    """Prompt tokens whose KV the sender has until now; 0 while the request waits for blocks."""
+    def __init__(
+        self,
+        *,
+        computed_token_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed_token_count", b"computed_token_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvAlive: _TypeAlias = KvAlive  # noqa: Y015
+
+@_typing.final
 class FirstToken(_message.Message):
     """The token sampled at the end of the prompt."""
 
@@ -228,10 +258,13 @@ class FirstToken(_message.Message):
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     CACHED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    RECEIVED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
     """Its id."""
     cached_token_count: _builtins.int
     """Prompt tokens that the sender took from its own prefix cache."""
+    received_token_count: _builtins.int
+    """Prompt tokens whose KV the sender received from another worker."""
     @_builtins.property
     def logprobs(self) -> _types_pb2.TokenLogprobs:
         """Set when the request asks for them."""
@@ -242,10 +275,11 @@ class FirstToken(_message.Message):
         token_id: _builtins.int = ...,
         cached_token_count: _builtins.int = ...,
         logprobs: _types_pb2.TokenLogprobs | None = ...,
+        received_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "logprobs", b"logprobs", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "logprobs", b"logprobs", "received_token_count", b"received_token_count", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

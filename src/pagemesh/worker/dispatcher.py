@@ -71,6 +71,14 @@ class StepDispatcher:
         self._listeners[request.request_id] = listener
         self._metrics.on_submit(request)
 
+    async def engine_answers(self) -> None:
+        """Return when the engine has come between two steps; an engine that hangs never does."""
+        pin_id = self.unique_id("alive")
+        try:
+            await asyncio.wrap_future(self._engine.pin(pin_id, ()))
+        finally:
+            self._engine.release(pin_id)
+
     def end_all(self, error: PagemeshError) -> None:
         """Tell whoever waits for a request that it failed: the engine is gone and will not."""
         outputs = [

@@ -262,3 +262,14 @@ def test_a_failed_write_is_not_counted(stream: Stream, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(stream.received, "write", fail)
     refuse(stream, stream.part(1, 2), "KV_INTEGRITY")
+
+
+def test_a_sign_of_life_changes_nothing_and_comes_after_the_header_alone() -> None:
+    alive = kv_transfer_pb2.KvChunk(alive=kv_transfer_pb2.KvAlive(computed_token_count=4))
+    stream = Stream()
+    refuse(stream, alive, "KV_NO_HEADER")
+    stream = Stream()
+    stream.receiver.accept(stream.header())
+    for _ in range(2):
+        assert stream.receiver.accept(alive) is None
+    assert stream.receiver.num_verified_tokens == 4

@@ -184,3 +184,17 @@ async def test_without_an_engine_every_request_ends_with_the_error(
         assert listener.events == [expected]
     dispatcher.end_all(error)
     assert [len(listener.events) for listener in listeners] == [1, 1]
+
+
+async def test_an_engine_answers_between_two_steps_and_never_when_it_hangs() -> None:
+    engine = FakeEngine()
+    dispatcher = StepDispatcher(engine, EngineMetrics(Metrics(), "fake", engine))
+    answer = asyncio.create_task(dispatcher.engine_answers())
+    await asyncio.sleep(0)
+    assert not answer.done()
+    dispatcher.start()
+    await asyncio.wait_for(answer, 5.0)
+    assert engine.num_free_blocks == 64
+    engine.stop()
+    with pytest.raises(UnavailableError, match="stopped"):
+        await dispatcher.engine_answers()

@@ -16,7 +16,7 @@ class Export:
         self.first_token: RequestOutput | None = None
         self.block_ids: tuple[int, ...] = ()
         self.block_hashes: tuple[bytes, ...] = ()
-        self._num_computed_tokens = 0
+        self.num_computed_tokens = 0
         self._end: RequestOutput | None = None
         self._news = asyncio.Event()
 
@@ -24,7 +24,7 @@ class Export:
         """Take note of what a step made known."""
         if isinstance(event, KvProgress):
             self.block_ids, self.block_hashes = event.block_ids, event.block_hashes
-            self._num_computed_tokens = event.num_tokens
+            self.num_computed_tokens = event.num_tokens
         elif isinstance(event, RequestOutput):
             if event.token_ids:
                 self.first_token = event
@@ -34,9 +34,9 @@ class Export:
 
     def num_ready_tokens(self, block_size: int, num_tokens: int) -> int:
         """Tokens that may be shipped: full blocks, and the last one when the prompt ends in it."""
-        if self._num_computed_tokens >= num_tokens:
+        if self.num_computed_tokens >= num_tokens:
             return num_tokens
-        return self._num_computed_tokens // block_size * block_size
+        return self.num_computed_tokens // block_size * block_size
 
     async def wait(self) -> None:
         """Wait for news; raises when the request is over and there can be none.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -17,6 +18,10 @@ from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc
 from pagemesh.worker.messages import logprobs_to_proto, prompt_from_proto, sampling_from_proto
 from pagemesh.worker.sender import KvSender
 from pagemesh.worker.worker import Worker
+
+ALIVE_INTERVAL: Final = 2.0
+"""Seconds without anything to send after which the receiver is told that the engine still answers. Several
+fit into the time after which it gives up a sender."""
 
 
 class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
@@ -89,13 +94,30 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
                 num_cut = num_ready
             elif token_sent and num_cut == num_tokens:
                 return
-            else:
-                await export.wait()
+            elif not await _has_news(export):
+                await self._worker.dispatcher.engine_answers()
+                yield _alive(export)
+
+
+async def _has_news(export: Export) -> bool:
+    try:
+        async with asyncio.timeout(ALIVE_INTERVAL):
+            await export.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _alive(export: Export) -> kv_transfer_pb2.KvChunk:
+    alive = kv_transfer_pb2.KvAlive(computed_token_count=export.num_computed_tokens)
+    return kv_transfer_pb2.KvChunk(alive=alive)
 
 
 def _first_token(output: RequestOutput) -> kv_transfer_pb2.KvChunk:
     first_token = kv_transfer_pb2.FirstToken(
-        token_id=output.token_ids[0], cached_token_count=output.num_cached_tokens
+        token_id=output.token_ids[0],
+        cached_token_count=output.num_cached_tokens,
+        received_token_count=output.num_received_tokens,
     )
     if output.logprobs is not None:
         first_token.logprobs.CopyFrom(logprobs_to_proto(output.logprobs[0]))
