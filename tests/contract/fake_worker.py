@@ -10,6 +10,7 @@ from pagemesh.config import (
 )
 from pagemesh.worker.server import Role, WorkerServer
 from tests.fakes.engine import FakeEngine
+from tests.support.leaks import assert_nothing_leaked
 
 
 class FakeWorker:
@@ -38,4 +39,6 @@ class FakeWorker:
         await self.server._server._server.stop(None)
 
     async def close(self) -> None:
+        """Nothing may be left in the engine."""
         await self.server.close()
+        assert_nothing_leaked(self.engine)

@@ -17,6 +17,7 @@ from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
 from pagemesh.worker.server import Role, WorkerServer
 from pagemesh.worker.worker import Worker
+from tests.support.leaks import assert_nothing_leaked
 from tests.support.waiting import wait_until
 
 
@@ -66,12 +67,13 @@ def unused_context() -> grpc.aio.ServicerContext[Any, Any]:
 async def running_worker(
     role: Role, engine: Engine, grace_period: float = 0.2
 ) -> AsyncIterator[RunningWorker]:
-    """A worker of the role with this engine; closed at the end."""
+    """A worker of the role with this engine; closed at the end, when nothing may be left in the engine."""
     config = WorkerConfig(
         model=ModelConfig(model="fake"), server=ServerConfig(grace_period=grace_period)
     )
     async with WorkerServer(config, role) as server:
         yield RunningWorker(server, await server.serve(engine))
+    assert_nothing_leaked(engine)
 
 
 @dataclass
