@@ -12,6 +12,7 @@ from pagemesh.engine.thread_policy import SLEEPING_THREADS
 from pagemesh.errors import InternalError, WorkerLostError
 from pagemesh.rpc.server import stop_on_signals
 from pagemesh.telemetry.logs import configure_logging
+from pagemesh.worker.heap import keep_freed_memory
 from pagemesh.worker.server import Role, WorkerServer
 
 
@@ -21,6 +22,7 @@ def run_worker(config: WorkerConfig, role: Role) -> None:
     Raises ConfigError for a setting that cannot be, InternalError when the engine was lost to a bug.
     """
     configure_logging(config.server, role.name)
+    keep_freed_memory()
     prepare_threads(config.model.threads)
     asyncio.run(_run(config, role))
 
