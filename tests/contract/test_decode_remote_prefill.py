@@ -9,18 +9,19 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode import remote_prefill
-from pagemesh.decode.remote_prefill import RemotePrefill, RemotePrefiller
+from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.engine.interface import EngineRequest, KvGrant
 from pagemesh.kvship import encode
 from pagemesh.prefill.service import PREFILL_ROLE
-from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
+from pagemesh.worker import kv_streams
 from pagemesh.worker.dispatcher import RequestEvent
+from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.messages import logprobs_from_proto
 from tests.fakes.engine import FakeEngine, expected_tokens, fake_logprobs
+from tests.support.recording_engine import RecordingEngine
 from tests.support.saboteur import Chunks, sabotaged_role
 from tests.support.waiting import wait_until
 from tests.support.workers import RouterSession, RunningWorker, running_worker
@@ -44,27 +45,6 @@ async def prefill() -> AsyncIterator[RunningWorker]:
         await wait_until(running.all_blocks_free, "all blocks of prefill free")
 
 
-class RecordingEngine(FakeEngine):
-    """Notes with how many tokens each import was given back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.imported: list[int] = []
-        self.import_ids: list[str] = []
-        self.first_logprobs: list[TokenLogprobs | None] = []
-
-    def first_token(
-        self, request_id: str, token_id: int, logprobs: TokenLogprobs | None = None
-    ) -> None:
-        self.first_logprobs.append(logprobs)
-        super().first_token(request_id, token_id, logprobs)
-
-    def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
-        self.imported.append(num_valid_tokens)
-        self.import_ids.append(request_id)
-        super().finish_import(request_id, num_valid_tokens)
-
-
 @pytest.fixture
 def decode_engine() -> RecordingEngine:
     return RecordingEngine()
@@ -78,8 +58,8 @@ async def decode(decode_engine: RecordingEngine) -> AsyncIterator[RunningWorker]
         assert len(decode_engine.import_ids) == len(set(decode_engine.import_ids))
 
 
-def fallbacks(decode: RunningWorker, reason: str) -> float:
-    return decode.sample("pagemesh:remote_prefill_fallbacks_total", reason=reason)
+def failures(decode: RunningWorker, reason: str) -> float:
+    return decode.sample("pagemesh:kv_import_failures_total", rpc="prefill", reason=reason)
 
 
 def outcomes(decode: RunningWorker, outcome: str) -> float:
@@ -200,7 +180,7 @@ async def test_a_prefill_worker_that_is_not_there_costs_only_time(decode: Runnin
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         await assert_same_tokens(decode, plan_of("gone", address))
-    assert fallbacks(decode, "UNAVAILABLE") == 1
+    assert failures(decode, "UNAVAILABLE") == 1
 
 
 async def test_a_prefill_worker_killed_in_the_middle_costs_only_time(
@@ -245,10 +225,10 @@ async def test_a_prefill_worker_that_stalls_is_given_up(
 
     engine = FakeEngine()
     async with running_worker(sabotaged_role(stall_after_the_header), engine) as prefill:
-        monkeypatch.setattr(remote_prefill, "STALL_TIMEOUT", 0.2)
+        monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.2)
         await assert_same_tokens(decode, prefill.plan)
         await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
-    assert fallbacks(decode, "KV_STALLED") == 1
+    assert failures(decode, "KV_STALLED") == 1
 
 
 def flip_a_bit(chunk: kv_transfer_pb2.KvChunk) -> None:
@@ -294,7 +274,7 @@ async def test_kv_that_is_wrong_is_never_used(
     async with running_worker(sabotaged_role(spoil_the_second_run), engine) as prefill:
         await assert_same_tokens(decode, prefill.plan)
         await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
-    assert fallbacks(decode, reason) == 1
+    assert failures(decode, reason) == 1
     assert decode.sample("pagemesh:kv_rejected_total", reason=reason) == 1
     assert decode.sample("pagemesh:kv_tokens_received_total") == 32
 
@@ -303,7 +283,7 @@ async def test_a_stream_of_another_worker_is_refused(
     prefill: RunningWorker, decode: RunningWorker
 ) -> None:
     await assert_same_tokens(decode, plan_of("someone-else", prefill.address))
-    assert fallbacks(decode, "KV_WRONG_SENDER") == 1
+    assert failures(decode, "KV_WRONG_SENDER") == 1
 
 
 async def test_a_stream_of_another_incarnation_is_refused(
@@ -312,7 +292,7 @@ async def test_a_stream_of_another_incarnation_is_refused(
     earlier = prefill.worker.info.epoch - 1
     worker_id = prefill.worker.info.worker_id
     await assert_same_tokens(decode, plan_of(worker_id, prefill.address, earlier))
-    assert fallbacks(decode, "KV_WRONG_EPOCH") == 1
+    assert failures(decode, "KV_WRONG_EPOCH") == 1
 
 
 async def test_a_stream_that_ends_early_leaves_the_rest_to_be_computed(
@@ -330,7 +310,7 @@ async def test_a_stream_that_ends_early_leaves_the_rest_to_be_computed(
     async with running_worker(sabotaged_role(only_two_messages), engine) as prefill:
         await assert_same_tokens(decode, prefill.plan)
         await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
-    assert fallbacks(decode, "KV_INCOMPLETE") == 1
+    assert failures(decode, "KV_INCOMPLETE") == 1
 
 
 @pytest.mark.parametrize("how", ["cancel", "break", "deadline"])
@@ -368,7 +348,8 @@ async def test_a_grant_is_given_back_by_a_task_that_never_ran(
     grant = events[0]
     assert isinstance(grant, KvGrant)
     deadline = asyncio.get_running_loop().time() + 10
-    task = prefiller.start(RemotePrefill("client-1", request, prefill.plan, deadline), grant)
+    kv = KvImport(decode.worker, request, "client-1", grant, deadline)
+    task = prefiller.start(kv, prefill.plan)
     task.cancel()
     await prefiller.close()
     decode.worker.engine.cancel("r")

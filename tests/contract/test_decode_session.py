@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 
 import grpc
 import pytest
 
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.v1 import decode_pb2, types_pb2
+from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.waiting import wait_until
 from tests.support.workers import RouterSession, RunningWorker, running_worker
@@ -187,9 +188,23 @@ async def test_a_request_is_ended_when_its_time_is_over(slow_worker: RunningWork
         assert (await session.generate(2, [9])).is_finished
 
 
+def peer_of(worker_id: str, address: str, epoch: int) -> types_pb2.PeerWorker:
+    return types_pb2.PeerWorker(worker_id=worker_id, address=address, epoch=epoch)
+
+
 def plan_of(worker_id: str, address: str, epoch: int) -> decode_pb2.PrefillPlan:
-    peer = types_pb2.PeerWorker(worker_id=worker_id, address=address, epoch=epoch)
-    return decode_pb2.PrefillPlan(workers=[peer])
+    return decode_pb2.PrefillPlan(workers=[peer_of(worker_id, address, epoch)])
+
+
+def pull_plan_of(worker_id: str, address: str, epoch: int) -> decode_pb2.PrefillPlan:
+    source = kv_transfer_pb2.KvSource(worker=peer_of(worker_id, address, epoch), block_count=1)
+    return decode_pb2.PrefillPlan(source=source)
+
+
+def predicted(seconds: float) -> decode_pb2.PrefillPlan:
+    plan = plan_of("p", "a:1", 1)
+    plan.predicted_seconds = seconds
+    return plan
 
 
 @pytest.mark.parametrize(
@@ -202,6 +217,17 @@ def plan_of(worker_id: str, address: str, epoch: int) -> decode_pb2.PrefillPlan:
         pytest.param([5], {"time_limit": 0.0}, "DEADLINE_EXCEEDED", id="no time left"),
         pytest.param([5], {"plan": plan_of("p", "", 1)}, "INVALID_REQUEST", id="no address"),
         pytest.param([5], {"plan": plan_of("p", "a:1", 0)}, "INVALID_REQUEST", id="no epoch"),
+        pytest.param(
+            [5],
+            {"plan": decode_pb2.PrefillPlan()},
+            "INVALID_REQUEST",
+            id="neither worker nor source",
+        ),
+        pytest.param(
+            [5], {"plan": pull_plan_of("", "a:1", 1)}, "INVALID_REQUEST", id="source without a name"
+        ),
+        pytest.param([5], {"plan": predicted(-1.0)}, "INVALID_REQUEST", id="a negative prediction"),
+        pytest.param([5], {"plan": predicted(math.nan)}, "INVALID_REQUEST", id="no prediction"),
         pytest.param(
             [5],
             {"plan": plan_of("p", "a:1", 1), "fork_of": 7},

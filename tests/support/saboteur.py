@@ -18,6 +18,11 @@ from pagemesh.worker.worker import Worker
 Chunks = AsyncGenerator[kv_transfer_pb2.KvChunk]
 
 
+def kind_of(chunk: kv_transfer_pb2.KvChunk) -> str:
+    """Which of "header", "blocks", "first_token" and "alive" a message is."""
+    return str(chunk.WhichOneof("payload"))
+
+
 class Saboteur(prefill_pb2_grpc.PrefillServicer):
     """A prefill worker whose stream goes through `sabotage`."""
 

@@ -14,7 +14,7 @@ from google.protobuf import duration_pb2
 from pagemesh.config import ModelConfig, ServerConfig, WorkerConfig
 from pagemesh.engine.interface import Engine
 from pagemesh.rpc.channels import open_channel
-from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
+from pagemesh.v1 import decode_pb2, decode_pb2_grpc, kv_transfer_pb2, types_pb2
 from pagemesh.worker.server import Role, WorkerServer
 from pagemesh.worker.worker import Worker
 from tests.support.leaks import assert_nothing_leaked
@@ -33,14 +33,22 @@ class RunningWorker:
         return self.server.address
 
     @property
-    def plan(self) -> decode_pb2.PrefillPlan:
-        """The plan that names this worker."""
-        peer = types_pb2.PeerWorker(
+    def peer(self) -> types_pb2.PeerWorker:
+        """How other workers are told of this one."""
+        return types_pb2.PeerWorker(
             worker_id=self.worker.info.worker_id,
             address=self.address,
             epoch=self.worker.info.epoch,
         )
-        return decode_pb2.PrefillPlan(workers=[peer])
+
+    @property
+    def plan(self) -> decode_pb2.PrefillPlan:
+        """The plan that names this worker."""
+        return decode_pb2.PrefillPlan(workers=[self.peer])
+
+    def source(self, num_blocks: int) -> kv_transfer_pb2.KvSource:
+        """Says that this worker holds so many blocks."""
+        return kv_transfer_pb2.KvSource(worker=self.peer, block_count=num_blocks)
 
     def sample(self, name: str, **labels: str) -> float:
         """The present value of a metric; 0 when it was never touched."""

@@ -47,6 +47,7 @@ class KvReceiver:
         self._layers = [0] * (self._end_block - self._first_block)  # bit mask of verified layers
         self._num_complete = 0  # leading blocks, behind the held ones, that have all layers
         self._has_header = False
+        self._num_announced = 0
         self._has_first_token = False
         self._failed = False
 
@@ -60,6 +61,11 @@ class KvReceiver:
     def is_complete(self) -> bool:
         """Whether the whole prompt's KV is in the blocks."""
         return self._num_complete == len(self._layers)
+
+    @property
+    def has_all_announced(self) -> bool:
+        """Whether the header came, and all the blocks that it promised: perhaps fewer than are missing."""
+        return self._has_header and self._num_complete >= self._num_announced
 
     def accept(self, chunk: kv_transfer_pb2.KvChunk) -> kv_transfer_pb2.FirstToken | None:
         """Check one message and write its blocks; gives the first token when the message carries it.
@@ -125,6 +131,7 @@ class KvReceiver:
                 reason="KV_OUT_OF_RANGE",
             )
         self._has_header = True
+        self._num_announced = header.block_count
 
     def _check_range(self, blocks: kv_transfer_pb2.KvBlocks) -> None:
         layout = self._expected.layout

@@ -37,6 +37,9 @@ _REQUEST_BUCKETS: Final = (
     120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
 
+_EXPOSED_BUCKETS: Final = (
+    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
+)  # fmt: skip
 _LOOKUP_BUCKETS: Final = (
     0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1,
 )  # fmt: skip
@@ -164,14 +167,26 @@ KV_REJECTED: Final = CounterSpec(
 )
 REMOTE_PREFILLS: Final = CounterSpec(
     "pagemesh:remote_prefills",
-    "Prompts with a remote prefill plan, by outcome: complete, local (too little was missing), "
-    "cancelled, or fallback (computed locally after a failure).",
+    "Prompts with a prefill plan, by outcome: complete (all KV came from prefill workers), pulled (some "
+    "came from another worker's cache, as planned), local (too little was missing), overruled (sooner "
+    "computed here than planned), fallback (computed here after failures), or cancelled.",
     ("outcome",),
 )
-REMOTE_PREFILL_FALLBACKS: Final = CounterSpec(
-    "pagemesh:remote_prefill_fallbacks",
-    "Remote prefills that failed and were computed locally, by reason.",
-    ("reason",),
+KV_IMPORT_FAILURES: Final = CounterSpec(
+    "pagemesh:kv_import_failures",
+    "Streams of KV that did not deliver what they should, by RPC and reason.",
+    ("rpc", "reason"),
+)
+KV_PULLS: Final = CounterSpec(
+    "pagemesh:kv_pulls",
+    "Pulls of KV out of another worker's cache, by outcome: complete, partial (there was less than "
+    "expected), failed or cancelled.",
+    ("outcome",),
+)
+KV_TRANSFER_EXPOSED_SECONDS: Final = HistogramSpec(
+    "pagemesh:kv_transfer_exposed_seconds",
+    "Of a complete remote prefill, from the first token's arrival to the last KV; 0 if that came before.",
+    _EXPOSED_BUCKETS,
 )
 REMOTE_PREFILL_SECONDS: Final = HistogramSpec(
     "pagemesh:remote_prefill_seconds",

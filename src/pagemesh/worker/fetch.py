@@ -43,7 +43,11 @@ class KvTransferServicer(kv_transfer_pb2_grpc.KvTransferServicer):
         try:
             block_ids = await asyncio.wrap_future(worker.engine.pin(pin_id, hashes))
             yield encode_header(worker.info, len(block_ids))
-            for part in cut_into_parts(layout, 0, len(block_ids) * layout.block_size):
-                yield await self._sender.encode(part, block_ids, hashes)
+            # The caller's block table from its first block on: what is in front of that is not read.
+            first = request.first_block_index
+            table, names = (0,) * first + block_ids, (b"",) * first + hashes
+            start, end = first * layout.block_size, len(table) * layout.block_size
+            for part in cut_into_parts(layout, start, end):
+                yield await self._sender.encode(part, table, names)
         finally:
             worker.engine.release(pin_id)

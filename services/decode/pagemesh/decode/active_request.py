@@ -8,12 +8,13 @@ from collections.abc import Callable
 from google.protobuf import duration_pb2
 
 from pagemesh.decode.outbox import Outbox
-from pagemesh.decode.remote_prefill import RemotePrefill, RemotePrefiller
+from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.submission import Submission
 from pagemesh.engine.interface import KvGrant, RequestOutput
 from pagemesh.errors import DeadlineError, PagemeshError
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker.dispatcher import RequestEvent
+from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.messages import error_to_proto, finish_reason_to_proto, logprobs_to_proto
 from pagemesh.worker.worker import Worker
 
@@ -50,6 +51,7 @@ class ActiveRequest:
         self._submitted_at = self._loop.time()
         self._deadline = self._submitted_at + submission.timeout
         self._timer: asyncio.TimerHandle | None = None
+        self._import: KvImport | None = None
         self._remote_prefill: asyncio.Task[None] | None = None
         self._has_tokens = False
 
@@ -96,15 +98,14 @@ class ActiveRequest:
     def _fill(self, grant: KvGrant) -> None:
         submission = self._submission
         assert submission.plan is not None, "only requests with a plan wait for KV"
-        self._remote_prefill = self._prefiller.start(
-            RemotePrefill(
-                client_request_id=submission.client_request_id,
-                request=submission.request,
-                plan=submission.plan,
-                deadline=self._deadline,
-            ),
+        self._import = KvImport(
+            self._worker,
+            submission.request,
+            submission.client_request_id,
             grant,
+            self._deadline,
         )
+        self._remote_prefill = self._prefiller.start(self._import, submission.plan)
 
     def _translate(self, output: RequestOutput) -> decode_pb2.RequestOutput:
         message = decode_pb2.RequestOutput(
@@ -132,4 +133,5 @@ class ActiveRequest:
             cached_token_count=output.num_cached_tokens,
             received_token_count=output.num_received_tokens,
             time_to_first_token=time_to_first_token,
+            kv_path=types_pb2.KV_PATH_LOCAL if self._import is None else self._import.path,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,13 +68,22 @@ def _plan(submit: decode_pb2.Submit) -> decode_pb2.PrefillPlan | None:
             f"fork_of_handle is {submit.fork_of_handle}, which excludes a prefill_plan",
             param="fork_of_handle",
         )
-    workers = submit.prefill_plan.workers
-    if not workers or not all(w.worker_id and w.address and w.epoch for w in workers):
+    _check_plan(submit.prefill_plan)
+    return submit.prefill_plan
+
+
+def _check_plan(plan: decode_pb2.PrefillPlan) -> None:
+    peers = [*plan.workers, *([plan.source.worker] if plan.HasField("source") else [])]
+    if not peers or not all(p.worker_id and p.address and p.epoch for p in peers):
         raise InvalidRequestError(
-            "prefill_plan needs workers, each with a worker_id, an address and an epoch",
+            "prefill_plan needs workers or a source, each with a worker_id, an address and an epoch",
             param="prefill_plan",
         )
-    return submit.prefill_plan
+    if not (math.isfinite(plan.predicted_seconds) and plan.predicted_seconds >= 0):
+        raise InvalidRequestError(
+            f"predicted_seconds is {plan.predicted_seconds:g}, but must be 0 or more",
+            param="prefill_plan",
+        )
 
 
 def _timeout(submit: decode_pb2.Submit) -> float:

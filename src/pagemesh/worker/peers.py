@@ -1,4 +1,4 @@
-"""Channels to prefill workers, kept while they are used and a while longer."""
+"""Channels to other workers, kept while they are used and a while longer."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Channels to prefill workers."""
+"""Channels to other workers."""
 
 from __future__ import annotations
 
 import pytest
 
-from pagemesh.decode import peers
-from pagemesh.decode.peers import PeerChannels
+from pagemesh.worker import peers
+from pagemesh.worker.peers import PeerChannels
 
 
 async def test_one_address_has_one_channel() -> None:

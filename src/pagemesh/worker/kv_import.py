@@ -1,0 +1,130 @@
+"""One import: the blocks that the engine granted a prompt, what of its KV came, and by which way."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from pagemesh.engine.interface import EngineRequest, KvGrant
+from pagemesh.kvship.receive import ExpectedKv, KvReceiver
+from pagemesh.v1 import kv_transfer_pb2, types_pb2
+from pagemesh.worker.messages import logprobs_from_proto
+from pagemesh.worker.worker import Worker
+
+
+class KvImport:
+    """A grant while it is filled, by one stream after another. Belongs to one event loop.
+
+    What one stream brought stays, whatever became of the stream; the next one brings only the rest.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        request: EngineRequest,
+        client_request_id: str,
+        grant: KvGrant,
+        deadline: float,
+    ) -> None:
+        self.request = request
+        self.client_request_id = client_request_id
+        self.grant = grant
+        self.deadline = deadline
+        """Loop time at which the request's time is over."""
+        self.num_pulled_tokens = 0
+        """Prompt tokens whose KV came out of another worker's cache; the others' was computed for this."""
+        self._worker = worker
+        self._loop = asyncio.get_running_loop()
+        self._receiver: KvReceiver | None = None
+        self._first_token: kv_transfer_pb2.FirstToken | None = None
+        self._first_token_at = 0.0
+        self._completed_at: float | None = None
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the request's time is over."""
+        return self.deadline - self._loop.time()
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_verified_tokens(self) -> int:
+        """Leading prompt tokens whose KV is in the blocks: the held ones and what was verified."""
+        if self._receiver is None:
+            return self.grant.num_held_tokens
+        return self._receiver.num_verified_tokens
+
+    @property
+    def num_received_tokens(self) -> int:
+        """Prompt tokens whose KV came from other workers until now."""
+        return self.num_verified_tokens - self.grant.num_held_tokens
+
+    @property
+    def num_verified_blocks(self) -> int:
+        """Leading blocks of the prompt of which nothing is missing; all of them when it is complete."""
+        return -(-self.num_verified_tokens // self._worker.engine.info.layout.block_size)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the whole prompt's KV is in the blocks."""
+        return self.num_verified_tokens == self.num_prompt_tokens
+
+    @property
+    def is_worth_asking(self) -> bool:
+        """Whether at least a block's tokens are missing; fewer are computed sooner than asked for."""
+        num_missing = self.num_prompt_tokens - self.num_verified_tokens
+        return num_missing >= self._worker.engine.info.layout.block_size
+
+    @property
+    def has_first_token(self) -> bool:
+        """Whether another worker has sampled the first token."""
+        return self._first_token is not None
+
+    @property
+    def path(self) -> types_pb2.KvPath.ValueType:
+        """How the first token is come by, as far as that is decided."""
+        if self._first_token is not None and self._first_token.received_token_count:
+            return types_pb2.KV_PATH_REMOTE_PULL
+        is_prefilled = self.is_complete and self.num_received_tokens > self.num_pulled_tokens
+        if self._first_token is not None or is_prefilled:
+            return types_pb2.KV_PATH_REMOTE
+        return types_pb2.KV_PATH_PULL if self.num_pulled_tokens else types_pb2.KV_PATH_LOCAL
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Of a complete import with its first token: for how long KV was waited for behind that token."""
+        assert self._first_token is not None, "there is no first token"
+        assert self._completed_at is not None, "KV is missing"
+        return max(0.0, self._completed_at - self._first_token_at)
+
+    def begin_stream(self, sender: types_pb2.PeerWorker) -> KvReceiver:
+        """A receiver for a stream that begins behind what is verified; the one before must be over."""
+        info = self._worker.info
+        self._receiver = KvReceiver(
+            self._worker.engine.kv,
+            ExpectedKv(
+                worker_id=sender.worker_id,
+                epoch=sender.epoch,
+                model_fingerprint=info.model_fingerprint,
+                layout=self._worker.engine.info.layout,
+                num_tokens=self.num_prompt_tokens,
+                grant=replace(self.grant, num_held_tokens=self.num_verified_tokens),
+            ),
+        )
+        return self._receiver
+
+    def on_message(self, first_token: kv_transfer_pb2.FirstToken | None) -> None:
+        """Take note of what a verified message brought, and report the first token, once."""
+        if self._completed_at is None and self.is_complete:
+            self._completed_at = self._loop.time()
+        if first_token is None or self._first_token is not None:
+            return
+        self._first_token = first_token
+        self._first_token_at = self._loop.time()
+        logprobs = None
+        if first_token.HasField("logprobs"):
+            logprobs = logprobs_from_proto(first_token.logprobs)
+        self._worker.engine.first_token(self.grant.request_id, first_token.token_id, logprobs)

@@ -1,0 +1,175 @@
+"""Fills granted blocks with KV from other workers: asks one after another, and only for what is missing.
+
+Whatever goes wrong costs time and nothing else: the KV that was verified until then stays, and the
+engine computes the rest. Each grant is given back exactly once, also when its task never ran.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import grpc
+import structlog
+
+from pagemesh.errors import PagemeshError
+from pagemesh.rpc.boundary import REQUEST_ID_KEY
+from pagemesh.rpc.status import as_pagemesh_error
+from pagemesh.telemetry import metrics as declared
+from pagemesh.v1 import (
+    kv_transfer_pb2,
+    kv_transfer_pb2_grpc,
+    prefill_pb2,
+    prefill_pb2_grpc,
+    types_pb2,
+)
+from pagemesh.worker.kv_import import KvImport
+from pagemesh.worker.kv_streams import KvStreams
+from pagemesh.worker.messages import sampling_to_proto
+from pagemesh.worker.peers import PeerChannels
+from pagemesh.worker.worker import Worker
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class KvImporter:
+    """Runs the imports of one worker, each as a task. Belongs to one event loop."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._peers = PeerChannels()
+        self._streams = KvStreams(worker)
+        self._tasks: set[asyncio.Task[None]] = set()
+        metrics = worker.metrics
+        self._failures = metrics.counter(declared.KV_IMPORT_FAILURES)
+        self._pulls = metrics.counter(declared.KV_PULLS)
+        self._tokens_received = metrics.counter(declared.KV_TOKENS_RECEIVED)
+
+    def start(self, kv: KvImport, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run what fills the grant, out of `prefill` and `pull`; the end of the task gives the grant back.
+
+        Cancel the task when the request ended.
+        """
+        task = asyncio.create_task(work, name="kv-import")
+        self._tasks.add(task)
+        # A callback and not a `finally`: a task that is cancelled before it began never enters one.
+        task.add_done_callback(partial(self._finish, kv))
+        return task
+
+    async def close(self) -> None:
+        """End all imports and close the channels. Idempotent."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._peers.close()
+
+    async def prefill(
+        self, kv: KvImport, peer: types_pb2.PeerWorker, source: kv_transfer_pb2.KvSource | None
+    ) -> bool:
+        """Have a prefill worker compute and send what is missing; whether everything came.
+
+        The worker first pulls from `source`, if there is one.
+        """
+        request = prefill_pb2.PrefillRequest(
+            request_id=kv.client_request_id,
+            prompt_token_ids=kv.request.prompt_token_ids,
+            sampling=sampling_to_proto(kv.request.sampling),
+            held_token_count=kv.num_verified_tokens,
+            model_fingerprint=self._worker.info.model_fingerprint,
+            kv_layout=self._worker.info.kv_layout,
+            cache_salt=kv.request.cache_salt,
+            priority=kv.request.priority,
+            source=source,
+        )
+
+        async def receive(channel: grpc.aio.Channel) -> None:
+            stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
+            call = stub.Prefill(request, timeout=kv.seconds_left, metadata=_metadata(kv))
+            await self._streams.receive_prefill(call, kv, peer)
+
+        return await self._try("prefill", kv, peer, receive)
+
+    def wanted_from(self, kv: KvImport, source: kv_transfer_pb2.KvSource) -> Sequence[bytes]:
+        """Names of the missing blocks that the source is thought to hold; none when that is this worker."""
+        if source.worker.worker_id == self._worker.info.worker_id:
+            return ()
+        return kv.grant.block_hashes[kv.num_verified_blocks : source.block_count]
+
+    async def pull(self, kv: KvImport, source: kv_transfer_pb2.KvSource) -> None:
+        """Fetch the blocks that are wanted from the source; there must be any."""
+        num_before = kv.num_verified_tokens
+        names = self.wanted_from(kv, source)
+        end_block = kv.num_verified_blocks + len(names)
+        request = kv_transfer_pb2.FetchRequest(
+            block_hashes=names,
+            model_fingerprint=self._worker.info.model_fingerprint,
+            kv_layout=self._worker.info.kv_layout,
+            first_block_index=kv.num_verified_blocks,
+            request_id=kv.client_request_id,
+        )
+
+        async def receive(channel: grpc.aio.Channel) -> None:
+            stub: kv_transfer_pb2_grpc.KvTransferAsyncStub = kv_transfer_pb2_grpc.KvTransferStub(
+                channel
+            )
+            call = stub.Fetch(request, timeout=kv.seconds_left, metadata=_metadata(kv))
+            await self._streams.receive_fetch(call, kv, source.worker)
+
+        outcome = "cancelled"
+        try:
+            came = await self._try("fetch", kv, source.worker, receive)
+            has_all = kv.num_verified_blocks == end_block
+            outcome = "failed" if not came else "complete" if has_all else "partial"
+        finally:
+            kv.num_pulled_tokens += kv.num_verified_tokens - num_before
+            self._pulls.labels(outcome).inc()
+
+    async def _try(
+        self,
+        rpc: Literal["prefill", "fetch"],
+        kv: KvImport,
+        peer: types_pb2.PeerWorker,
+        receive: Callable[[grpc.aio.Channel], Awaitable[None]],
+    ) -> bool:
+        """Run one stream; whether it brought all that it should. Only cancellation is raised."""
+        try:
+            async with asyncio.timeout_at(kv.deadline), self._peers.use(peer.address) as channel:
+                await receive(channel)
+        except (PagemeshError, grpc.aio.AioRpcError, TimeoutError) as error:
+            self._note_failure(rpc, kv, peer, as_pagemesh_error(error))
+        except Exception as error:
+            # Task boundary: a bug here must cost this request no more than a dead peer would.
+            log.exception("receiving KV failed", request_id=kv.client_request_id)
+            self._note_failure(rpc, kv, peer, as_pagemesh_error(error))
+        else:
+            return True
+        return False
+
+    def _note_failure(
+        self, rpc: str, kv: KvImport, peer: types_pb2.PeerWorker, error: PagemeshError
+    ) -> None:
+        self._failures.labels(rpc, error.reason).inc()
+        log.warning(
+            "another worker did not deliver KV",
+            request_id=kv.client_request_id,
+            rpc=rpc,
+            peer=peer.worker_id,
+            reason=error.reason,
+            error=error.message,
+            num_verified_tokens=kv.num_verified_tokens,
+            num_prompt_tokens=kv.num_prompt_tokens,
+        )
+
+    def _finish(self, kv: KvImport, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("import failed", request_id=kv.client_request_id, exc_info=error)
+        self._tokens_received.inc(kv.num_received_tokens)
+        self._worker.engine.finish_import(kv.grant.request_id, kv.num_verified_tokens)
+
+
+def _metadata(kv: KvImport) -> tuple[tuple[str, str], ...]:
+    return ((REQUEST_ID_KEY, kv.client_request_id),)

@@ -1,0 +1,85 @@
+"""KV streams from other workers into a grant: read as they come, verified on threads, counted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import grpc
+
+from pagemesh.errors import KvIntegrityError, UnavailableError
+from pagemesh.kvship.receive import KvReceiver
+from pagemesh.telemetry import metrics as declared
+from pagemesh.v1 import kv_transfer_pb2, types_pb2
+from pagemesh.worker.kv_import import KvImport
+from pagemesh.worker.worker import Worker
+
+KvCall = grpc.aio.UnaryStreamCall[Any, kv_transfer_pb2.KvChunk]
+
+STALL_TIMEOUT: Final = 10.0
+"""Seconds without a message after which a sender is given up: longer than any chunk takes, and short
+enough that a client still waits for its first token. A sender that only queues says so more often."""
+
+
+class KvStreams:
+    """Receives the streams of one worker. Belongs to one event loop."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._rejected = worker.metrics.counter(declared.KV_REJECTED)
+        self._bytes_received = worker.metrics.counter(declared.KV_BYTES_RECEIVED)
+
+    async def receive_prefill(
+        self, call: KvCall, kv: KvImport, sender: types_pb2.PeerWorker
+    ) -> None:
+        """Receive all that is missing and the first token, unless that is known; ends the call.
+
+        UnavailableError when the sender stalls or ends early, KvIntegrityError for what is wrong.
+        """
+        receiver = kv.begin_stream(sender)
+        try:
+            while not (kv.is_complete and kv.has_first_token):
+                await self._receive_message(call, receiver, kv, sender)
+        finally:
+            call.cancel()
+
+    async def receive_fetch(self, call: KvCall, kv: KvImport, sender: types_pb2.PeerWorker) -> None:
+        """Receive the blocks that the sender's header announces; ends the call. Raises likewise."""
+        receiver = kv.begin_stream(sender)
+        try:
+            while not receiver.has_all_announced:
+                await self._receive_message(call, receiver, kv, sender)
+        finally:
+            call.cancel()
+
+    async def _receive_message(
+        self, call: KvCall, receiver: KvReceiver, kv: KvImport, sender: types_pb2.PeerWorker
+    ) -> None:
+        chunk = await _next_chunk(call, sender)
+        try:
+            if chunk.HasField("blocks"):
+                first_token = await self._worker.block_workers.run(receiver.accept, chunk)
+            else:
+                # Nothing to copy: the way to a thread and back would only delay the first token.
+                first_token = receiver.accept(chunk)
+        except KvIntegrityError as error:
+            self._rejected.labels(error.reason).inc()
+            raise
+        self._bytes_received.inc(len(chunk.blocks.payload))
+        kv.on_message(first_token)
+
+
+async def _next_chunk(call: KvCall, sender: types_pb2.PeerWorker) -> kv_transfer_pb2.KvChunk:
+    stalled = asyncio.timeout(STALL_TIMEOUT)
+    try:
+        async with stalled:
+            chunk = await call.read()
+    except TimeoutError as error:
+        if not stalled.expired():
+            raise
+        raise UnavailableError(
+            f"{sender.worker_id} sent nothing for {STALL_TIMEOUT:g} s", reason="KV_STALLED"
+        ) from error
+    if not isinstance(chunk, kv_transfer_pb2.KvChunk):
+        raise UnavailableError("the stream ended before all KV", reason="KV_INCOMPLETE")
+    return chunk

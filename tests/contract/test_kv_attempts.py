@@ -1,0 +1,259 @@
+"""When a worker that should deliver KV does not: the next one is asked, and only for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from pagemesh.config import SchedulerConfig
+from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.errors import UnavailableError
+from pagemesh.kvship import encode
+from pagemesh.prefill.service import PREFILL_ROLE
+from pagemesh.v1 import decode_pb2, types_pb2
+from pagemesh.worker import kv_streams
+from tests.fakes.engine import FakeEngine, expected_tokens
+from tests.support.recording_engine import RecordingEngine
+from tests.support.saboteur import Chunks, kind_of, sabotaged_role
+from tests.support.waiting import wait_until
+from tests.support.workers import Received, RouterSession, RunningWorker, running_worker
+
+PROMPT = [10 + (7 * i) % 900 for i in range(150)]
+NUM_TOKENS = 12
+SMALL_CHUNKS = SchedulerConfig(8, max_num_batched_tokens=32)
+
+
+@pytest.fixture(autouse=True)
+def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encode, "MAX_PAYLOAD_BYTES", 1024)
+
+
+@pytest.fixture
+def decode_engine() -> RecordingEngine:
+    return RecordingEngine()
+
+
+@pytest.fixture
+async def decode(decode_engine: RecordingEngine) -> AsyncIterator[RunningWorker]:
+    async with running_worker(DECODE_ROLE, decode_engine) as running:
+        yield running
+        await wait_until(running.all_blocks_free, "all blocks of decode free")
+        assert len(decode_engine.import_ids) == len(set(decode_engine.import_ids))
+
+
+@pytest.fixture
+async def prefill() -> AsyncIterator[RunningWorker]:
+    async with running_worker(PREFILL_ROLE, FakeEngine(scheduler=SMALL_CHUNKS)) as running:
+        yield running
+        await wait_until(running.all_blocks_free, "all blocks of prefill free")
+
+
+def broken(kind: str, number: int = 1) -> Callable[[Chunks], Chunks]:
+    """Sends only the header and messages of one kind, and breaks behind so many of them."""
+
+    async def sabotage(chunks: Chunks) -> Chunks:
+        seen = 0
+        async for chunk in chunks:
+            if kind_of(chunk) in ("header", kind):
+                yield chunk
+            seen += kind_of(chunk) == kind
+            if seen == number:
+                raise UnavailableError("told to break")
+
+    return sabotage
+
+
+async def mute(chunks: Chunks) -> Chunks:
+    """Stalls behind the header."""
+    async for chunk in chunks:
+        yield chunk
+        await asyncio.Event().wait()
+
+
+def plan_of(*workers: RunningWorker) -> decode_pb2.PrefillPlan:
+    return decode_pb2.PrefillPlan(workers=[worker.peer for worker in workers])
+
+
+async def run(decode: RunningWorker, plan: decode_pb2.PrefillPlan) -> Received:
+    async with RouterSession(decode.address) as session:
+        received = await session.generate(1, PROMPT, max_tokens=NUM_TOKENS, plan=plan)
+    assert received.error is None
+    assert tuple(received.token_ids) == expected_tokens(PROMPT, NUM_TOKENS)
+    return received
+
+
+def failures(decode: RunningWorker, reason: str) -> float:
+    return decode.sample("pagemesh:kv_import_failures_total", rpc="prefill", reason=reason)
+
+
+def outcomes(decode: RunningWorker, outcome: str) -> float:
+    return decode.sample("pagemesh:remote_prefills_total", outcome=outcome)
+
+
+async def test_the_next_worker_is_asked_only_for_what_the_first_did_not_deliver(
+    decode: RunningWorker, decode_engine: RecordingEngine, prefill: RunningWorker
+) -> None:
+    role = sabotaged_role(broken("blocks", 2))
+    async with running_worker(role, FakeEngine(scheduler=SMALL_CHUNKS)) as first:
+        with capture_logs() as logs:
+            received = await run(decode, plan_of(first, prefill))
+        await wait_until(first.all_blocks_free, "all blocks of the first one free")
+    assert decode_engine.imported == [150]
+    assert prefill.sample("pagemesh:kv_blocks_sent_total", rpc="prefill") == 6
+    assert decode.sample("pagemesh:kv_tokens_received_total") == 150
+    assert (outcomes(decode, "complete"), failures(decode, "UNAVAILABLE")) == (1, 1)
+    assert received.usage is not None
+    assert received.usage.kv_path == types_pb2.KV_PATH_REMOTE
+    warnings = [line for line in logs if line["log_level"] == "warning"]
+    assert [(line["peer"], line["num_verified_tokens"]) for line in warnings] == [
+        (first.worker.info.worker_id, 64)
+    ]
+
+
+async def test_a_first_token_that_two_workers_sampled_is_reported_once(
+    decode: RunningWorker, decode_engine: RecordingEngine, prefill: RunningWorker
+) -> None:
+    role = sabotaged_role(broken("first_token"))
+    async with running_worker(role, FakeEngine()) as first:
+        received = await run(decode, plan_of(first, prefill))
+    assert len(decode_engine.first_logprobs) == 1
+    assert decode_engine.imported == [150]
+    assert outcomes(decode, "complete") == 1
+    assert received.usage is not None
+    assert received.usage.kv_path == types_pb2.KV_PATH_REMOTE
+
+
+async def test_what_the_last_worker_did_not_deliver_is_computed_here(
+    decode: RunningWorker, decode_engine: RecordingEngine
+) -> None:
+    roles = [sabotaged_role(broken("blocks", 1)), sabotaged_role(broken("blocks", 2))]
+    async with (
+        running_worker(roles[0], FakeEngine(scheduler=SMALL_CHUNKS)) as first,
+        running_worker(roles[1], FakeEngine(scheduler=SMALL_CHUNKS)) as second,
+    ):
+        received = await run(decode, plan_of(first, second))
+    # Two blocks of the first one, four of the second.
+    assert decode_engine.imported == [96]
+    assert (outcomes(decode, "fallback"), failures(decode, "UNAVAILABLE")) == (1, 2)
+    assert received.usage is not None
+    assert received.usage.received_token_count == 96
+    assert received.usage.kv_path == types_pb2.KV_PATH_LOCAL
+
+
+async def test_nobody_is_asked_for_less_than_a_block(
+    decode: RunningWorker,
+    decode_engine: RecordingEngine,
+    prefill: RunningWorker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(encode, "MAX_PAYLOAD_BYTES", 512)
+    async with running_worker(sabotaged_role(broken("blocks", 9)), FakeEngine()) as first:
+        await run(decode, plan_of(first, prefill))
+    assert decode_engine.imported == [144]
+    assert outcomes(decode, "fallback") == 1
+    assert prefill.sample("pagemesh:kv_blocks_sent_total", rpc="prefill") == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("gone", "UNAVAILABLE"),
+        ("mute", "KV_STALLED"),
+        ("restarted", "KV_WRONG_EPOCH"),
+        ("other model", "MODEL_MISMATCH"),
+    ],
+)
+async def test_whatever_is_wrong_with_a_worker_the_next_one_serves(
+    decode: RunningWorker,
+    prefill: RunningWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    reason: str,
+) -> None:
+    monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.2 if how == "mute" else 10.0)
+    role = sabotaged_role(mute) if how == "mute" else PREFILL_ROLE
+    async with running_worker(role, FakeEngine()) as first:
+        plan = plan_of(first, prefill)
+        if how == "gone":
+            await first.server.close()
+        elif how == "restarted":
+            plan.workers[0].epoch -= 1
+        elif how == "other model":
+            first.worker.info.model_fingerprint = "other"
+        received = await run(decode, plan)
+        await wait_until(first.all_blocks_free, "all blocks of the first one free")
+    assert (outcomes(decode, "complete"), failures(decode, reason)) == (1, 1)
+    assert received.usage is not None
+    assert received.usage.received_token_count == 150
+
+
+@pytest.mark.parametrize("how", ["cancel", "break"])
+async def test_a_request_that_ends_while_the_second_worker_computes_frees_all_three(
+    decode: RunningWorker, how: str
+) -> None:
+    slow = FakeEngine(seconds_per_token=0.05, scheduler=SMALL_CHUNKS)
+    async with (
+        running_worker(sabotaged_role(broken("blocks", 1)), FakeEngine()) as first,
+        running_worker(PREFILL_ROLE, slow) as second,
+        RouterSession(decode.address) as session,
+    ):
+        await session.submit(1, PROMPT, max_tokens=300, plan=plan_of(first, second))
+        await wait_until(lambda: not second.all_blocks_free(), "the second one runs")
+        assert not decode.all_blocks_free()
+        if how == "cancel":
+            await session.cancel(1)
+        else:
+            session.call.cancel()
+        for worker in (first, second, decode):
+            await wait_until(worker.all_blocks_free, "all blocks free")
+    assert outcomes(decode, "cancelled") == 1
+
+
+async def test_waiting_for_kv_behind_the_first_token_is_measured(
+    decode: RunningWorker, prefill: RunningWorker
+) -> None:
+    exposed = "pagemesh:kv_transfer_exposed_seconds"
+    go_on = asyncio.Event()
+
+    async def late_blocks(chunks: Chunks) -> Chunks:
+        async for chunk in chunks:
+            yield chunk
+            if kind_of(chunk) == "first_token":
+                await go_on.wait()
+
+    async with (
+        running_worker(sabotaged_role(late_blocks), FakeEngine()) as late,
+        RouterSession(decode.address) as session,
+    ):
+        await session.submit(1, PROMPT, max_tokens=NUM_TOKENS, plan=plan_of(late))
+        await session.has_tokens(1)
+        loop = asyncio.get_running_loop()
+        noticed_at = loop.time()
+        await wait_until(lambda: loop.time() > noticed_at + 0.05, "some time")
+        assert decode.sample(f"{exposed}_count") == 0
+        go_on.set()
+        await session.over(1)
+    assert decode.sample(f"{exposed}_count") == 1
+    assert 0.05 <= decode.sample(f"{exposed}_sum") < 5.0
+
+
+async def test_nothing_is_exposed_when_all_kv_came_before_the_first_token(
+    decode: RunningWorker,
+) -> None:
+    async def token_last(chunks: Chunks) -> Chunks:
+        tokens = []
+        async for chunk in chunks:
+            if kind_of(chunk) == "first_token":
+                tokens.append(chunk)
+            else:
+                yield chunk
+        for token in tokens:
+            yield token
+
+    async with running_worker(sabotaged_role(token_last), FakeEngine()) as prefill:
+        await run(decode, plan_of(prefill))
+    assert decode.sample("pagemesh:kv_transfer_exposed_seconds_count") == 1
+    assert decode.sample("pagemesh:kv_transfer_exposed_seconds_sum") == 0
