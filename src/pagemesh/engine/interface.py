@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
+from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
@@ -162,6 +163,19 @@ class EngineLoad:
     num_preemptions: int = 0
     """Since the engine was started."""
     grammars: GrammarTotals = field(default_factory=GrammarTotals)
+    prefill_rate: PrefillRate = field(default=PrefillRate(), compare=False)
+    """What prompts cost at present. It changes a little with every step, which alone makes no news: two
+    loads that differ in nothing else are equal."""
+
+    def prefill_seconds(self, num_tokens: int, num_held_tokens: int) -> float | None:
+        """Time until a prompt that comes now would be computed here, behind all that are pending.
+
+        `num_tokens` are to be computed behind a prefix of `num_held_tokens`. None when nothing was
+        measured yet.
+        """
+        queue = self.prefill_rate.queue_seconds(self.num_pending_prefill_tokens)
+        own = self.prefill_rate.seconds(num_tokens, num_held_tokens)
+        return None if queue is None or own is None else queue + own
 
 
 @dataclass(frozen=True, slots=True)

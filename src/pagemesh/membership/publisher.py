@@ -14,6 +14,7 @@ import grpc
 import structlog
 
 from pagemesh.engine.interface import Engine, EngineLoad, StepOutput
+from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.membership.backoff import Backoff
 from pagemesh.membership.outbox import CacheChanges, Outbox
 from pagemesh.rpc.channels import open_channel
@@ -201,4 +202,17 @@ def _load_message(load: EngineLoad) -> types_pb2.WorkerLoad:
         waiting_request_count=load.num_waiting,
         free_block_count=load.num_free_blocks,
         pending_prefill_token_count=load.num_pending_prefill_tokens,
+        prefill_rate=_rate_message(load.prefill_rate),
+    )
+
+
+def _rate_message(rate: PrefillRate) -> types_pb2.PrefillRate | None:
+    if not rate.is_known:
+        return None
+    return types_pb2.PrefillRate(
+        seconds_per_token=rate.seconds_per_token,
+        seconds_per_pair=rate.seconds_per_pair,
+        seconds_per_step=rate.seconds_per_step,
+        step_token_count=rate.num_tokens_per_step,
+        mean_pair_count=rate.num_pairs_per_token,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.step_costs import StepCosts
 
 MEMORY: Final = 0.9
 """What a measurement still counts when the next one is there: about the last ten decide."""
@@ -26,24 +27,23 @@ class PreemptionPolicy(Protocol):
         """
         ...
 
-    def observe(self, batch: Batch, move_seconds: float, compute_seconds: float) -> None:
-        """A step took so long for its moves and for everything else."""
+    def observe(self, batch: Batch, move_seconds: float) -> None:
+        """A step took so long for its moves."""
         ...
 
 
 class CheaperWay:
     """Implements `PreemptionPolicy`: whichever is predicted to take less time, from measured rates.
 
-    To compute again takes the tokens at the rate of prefills; to swap takes two copies of the blocks.
+    To compute again takes what a prompt of so many tokens does; to swap takes two copies of the blocks.
     (vLLM's first scheduler had the two ways as fixed modes; the choice by cost is InferCept's, Abhyankar
     et al. 2024.) What the prefix cache may still hold by then is not counted: the cache is full, or
     nobody would be preempted.
     """
 
-    def __init__(self, num_block_bytes: int) -> None:
+    def __init__(self, num_block_bytes: int, costs: StepCosts) -> None:
         self._num_block_bytes = num_block_bytes
-        self._num_computed_tokens = 0.0
-        self._compute_seconds = 0.0
+        self._costs = costs
         self._num_moved_bytes = 0.0
         self._move_seconds = 0.0
 
@@ -51,15 +51,15 @@ class CheaperWay:
         """See `PreemptionPolicy`. Until a prefill was measured: swap."""
         num_bytes = 2 * num_blocks * self._num_block_bytes
         swap_seconds = num_bytes / self._move_rate()
-        if not self._num_computed_tokens:
+        recompute_seconds = self._costs.rate().seconds(num_tokens, 0)
+        if recompute_seconds is None:
             return True
-        recompute_seconds = num_tokens * self._compute_seconds / self._num_computed_tokens
         # A bad measurement must not stand for ever because nothing is swapped any more.
         self._num_moved_bytes *= MEMORY
         self._move_seconds *= MEMORY
         return swap_seconds < recompute_seconds
 
-    def observe(self, batch: Batch, move_seconds: float, compute_seconds: float) -> None:
+    def observe(self, batch: Batch, move_seconds: float) -> None:
         """See `PreemptionPolicy`."""
         moves = batch.moves
         num_moved = len(moves.swap_outs) + len(moves.swap_ins) + len(moves.copies)
@@ -68,10 +68,6 @@ class CheaperWay:
                 MEMORY * self._num_moved_bytes + num_moved * self._num_block_bytes
             )
             self._move_seconds = MEMORY * self._move_seconds + move_seconds
-        # Steps of decodes tell nothing about prefills: they take much longer per token.
-        if batch.num_tokens >= 2 * len(batch.sequences) > 0:
-            self._num_computed_tokens = MEMORY * self._num_computed_tokens + batch.num_tokens
-            self._compute_seconds = MEMORY * self._compute_seconds + compute_seconds
 
     def _move_rate(self) -> float:
         """Bytes per second."""

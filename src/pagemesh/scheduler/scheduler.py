@@ -30,6 +30,7 @@ from pagemesh.scheduler.move_plan import MovePlan
 from pagemesh.scheduler.outbox import Outbox
 from pagemesh.scheduler.preemption import CheaperWay, PreemptionPolicy
 from pagemesh.scheduler.request import Request, RequestState
+from pagemesh.scheduler.step_costs import StepCosts
 from pagemesh.scheduler.step_plan import StepPlan
 from pagemesh.scheduler.step_result import StepResult
 from pagemesh.scheduler.stop import StopRules
@@ -60,7 +61,8 @@ class Scheduler:
         self._moves = MovePlan()
         swap = SwapSpace(num_swap_blocks)
         self._tables = BlockTables(self._pool, swap, info, self._moves)
-        self._preemption = preemption or CheaperWay(info.layout.num_bytes)
+        self._costs = StepCosts(config.max_num_batched_tokens)
+        self._preemption = preemption or CheaperWay(info.layout.num_bytes, self._costs)
         self._forecast = forecast or MeanLength()
         self._block_size = info.layout.block_size
         self._stop_rules = StopRules(eos_token_ids)
@@ -126,7 +128,8 @@ class Scheduler:
 
     def observe(self, batch: Batch, move_seconds: float, compute_seconds: float) -> None:
         """The batch took so long: its moves, and everything else."""
-        self._preemption.observe(batch, move_seconds, compute_seconds)
+        self._preemption.observe(batch, move_seconds)
+        self._costs.observe(batch, compute_seconds)
 
     def load(self) -> EngineLoad:
         """The present load."""
@@ -134,16 +137,17 @@ class Scheduler:
         queues = (self.requests.waiting, self.requests.compiling)
         running = [r for r in seated if r.state is RequestState.RUNNING]
         # All tokens that are missing but the last known one of each decode.
-        num_pending = sum(n for r in running if (n := r.num_uncomputed_tokens) != 1)
+        prefilling = [n for r in running if (n := r.num_uncomputed_tokens) != 1]
         return EngineLoad(
             num_running=len(running),
             num_waiting=sum(map(len, queues)) + len(seated) - len(running),
             num_free_blocks=self._pool.num_free_blocks,
-            num_pending_prefill_tokens=num_pending + sum(q.num_pending_tokens for q in queues),
+            num_pending_prefill_tokens=sum(prefilling) + sum(q.num_pending_tokens for q in queues),
             num_swapped=sum(queue.num_swapped for queue in queues),
             num_unused_slots=self._tables.num_unused_slots,
             num_preemptions=self._num_preemptions,
             grammars=self.constraints.totals,
+            prefill_rate=self._costs.rate(num_decodes=len(running) - len(prefilling)),
         )
 
     def want_snapshot(self) -> None:

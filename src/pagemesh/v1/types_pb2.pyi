@@ -549,26 +549,39 @@ Global___PeerWorker: _TypeAlias = PeerWorker  # noqa: Y015
 @_typing.final
 class PrefillRate(_message.Message):
     """How long a worker takes to compute a prompt, as measured there: tokens * seconds_per_token
-    + pairs * seconds_per_pair, where a pair is a token and one that it attends to. Zeros: not measured yet.
+    + pairs * seconds_per_pair + steps * seconds_per_step, where a pair is a token to compute and one that it
+    attends to, itself included. Zeros: not measured yet.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SECONDS_PER_TOKEN_FIELD_NUMBER: _builtins.int
     SECONDS_PER_PAIR_FIELD_NUMBER: _builtins.int
+    SECONDS_PER_STEP_FIELD_NUMBER: _builtins.int
+    STEP_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    MEAN_PAIR_COUNT_FIELD_NUMBER: _builtins.int
     seconds_per_token: _builtins.float
     """Seconds that each token costs by itself."""
     seconds_per_pair: _builtins.float
-    """Seconds that attending to one token costs."""
+    """Seconds that each pair costs."""
+    seconds_per_step: _builtins.float
+    """Seconds that each engine step costs besides, with the decodes that run there now."""
+    step_token_count: _builtins.int
+    """Most tokens of prompts in one step; 0 when nothing was measured."""
+    mean_pair_count: _builtins.float
+    """Mean number of pairs of a token, over the prompts that were computed lately."""
     def __init__(
         self,
         *,
         seconds_per_token: _builtins.float = ...,
         seconds_per_pair: _builtins.float = ...,
+        seconds_per_step: _builtins.float = ...,
+        step_token_count: _builtins.int = ...,
+        mean_pair_count: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["seconds_per_pair", b"seconds_per_pair", "seconds_per_token", b"seconds_per_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mean_pair_count", b"mean_pair_count", "seconds_per_pair", b"seconds_per_pair", "seconds_per_step", b"seconds_per_step", "seconds_per_token", b"seconds_per_token", "step_token_count", b"step_token_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -39,14 +39,14 @@ class SteppedRunner(FakeRunner):
 
 
 class Timed(FixedWay):
-    """Always swaps, and keeps what steps took."""
+    """Always swaps, and keeps what moves took."""
 
     def __init__(self) -> None:
         super().__init__(True)
-        self.steps: list[tuple[bool, float, float]] = []
+        self.steps: list[tuple[bool, float]] = []
 
-    def observe(self, batch: Batch, move_seconds: float, compute_seconds: float) -> None:
-        self.steps.append((bool(batch.moves), move_seconds, compute_seconds))
+    def observe(self, batch: Batch, move_seconds: float) -> None:
+        self.steps.append((bool(batch.moves), move_seconds))
 
 
 class Fixture:
@@ -126,16 +126,16 @@ def test_moves_are_done_in_a_step_that_computes_nothing(overlaps: bool) -> None:
 
 
 @OVERLAPS
-def test_steps_are_timed_for_the_policy(overlaps: bool) -> None:
+def test_moves_are_timed_for_the_policy_and_steps_for_the_load(overlaps: bool) -> None:
     fixture = Fixture(num_blocks=5, overlaps=overlaps)
     fixture.start(A, B)
     fixture.finish(A, B)
     steps = fixture.policy.steps
     assert len(steps) > 5
-    assert {moved for moved, _, _ in steps} == {True, False}
-    for moved, move_seconds, compute_seconds in steps:
+    assert {moved for moved, _ in steps} == {True, False}
+    for moved, move_seconds in steps:
         assert (move_seconds > 0) == moved
-        assert compute_seconds > 0
+    assert fixture.engine.load().prefill_rate.is_known
 
 
 @OVERLAPS

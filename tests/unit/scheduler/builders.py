@@ -83,7 +83,7 @@ class FixedWay:
     def should_swap(self, num_tokens: int, num_blocks: int) -> bool:
         return next(self.answers)
 
-    def observe(self, batch: Batch, move_seconds: float, compute_seconds: float) -> None:
+    def observe(self, batch: Batch, move_seconds: float) -> None:
         pass
 
 

@@ -3,6 +3,7 @@
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, BlockMoves, ScheduledSequence
 from pagemesh.scheduler.preemption import CheaperWay
+from pagemesh.scheduler.step_costs import StepCosts
 
 BLOCK_BYTES = 1_000_000  # one millisecond, as long as no copy was measured
 
@@ -15,37 +16,36 @@ def make_batch(*num_tokens: int, moves: int = 0) -> Batch:
     return Batch(sequences, BlockMoves(copies=tuple((i, i + moves) for i in range(moves))))
 
 
+def make_policy() -> CheaperWay:
+    """A policy beside an engine whose tokens take 0.1 ms each."""
+    costs = StepCosts(512)
+    costs.observe(make_batch(500), 0.05)
+    return CheaperWay(BLOCK_BYTES, costs)
+
+
 def test_before_any_prefill_was_measured_requests_are_swapped() -> None:
-    assert CheaperWay(BLOCK_BYTES).should_swap(num_tokens=1, num_blocks=1000)
+    policy = CheaperWay(BLOCK_BYTES, StepCosts(512))
+    assert policy.should_swap(num_tokens=1, num_blocks=1000)
 
 
 def test_the_way_that_is_predicted_to_take_less_time_is_taken() -> None:
-    policy = CheaperWay(BLOCK_BYTES)
-    policy.observe(make_batch(500), 0.0, 0.05)  # 0.1 ms for a token
+    policy = make_policy()
     # 10 blocks out and in: 20 ms.
     assert policy.should_swap(num_tokens=210, num_blocks=10)
     assert not policy.should_swap(num_tokens=190, num_blocks=10)
 
 
 def test_measured_copies_replace_the_assumption() -> None:
-    slow, fast = CheaperWay(BLOCK_BYTES), CheaperWay(BLOCK_BYTES)
+    slow, fast = make_policy(), make_policy()
     for policy, seconds in ((slow, 1.0), (fast, 0.001)):
         for _ in range(20):
-            policy.observe(make_batch(500, moves=10), seconds, 0.05)
+            policy.observe(make_batch(500, moves=10), seconds)
     assert not slow.should_swap(num_tokens=1000, num_blocks=10)
     assert fast.should_swap(num_tokens=60, num_blocks=10)
 
 
-def test_steps_of_decodes_say_nothing_about_prefills() -> None:
-    policy = CheaperWay(BLOCK_BYTES)
-    policy.observe(make_batch(500), 0.0, 0.05)
-    for _ in range(50):
-        policy.observe(make_batch(1, 1, 1), 0.0, 0.03)
-    assert not policy.should_swap(num_tokens=190, num_blocks=10)
-
-
 def test_one_bad_measurement_does_not_stand_for_ever() -> None:
-    policy = CheaperWay(BLOCK_BYTES)
-    policy.observe(make_batch(500, moves=1), 1.0, 0.05)
+    policy = make_policy()
+    policy.observe(make_batch(500, moves=1), 1.0)
     answers = [policy.should_swap(num_tokens=400, num_blocks=10) for _ in range(200)]
     assert (answers[0], answers[-1]) == (False, True)
