@@ -169,6 +169,7 @@ class FakeEngine(EngineCore):
         *,
         num_blocks: int = 64,
         block_size: int = 16,
+        head_dim: int = 2,
         max_model_len: int = 512,
         seconds_per_token: float = 0.0,
         scheduler: SchedulerConfig | None = None,
@@ -178,7 +179,7 @@ class FakeEngine(EngineCore):
         generates: bool = True,
     ) -> None:
         config = scheduler or SchedulerConfig()
-        layout = BlockLayout(block_size, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
+        layout = BlockLayout(block_size, 2, num_kv_heads=1, head_dim=head_dim, dtype="float32")
         info = EngineInfo(
             "fake", layout, num_blocks, max_model_len, config.max_num_seqs, pooling, generates
         )

@@ -8,10 +8,12 @@ from typing import Any
 
 import grpc
 
+from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.server import GrpcServer
-from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc
+from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc, prefill_pb2, prefill_pb2_grpc
+from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
 
@@ -49,3 +51,35 @@ def sabotaged_role(sabotage: Callable[[Chunks], Chunks]) -> Role:
         )
 
     return Role("prefill", PREFILL_ROLE.service_name, add_services)
+
+
+class FetchSaboteur(kv_transfer_pb2_grpc.KvTransferServicer):
+    """A holder of blocks whose stream goes through `sabotage`."""
+
+    def __init__(self, honest: KvTransferServicer, sabotage: Callable[[Chunks], Chunks]) -> None:
+        self._honest = honest
+        self._sabotage = sabotage
+
+    async def Fetch(  # noqa: N802  # the name of the RPC
+        self,
+        request: kv_transfer_pb2.FetchRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> Chunks:
+        honest = self._honest.Fetch(request, context)
+        async with aclosing(honest), aclosing(self._sabotage(honest)) as spoiled:
+            async for chunk in spoiled:
+                yield chunk
+
+
+def sabotaged_holder(sabotage: Callable[[Chunks], Chunks]) -> Role:
+    """A decode worker that holds what it computed, but does not hand it out as it should."""
+
+    def add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
+        DECODE_ROLE.add_services(worker, server, stack)
+        # Of two handlers of one method, the first one is taken.
+        server.add(
+            kv_transfer_pb2_grpc.add_KvTransferServicer_to_server,
+            FetchSaboteur(KvTransferServicer(worker), sabotage),
+        )
+
+    return Role("decode", DECODE_ROLE.service_name, add_services)

@@ -1,0 +1,140 @@
+"""A request may end at any moment on the way of its KV: nobody keeps a block for it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.prefill.service import PREFILL_ROLE
+from pagemesh.v1 import decode_pb2, types_pb2
+from tests.fakes.engine import FakeEngine, expected_tokens
+from tests.support.saboteur import Chunks, sabotaged_holder
+from tests.support.waiting import wait_until
+from tests.support.workers import RouterSession, RunningWorker, running_worker
+
+PROMPT = [10 + (7 * i) % 900 for i in range(150)]
+
+HOW = pytest.mark.parametrize("how", ["cancel", "break", "deadline"])
+
+
+@pytest.fixture
+async def decode() -> AsyncIterator[RunningWorker]:
+    async with running_worker(DECODE_ROLE, FakeEngine()) as running:
+        yield running
+        await wait_until(running.all_blocks_free, "all blocks of decode free")
+
+
+@pytest.fixture
+def silent_address() -> Iterator[str]:
+    """Takes connections and never says anything."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def silent_peer(address: str) -> types_pb2.PeerWorker:
+    return types_pb2.PeerWorker(worker_id="silent", address=address, epoch=1)
+
+
+def limit(how: str) -> float:
+    """Seconds that a request gets."""
+    return 0.5 if how == "deadline" else 20.0
+
+
+async def end(session: RouterSession, handle: int, how: str) -> None:
+    if how == "cancel":
+        await session.cancel(handle)
+    elif how == "break":
+        session.call.cancel()
+
+
+def outcomes(decode: RunningWorker, outcome: str) -> float:
+    return decode.sample("pagemesh:remote_prefills_total", outcome=outcome)
+
+
+@HOW
+async def test_while_it_waits_for_blocks(how: str) -> None:
+    engine = FakeEngine(num_blocks=16, seconds_per_token=0.005)
+    async with (
+        running_worker(PREFILL_ROLE, FakeEngine()) as prefill,
+        running_worker(DECODE_ROLE, engine) as decode,
+        RouterSession(decode.address) as other,
+        RouterSession(decode.address) as session,
+    ):
+        await other.submit(1, PROMPT, max_tokens=100)
+        await other.has_tokens(1)
+        await session.submit(2, PROMPT[::-1], plan=prefill.plan, time_limit=limit(how))
+        await wait_until(lambda: engine.load().num_waiting == 1, "the request waits")
+        await end(session, 2, how)
+        await wait_until(lambda: engine.load().num_waiting == 0, "it is gone")
+        assert tuple((await other.over(1)).token_ids) == expected_tokens(PROMPT, 100)
+        await wait_until(decode.all_blocks_free, "all blocks of decode free")
+        assert prefill.sample("pagemesh:kv_blocks_sent_total", rpc="prefill") == 0
+
+
+@HOW
+@pytest.mark.parametrize("what", ["worker", "source"])
+async def test_while_it_connects(
+    decode: RunningWorker, silent_address: str, how: str, what: str
+) -> None:
+    peer = silent_peer(silent_address)
+    plan = decode_pb2.PrefillPlan()
+    if what == "worker":
+        plan.workers.append(peer)
+    else:
+        plan.source.worker.CopyFrom(peer)
+        plan.source.block_count = 9
+    async with RouterSession(decode.address) as session:
+        await session.submit(1, PROMPT, plan=plan, time_limit=limit(how))
+        await wait_until(lambda: not decode.all_blocks_free(), "the grant")
+        await end(session, 1, how)
+        await wait_until(decode.all_blocks_free, "all blocks of decode free")
+    await wait_until(lambda: outcomes(decode, "cancelled") == 1, "the end of the import")
+
+
+@HOW
+async def test_while_it_pulls(decode: RunningWorker, how: str) -> None:
+    pulling = asyncio.Event()
+
+    async def stall_behind_some_blocks(chunks: Chunks) -> Chunks:
+        async for chunk in chunks:
+            yield chunk
+            pulling.set()
+            await asyncio.Event().wait()
+
+    async with (
+        running_worker(sabotaged_holder(stall_behind_some_blocks), FakeEngine()) as holder,
+        RouterSession(holder.address) as at_holder,
+        RouterSession(decode.address) as session,
+    ):
+        await at_holder.generate(1, PROMPT, max_tokens=1)
+        plan = decode_pb2.PrefillPlan(source=holder.source(9))
+        await session.submit(1, PROMPT, plan=plan, time_limit=limit(how))
+        await asyncio.wait_for(pulling.wait(), 5.0)
+        assert not holder.all_blocks_free()
+        await end(session, 1, how)
+        await wait_until(decode.all_blocks_free, "all blocks of decode free")
+        await wait_until(holder.all_blocks_free, "all blocks of the holder free")
+    assert outcomes(decode, "cancelled") == 1
+    assert decode.sample("pagemesh:kv_pulls_total", outcome="cancelled") == 1
+
+
+@HOW
+async def test_between_two_workers(decode: RunningWorker, silent_address: str, how: str) -> None:
+    gone = types_pb2.PeerWorker(worker_id="gone", address="127.0.0.1:1", epoch=1)
+    plan = decode_pb2.PrefillPlan(workers=[gone, silent_peer(silent_address)])
+    failures = "pagemesh:kv_import_failures_total"
+    async with RouterSession(decode.address) as session:
+        await session.submit(1, PROMPT, plan=plan, time_limit=limit(how))
+        await wait_until(
+            lambda: decode.sample(failures, rpc="prefill", reason="UNAVAILABLE") == 1,
+            "the first one's failure",
+        )
+        await end(session, 1, how)
+        await wait_until(decode.all_blocks_free, "all blocks of decode free")
+    await wait_until(lambda: outcomes(decode, "cancelled") == 1, "the end of the import")
