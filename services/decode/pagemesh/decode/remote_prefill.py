@@ -16,6 +16,7 @@ class RemotePrefiller:
     """Runs the plans of one decode worker, each as a task. Belongs to one event loop."""
 
     def __init__(self, worker: Worker) -> None:
+        self._worker = worker
         self._importer = KvImporter(worker)
         metrics = worker.metrics
         self._outcomes = metrics.counter(declared.REMOTE_PREFILLS)
@@ -35,6 +36,8 @@ class RemotePrefiller:
     async def _run(self, kv: KvImport, plan: decode_pb2.PrefillPlan) -> None:
         if not kv.is_worth_asking:
             outcome = "local"
+        elif self._is_sooner_here(kv, plan):
+            outcome = "overruled"
         elif plan.workers:
             outcome = await self._prefill(kv, plan)
         elif self._importer.wanted_from(kv, plan.source):
@@ -56,6 +59,19 @@ class RemotePrefiller:
             if not kv.is_worth_asking:
                 break
         return "fallback"
+
+    def _is_sooner_here(self, kv: KvImport, plan: decode_pb2.PrefillPlan) -> bool:
+        """Whether the missing tokens would be computed here before the plan promises the first token.
+
+        The plan was made with an older view: since then, this worker may have got more of the prompt into
+        its cache, or less to do.
+        """
+        if not plan.predicted_seconds:
+            return False
+        num_held = kv.num_verified_tokens
+        load = self._worker.dispatcher.load
+        seconds = load.prefill_seconds(kv.num_prompt_tokens - num_held, num_held)
+        return seconds is not None and seconds < plan.predicted_seconds
 
     def _count_cancelled(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():

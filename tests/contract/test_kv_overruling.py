@@ -1,0 +1,59 @@
+"""A decode worker knows its own cache and queue best: what it computes sooner it does not ask for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.prefill.service import PREFILL_ROLE
+from pagemesh.v1 import types_pb2
+from tests.fakes.engine import FakeEngine, expected_tokens
+from tests.support.workers import RouterSession, RunningWorker, running_worker
+
+PROMPT = [10 + (7 * i) % 900 for i in range(150)]
+
+
+@pytest.fixture
+async def prefill() -> AsyncIterator[RunningWorker]:
+    async with running_worker(PREFILL_ROLE, FakeEngine()) as running:
+        yield running
+
+
+@pytest.fixture
+async def decode() -> AsyncIterator[RunningWorker]:
+    async with running_worker(DECODE_ROLE, FakeEngine()) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("predicted_seconds", "has_measured", "outcome"),
+    [
+        pytest.param(1000.0, True, "overruled", id="sooner here"),
+        pytest.param(1e-9, True, "complete", id="sooner there"),
+        pytest.param(0.0, True, "complete", id="nothing predicted"),
+        pytest.param(1000.0, False, "complete", id="nothing measured"),
+    ],
+)
+async def test_a_plan_is_overruled_when_the_prompt_is_computed_sooner_here(
+    prefill: RunningWorker,
+    decode: RunningWorker,
+    predicted_seconds: float,
+    has_measured: bool,
+    outcome: str,
+) -> None:
+    plan = prefill.plan
+    plan.predicted_seconds = predicted_seconds
+    async with RouterSession(decode.address) as session:
+        if has_measured:
+            await session.generate(1, [5] * 100)
+        received = await session.generate(2, PROMPT, plan=plan)
+    assert tuple(received.token_ids) == expected_tokens(PROMPT, 8)
+    assert decode.sample("pagemesh:remote_prefills_total", outcome=outcome) == 1
+    assert received.usage is not None
+    is_local = outcome == "overruled"
+    assert received.usage.received_token_count == (0 if is_local else 150)
+    assert received.usage.kv_path == (
+        types_pb2.KV_PATH_LOCAL if is_local else types_pb2.KV_PATH_REMOTE
+    )
