@@ -12,7 +12,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.engine.interface import EngineRequest, KvGrant
-from pagemesh.kvship import encode
+from pagemesh.kvship import parts
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
@@ -34,7 +34,7 @@ SMALL_CHUNKS = SchedulerConfig(8, max_num_batched_tokens=32)
 @pytest.fixture(autouse=True)
 def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have also the fake's tiny blocks travel in several messages."""
-    monkeypatch.setattr(encode, "MAX_PAYLOAD_BYTES", 1024)
+    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 1024)
 
 
 @pytest.fixture

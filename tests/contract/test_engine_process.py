@@ -96,8 +96,8 @@ async def test_tokens_and_kv_are_those_of_an_engine_in_this_process(
         side.submit(request("export", 1, hold_blocks=True))
         await wait_until(known.ended("answer"), "the answer")
         await wait_until(known.ended("export"), "the export")
-        progress = [p for step in known.all for p in step.progress][-1]
-        blocks.append(side.kv.read(progress.block_ids, 0, side.info.layout.num_layers))
+        (export,) = [export for step in known.all for export in step.exports]
+        blocks.append(side.kv.read(export.block_ids, 0, side.info.layout.num_layers))
         side.release("export")
     await asyncio.to_thread(local.stop)
     assert steps.tokens("answer") == local_steps.tokens("answer")

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.errors import UnavailableError
-from pagemesh.kvship import encode
+from pagemesh.kvship import parts
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker import kv_streams
@@ -28,7 +28,7 @@ SMALL_CHUNKS = SchedulerConfig(8, max_num_batched_tokens=32)
 
 @pytest.fixture(autouse=True)
 def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encode, "MAX_PAYLOAD_BYTES", 1024)
+    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 1024)
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ async def test_nobody_is_asked_for_less_than_a_block(
     prefill: RunningWorker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(encode, "MAX_PAYLOAD_BYTES", 512)
+    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 512)
     async with running_worker(sabotaged_role(broken("blocks", 9)), FakeEngine()) as first:
         await run(decode, plan_of(first, prefill))
     assert decode_engine.imported == [144]

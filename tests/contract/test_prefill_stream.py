@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.kvship import encode
+from pagemesh.kvship import parts
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
@@ -26,7 +26,7 @@ PROMPT = [10 + (3 * i) % 900 for i in range(70)]
 
 @pytest.fixture(autouse=True)
 def one_block_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encode, "MAX_PAYLOAD_BYTES", 512)
+    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 512)
 
 
 @pytest.fixture

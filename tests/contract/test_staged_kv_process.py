@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from pagemesh.engine import staging_channel
-from pagemesh.engine.interface import KvProgress
+from pagemesh.engine.interface import KvExport
 from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.engine.staged_kv import StagedKv
@@ -43,14 +43,14 @@ async def running(model: Path, program: str = STAGED) -> AsyncIterator[tuple[Rem
         await asyncio.to_thread(engine.stop)
 
 
-async def export(engine: RemoteEngine, steps: Steps) -> KvProgress:
+async def export(engine: RemoteEngine, steps: Steps) -> KvExport:
     engine.submit(request("export", 1, hold_blocks=True))
     await wait_until(steps.ended("export"), "the export")
-    return [p for step in steps.all for p in step.progress][-1]
+    return [export for step in steps.all for export in step.exports][-1]
 
 
-def read_all(engine: RemoteEngine, progress: KvProgress) -> bytes:
-    return engine.kv.read(progress.block_ids, 0, engine.info.layout.num_layers)
+def read_all(engine: RemoteEngine, exported: KvExport) -> bytes:
+    return engine.kv.read(exported.block_ids, 0, engine.info.layout.num_layers)
 
 
 async def test_staged_kv_is_what_an_engine_shares_that_can_be_mapped(demo_model: Path) -> None:
@@ -72,16 +72,16 @@ async def test_staged_kv_is_what_an_engine_shares_that_can_be_mapped(demo_model:
 
 async def test_kv_that_is_written_is_what_a_later_request_finds(demo_model: Path) -> None:
     async with running(demo_model) as (engine, steps):
-        progress = await export(engine, steps)
-        payload = read_all(engine, progress)
+        exported = await export(engine, steps)
+        payload = read_all(engine, exported)
         engine.submit(dataclasses.replace(request("import"), await_kv=True))
         engine.release("export")
         await wait_until(lambda: any(step.grants for step in steps.all), "the grant")
         (grant,) = [grant for step in steps.all for grant in step.grants]
         held = grant.num_held_tokens // 16
-        width = len(payload) // (2 * 6 * len(progress.block_ids))
+        width = len(payload) // (2 * 6 * len(exported.block_ids))
         rows = [payload[i : i + width] for i in range(0, len(payload), width)]
-        num_blocks = len(progress.block_ids)
+        num_blocks = len(exported.block_ids)
         missing = [row for i, row in enumerate(rows) if i % num_blocks >= held]
         await asyncio.to_thread(
             engine.kv.write, grant.block_ids[held:num_blocks], 0, 6, b"".join(missing)
@@ -96,12 +96,12 @@ async def test_kv_that_is_written_is_what_a_later_request_finds(demo_model: Path
 
 async def test_several_threads_stage_at_once(demo_model: Path) -> None:
     async with running(demo_model) as (engine, steps):
-        progress = await export(engine, steps)
-        expected = [engine.kv.read([block], 0, 6) for block in progress.block_ids]
+        exported = await export(engine, steps)
+        expected = [engine.kv.read([block], 0, 6) for block in exported.block_ids]
         reads = [
             asyncio.to_thread(engine.kv.read, [block], 0, 6)
             for _ in range(10)
-            for block in progress.block_ids
+            for block in exported.block_ids
         ]
         assert await asyncio.gather(*reads) == 10 * expected
         assert len(set(expected)) == len(expected)

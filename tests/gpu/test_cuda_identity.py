@@ -24,7 +24,8 @@ from tests.identity.answers import (
     assert_same,
     tokens_of,
 )
-from tests.identity.engines import Courier, Peer
+from tests.identity.courier import Courier
+from tests.identity.engines import Peer
 from tests.identity.subjects import MAX_TOKENS, NUM_ANSWERS, Material, make_material, make_requests
 from tests.support.device_machine import DeviceMachine
 from tests.unit.scheduler.builders import FixedWay

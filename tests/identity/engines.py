@@ -1,4 +1,4 @@
-"""Real engines over the demo model that share one copy of the weights, and what carries KV between them."""
+"""Real engines over the demo model that share one copy of the weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import queue
 import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,8 +16,6 @@ from pagemesh.engine.interface import (
     EngineInfo,
     EngineRequest,
     FinishReason,
-    KvGrant,
-    KvProgress,
     RequestOutput,
     StepOutput,
 )
@@ -50,7 +47,7 @@ class PreemptingScheduler(Scheduler):
 
     def schedule(self) -> Batch:
         running = [r for r in self.requests.seated if r.state is RequestState.RUNNING]
-        if self.num_batches in self._preempt_at and running and not running[-1].leased:
+        if self.num_batches in self._preempt_at and running and not running[-1].leases:
             if running[-1].num_flights:
                 # As a scheduler that needs its blocks does: the step in flight lands first.
                 return Batch(())
@@ -180,88 +177,3 @@ def wait_for_ends(peer: Peer, steps: Steps, num_requests: int) -> None:
     """Note what a running peer makes known until so many requests have ended."""
     while len(peer.ends) < num_requests:
         peer.note(next_step(steps, peer)[1])
-
-
-@dataclass
-class Transfer:
-    """One prompt's KV on its way."""
-
-    grant: KvGrant
-    num_wanted_tokens: int
-    """The transfer breaks off after this many tokens."""
-
-
-class Courier:
-    """Prefills on one engine and decodes on the other; every fourth transfer breaks off on the way."""
-
-    def __init__(self, prefill: Peer, decode: Peer, requests: Sequence[EngineRequest]) -> None:
-        self.prefill = prefill
-        self.decode = decode
-        self.requests = {request.request_id: request for request in requests}
-        self.transfers: dict[str, Transfer] = {}
-        self.breaking = set(list(self.requests)[3::4])
-        self.num_received_tokens = 0
-
-    def run(self) -> Tokens:
-        steps: Steps = queue.Queue()
-        with (
-            running(self.prefill, listener_queue=steps),
-            running(self.decode, listener_queue=steps),
-        ):
-            for request in self.requests.values():
-                self.decode.engine.submit(replace(request, await_kv=True))
-            while len(self.decode.ends) < len(self.requests) or self.transfers:
-                peer, output = next_step(steps, self.prefill, self.decode)
-                peer.note(output)
-                for grant in output.grants:
-                    self.begin(grant)
-                # As in the mesh, where the first token leaves before the KV that waits.
-                if peer is self.prefill:
-                    for item in output.outputs:
-                        for token_id in item.token_ids:
-                            logprobs = item.logprobs[0] if item.logprobs is not None else None
-                            self.decode.engine.first_token(item.request_id, token_id, logprobs)
-                for progress in output.progress:
-                    self.carry(progress)
-            self.settle()
-        return {request_id: tuple(tokens) for request_id, tokens in self.decode.tokens.items()}
-
-    def begin(self, grant: KvGrant) -> None:
-        request = self.requests[grant.request_id]
-        num_wanted = len(request.prompt_token_ids)
-        if grant.request_id in self.breaking:
-            num_wanted = (grant.num_held_tokens + num_wanted) // 2
-        self.transfers[grant.request_id] = Transfer(grant, num_wanted)
-        self.prefill.engine.submit(replace(request, hold_blocks=True))
-
-    def carry(self, progress: KvProgress) -> None:
-        """Copy what can be read; a prompt's last blocks are copied again with every chunk of it."""
-        transfer = self.transfers.get(progress.request_id)
-        if transfer is None:
-            return
-        assert progress.block_hashes == transfer.grant.block_hashes
-        block_size = self.decode.engine.info.layout.block_size
-        first = transfer.grant.num_held_tokens // block_size
-        last = -(-progress.num_tokens // block_size)
-        for layer in range(self.decode.engine.info.layout.num_layers):
-            payload = self.prefill.engine.kv.read(progress.block_ids[first:last], layer, 1)
-            self.decode.engine.kv.write(transfer.grant.block_ids[first:last], layer, 1, payload)
-        if progress.num_tokens >= transfer.num_wanted_tokens:
-            del self.transfers[progress.request_id]
-            self.num_received_tokens += transfer.num_wanted_tokens - transfer.grant.num_held_tokens
-            self.prefill.engine.release(progress.request_id)
-            num_valid = max(transfer.num_wanted_tokens, transfer.grant.num_held_tokens)
-            self.decode.engine.finish_import(progress.request_id, num_valid)
-
-    def check_first_tokens(self, expected: Tokens) -> None:
-        """The first tokens were sampled by the prefilling engine, but where its work broke off before."""
-        for request_id, token_ids in expected.items():
-            first = list(token_ids[:1])
-            sampled = self.prefill.tokens[request_id]
-            assert sampled == first or (request_id in self.breaking and not sampled)
-
-    def settle(self) -> None:
-        """Wait until both engines ran the commands that end the leases."""
-        for peer in (self.prefill, self.decode):
-            peer.engine.pin("settle", ()).result(DEADLINE)
-            peer.engine.release("settle")

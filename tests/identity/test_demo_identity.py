@@ -21,8 +21,9 @@ from tests.identity.answers import (
     tokens_of,
     without_known,
 )
+from tests.identity.courier import Courier
 from tests.identity.demo_requests import DEMO_REQUESTS
-from tests.identity.engines import Courier, Peer
+from tests.identity.engines import Peer
 from tests.unit.scheduler.builders import FixedWay
 
 

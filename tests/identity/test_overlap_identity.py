@@ -11,8 +11,9 @@ import pytest
 from pagemesh.config import ModelConfig
 from pagemesh.models.loader import load_model
 from tests.identity.answers import answers_of, answers_together, answers_twice, assert_same
+from tests.identity.courier import Courier
 from tests.identity.demo_requests import sampling_requests
-from tests.identity.engines import Courier, Peer
+from tests.identity.engines import Peer
 from tests.identity.subjects import MAX_TOKENS, Subject, make_subject
 from tests.unit.scheduler.builders import FixedWay
 

@@ -19,7 +19,8 @@ from tests.identity.answers import (
     tokens_of,
     without_known,
 )
-from tests.identity.engines import Courier, Peer
+from tests.identity.courier import Courier
+from tests.identity.engines import Peer
 from tests.identity.subjects import MAX_TOKENS, SAMPLINGS, SUBJECTS, Subject, make_subject
 from tests.unit.scheduler.builders import FixedWay
 

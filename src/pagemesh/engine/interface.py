@@ -3,9 +3,14 @@
 A request belongs to whoever submitted it until its last output (`finish_reason` set) was delivered.
 Requests whose KV travels hold their blocks longer, as a lease:
 
-* export (`hold_blocks`): blocks stay readable until `release`, which also cancels what still runs;
+* export (`hold_blocks`): the engine reports the blocks once, in `StepOutput.exports`, and what of them
+  can be read in `StepOutput.progress`; they stay readable until `release`, which also cancels what still
+  runs;
 * import (`await_kv`): the engine reserves blocks and reports them in `StepOutput.grants`; only the
   importer writes them until it calls `finish_import`, exactly once per grant, whatever happened.
+
+A request may be both: what it imports it does not compute, and all of it is exported. The two leases end
+independently of each other, in any order.
 """
 
 from __future__ import annotations
@@ -105,15 +110,27 @@ class RequestOutput(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class KvProgress:
-    """Export: the KV of the prompt's tokens [0, num_tokens) is in the blocks and may be read."""
+class KvExport:
+    """Export: these blocks will hold the prompt's KV; how much of it they hold is told by `KvProgress`."""
 
     request_id: str
-    num_tokens: int
     block_ids: tuple[int, ...]
     """Block table of the whole prompt."""
     block_hashes: tuple[bytes, ...]
     """Names of the prompt's full blocks."""
+
+
+class KvProgress(NamedTuple):
+    """Export: the KV of the prompt's tokens [0, num_tokens) is in layers [0, num_layers) and may be read.
+
+    That is added to what was told before: KV that can be read stays so until the export is released.
+    Parts of a step are told while it computes, but its last layer only when the step has succeeded. So
+    no token of a step that failed is ever told in all layers.
+    """
+
+    request_id: str
+    num_tokens: int
+    num_layers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +197,10 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """Everything that one engine step made known; delivered once, in order."""
+    """What became known in one engine step, or, as far as it is `progress`, within one; told once, in order."""
 
     outputs: Sequence[RequestOutput] = ()
+    exports: Sequence[KvExport] = ()
     progress: Sequence[KvProgress] = ()
     grants: Sequence[KvGrant] = ()
     stored_block_hashes: Sequence[bytes] = ()
@@ -278,7 +296,8 @@ class Engine(Protocol):
     def start(self, listener: StepListener) -> None:
         """Start computing; `listener` is called after every step that made something known.
 
-        On which thread depends on the engine; calls never overlap.
+        And within a step when a layer of an export is ready. On which thread depends on the engine; calls
+        never overlap.
         """
         ...
 
@@ -299,7 +318,8 @@ class Engine(Protocol):
     ) -> None:
         """Import: report the first token, sampled elsewhere, before all KV is here; at most once.
 
-        Without the `logprobs` that the request asks for, the token is sampled here instead.
+        Without the `logprobs` that the request asks for, the token is sampled here instead. So is that of a
+        request which exports as well.
         """
         ...
 

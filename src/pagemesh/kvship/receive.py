@@ -8,8 +8,8 @@ import xxhash
 
 from pagemesh.engine.interface import BlockLayout, KvAccess, KvGrant
 from pagemesh.errors import KvIntegrityError
-from pagemesh.kvship.encode import num_blocks_of
 from pagemesh.kvship.layout import describe_layout, layout_to_proto
+from pagemesh.kvship.parts import num_blocks_of
 from pagemesh.v1 import kv_transfer_pb2
 
 

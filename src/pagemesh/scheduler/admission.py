@@ -39,8 +39,6 @@ def check_request(
             "the model has no output head: it makes embeddings and does not generate text"
         )
     check_sampling(spec.sampling, vocab_size, eos_token_ids)
-    if spec.hold_blocks and spec.await_kv:
-        raise InvalidRequestError("a request cannot export and import KV at once")
     if spec.sampling.prompt_logprobs is not None and (spec.hold_blocks or spec.await_kv):
         raise InvalidRequestError(
             "prompt_logprobs come from computing the whole prompt in one place: such a request can"

@@ -19,7 +19,7 @@ from pagemesh.scheduler.admission import check_fork, check_request, max_total_to
 from pagemesh.scheduler.block_tables import BlockTables
 from pagemesh.scheduler.outbox import Outbox
 from pagemesh.scheduler.prompt_vector import PromptVector
-from pagemesh.scheduler.request import Request, RequestState
+from pagemesh.scheduler.request import Lease, Request, RequestState
 from pagemesh.scheduler.request_queue import RequestQueue, WaitingQueue
 from pagemesh.scheduler.stop import StopRules
 
@@ -81,7 +81,7 @@ class Lifecycle:
             arrival=next(self._arrivals),
             token_ids=[*spec.prompt_token_ids, *spec.resume_token_ids],
             max_total_tokens=max_total_tokens(spec, self._info.max_model_len),
-            leased=spec.hold_blocks,
+            leases=Lease.EXPORT if spec.hold_blocks else Lease.NONE,
             awaits_kv=spec.await_kv,
             leader=None if leader is None or leader.spec.hold_blocks else leader,
             rules=make_logit_rules(spec.sampling, spec.prompt_token_ids, spec.resume_token_ids),
@@ -117,7 +117,7 @@ class Lifecycle:
         request = self._requests.get(request_id)
         if request is not None and request.spec.hold_blocks:
             self.cancel(request_id)
-            request.leased = False
+            request.leases &= ~Lease.EXPORT
             self._forget_if_over(request)
 
     def first_token(
@@ -125,15 +125,14 @@ class Lifecycle:
     ) -> None:
         """Report an import's first token, unless the request is over or has generated tokens.
 
-        Nor is it when its log probabilities were asked for and did not come: it is sampled here then.
+        Nor is it when its log probabilities were asked for and did not come: it is sampled here then. So
+        is the token of an export, whose end it is: that must not come before all KV is here.
         """
         request = self._requests.get(request_id)
         if request is None or request.state is not RequestState.WAITING_KV:
             return
-        is_wanted = request.num_generated_tokens == 0 and (
-            logprobs is not None or request.spec.sampling.logprobs is None
-        )
-        if not is_wanted:
+        has_logprobs = logprobs is not None or request.spec.sampling.logprobs is None
+        if request.num_generated_tokens or request.spec.hold_blocks or not has_logprobs:
             return
         if not 0 <= token_id < self._vocab_size:
             message = f"first token {token_id} is outside the vocabulary of {self._vocab_size}"
@@ -148,7 +147,7 @@ class Lifecycle:
         next one is sampled from it.
         """
         request = self._requests.get(request_id)
-        if request is None or not (request.awaits_kv and request.leased):
+        if request is None or Lease.IMPORT not in request.leases:
             return
         request.awaits_kv = False
         num_held_tokens = request.num_computed_tokens
@@ -163,7 +162,9 @@ class Lifecycle:
             self.finish(request, FinishReason.ERROR, InternalError(message))
         if request.state is RequestState.WAITING_KV:
             request.state = RequestState.RUNNING
-        request.leased = False
+            if request.spec.hold_blocks:
+                self._outbox.add_progress(request)
+        request.leases &= ~Lease.IMPORT
         self._forget_if_over(request)
 
     def append_token(
@@ -221,7 +222,7 @@ class Lifecycle:
             raise InvalidRequestError(f"request_id {request_id!r} is in use", param="request_id")
 
     def _forget_if_over(self, request: Request) -> None:
-        if request.state is not RequestState.FINISHED or request.leased:
+        if request.state is not RequestState.FINISHED or request.leases:
             return
         del self._requests[request.request_id]
         if request.num_flights:

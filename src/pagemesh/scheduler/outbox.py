@@ -8,6 +8,7 @@ from pagemesh.cache.block_pool import BlockPool
 from pagemesh.engine.interface import (
     EngineLoad,
     FinishReason,
+    KvExport,
     KvGrant,
     KvProgress,
     RequestOutput,
@@ -24,10 +25,12 @@ _NOTHING: Final = RequestOutput("")
 class Outbox:
     """The next StepOutput in the making: at most one output per request."""
 
-    def __init__(self, pool: BlockPool, tables: BlockTables) -> None:
+    def __init__(self, pool: BlockPool, tables: BlockTables, num_layers: int) -> None:
         self._pool = pool
         self._tables = tables
+        self._num_layers = num_layers
         self._outputs: dict[str, RequestOutput] = {}
+        self._exports: list[KvExport] = []
         self._progress: list[KvProgress] = []
         self._grants: list[KvGrant] = []
         self._wants_snapshot = False
@@ -73,11 +76,16 @@ class Outbox:
             request_id, finish_reason=FinishReason.ERROR, error=error
         )
 
+    def add_export(self, request: Request) -> None:
+        """An export has its blocks, of which those with cached KV can be read."""
+        self._exports.append(KvExport(request.request_id, *self._tables.prompt_blocks(request)))
+        if request.num_computed_tokens:
+            self.add_progress(request)
+
     def add_progress(self, request: Request) -> None:
-        """An export's blocks can be read as far as they are computed."""
-        block_ids, block_hashes = self._tables.prompt_blocks(request)
+        """An export's blocks can be read, in all layers, as far as they are computed or imported."""
         num_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
-        self._progress.append(KvProgress(request.request_id, num_tokens, block_ids, block_hashes))
+        self._progress.append(KvProgress(request.request_id, num_tokens, self._num_layers))
 
     def add_grant(self, request: Request) -> None:
         """An import's blocks can be written behind the held ones."""
@@ -99,6 +107,7 @@ class Outbox:
         load_news = load_is_news and load != self._delivered_load
         news = (
             self._outputs,
+            self._exports,
             self._progress,
             self._grants,
             *events,
@@ -109,6 +118,7 @@ class Outbox:
             return None
         output = StepOutput(
             outputs=tuple(self._outputs.values()),
+            exports=tuple(self._exports),
             progress=tuple(self._progress),
             grants=tuple(self._grants),
             stored_block_hashes=events.stored,
@@ -116,7 +126,7 @@ class Outbox:
             cache_snapshot=self._pool.cached_hashes() if self._wants_snapshot else None,
             load=load,
         )
-        self._outputs, self._progress, self._grants = {}, [], []
+        self._outputs, self._exports, self._progress, self._grants = {}, [], [], []
         self._wants_snapshot = False
         self._delivered_load = load
         return output

@@ -34,6 +34,18 @@ class RequestState(enum.Enum):
     """Its last output is out; only a lease keeps its blocks."""
 
 
+class Lease(enum.Flag):
+    """Who outside uses a request's blocks: they stay until all of its leases have ended."""
+
+    NONE = 0
+
+    EXPORT = enum.auto()
+    """Somebody reads them, from the submission on, until `release`."""
+
+    IMPORT = enum.auto()
+    """Somebody writes them, from the grant on, until `finish_import`."""
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A request from submission until its last block is free.
@@ -54,8 +66,8 @@ class Request:
     max_total_tokens: int
     """The request ends when it has this many tokens."""
 
-    leased: bool
-    """Whether somebody outside reads (export) or writes (import) the blocks; they stay until that ends."""
+    leases: Lease
+    """Those that are open."""
 
     awaits_kv: bool
     """Import whose KV may still come from outside."""

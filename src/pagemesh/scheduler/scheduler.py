@@ -29,7 +29,7 @@ from pagemesh.scheduler.lifecycle import Lifecycle
 from pagemesh.scheduler.move_plan import MovePlan
 from pagemesh.scheduler.outbox import Outbox
 from pagemesh.scheduler.preemption import CheaperWay, PreemptionPolicy
-from pagemesh.scheduler.request import Request, RequestState
+from pagemesh.scheduler.request import Lease, Request, RequestState
 from pagemesh.scheduler.step_costs import StepCosts
 from pagemesh.scheduler.step_plan import StepPlan
 from pagemesh.scheduler.step_result import StepResult
@@ -67,7 +67,7 @@ class Scheduler:
         self._block_size = info.layout.block_size
         self._stop_rules = StopRules(eos_token_ids)
         self._num_preemptions = 0
-        self._outbox = Outbox(self._pool, self._tables)
+        self._outbox = Outbox(self._pool, self._tables, info.layout.num_layers)
         self._flights = Flights()
         self.requests = Lifecycle(
             info, vocab_size, self._pool, self._tables, self._stop_rules, self._outbox
@@ -214,13 +214,13 @@ class Scheduler:
         self._tables.take(request, reservation)
         if request.awaits_kv:
             request.state = RequestState.WAITING_KV
-            request.leased = True
+            request.leases |= Lease.IMPORT
             request.num_received_tokens = request.num_prompt_tokens - request.num_computed_tokens
             self._outbox.add_grant(request)
         else:
             request.state = RequestState.RUNNING
-        if request.spec.hold_blocks and request.num_computed_tokens > 0:
-            self._outbox.add_progress(request)
+        if request.spec.hold_blocks:
+            self._outbox.add_export(request)
         return True
 
     def _num_blocks_to_grow(self, request: Request) -> int:
@@ -253,7 +253,7 @@ class Scheduler:
         return next(
             request
             for request in reversed(self.requests.seated)
-            if request.state is RequestState.RUNNING and not request.leased
+            if request.state is RequestState.RUNNING and not request.leases
         )
 
     def _preempt(self, request: Request) -> None:

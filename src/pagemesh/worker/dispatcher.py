@@ -14,6 +14,7 @@ from pagemesh.engine.interface import (
     EngineLoad,
     EngineRequest,
     FinishReason,
+    KvExport,
     KvGrant,
     KvProgress,
     RequestOutput,
@@ -25,7 +26,7 @@ from pagemesh.telemetry.engine import EngineMetrics
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-RequestEvent = KvGrant | KvProgress | RequestOutput
+RequestEvent = KvGrant | KvExport | KvProgress | RequestOutput
 RequestListener = Callable[[RequestEvent], None]
 
 
@@ -33,7 +34,7 @@ class StepDispatcher:
     """Submits requests to an engine and routes what its steps make known.
 
     Belongs to the event loop on which it was started; listeners are called on that loop, must not wait,
-    and for one step get grants, then progress, then outputs. A request's listener is forgotten after
+    and for one step get grants, then exports, progress and outputs. A request's listener is forgotten after
     its last output. Grants that nobody waits for any more are given back at once.
     """
 
@@ -105,6 +106,8 @@ class StepDispatcher:
         for grant in step.grants:
             if not self._tell(grant):
                 self._engine.finish_import(grant.request_id, grant.num_held_tokens)
+        for export in step.exports:
+            self._tell(export)
         for progress in step.progress:
             self._tell(progress)
         for output in step.outputs:

@@ -9,8 +9,9 @@ from typing import Any, Final
 import grpc
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.kvship.encode import cut_into_parts, encode_header
+from pagemesh.kvship.encode import encode_header
 from pagemesh.kvship.layout import require_same_kv
+from pagemesh.kvship.parts import cut_into_parts
 from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
 from pagemesh.worker.sender import KvSender
 from pagemesh.worker.worker import Worker

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pagemesh.kvship.encode import KvPart, encode_part
+from pagemesh.kvship.encode import encode_part
+from pagemesh.kvship.parts import KvPart
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import kv_transfer_pb2
 from pagemesh.worker.worker import Worker

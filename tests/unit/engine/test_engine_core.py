@@ -16,6 +16,7 @@ from pagemesh.engine.interface import (
     EngineLoad,
     EngineRequest,
     FinishReason,
+    KvProgress,
     StepOutput,
 )
 from pagemesh.errors import InternalError, InvalidRequestError, UnavailableError
@@ -365,8 +366,9 @@ def test_kv_travels_from_an_export_to_an_import() -> None:
     grant = received.wait_for_grant("a")
     sender.submit(make_request("a", prompt, export=True))
     sent.wait_for_end("a")
-    source = next(p for step in reversed(sent.steps) for p in step.progress)
-    assert source.num_tokens == 50
+    (source,) = [export for step in sent.steps for export in step.exports]
+    progress = [p for step in sent.steps for p in step.progress]
+    assert progress[-1] == KvProgress("a", 50, 2)
     assert source.block_hashes == grant.block_hashes
     receiver.first_token("a", sent.tokens["a"][0])
     for layer in range(2):

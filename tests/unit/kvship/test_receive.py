@@ -11,8 +11,9 @@ import xxhash
 
 from pagemesh.engine.interface import BlockLayout, KvGrant
 from pagemesh.errors import KvIntegrityError
-from pagemesh.kvship.encode import KvPart, encode_header, encode_part
+from pagemesh.kvship.encode import encode_header, encode_part
 from pagemesh.kvship.layout import layout_to_proto
+from pagemesh.kvship.parts import KvPart
 from pagemesh.kvship.receive import ExpectedKv, KvReceiver
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv

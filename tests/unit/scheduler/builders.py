@@ -11,6 +11,7 @@ from pagemesh.engine.interface import (
     BlockLayout,
     EngineInfo,
     EngineRequest,
+    KvExport,
     KvGrant,
     KvProgress,
     RequestOutput,
@@ -149,6 +150,7 @@ class Stepper:
         self.tokens: dict[str, list[int]] = {}
         self.ends: dict[str, list[RequestOutput]] = {}
         self.grants: dict[str, KvGrant] = {}
+        self.exports: dict[str, KvExport] = {}
         self.progress: dict[str, list[KvProgress]] = {}
         self.cached: set[bytes] = set()
         self.moves = NO_MOVES
@@ -216,7 +218,11 @@ class Stepper:
         for grant in output.grants:
             assert grant.request_id not in self.grants
             self.grants[grant.request_id] = grant
+        for export in output.exports:
+            assert export.request_id not in self.exports
+            self.exports[export.request_id] = export
         for progress in output.progress:
+            assert progress.request_id in self.exports
             self.progress.setdefault(progress.request_id, []).append(progress)
         assert self.cached.isdisjoint(output.stored_block_hashes)
         assert self.cached.issuperset(output.removed_block_hashes)

@@ -3,7 +3,7 @@
 import pytest
 
 from pagemesh.scheduler.growth import MeanLength
-from pagemesh.scheduler.request import Request
+from pagemesh.scheduler.request import Lease, Request
 from tests.fakes.engine import expected_tokens
 from tests.unit.scheduler.builders import FixedGrowth, FixedWay, Stepper, make_info, make_request
 
@@ -95,7 +95,7 @@ def test_lengths_are_learned_from_answers_that_ended_by_themselves() -> None:
 def make_running(num_generated: int, max_tokens: int) -> Request:
     spec = make_request("a", 10, max_tokens=max_tokens)
     token_ids = [*spec.prompt_token_ids, *range(num_generated)]
-    return Request(spec, 0, token_ids, 10 + max_tokens, leased=False, awaits_kv=False)
+    return Request(spec, 0, token_ids, 10 + max_tokens, leases=Lease.NONE, awaits_kv=False)
 
 
 def test_a_share_of_the_mean_length_is_expected_of_everybody() -> None:

@@ -12,12 +12,9 @@ def test_an_export_reports_what_can_be_read_and_keeps_its_blocks_until_release()
     stepper = Stepper(max_num_batched_tokens=6)
     stepper.submit(make_request("a", 10, max_tokens=50, export=True))
     stepper.run()
-    hashes = stepper.progress["a"][0].block_hashes
-    assert len(hashes) == 2
-    assert stepper.progress["a"] == [
-        KvProgress("a", 6, (0, 1, 2), hashes),
-        KvProgress("a", 10, (0, 1, 2), hashes),
-    ]
+    export = stepper.exports["a"]
+    assert (export.block_ids, len(export.block_hashes)) == ((0, 1, 2), 2)
+    assert stepper.progress["a"] == [KvProgress("a", 6, 1), KvProgress("a", 10, 1)]
     assert len(stepper.tokens["a"]) == 1
     assert stepper.reason("a") == "length"
     assert stepper.num_free_blocks == 13
@@ -285,7 +282,7 @@ def test_a_pin_holds_the_longest_cached_run_until_release() -> None:
     stepper = Stepper(make_info(num_blocks=4))
     stepper.submit(make_request("a", PROMPT, max_tokens=1, export=True))
     stepper.run()
-    hashes = stepper.progress["a"][0].block_hashes
+    hashes = stepper.exports["a"].block_hashes
     stepper.requests.release("a")
     assert stepper.requests.pin("pin", [*hashes, b"unknown"]) == (0, 1)
     assert stepper.num_free_blocks == 2

@@ -30,11 +30,6 @@ def refusal(stepper: Stepper, request: EngineRequest) -> PagemeshError:
         (make_request("a", 4, resume=(5000,)), InvalidRequestError, "resume_token_ids contains"),
         (make_request("a", 20), ContextLengthError, "20 tokens, .* only 20"),
         (make_request("a", 8, max_tokens=10), ContextLengthError, "17 tokens, .* only 16"),
-        (
-            make_request("a", 4, export=True, await_kv=True),
-            InvalidRequestError,
-            "export and import",
-        ),
     ],
 )
 def test_a_request_that_can_never_run_is_refused(

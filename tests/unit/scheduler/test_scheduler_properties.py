@@ -102,7 +102,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(
         prompt=prompts,
-        kind=st.sampled_from(["plain", "plain", "export", "import", "embed"]),
+        kind=st.sampled_from(["plain", "plain", "export", "import", "both", "embed"]),
         num_resumed=st.integers(0, 2),
         max_tokens=st.integers(3, 9),
         priority=st.integers(0, 2),
@@ -125,7 +125,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             spec = EngineRequest(f"r{len(self.specs)}", prompt, priority=priority, embed=True)
             self.take_in(spec, ())
             return
-        if kind == "export":
+        if kind in ("export", "both"):
             num_resumed, max_tokens = 0, 1
         tokens = expected_tokens(prompt, max_tokens, seed)
         # The token may be one that comes earlier, too; one of the resumed does not stop anything.
@@ -141,8 +141,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 seed=seed,
                 resume=tokens[:num_resumed],
                 priority=priority,
-                export=kind == "export",
-                await_kv=kind == "import",
+                export=kind in ("export", "both"),
+                await_kv=kind in ("import", "both"),
                 structured=OUTPUTS if structured else None,
             ),
             tokens[: tokens.index(stop[0]) + 1] if stop else tokens,
@@ -241,7 +241,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         for request_id in self.exporting & stepper.progress.keys():
             progress = stepper.progress[request_id][-1]
             prompt = self.specs[request_id].prompt_token_ids
-            stepper.check_kv(progress.block_ids, prompt[: progress.num_tokens])
+            block_ids = stepper.exports[request_id].block_ids
+            stepper.check_kv(block_ids, prompt[: progress.num_tokens])
         for block_ids, prompt in self.pins.values():
             stepper.check_kv(block_ids, prompt[: len(block_ids) * stepper.info.layout.block_size])
 

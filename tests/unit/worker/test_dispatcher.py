@@ -13,6 +13,7 @@ from pagemesh.engine.interface import (
     EngineLoad,
     EngineRequest,
     FinishReason,
+    KvExport,
     KvGrant,
     KvProgress,
     RequestOutput,
@@ -88,11 +89,15 @@ async def test_each_request_gets_its_own_events_grants_first(
     dispatcher.submit(make_request("a"), one)
     dispatcher.submit(make_request("b"), other)
     grant = KvGrant("a", 0, (1,), ())
-    progress = KvProgress("a", 3, (1,), ())
+    export, progress = KvExport("a", (1,), ()), KvProgress("a", 3, 1)
     output_a, output_b = RequestOutput("a", (5,)), RequestOutput("b", (6,))
-    engine.step(StepOutput(outputs=[output_a, output_b], progress=[progress], grants=[grant]))
+    engine.step(
+        StepOutput(
+            outputs=[output_a, output_b], exports=[export], progress=[progress], grants=[grant]
+        )
+    )
     await wait_until(lambda: bool(other.events), "the step")
-    assert one.events == [grant, progress, output_a]
+    assert one.events == [grant, export, progress, output_a]
     assert other.events == [output_b]
 
 

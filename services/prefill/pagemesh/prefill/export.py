@@ -4,51 +4,82 @@ from __future__ import annotations
 
 import asyncio
 
-from pagemesh.engine.interface import FinishReason, KvProgress, RequestOutput
-from pagemesh.errors import InternalError, UnavailableError
+from pagemesh.engine.interface import (
+    BlockLayout,
+    FinishReason,
+    KvExport,
+    KvProgress,
+    RequestOutput,
+)
+from pagemesh.errors import InternalError, PagemeshError, UnavailableError
+from pagemesh.kvship.parts import KvPart, PartCutter
 from pagemesh.worker.dispatcher import RequestEvent
 
 
 class Export:
-    """How far one exported request is, and a wait for it to get further."""
+    """How far one exported request is, what of it is to be shipped next, and a wait for more."""
 
-    def __init__(self) -> None:
-        self.first_token: RequestOutput | None = None
+    def __init__(self, layout: BlockLayout, num_held_tokens: int, num_tokens: int) -> None:
+        """Of a prompt of so many tokens, of which the caller holds the first blocks."""
         self.block_ids: tuple[int, ...] = ()
         self.block_hashes: tuple[bytes, ...] = ()
         self.num_computed_tokens = 0
+        """Prompt tokens whose KV is there in all layers."""
+        self._layout = layout
+        self._parts = PartCutter(layout, num_held_tokens, num_tokens)
+        self._first_token: RequestOutput | None = None
+        self._has_given_token = False
         self._end: RequestOutput | None = None
         self._news = asyncio.Event()
 
+    @property
+    def is_shipped(self) -> bool:
+        """Whether everything was given to be shipped, the first token as well."""
+        return self._has_given_token and self._parts.is_done
+
     def on_event(self, event: RequestEvent) -> None:
-        """Take note of what a step made known."""
-        if isinstance(event, KvProgress):
+        """Take note of what the engine made known."""
+        if isinstance(event, KvExport):
             self.block_ids, self.block_hashes = event.block_ids, event.block_hashes
-            self.num_computed_tokens = event.num_tokens
+        elif isinstance(event, KvProgress):
+            self._parts.add_ready(event.num_tokens, event.num_layers)
+            if event.num_layers == self._layout.num_layers:
+                self.num_computed_tokens = event.num_tokens
         elif isinstance(event, RequestOutput):
             if event.token_ids:
-                self.first_token = event
+                self._first_token = event
             if event.finish_reason is not None:
                 self._end = event
         self._news.set()
 
-    def num_ready_tokens(self, block_size: int, num_tokens: int) -> int:
-        """Tokens that may be shipped: full blocks, and the last one when the prompt ends in it."""
-        if self.num_computed_tokens >= num_tokens:
-            return num_tokens
-        return self.num_computed_tokens // block_size * block_size
+    def next_item(self) -> RequestOutput | KvPart | None:
+        """The first token, once, before all KV that waits; else the next part; None: nothing is ready.
+
+        Raises what ended the request without a token: what is left of its KV is of no use then.
+        """
+        if self._first_token is None:
+            if self._end is not None:
+                raise _why(self._end)
+        elif not self._has_given_token:
+            self._has_given_token = True
+            return self._first_token
+        part = self._parts.next_part()
+        if part is None and self._end is not None and not self._parts.is_done:
+            raise InternalError("the request ended before all its KV was computed")
+        return part
 
     async def wait(self) -> None:
-        """Wait for news; raises when the request is over and there can be none.
+        """Wait until something was made known since the last wait.
 
         Needs no deadline: the engine ends every request, and the caller's own deadline ends the RPC.
         """
-        if self._end is None or self._news.is_set():
-            await self._news.wait()
-            self._news.clear()
-            return
-        if self._end.error is not None:
-            raise self._end.error
-        if self._end.finish_reason is FinishReason.CANCELLED:
-            raise UnavailableError("the worker is stopping", reason="DRAINING")
-        raise InternalError("the request ended before all its KV was computed")
+        await self._news.wait()
+        self._news.clear()
+
+
+def _why(end: RequestOutput) -> PagemeshError:
+    if end.error is not None:
+        return end.error
+    if end.finish_reason is FinishReason.CANCELLED:
+        return UnavailableError("the worker is stopping", reason="DRAINING")
+    return InternalError("the request ended without a token")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import grpc
 
 from pagemesh.engine.interface import EngineRequest, RequestOutput
 from pagemesh.errors import InvalidRequestError
-from pagemesh.kvship.encode import KvPart, cut_into_parts, encode_header, num_blocks_of
+from pagemesh.kvship.encode import encode_header
 from pagemesh.kvship.layout import require_same_kv
+from pagemesh.kvship.parts import KvPart, num_blocks_of
 from pagemesh.prefill.export import Export
 from pagemesh.telemetry.logs import bind_request_id
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc
@@ -41,14 +42,15 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         worker = self._worker
         engine_request = self._engine_request(request)
         num_tokens = len(engine_request.prompt_token_ids)
-        block_size = worker.info.kv_layout.block_size
         num_held = request.held_token_count
-        export = Export()
+        layout = worker.engine.info.layout
+        export = Export(layout, num_held, num_tokens)
         worker.dispatcher.submit(engine_request, export.on_event)
         try:
-            num_blocks = num_blocks_of(num_tokens, block_size) - num_held // block_size
+            num_blocks = num_blocks_of(num_tokens, layout.block_size)
+            num_blocks -= num_held // layout.block_size
             yield encode_header(worker.info, num_blocks)
-            async for chunk in self._ship(export, num_held, num_tokens):
+            async for chunk in self._ship(export):
                 yield chunk
         finally:
             # However the stream ended: what still runs is cancelled and the blocks are free.
@@ -75,25 +77,13 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
             hold_blocks=True,
         )
 
-    async def _ship(
-        self, export: Export, num_held: int, num_tokens: int
-    ) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:
-        layout = self._worker.engine.info.layout
-        parts: Iterator[KvPart] = iter(())
-        num_cut = num_held  # tokens before this were sent, are in `parts`, or are the caller's
-        token_sent = False
-        while True:
-            if export.first_token is not None and not token_sent:
-                # Before the blocks that wait: a client wants to see it, and they only keep up.
-                token_sent = True
-                yield _first_token(export.first_token)
-            elif (part := next(parts, None)) is not None:
-                yield await self._sender.encode(part, export.block_ids, export.block_hashes)
-            elif (num_ready := export.num_ready_tokens(layout.block_size, num_tokens)) > num_cut:
-                parts = cut_into_parts(layout, num_cut, num_ready)
-                num_cut = num_ready
-            elif token_sent and num_cut == num_tokens:
-                return
+    async def _ship(self, export: Export) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:
+        while not export.is_shipped:
+            item = export.next_item()
+            if isinstance(item, KvPart):
+                yield await self._sender.encode(item, export.block_ids, export.block_hashes)
+            elif item is not None:
+                yield _first_token(item)
             elif not await _has_news(export):
                 await self._worker.dispatcher.engine_answers()
                 yield _alive(export)
