@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 import structlog
@@ -48,10 +48,18 @@ class Publisher:
     All methods belong to one event loop.
     """
 
-    def __init__(self, kvstore: str, worker: types_pb2.WorkerInfo, engine: Engine) -> None:
+    def __init__(
+        self,
+        kvstore: str,
+        worker: types_pb2.WorkerInfo,
+        engine: Engine,
+        links: Callable[[], Sequence[types_pb2.LinkRate]] = tuple,
+    ) -> None:
+        """`links` gives what was measured of the links to the worker, for each report of its load."""
         self._kvstore = kvstore
         self._worker = worker
         self._engine = engine
+        self._links = links
         # A kvstore that is further behind than this is cheaper to reach with a snapshot.
         self._outbox = Outbox(max_changes=2 * worker.block_count)
         self._changed = asyncio.Event()
@@ -153,7 +161,8 @@ class Publisher:
             if loop.time() >= next_load_at:
                 load = self._engine.load()
                 if load != reported_load or loop.time() - reported_at >= heartbeat_interval:
-                    requests.append(kvstore_pb2.PublishRequest(load=_load_message(load)))
+                    message = _load_message(load, self._links())
+                    requests.append(kvstore_pb2.PublishRequest(load=message))
                     reported_load, reported_at = load, loop.time()
                 next_load_at = loop.time() + load_period
             for request in requests:
@@ -196,13 +205,14 @@ def _packed(block_hashes: Sequence[bytes]) -> Iterator[bytes]:
         yield b"".join(block_hashes[start : start + MAX_BLOCKS_PER_EVENT])
 
 
-def _load_message(load: EngineLoad) -> types_pb2.WorkerLoad:
+def _load_message(load: EngineLoad, links: Sequence[types_pb2.LinkRate]) -> types_pb2.WorkerLoad:
     return types_pb2.WorkerLoad(
         running_request_count=load.num_running,
         waiting_request_count=load.num_waiting,
         free_block_count=load.num_free_blocks,
         pending_prefill_token_count=load.num_pending_prefill_tokens,
         prefill_rate=_rate_message(load.prefill_rate),
+        links=links,
     )
 
 

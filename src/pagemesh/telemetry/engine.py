@@ -65,6 +65,9 @@ class EngineMetrics:
             (declared.PENDING_PREFILL_TOKENS, lambda load: load.num_pending_prefill_tokens),
             (declared.NUM_REQUESTS_SWAPPED, lambda load: load.num_swapped),
             (declared.KV_WASTE, partial(_waste, engine.info)),
+            (declared.PREFILL_SECONDS_PER_TOKEN, lambda load: load.prefill_rate.seconds_per_token),
+            (declared.PREFILL_SECONDS_PER_PAIR, lambda load: load.prefill_rate.seconds_per_pair),
+            (declared.PREFILL_SECONDS_PER_STEP, lambda load: load.prefill_rate.seconds_per_step),
         ):
             metrics.gauge(spec).labels(model_name).set_function(_of_load(engine, value))
         self._ttft = metrics.histogram(declared.TIME_TO_FIRST_TOKEN).labels(model_name)

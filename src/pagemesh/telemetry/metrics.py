@@ -150,6 +150,31 @@ KV_WASTE: Final = GaugeSpec(
 PENDING_PREFILL_TOKENS: Final = GaugeSpec(
     "pagemesh:pending_prefill_tokens", "Prompt tokens not yet computed, over all requests.", _MODEL
 )
+PREFILL_SECONDS_PER_TOKEN: Final = GaugeSpec(
+    "pagemesh:prefill_seconds_per_token",
+    "What a token of a prompt costs by itself, as measured; 0 before the first prompt.",
+    _MODEL,
+)
+PREFILL_SECONDS_PER_PAIR: Final = GaugeSpec(
+    "pagemesh:prefill_seconds_per_pair",
+    "What a token of a prompt costs for each token that it attends to, as measured.",
+    _MODEL,
+)
+PREFILL_SECONDS_PER_STEP: Final = GaugeSpec(
+    "pagemesh:prefill_seconds_per_step",
+    "What a step with prompts costs besides, with the decodes that run now, as measured.",
+    _MODEL,
+)
+LINK_BYTES_PER_SECOND: Final = GaugeSpec(
+    "pagemesh:link_bytes_per_second",
+    "KV bytes per second from a sender that has them ready, as measured; 0 while unknown.",
+    ("sender",),
+)
+LINK_LATENCY_SECONDS: Final = GaugeSpec(
+    "pagemesh:link_latency_seconds",
+    "From a call for KV to a sender's first message, as measured.",
+    ("sender",),
+)
 KV_BLOCKS_SENT: Final = CounterSpec(
     "pagemesh:kv_blocks_sent", "KV blocks sent to other workers; a part of one counts.", ("rpc",)
 )

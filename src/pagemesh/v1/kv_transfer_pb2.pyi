@@ -187,6 +187,7 @@ class KvBlocks(_message.Message):
     BLOCK_HASHES_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
+    WAS_READY_FIELD_NUMBER: _builtins.int
     first_block_index: _builtins.int
     """Position of the first block in the request's block table."""
     block_count: _builtins.int
@@ -201,6 +202,10 @@ class KvBlocks(_message.Message):
     """Elements in C order: [layer, 2 (K, V), block, slot, kv head, head dim]; little endian."""
     checksum: _builtins.int
     """XXH3-64 of the payload."""
+    was_ready: _builtins.bool
+    """Whether the sender had to wait for nothing after the message before: what lies between the arrivals of
+    the two is then the time that the way took.
+    """
     @_builtins.property
     def block_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Chained hashes of the blocks, one each; the last one is empty when its block is not full."""
@@ -216,10 +221,11 @@ class KvBlocks(_message.Message):
         block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         payload: _builtins.bytes = ...,
         checksum: _builtins.int = ...,
+        was_ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "block_hashes", b"block_hashes", "checksum", b"checksum", "first_block_index", b"first_block_index", "first_layer", b"first_layer", "layer_count", b"layer_count", "payload", b"payload", "token_count", b"token_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "block_hashes", b"block_hashes", "checksum", b"checksum", "first_block_index", b"first_block_index", "first_layer", b"first_layer", "layer_count", b"layer_count", "payload", b"payload", "token_count", b"token_count", "was_ready", b"was_ready"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -599,9 +599,9 @@ class LinkRate(_message.Message):
     worker_id: _builtins.str
     """worker_id of the sender."""
     bytes_per_second: _builtins.float
-    """Bytes of KV per second."""
+    """Bytes of KV per second, of messages that the sender had ready; 0 when none were long enough to tell."""
     latency_seconds: _builtins.float
-    """Seconds from the call to the first message that the sender could answer with at once."""
+    """Seconds from a call to its first message."""
     def __init__(
         self,
         *,

@@ -49,6 +49,6 @@ class KvTransferServicer(kv_transfer_pb2_grpc.KvTransferServicer):
             table, names = (0,) * first + block_ids, (b"",) * first + hashes
             start, end = first * layout.block_size, len(table) * layout.block_size
             for part in cut_into_parts(layout, start, end):
-                yield await self._sender.encode(part, table, names)
+                yield await self._sender.encode(part, table, names, was_ready=True)
         finally:
             worker.engine.release(pin_id)

@@ -12,6 +12,7 @@ from pagemesh.kvship.receive import KvReceiver
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker.kv_import import KvImport
+from pagemesh.worker.link_meter import StreamTimer
 from pagemesh.worker.worker import Worker
 
 KvCall = grpc.aio.UnaryStreamCall[Any, kv_transfer_pb2.KvChunk]
@@ -37,23 +38,32 @@ class KvStreams:
         UnavailableError when the sender stalls or ends early, KvIntegrityError for what is wrong.
         """
         receiver = kv.begin_stream(sender)
+        timer = self._worker.links.begin(sender.worker_id)
         try:
             while not (kv.is_complete and kv.has_first_token):
-                await self._receive_message(call, receiver, kv, sender)
+                await self._receive_message(call, receiver, kv, sender, timer)
         finally:
+            timer.end()
             call.cancel()
 
     async def receive_fetch(self, call: KvCall, kv: KvImport, sender: types_pb2.PeerWorker) -> None:
         """Receive the blocks that the sender's header announces; ends the call. Raises likewise."""
         receiver = kv.begin_stream(sender)
+        timer = self._worker.links.begin(sender.worker_id)
         try:
             while not receiver.has_all_announced:
-                await self._receive_message(call, receiver, kv, sender)
+                await self._receive_message(call, receiver, kv, sender, timer)
         finally:
+            timer.end()
             call.cancel()
 
     async def _receive_message(
-        self, call: KvCall, receiver: KvReceiver, kv: KvImport, sender: types_pb2.PeerWorker
+        self,
+        call: KvCall,
+        receiver: KvReceiver,
+        kv: KvImport,
+        sender: types_pb2.PeerWorker,
+        timer: StreamTimer,
     ) -> None:
         chunk = await _next_chunk(call, sender)
         try:
@@ -65,7 +75,9 @@ class KvStreams:
         except KvIntegrityError as error:
             self._rejected.labels(error.reason).inc()
             raise
-        self._bytes_received.inc(len(chunk.blocks.payload))
+        num_bytes = len(chunk.blocks.payload)
+        timer.on_message(num_bytes, was_ready=chunk.blocks.was_ready)
+        self._bytes_received.inc(num_bytes)
         kv.on_message(first_token)
 
 

@@ -10,6 +10,7 @@ from pagemesh.errors import InvalidRequestError, PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import types_pb2
+from pagemesh.worker.link_meter import LinkSpeed
 from pagemesh.worker.structured_messages import structured_from_proto, structured_to_proto
 
 _FINISH_REASONS: Final = {
@@ -40,6 +41,18 @@ def load_to_proto(load: EngineLoad) -> types_pb2.WorkerLoad:
         free_block_count=load.num_free_blocks,
         pending_prefill_token_count=load.num_pending_prefill_tokens,
     )
+
+
+def links_to_proto(links: Sequence[LinkSpeed]) -> list[types_pb2.LinkRate]:
+    """What is believed of the links to this worker."""
+    return [
+        types_pb2.LinkRate(
+            worker_id=link.worker_id,
+            bytes_per_second=link.bytes_per_second,
+            latency_seconds=link.latency_seconds,
+        )
+        for link in links
+    ]
 
 
 def sampling_to_proto(sampling: SamplingParams) -> types_pb2.SamplingParams:

@@ -21,12 +21,21 @@ class KvSender:
         self._bytes_sent = worker.metrics.counter(declared.KV_BYTES_SENT).labels(rpc)
 
     async def encode(
-        self, part: KvPart, block_ids: Sequence[int], block_hashes: Sequence[bytes]
+        self,
+        part: KvPart,
+        block_ids: Sequence[int],
+        block_hashes: Sequence[bytes],
+        *,
+        was_ready: bool,
     ) -> kv_transfer_pb2.KvChunk:
-        """The message of one part, as `encode_part` makes it; cancelling waits for the copy's end."""
+        """The message of one part, as `encode_part` makes it; cancelling waits for the copy's end.
+
+        `was_ready` says that nothing was waited for since the message before.
+        """
         chunk = await self._worker.block_workers.run(
             encode_part, self._worker.engine.kv, part, block_ids, block_hashes
         )
+        chunk.blocks.was_ready = was_ready
         self._blocks_sent.inc(part.num_blocks)
         self._bytes_sent.inc(len(chunk.blocks.payload))
         return chunk

@@ -21,6 +21,9 @@ from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
 from pagemesh.worker.dispatcher import StepDispatcher
 from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.lease import BlockWorkers
+from pagemesh.worker.link_meter import LinkMeter
+from pagemesh.worker.link_metrics import LinkMetrics
+from pagemesh.worker.messages import links_to_proto
 from pagemesh.worker.worker import Worker, check_advertised, describe_worker
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -88,6 +91,7 @@ class WorkerServer:
             engine=engine,
             dispatcher=StepDispatcher(engine, engine_metrics),
             block_workers=BlockWorkers(),
+            links=LinkMeter(listener=LinkMetrics(self._metrics).on_measured),
             metrics=self._metrics,
         )
         self._stack.push_async_callback(asyncio.to_thread, worker.block_workers.close)
@@ -119,7 +123,9 @@ class WorkerServer:
         kvstore = self._config.member.kvstore
         if kvstore is None:
             return
-        publisher = Publisher(kvstore, worker.info, worker.engine)
+        publisher = Publisher(
+            kvstore, worker.info, worker.engine, lambda: links_to_proto(worker.links.speeds())
+        )
         worker.dispatcher.subscribe(publisher.on_step)
         # The first thing to happen when the worker stops: routers must not send it more requests.
         self._server.on_drain(publisher.close)

@@ -13,6 +13,7 @@ from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.dispatcher import StepDispatcher
 from pagemesh.worker.lease import BlockWorkers
+from pagemesh.worker.link_meter import LinkMeter
 
 _WILDCARD_HOSTS = ("0.0.0.0", "::")
 
@@ -25,6 +26,8 @@ class Worker:
     engine: Engine
     dispatcher: StepDispatcher
     block_workers: BlockWorkers
+    links: LinkMeter
+    """How fast KV comes from the other workers."""
     metrics: Metrics
 
 

@@ -78,15 +78,21 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         )
 
     async def _ship(self, export: Export) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:
+        was_ready = False
         while not export.is_shipped:
             item = export.next_item()
             if isinstance(item, KvPart):
-                yield await self._sender.encode(item, export.block_ids, export.block_hashes)
+                yield await self._sender.encode(
+                    item, export.block_ids, export.block_hashes, was_ready=was_ready
+                )
+                was_ready = True
             elif item is not None:
                 yield _first_token(item)
-            elif not await _has_news(export):
-                await self._worker.dispatcher.engine_answers()
-                yield _alive(export)
+            else:
+                was_ready = False
+                if not await _has_news(export):
+                    await self._worker.dispatcher.engine_answers()
+                    yield _alive(export)
 
 
 async def _has_news(export: Export) -> bool:

@@ -1,0 +1,147 @@
+"""How fast KV comes from each other worker, measured where it is received. Plain Python.
+
+A stream whose sender still computes says only "at least so fast". So only messages count that the sender
+had ready when the one before was out: their bytes, and the time from each arrival to the next. (TCP's
+BBR, Cardwell et al. 2016, likewise keeps samples apart in which the application was what limited the rate.)
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+MIN_BYTES: Final = 64 * 1024
+"""Bytes of a stream that were ready, from which a rate is taken: fewer tell more of latency than of speed."""
+
+FASTER: Final = 0.5
+SLOWER: Final = 0.2
+"""How much of a difference one stream makes. What is faster is believed sooner: a stream may be slow
+because others shared the link with it, but none is faster than the link."""
+
+UNUSED_SECONDS: Final = 60.0
+"""A link that was not used for so long is taken to be twice as fast as it was measured, again and again:
+a bad moment must not keep a link from being tried again, and a slow link is tried rarely."""
+
+MAX_DOUBLINGS: Final = 10
+"""Then the link is forgotten, which makes it one that was never measured."""
+
+MAX_LINKS: Final = 256
+"""Links that are remembered; the one that was not used for longest goes first."""
+
+
+class LinkSpeed(NamedTuple):
+    """One link to this worker."""
+
+    worker_id: str
+    """The sender."""
+    bytes_per_second: float
+    """0 when the streams were too short, or their senders too busy, to tell."""
+    latency_seconds: float
+    """From a call to its first message."""
+
+
+@dataclass(slots=True)
+class _Link:
+    used_at: float
+    latency: float = math.inf
+    seconds_per_byte: float = 0.0
+    """0 while unknown."""
+
+
+@dataclass(slots=True)
+class StreamTimer:
+    """The times of one stream, from the call on; `end` gives them to the meter, once."""
+
+    _meter: LinkMeter
+    _sender: str
+    _began_at: float
+    _answered_at: float | None = None
+    _arrived_at: float = 0.0
+    _ready_bytes: int = field(default=0)
+    _ready_seconds: float = field(default=0.0)
+
+    def on_message(self, num_bytes: int, *, was_ready: bool) -> None:
+        """A message is here, and what it carries is in place: so many bytes of KV.
+
+        `was_ready` says that the sender waited for nothing between the message before and this one.
+        """
+        now = self._meter.clock()
+        if self._answered_at is None:
+            self._answered_at = now
+        elif was_ready and num_bytes:
+            self._ready_bytes += num_bytes
+            self._ready_seconds += now - self._arrived_at
+        self._arrived_at = now
+
+    def end(self) -> None:
+        """The stream is over, however it ended."""
+        if self._answered_at is not None:
+            latency = self._answered_at - self._began_at
+            self._meter.learn(self._sender, latency, self._ready_bytes, self._ready_seconds)
+            self._answered_at = None
+
+
+class LinkMeter:
+    """All links to one worker. Belongs to one event loop.
+
+    `listener` is told of each link that was measured, and with None of one that was forgotten.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        listener: Callable[[str, LinkSpeed | None], None] = lambda worker_id, speed: None,
+    ) -> None:
+        self.clock = clock
+        self._listener = listener
+        self._links: dict[str, _Link] = {}
+
+    def begin(self, sender: str) -> StreamTimer:
+        """A stream from this worker is called for now."""
+        return StreamTimer(self, sender, self.clock())
+
+    def learn(self, sender: str, latency: float, ready_bytes: int, ready_seconds: float) -> None:
+        """A stream answered after `latency` seconds, and brought so many ready bytes in so many seconds."""
+        # Out and in again: the dict is ordered by when links were last used.
+        link = self._links.pop(sender, None) or _Link(self.clock())
+        self._links[sender] = link
+        link.used_at = self.clock()
+        link.latency = _blend(link.latency, latency)
+        if ready_bytes >= MIN_BYTES and ready_seconds > 0:
+            measured = ready_seconds / ready_bytes
+            link.seconds_per_byte = _blend(link.seconds_per_byte or math.inf, measured)
+        if len(self._links) > MAX_LINKS:
+            self._forget(next(iter(self._links)))
+        self._listener(sender, _speed(sender, link, doublings=0))
+
+    def speeds(self) -> list[LinkSpeed]:
+        """What is believed of the links now."""
+        now = self.clock()
+        found = []
+        for sender, link in list(self._links.items()):
+            doublings = int((now - link.used_at) / UNUSED_SECONDS)
+            if doublings > MAX_DOUBLINGS:
+                self._forget(sender)
+            else:
+                found.append(_speed(sender, link, doublings))
+        return found
+
+    def _forget(self, sender: str) -> None:
+        del self._links[sender]
+        self._listener(sender, None)
+
+
+def _blend(known: float, measured: float) -> float:
+    """A time as it is believed after one more measurement; the first is believed as it is."""
+    if known == math.inf:
+        return measured
+    return known + (FASTER if measured < known else SLOWER) * (measured - known)
+
+
+def _speed(sender: str, link: _Link, doublings: int) -> LinkSpeed:
+    factor = 2.0**doublings
+    per_second = factor / link.seconds_per_byte if link.seconds_per_byte else 0.0
+    return LinkSpeed(sender, per_second, link.latency / factor)

@@ -1,0 +1,168 @@
+"""Links are measured from the messages that were ready, whatever their senders compute meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagemesh.worker.link_meter import LinkMeter, LinkSpeed
+from tests.fakes.clock import FakeClock
+
+MB = 1_000_000
+
+
+class Stream:
+    """Streams of one sender over a link of a speed in bytes per second."""
+
+    def __init__(self, speed: float = 100 * MB, latency: float = 0.002) -> None:
+        self.clock = FakeClock()
+        self.told: list[tuple[str, LinkSpeed | None]] = []
+        self.meter = LinkMeter(self.clock, lambda *news: self.told.append(news))
+        self.speed = speed
+        self.latency = latency
+
+    def run(self, *messages: tuple[int, float], sender: str = "p") -> None:
+        """Each message has bytes, and seconds that its sender computed before it was ready."""
+        timer = self.meter.begin(sender)
+        self.clock.advance(self.latency)
+        timer.on_message(0, was_ready=False)
+        for num_bytes, computing in messages:
+            self.clock.advance(computing + num_bytes / self.speed)
+            timer.on_message(num_bytes, was_ready=not computing)
+        timer.end()
+
+    @property
+    def only(self) -> LinkSpeed:
+        (speed,) = self.meter.speeds()
+        return speed
+
+
+def test_nothing_is_known_of_a_link_before_its_first_stream() -> None:
+    assert Stream().meter.speeds() == []
+
+
+def test_messages_that_were_ready_give_bytes_per_second() -> None:
+    stream = Stream()
+    stream.run((MB, 0), (MB, 0), (MB, 0))
+    assert tuple(stream.only) == ("p", pytest.approx(100 * MB), pytest.approx(0.002))
+
+
+def test_a_sender_that_computes_does_not_make_its_link_slow() -> None:
+    stream = Stream()
+    stream.run((MB, 0.5), (MB, 0), (MB, 0.5), (MB, 0), (MB, 0))
+    assert stream.only.bytes_per_second == pytest.approx(100 * MB)
+
+
+def test_a_stream_that_was_never_ready_tells_latency_alone() -> None:
+    stream = Stream()
+    stream.run((MB, 0.5), (MB, 0.5))
+    assert tuple(stream.only) == ("p", 0.0, pytest.approx(0.002))
+
+
+def test_a_short_stream_does_not_tell_the_speed() -> None:
+    stream = Stream()
+    stream.run((64 * 1024 - 1, 0))
+    assert stream.only.bytes_per_second == 0
+    stream.run((64 * 1024, 0))
+    assert stream.only.bytes_per_second == pytest.approx(100 * MB)
+
+
+def test_a_stream_without_an_answer_tells_nothing() -> None:
+    stream = Stream()
+    stream.meter.begin("p").end()
+    assert stream.meter.speeds() == []
+
+
+def test_a_stream_counts_once() -> None:
+    stream = Stream()
+    timer = stream.meter.begin("p")
+    timer.on_message(0, was_ready=False)
+    timer.end()
+    timer.end()
+    assert len(stream.told) == 1
+
+
+def test_what_is_faster_is_believed_sooner_than_what_is_slower() -> None:
+    stream = Stream(100 * MB)
+    stream.run((MB, 0))
+    stream.speed = 50 * MB
+    stream.run((MB, 0))
+    assert stream.only.bytes_per_second == pytest.approx(100 * MB / 1.2)
+    stream = Stream(50 * MB)
+    stream.run((MB, 0))
+    stream.speed = 100 * MB
+    stream.run((MB, 0))
+    assert stream.only.bytes_per_second == pytest.approx(50 * MB / 0.75)
+
+
+def test_a_link_that_became_slower_is_known_as_such_after_some_streams() -> None:
+    stream = Stream(100 * MB)
+    stream.run((MB, 0))
+    stream.speed = 10 * MB
+    for _ in range(15):
+        stream.run((MB, 0))
+    assert stream.only.bytes_per_second == pytest.approx(10 * MB, rel=0.05)
+
+
+def test_the_time_to_connect_is_forgotten_with_the_next_streams() -> None:
+    stream = Stream(latency=0.1)
+    stream.run()
+    stream.latency = 0.002
+    for _ in range(6):
+        stream.run()
+    assert stream.only.latency_seconds == pytest.approx(0.0035, abs=0.0001)
+
+
+def test_a_link_that_is_not_used_is_thought_faster_every_minute_and_forgotten_in_the_end() -> None:
+    stream = Stream(100 * MB, latency=0.004)
+    stream.run((MB, 0))
+    stream.clock.advance(59)
+    assert tuple(stream.only) == ("p", pytest.approx(100 * MB), pytest.approx(0.004))
+    stream.clock.advance(62)
+    assert tuple(stream.only) == ("p", pytest.approx(400 * MB), pytest.approx(0.001))
+    stream.clock.advance(60 * 8)
+    assert len(stream.meter.speeds()) == 1
+    stream.clock.advance(60)
+    assert stream.meter.speeds() == []
+    assert stream.told[-1] == ("p", None)
+
+
+def test_one_more_stream_brings_back_what_was_measured() -> None:
+    stream = Stream(100 * MB)
+    stream.run((MB, 0))
+    stream.clock.advance(300)
+    stream.run((MB, 0))
+    assert stream.only.bytes_per_second == pytest.approx(100 * MB)
+
+
+def test_links_are_kept_apart_and_are_no_more_than_256() -> None:
+    stream = Stream()
+    for number in range(256):
+        stream.run((MB, 0), sender=f"p{number}")
+    stream.run((MB, 0), sender="p0")
+    stream.run((MB, 0), sender="new")
+    senders = [speed.worker_id for speed in stream.meter.speeds()]
+    assert len(senders) == 256
+    assert "p1" not in senders
+    assert {"p0", "new"} <= set(senders)
+    assert ("p1", None) in stream.told
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 10 * MB), st.sampled_from([0.0, 0.01, 1.0])), max_size=8),
+        max_size=8,
+    ),
+    st.floats(1e5, 1e10),
+)
+def test_on_a_steady_link_the_speed_is_right_or_unknown(
+    streams: list[list[tuple[int, float]]], speed: float
+) -> None:
+    stream = Stream(speed)
+    for messages in streams:
+        stream.run(*messages)
+    for found in stream.meter.speeds():
+        assert found.bytes_per_second == 0 or found.bytes_per_second == pytest.approx(
+            speed, rel=0.01
+        )
