@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
+import structlog
 
 from pagemesh.membership.directory import Directory
 from pagemesh.membership.roster import MemberChange, WorkerState
@@ -162,6 +164,31 @@ async def test_a_worker_that_closes_is_gone_at_once_with_its_blocks() -> None:
             await eventually(lambda: live_ids(directory) == ["a", "b"])
         await eventually(lambda: known_ids(directory) == ["a"])
         await index_matches(kvstore, a)
+
+
+async def test_a_worker_with_blocks_of_another_shape_waits_until_the_others_are_gone() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with (
+            running_kvstore() as kvstore,
+            directory_of(kvstore) as directory,
+            AsyncExitStack() as other,
+        ):
+            async with PublishingWorker(kvstore, make_worker("old", num_blocks=8)):
+                await eventually(lambda: live_ids(directory) == ["old"])
+                new = make_worker("new", num_blocks=8, block_size=32)
+                await other.enter_async_context(PublishingWorker(kvstore, new))
+                await eventually(lambda: len(refusals(logs)) == 2)
+                assert live_ids(directory) == ["old"]
+            await eventually(lambda: live_ids(directory) == ["new"])
+    # However often it tries: one line of the kvstore each time, but one of the worker in all.
+    (told,) = [line for line in logs if line["event"] == "kvstore_refused"]
+    assert (told["log_level"], told["code"]) == ("error", "FAILED_PRECONDITION")
+    assert "'new' has KV blocks of 32 tokens" in told["detail"]
+    assert "'old' at 127.0.0.1:7001 has 16 tokens" in told["detail"]
+
+
+def refusals(logs: list[Any]) -> list[Any]:
+    return [line for line in logs if line.get("reason") == "LAYOUT_MISMATCH"]
 
 
 async def test_members_stay_known_while_the_kvstore_is_away() -> None:

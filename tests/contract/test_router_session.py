@@ -103,7 +103,7 @@ def body(**fields: Any) -> HttpBody:
 async def test_a_submission_says_everything_about_the_request(mesh: Mesh) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with scripted(mesh) as worker:
-        metadata = (("x-request-id", "client-7"), ("traceparent", trace))
+        metadata = (("x-request-id", "client-7"), ("traceparent", trace), ("tracestate", "a=1"))
         request = body(
             temperature=0.5,
             top_p=0.25,
@@ -141,7 +141,7 @@ async def test_a_submission_says_everything_about_the_request(mesh: Mesh) -> Non
         )
         assert (second.sampling.seed, second.sampling.HasField("prompt_logprobs")) == (5, False)
         assert (first.request_id, second.request_id) == ("client-7-0", "client-7-1")
-        assert (first.priority, first.traceparent) == (-2, trace)
+        assert (first.priority, first.traceparent, first.tracestate) == (-2, trace, "a=1")
         assert 15 < first.timeout.seconds < 20
         assert first.handle != second.handle
         assert (first.fork_of_handle, second.fork_of_handle) == (0, first.handle)

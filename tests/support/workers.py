@@ -14,6 +14,7 @@ from google.protobuf import duration_pb2
 from pagemesh.config import ModelConfig, ServerConfig, WorkerConfig
 from pagemesh.engine.interface import Engine
 from pagemesh.rpc.channels import open_channel
+from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, kv_transfer_pb2, types_pb2
 from pagemesh.worker.server import Role, WorkerServer
 from pagemesh.worker.worker import Worker
@@ -144,6 +145,7 @@ class RouterSession:
         sampling: types_pb2.SamplingParams | None = None,
         cache_salt: bytes = b"",
         fork_of: int = 0,
+        trace: TraceContext = NO_TRACE,
     ) -> None:
         submit = decode_pb2.Submit(
             handle=handle,
@@ -154,6 +156,8 @@ class RouterSession:
             cache_salt=cache_salt,
             prefill_plan=plan,
             fork_of_handle=fork_of,
+            traceparent=trace.traceparent,
+            tracestate=trace.tracestate,
         )
         if time_limit is not None:
             submit.timeout.CopyFrom(duration_pb2.Duration(nanos=int(time_limit % 1 * 1e9)))

@@ -13,6 +13,7 @@ import structlog
 
 from pagemesh.membership.backoff import Backoff
 from pagemesh.membership.roster import MemberListener, Roster, WorkerState
+from pagemesh.rpc.call_context import call_timeout, outgoing_metadata
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
 
@@ -65,7 +66,8 @@ class Directory:
     ) -> dict[str, int] | None:
         """Leading blocks of the prefix that each worker holds, by worker_id; workers with none are absent.
 
-        None when there was no answer within `timeout` seconds or the kvstore refused.
+        None when there was no answer within `timeout` seconds or the kvstore refused. DeadlineError when
+        the call that this is asked for has no time left.
         """
         if self._stub is None:
             return None
@@ -74,7 +76,9 @@ class Directory:
             model_fingerprint=model_fingerprint,
         )
         try:
-            response = await self._stub.Lookup(request, timeout=timeout)
+            response = await self._stub.Lookup(
+                request, timeout=call_timeout(timeout), metadata=outgoing_metadata()
+            )
         except grpc.aio.AioRpcError as error:
             _log.debug("lookup_failed", code=error.code().name, detail=error.details())
             return None

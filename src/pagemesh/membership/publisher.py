@@ -41,6 +41,9 @@ MAX_BLOCKS_PER_EVENT = 16_384
 
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
 
+REFUSAL_PERIOD = 60.0
+"""Seconds after which a refusal that has not changed is logged again."""
+
 
 class Publisher:
     """Registers one worker incarnation and keeps the kvstore informed until closed.
@@ -65,6 +68,8 @@ class Publisher:
         self._changed = asyncio.Event()
         self._sequence = 0
         self._task: asyncio.Task[None] | None = None
+        self._refusal: str | None = None
+        self._refused_at = 0.0
 
     def start(self) -> None:
         """Begin to register and publish, whether or not the kvstore is there yet; returns at once."""
@@ -111,22 +116,28 @@ class Publisher:
             await asyncio.sleep(backoff.next_delay())
 
     def _report(self, error: BaseException) -> None:
-        """Log why a connection ended; a refusal is loud, because trying again may not help."""
+        """Log why a connection ended.
+
+        A refusal is loud, because only people may be able to help, but not at every attempt: whoever is
+        in the way may leave, as the workers before this one do when a mesh gets another block size.
+        """
         assert isinstance(error, grpc.aio.AioRpcError)
-        refused = error.code() in _REFUSALS
-        write = _log.error if refused else _log.info
-        write(
-            "kvstore_refused" if refused else "kvstore_away",
-            kvstore=self._kvstore,
-            code=error.code().name,
-            detail=error.details(),
-        )
+        code, detail = error.code().name, error.details()
+        if error.code() not in _REFUSALS:
+            self._refusal = None
+            _log.info("kvstore_away", kvstore=self._kvstore, code=code, detail=detail)
+            return
+        now = asyncio.get_running_loop().time()
+        if detail != self._refusal or now - self._refused_at >= REFUSAL_PERIOD:
+            self._refusal, self._refused_at = detail, now
+            _log.error("kvstore_refused", kvstore=self._kvstore, code=code, detail=detail)
 
     async def _register(self, stub: kvstore_pb2_grpc.KvStoreAsyncStub) -> float:
         """Announce the worker; gives the seconds between heartbeats that the kvstore expects."""
         response = await stub.Register(
             kvstore_pb2.RegisterRequest(worker=self._worker), timeout=REGISTER_TIMEOUT
         )
+        self._refusal = None
         _log.info("registered", kvstore=self._kvstore, revision=response.revision)
         return response.heartbeat_interval_ms / 1000
 

@@ -1,8 +1,8 @@
 """The boundary between gRPC and the servicers of a process, as one interceptor around every RPC.
 
 It refuses calls while the process does not serve, maps exceptions to rich statuses (unknown ones are
-logged with their traceback and reach the caller as a bare INTERNAL), and binds the request id of the
-incoming metadata to the logs.
+logged with their traceback and reach the caller as a bare INTERNAL), and has the task of the RPC work
+for what the incoming metadata says (`call_context`).
 
 A servicer's response stream is closed here the moment its RPC ends. grpc itself leaves that to the
 garbage collector, so that the `finally` of a cancelled stream would run at some later time; here the
@@ -21,17 +21,14 @@ import grpc
 import structlog
 
 from pagemesh.errors import PagemeshError
+from pagemesh.rpc.call_context import bind_call, read_metadata
 from pagemesh.rpc.cancelling import run_to_end
 from pagemesh.rpc.status import abort, as_pagemesh_error
-from pagemesh.telemetry.logs import bind_request_id
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 # The boundary stands around RPCs of every type, so it knows none of their messages.
 _Behavior = Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Any]
-
-REQUEST_ID_KEY: Final = "x-request-id"
-"""Metadata key of the client's request id."""
 
 _ALWAYS_SERVED: Final = ("/grpc.health.", "/grpc.reflection.")
 
@@ -75,11 +72,10 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        metadata = dict(handler_call_details.invocation_metadata or ())
-        return self._guard(handler, method, str(metadata.get(REQUEST_ID_KEY, "")))
+        return self._guard(handler, method)
 
     def _guard(
-        self, handler: grpc.RpcMethodHandler[Any, Any], method: str, request_id: str
+        self, handler: grpc.RpcMethodHandler[Any, Any], method: str
     ) -> grpc.RpcMethodHandler[Any, Any]:
         # Exactly one is set. grpc declares them for its threaded servers only, hence the cast.
         behavior = cast(
@@ -92,8 +88,7 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
 
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             self._note_call()
-            if request_id:
-                bind_request_id(request_id)
+            bind_call(read_metadata(context.invocation_metadata() or (), context.time_remaining()))
             try:
                 return await _run(behavior, request, context)
             except grpc.aio.BaseError:  # an abort of the servicer, or the peer is gone

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 from pagemesh.config import ServerConfig
 from pagemesh.errors import ConfigError, PagemeshError, UnavailableError
 from pagemesh.rpc.boundary import RpcBoundary
-from pagemesh.rpc.channels import SHARED_OPTIONS
+from pagemesh.rpc.channels import KEEPALIVE_TIME_MS, SHARED_OPTIONS
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ _SERVER_OPTIONS: Final = (
     # A taken port is an error, not a second server that gets every other connection.
     ("grpc.so_reuseport", 0),
     # Clients ping as often as the channel options say; that is no abuse.
-    ("grpc.http2.min_ping_interval_without_data_ms", 500),
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_TIME_MS // 2),
     ("grpc.http2.max_ping_strikes", 0),
 )
 

@@ -76,6 +76,8 @@ def configure_library_logging() -> None:
     )
 
 
-def bind_request_id(request_id: str) -> None:
-    """Have every log line of this task, and of tasks that it starts, carry the request id."""
-    structlog.contextvars.bind_contextvars(request_id=request_id)
+def bind_call_ids(request_id: str, trace_id: str) -> None:
+    """Have every log line of this task, and of tasks that it starts, carry these; empty ones are left out."""
+    structlog.contextvars.unbind_contextvars("request_id", "trace_id")
+    given = {"request_id": request_id, "trace_id": trace_id}
+    structlog.contextvars.bind_contextvars(**{key: value for key, value in given.items() if value})

@@ -71,6 +71,7 @@ class Submit(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     FORK_OF_HANDLE_FIELD_NUMBER: _builtins.int
     EMBED_FIELD_NUMBER: _builtins.int
+    TRACESTATE_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream; chosen by the router, never used twice on one stream."""
     request_id: _builtins.str
@@ -80,7 +81,7 @@ class Submit(_message.Message):
     priority: _builtins.int
     """Lower runs first; 0 is the default."""
     traceparent: _builtins.str
-    """W3C traceparent of the request's span; may be empty."""
+    """W3C traceparent of the request's span; may be empty, and is ignored when it is malformed."""
     fork_of_handle: _builtins.int
     """Handle of an earlier request of this stream with the same prompt and salt, the leader: its prompt KV
     is shared instead of being computed or received again. 0 means none. When the leader is over, this
@@ -90,6 +91,8 @@ class Submit(_message.Message):
     """Answer with the prompt's embedding, pooled as the model wants, instead of with tokens. Excludes
     resume_token_ids, fork_of_handle and a prefill_plan; sampling has no meaning.
     """
+    tracestate: _builtins.str
+    """W3C tracestate that belongs to the traceparent; may be empty."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The prompt; never empty."""
@@ -127,10 +130,11 @@ class Submit(_message.Message):
         traceparent: _builtins.str = ...,
         fork_of_handle: _builtins.int = ...,
         embed: _builtins.bool = ...,
+        tracestate: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prefill_plan", b"prefill_plan", "sampling", b"sampling", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embed", b"embed", "fork_of_handle", b"fork_of_handle", "handle", b"handle", "prefill_plan", b"prefill_plan", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume_token_ids", b"resume_token_ids", "sampling", b"sampling", "timeout", b"timeout", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embed", b"embed", "fork_of_handle", b"fork_of_handle", "handle", b"handle", "prefill_plan", b"prefill_plan", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume_token_ids", b"resume_token_ids", "sampling", b"sampling", "timeout", b"timeout", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

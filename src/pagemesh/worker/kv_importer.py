@@ -15,7 +15,7 @@ import grpc
 import structlog
 
 from pagemesh.errors import PagemeshError
-from pagemesh.rpc.boundary import REQUEST_ID_KEY
+from pagemesh.rpc.call_context import outgoing_metadata
 from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import (
@@ -50,7 +50,7 @@ class KvImporter:
     def start(self, kv: KvImport, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run what fills the grant, out of `prefill` and `pull`; the end of the task gives the grant back.
 
-        Cancel the task when the request ended.
+        Cancel the task when the request ended. Its calls say what the present one does of itself.
         """
         task = asyncio.create_task(work, name="kv-import")
         self._tasks.add(task)
@@ -87,7 +87,7 @@ class KvImporter:
 
         async def receive(channel: grpc.aio.Channel) -> None:
             stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
-            call = stub.Prefill(request, timeout=kv.seconds_left, metadata=_metadata(kv))
+            call = stub.Prefill(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
             await self._streams.receive_prefill(call, kv, peer)
 
         return await self._try("prefill", kv, peer, receive)
@@ -115,7 +115,7 @@ class KvImporter:
             stub: kv_transfer_pb2_grpc.KvTransferAsyncStub = kv_transfer_pb2_grpc.KvTransferStub(
                 channel
             )
-            call = stub.Fetch(request, timeout=kv.seconds_left, metadata=_metadata(kv))
+            call = stub.Fetch(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
             await self._streams.receive_fetch(call, kv, source.worker)
 
         outcome = "cancelled"
@@ -169,7 +169,3 @@ class KvImporter:
             log.error("import failed", request_id=kv.client_request_id, exc_info=error)
         self._tokens_received.inc(kv.num_received_tokens)
         self._worker.engine.finish_import(kv.grant.request_id, kv.num_verified_tokens)
-
-
-def _metadata(kv: KvImport) -> tuple[tuple[str, str], ...]:
-    return ((REQUEST_ID_KEY, kv.client_request_id),)

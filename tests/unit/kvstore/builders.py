@@ -31,6 +31,7 @@ def make_worker(
     address: str = "127.0.0.1:7001",
     fingerprint: str = "model-a",
     num_blocks: int = 1000,
+    block_size: int = 16,
 ) -> types_pb2.WorkerInfo:
     return types_pb2.WorkerInfo(
         worker_id=worker_id,
@@ -39,6 +40,9 @@ def make_worker(
         address=address,
         model_name="demo",
         model_fingerprint=fingerprint,
+        kv_layout=types_pb2.KvLayout(
+            block_size=block_size, layer_count=2, kv_head_count=4, head_dim=8, dtype="float32"
+        ),
         block_count=num_blocks,
         max_model_len=2048,
         max_num_seqs=8,

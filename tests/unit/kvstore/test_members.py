@@ -53,6 +53,27 @@ def test_two_processes_under_one_name_and_epoch_are_told_apart() -> None:
     assert [m.info.address for m in store.members] == ["127.0.0.1:7001"]
 
 
+def test_a_worker_of_the_same_model_with_blocks_of_another_shape_is_refused() -> None:
+    store = Store()
+    store.members.register(make_worker("a"))
+    with pytest.raises(FailedPreconditionError) as caught:
+        store.members.register(make_worker("b", block_size=32))
+    assert (caught.value.reason, caught.value.param) == ("LAYOUT_MISMATCH", "worker.kv_layout")
+    assert caught.value.message == (
+        "worker 'b' has KV blocks of 32 tokens x 2 layers x 4 heads x 8 float32, but 'a' at "
+        "127.0.0.1:7001 has 16 tokens x 2 layers x 4 heads x 8 float32 for the same model"
+    )
+    assert len(store.members) == 1
+
+
+def test_blocks_may_have_another_shape_for_another_model_or_a_new_incarnation() -> None:
+    store = Store()
+    store.members.register(make_worker("a"))
+    store.members.register(make_worker("a", epoch=2, block_size=32))
+    store.members.register(make_worker("b", block_size=8, fingerprint="model-b"))
+    assert sorted(m.info.kv_layout.block_size for m in store.members) == [8, 32]
+
+
 @pytest.mark.parametrize(
     "field", ["worker_id", "epoch", "role", "address", "model_fingerprint", "block_count"]
 )

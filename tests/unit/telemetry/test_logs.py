@@ -10,15 +10,16 @@ PROGRAM = """
 import logging, sys
 import structlog
 from pagemesh.config import ServerConfig
-from pagemesh.telemetry.logs import bind_request_id, configure_logging
+from pagemesh.telemetry.logs import bind_call_ids, configure_logging
 
 log = structlog.get_logger("pagemesh.example")
 configure_logging(ServerConfig(log_level="info", log_format=sys.argv[1]), "decode")
 log.debug("too detailed")
 log.info("serving", address="127.0.0.1:1")
-bind_request_id("abc")
+bind_call_ids("abc", "0af7")
 log.warning("with id")
 logging.getLogger("somebody").warning("from a library")
+bind_call_ids("", "")
 try:
     raise ValueError("broken")
 except ValueError:
@@ -46,7 +47,8 @@ def test_json_has_one_object_per_line() -> None:
     assert [line["level"] for line in lines] == ["info", "warning", "warning", "error"]
     assert lines[0]["address"] == "127.0.0.1:1"
     assert "request_id" not in lines[0]
-    assert lines[1]["request_id"] == "abc"
+    assert (lines[1]["request_id"], lines[1]["trace_id"]) == ("abc", "0af7")
+    assert not {"request_id", "trace_id"} & lines[3].keys()
     assert "ValueError: broken" in lines[3]["exception"]
 
 

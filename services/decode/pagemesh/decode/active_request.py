@@ -12,6 +12,7 @@ from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.submission import Submission
 from pagemesh.engine.interface import KvGrant, RequestOutput
 from pagemesh.errors import DeadlineError, PagemeshError
+from pagemesh.rpc.call_context import CallContext, run_for
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker.dispatcher import RequestEvent
 from pagemesh.worker.kv_import import KvImport
@@ -105,7 +106,8 @@ class ActiveRequest:
             grant,
             self._deadline,
         )
-        self._remote_prefill = self._prefiller.start(self._import, submission.plan)
+        call = CallContext(submission.client_request_id, submission.trace, self._deadline)
+        self._remote_prefill = run_for(call, self._prefiller.start, self._import, submission.plan)
 
     def _translate(self, output: RequestOutput) -> decode_pb2.RequestOutput:
         message = decode_pb2.RequestOutput(

@@ -9,6 +9,7 @@ from typing import Final
 from pagemesh.engine.interface import EngineRequest
 from pagemesh.errors import DeadlineError, InvalidRequestError
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.telemetry.trace_context import TraceContext, parse_trace
 from pagemesh.v1 import decode_pb2
 from pagemesh.worker.messages import prompt_from_proto, sampling_from_proto
 
@@ -27,6 +28,8 @@ class Submission:
     """Where the prompt is prefilled; None means here."""
     timeout: float
     """Seconds that it may take."""
+    trace: TraceContext
+    """The trace that it belongs to."""
 
 
 def parse_submit(
@@ -54,6 +57,7 @@ def parse_submit(
         ),
         plan=plan,
         timeout=_timeout(submit),
+        trace=parse_trace(submit.traceparent, submit.tracestate),
     )
 
 

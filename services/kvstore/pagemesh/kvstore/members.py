@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pagemesh.errors import FailedPreconditionError, InvalidRequestError
+from pagemesh.kvship.layout import describe_layout
 from pagemesh.kvstore.changes import Change, ChangeLog, Joined, Left, Loaded
 from pagemesh.v1 import types_pb2
 
@@ -102,7 +103,8 @@ class Members:
         """Make an incarnation a member; whether that is new, or it had been one already.
 
         Raises InvalidRequestError for incomplete facts, and FailedPreconditionError when a newer
-        incarnation is a member, or another process under the same name and epoch.
+        incarnation is a member, or another process under the same name and epoch, or a worker of the
+        same model whose KV blocks have another shape.
         """
         _check_info(info)
         known = self._members.get(info.worker_id)
@@ -118,6 +120,7 @@ class Members:
                 )
             known.last_seen = self._clock()
             return known, False
+        self._require_same_layout(info)
         member = Member(info, self._log.append(Joined(info)), last_seen=self._clock())
         self._members[info.worker_id] = member
         return member, True
@@ -199,6 +202,20 @@ class Members:
         """
         changes = [change for m in self for change in (m.joined, m.loaded) if change is not None]
         return sorted(changes, key=lambda change: change.revision)
+
+    def _require_same_layout(self, info: types_pb2.WorkerInfo) -> None:
+        # Such workers could never exchange KV, and half of all plans would fail when it is too late.
+        for other in (member.info for member in self._members.values()):
+            is_peer = other.worker_id != info.worker_id
+            is_same_model = other.model_fingerprint == info.model_fingerprint
+            if is_peer and is_same_model and other.kv_layout != info.kv_layout:
+                raise FailedPreconditionError(
+                    f"worker {info.worker_id!r} has KV blocks of {describe_layout(info.kv_layout)}, "
+                    f"but {other.worker_id!r} at {other.address} has {describe_layout(other.kv_layout)} "
+                    "for the same model",
+                    reason="LAYOUT_MISMATCH",
+                    param="worker.kv_layout",
+                )
 
     def _speaker(self, stream: PublishStream) -> Member:
         member = self._members.get(stream.worker_id)

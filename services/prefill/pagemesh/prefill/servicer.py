@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -14,7 +15,7 @@ from pagemesh.kvship.encode import encode_header
 from pagemesh.kvship.layout import require_same_kv
 from pagemesh.kvship.parts import KvPart, num_blocks_of
 from pagemesh.prefill.export import Export
-from pagemesh.telemetry.logs import bind_request_id
+from pagemesh.rpc.call_context import bind_call, current_call
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc
 from pagemesh.worker.messages import logprobs_to_proto, prompt_from_proto, sampling_from_proto
 from pagemesh.worker.sender import KvSender
@@ -38,7 +39,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:
         """Header, then blocks and the first token, each as soon as it is there."""
-        bind_request_id(request.request_id)
+        bind_call(replace(current_call(), request_id=request.request_id))
         worker = self._worker
         engine_request = self._engine_request(request)
         num_tokens = len(engine_request.prompt_token_ids)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pagemesh.telemetry.trace_context import TraceContext
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -12,8 +14,8 @@ class Call:
     request_id: str
     """Names it in answers, logs and traces."""
 
-    traceparent: str
-    """W3C trace context; may be empty."""
+    trace: TraceContext
+    """The client's trace, or one of its own."""
 
     deadline: float
     """Time of the event loop's clock at which it is given up."""

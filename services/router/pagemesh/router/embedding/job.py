@@ -111,7 +111,8 @@ class EmbeddingJob:
             prompt_token_ids=running.token_ids,
             timeout=timeout,
             priority=self._priority,
-            traceparent=self._call.traceparent,
+            traceparent=self._call.trace.traceparent,
+            tracestate=self._call.trace.tracestate,
             embed=True,
         )
         running.handle = placement.session.submit(

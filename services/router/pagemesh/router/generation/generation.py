@@ -200,7 +200,8 @@ class Generation:
             sampling=sampling_to_proto(choice.sampling),
             timeout=timeout,
             priority=request.priority,
-            traceparent=request.traceparent,
+            traceparent=request.trace.traceparent,
+            tracestate=request.trace.tracestate,
             fork_of_handle=leader_handle,
         )
         if placement.route.prefill is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class GenerationRequest:
     priority: int = 0
     """Lower runs first."""
 
-    traceparent: str = ""
-    """W3C trace context; may be empty."""
+    trace: TraceContext = NO_TRACE
+    """The trace that it belongs to."""
 
 
 class StopReason(enum.Enum):

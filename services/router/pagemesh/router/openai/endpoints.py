@@ -145,6 +145,6 @@ class Endpoints:
             stop=fields.stop_strings,
             deadline=call.deadline,
             priority=fields.priority or 0,
-            traceparent=call.traceparent,
+            trace=call.trace,
         )
         return Job(request, responder, bool(fields.stream), fields.include_usage, fields.n or 1)

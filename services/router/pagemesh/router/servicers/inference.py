@@ -148,7 +148,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             stop=tuple(request.stop),
             deadline=call.deadline,
             priority=request.priority,
-            traceparent=call.traceparent,
+            trace=call.trace,
         )
 
     def _check_sampling(self, sampling: SamplingParams, bad_words: Sequence[str]) -> SamplingParams:

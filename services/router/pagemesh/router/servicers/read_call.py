@@ -11,8 +11,9 @@ from typing import Any
 import grpc
 
 from pagemesh.router.call import Call
-from pagemesh.rpc.boundary import REQUEST_ID_KEY
+from pagemesh.rpc.call_context import CallContext, bind_call, current_call
 from pagemesh.rpc.deadlines import time_left
+from pagemesh.telemetry.trace_context import NO_TRACE, new_trace
 
 AnyContext = grpc.aio.ServicerContext[Any, Any]
 
@@ -20,15 +21,13 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def read_call(context: AnyContext, request_timeout: float) -> Call:
-    """Request id, trace context and deadline; raises DeadlineError when the caller's is over."""
-    metadata = dict(context.invocation_metadata() or ())
-    request_id = str(metadata.get(REQUEST_ID_KEY, ""))
+    """Request id, trace and deadline, to which the task is bound; DeadlineError when that is over."""
+    given = current_call()
+    request_id = given.request_id
     if not _REQUEST_ID.fullmatch(request_id):
         # None, or nothing that should be echoed into ids and logs.
         request_id = uuid.uuid4().hex
-    return Call(
-        request_id=request_id,
-        traceparent=str(metadata.get("traceparent", "")),
-        deadline=asyncio.get_running_loop().time() + time_left(request_timeout, context),
-        created=int(time.time()),
-    )
+    trace = new_trace() if given.trace == NO_TRACE else given.trace
+    deadline = asyncio.get_running_loop().time() + time_left(request_timeout, context)
+    bind_call(CallContext(request_id, trace, deadline))
+    return Call(request_id=request_id, trace=trace, deadline=deadline, created=int(time.time()))

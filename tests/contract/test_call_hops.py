@@ -1,0 +1,136 @@
+"""What every hop of a request is told: its id, its trace, and how much time is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import pytest
+
+from pagemesh.config import SchedulerConfig
+from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.prefill.service import PREFILL_ROLE
+from pagemesh.prefill.servicer import PrefillServicer
+from pagemesh.rpc.call_context import CallContext, current_call
+from pagemesh.rpc.server import GrpcServer
+from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
+from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
+from pagemesh.worker.fetch import KvTransferServicer
+from pagemesh.worker.server import Role
+from pagemesh.worker.worker import Worker
+from tests.fakes.engine import FakeEngine
+from tests.support.waiting import wait_until
+from tests.support.workers import RouterSession, RunningWorker, running_worker
+
+PROMPT = [10 + (7 * i) % 900 for i in range(70)]
+TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1,b=2")
+
+
+class Witness(PrefillServicer):
+    """An honest prefill worker that notes for whom its calls are."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self.calls: list[CallContext] = []
+
+    async def Prefill(  # noqa: N802  # the name of the RPC
+        self, request: prefill_pb2.PrefillRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[Any]:
+        async for message in super().Prefill(request, context):
+            yield message
+        # By then it is what the servicer's own lines and calls said.
+        self.calls.append(current_call())
+
+
+@pytest.fixture
+async def decode() -> AsyncIterator[RunningWorker]:
+    async with running_worker(DECODE_ROLE, FakeEngine()) as running:
+        yield running
+
+
+def witnessed_role(witnesses: list[Witness]) -> Role:
+    def add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
+        witnesses.append(Witness(worker))
+        server.add(prefill_pb2_grpc.add_PrefillServicer_to_server, witnesses[0])
+
+    return Role("prefill", PREFILL_ROLE.service_name, add_services)
+
+
+@pytest.mark.parametrize(
+    ("sent", "arrives"),
+    [
+        pytest.param(TRACE, TRACE, id="valid"),
+        pytest.param(TraceContext("00-malformed", "a=1"), NO_TRACE, id="malformed"),
+    ],
+)
+async def test_a_prefill_worker_is_told_the_trace_and_the_time_that_is_left(
+    decode: RunningWorker, sent: TraceContext, arrives: TraceContext
+) -> None:
+    witnesses: list[Witness] = []
+    async with (
+        running_worker(witnessed_role(witnesses), FakeEngine()) as prefill,
+        RouterSession(decode.address) as session,
+    ):
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        await session.submit(7, PROMPT, plan=prefill.plan, trace=sent, time_limit=9.0)
+        assert (await session.over(7)).is_finished
+        await wait_until(lambda: bool(witnesses[0].calls), "the call was seen")
+        (call,) = witnesses[0].calls
+    assert (call.request_id, call.trace) == ("client-7", arrives)
+    assert call.deadline is not None
+    assert before + 8.0 < call.deadline <= loop.time() + 9.0
+
+
+async def test_a_holder_of_kv_is_told_likewise(
+    decode: RunningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[CallContext] = []
+    honest = KvTransferServicer.Fetch
+
+    async def fetch(self: Any, request: Any, context: Any) -> AsyncGenerator[Any]:
+        calls.append(current_call())
+        async for message in honest(self, request, context):
+            yield message
+
+    monkeypatch.setattr(KvTransferServicer, "Fetch", fetch)
+    async with (
+        running_worker(DECODE_ROLE, FakeEngine()) as holder,
+        RouterSession(holder.address) as warm_up,
+        RouterSession(decode.address) as session,
+    ):
+        await warm_up.generate(1, PROMPT, max_tokens=1)
+        peer = types_pb2.PeerWorker(
+            worker_id=holder.worker.info.worker_id,
+            address=holder.address,
+            epoch=holder.worker.info.epoch,
+        )
+        source = kv_transfer_pb2.KvSource(worker=peer, block_count=4)
+        plan = decode_pb2.PrefillPlan(source=source)
+        received = await session.generate(7, PROMPT, plan=plan, trace=TRACE, time_limit=9.0)
+    assert received.usage is not None
+    assert received.usage.received_token_count == 64
+    assert [(call.request_id, call.trace) for call in calls] == [("client-7", TRACE)]
+    assert calls[0].deadline is not None
+    assert calls[0].deadline <= asyncio.get_running_loop().time() + 9.0
+
+
+async def test_a_request_whose_time_is_over_ends_on_the_prefill_worker_too(
+    decode: RunningWorker,
+) -> None:
+    small_steps = SchedulerConfig(8, max_num_batched_tokens=8)
+    slow = FakeEngine(seconds_per_token=0.2, scheduler=small_steps)
+    async with (
+        running_worker(PREFILL_ROLE, slow) as prefill,
+        RouterSession(decode.address) as session,
+    ):
+        await session.submit(1, PROMPT, plan=prefill.plan, time_limit=0.4)
+        await wait_until(lambda: not prefill.all_blocks_free(), "the prompt is being prefilled")
+        received = await session.over(1)
+        assert received.error is not None
+        assert received.error.code == "DEADLINE_EXCEEDED"
+        await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
+        await wait_until(decode.all_blocks_free, "all blocks of decode free")

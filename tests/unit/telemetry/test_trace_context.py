@@ -1,0 +1,57 @@
+"""W3C trace context: what is passed on, and what is ignored."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext, new_trace, parse_trace
+
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+VALID = f"00-{TRACE_ID}-b7ad6b7169203331-01"
+
+
+def test_a_valid_traceparent_is_passed_on_unchanged() -> None:
+    trace = parse_trace(VALID, "congo=t61rcWkgMzE,rojo=00f067aa0ba902b7")
+    assert trace == TraceContext(VALID, "congo=t61rcWkgMzE,rojo=00f067aa0ba902b7")
+    assert trace.trace_id == TRACE_ID
+
+
+def test_later_versions_may_have_more_behind_the_flags() -> None:
+    assert parse_trace(f"01{VALID[2:]}-what-comes-later").trace_id == TRACE_ID
+    assert parse_trace(f"cc{VALID[2:]}").trace_id == TRACE_ID
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        pytest.param("", id="none"),
+        pytest.param(f"ff{VALID[2:]}", id="version that is forbidden"),
+        pytest.param(f"{VALID}-more", id="more than version 00 has"),
+        pytest.param(f"01{VALID[2:]}.more", id="more without a dash"),
+        pytest.param(VALID.upper(), id="upper case"),
+        pytest.param(f"00-{'0' * 32}-b7ad6b7169203331-01", id="zero trace id"),
+        pytest.param(f"00-{TRACE_ID}-{'0' * 16}-01", id="zero parent id"),
+        pytest.param(f"00-{TRACE_ID[1:]}-b7ad6b7169203331-01", id="short trace id"),
+        pytest.param(f"{VALID}\n", id="line break"),
+        pytest.param(f"0{VALID[2:]}", id="short version"),
+    ],
+)
+def test_a_malformed_traceparent_is_ignored_with_its_state(traceparent: str) -> None:
+    assert parse_trace(traceparent, "a=1") is NO_TRACE
+
+
+@pytest.mark.parametrize(
+    "tracestate",
+    ["a=\n", "a=\u00fc", "a=" + "x" * 511, ",".join(f"k{i}=1" for i in range(33))],
+    ids=["line break", "not ASCII", "too long", "too many"],
+)
+def test_a_state_that_cannot_be_sent_on_is_dropped_alone(tracestate: str) -> None:
+    assert parse_trace(VALID, tracestate) == TraceContext(VALID)
+
+
+def test_a_new_trace_is_valid_unsampled_and_never_the_same() -> None:
+    first, second = new_trace(), new_trace()
+    assert parse_trace(first.traceparent) == first
+    assert first.traceparent.endswith("-00")
+    assert first.trace_id != second.trace_id
+    assert NO_TRACE.trace_id == ""
