@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import grpc
 import numpy as np
@@ -16,6 +16,7 @@ from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.status import from_rpc_error
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
+from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.messages import logprobs_from_proto
 from tests.fakes.engine import FakeEngine, expected_tokens, fake_logprobs
 from tests.support.waiting import wait_until
@@ -59,6 +60,14 @@ def make_request(
         model_fingerprint=fingerprint,
         kv_layout=prefill.worker.info.kv_layout,
     )
+
+
+def serve(
+    prefill: RunningWorker, request: prefill_pb2.PrefillRequest
+) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:
+    """The stream without a connection: it goes on only when it is read."""
+    servicer = PrefillServicer(prefill.worker, KvImporter(prefill.worker))
+    return servicer.Prefill(request, unused_context())
 
 
 def slots(blocks: kv_transfer_pb2.KvBlocks) -> list[int]:
@@ -148,7 +157,7 @@ async def test_a_queued_request_says_that_it_is_alive_until_blocks_are_free(
         open_channel(prefill.address) as channel,
     ):
         stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
-        first = PrefillServicer(prefill.worker).Prefill(make_request(prefill), unused_context())
+        first = serve(prefill, make_request(prefill))
         await anext(first)
         await wait_until(lambda: not prefill.all_blocks_free(), "the first one's blocks")
         # Another prompt: it can share no block with the first.
@@ -194,7 +203,7 @@ async def test_a_deadline_frees_the_blocks_and_ends_the_stream() -> None:
 
 
 async def test_blocks_are_held_until_the_last_one_was_taken(prefill: RunningWorker) -> None:
-    stream = PrefillServicer(prefill.worker).Prefill(make_request(prefill), unused_context())
+    stream = serve(prefill, make_request(prefill))
     taken = 0
     async for chunk in stream:
         taken += chunk.blocks.token_count

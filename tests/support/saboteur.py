@@ -14,6 +14,7 @@ from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc, prefill_pb2, prefill_pb2_grpc
 from pagemesh.worker.fetch import KvTransferServicer
+from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
 
@@ -45,9 +46,11 @@ class Saboteur(prefill_pb2_grpc.PrefillServicer):
 
 def sabotaged_role(sabotage: Callable[[Chunks], Chunks]) -> Role:
     def add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
+        importer = KvImporter(worker)
+        stack.push_async_callback(importer.close)
         server.add(
             prefill_pb2_grpc.add_PrefillServicer_to_server,
-            Saboteur(PrefillServicer(worker), sabotage),
+            Saboteur(PrefillServicer(worker, importer), sabotage),
         )
 
     return Role("prefill", PREFILL_ROLE.service_name, add_services)

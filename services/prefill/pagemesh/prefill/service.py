@@ -8,13 +8,17 @@ from pagemesh.config import WorkerConfig
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.v1 import prefill_pb2, prefill_pb2_grpc
+from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.process import run_worker
 from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
 
 
 def _add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
-    server.add(prefill_pb2_grpc.add_PrefillServicer_to_server, PrefillServicer(worker))
+    importer = KvImporter(worker)
+    stack.push_async_callback(importer.close)
+    servicer = PrefillServicer(worker, importer)
+    server.add(prefill_pb2_grpc.add_PrefillServicer_to_server, servicer)
 
 
 PREFILL_ROLE = Role(

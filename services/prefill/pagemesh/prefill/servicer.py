@@ -9,14 +9,17 @@ from typing import Any, Final
 
 import grpc
 
-from pagemesh.engine.interface import EngineRequest, RequestOutput
+from pagemesh.engine.interface import EngineRequest, KvGrant, RequestOutput
 from pagemesh.errors import InvalidRequestError
 from pagemesh.kvship.encode import encode_header
 from pagemesh.kvship.layout import require_same_kv
 from pagemesh.kvship.parts import KvPart, num_blocks_of
 from pagemesh.prefill.export import Export
+from pagemesh.prefill.source import SourcePull, has_source
 from pagemesh.rpc.call_context import bind_call, current_call
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc
+from pagemesh.worker.dispatcher import RequestEvent
+from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.messages import logprobs_to_proto, prompt_from_proto, sampling_from_proto
 from pagemesh.worker.sender import KvSender
 from pagemesh.worker.worker import Worker
@@ -29,8 +32,9 @@ fit into the time after which it gives up a sender."""
 class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
     """Ships each prompt's KV as it becomes ready. The lease of the blocks is the stream."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, importer: KvImporter) -> None:
         self._worker = worker
+        self._importer = importer
         self._sender = KvSender(worker, rpc="prefill")
 
     async def Prefill(  # noqa: N802  # the name of the RPC
@@ -46,7 +50,15 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         num_held = request.held_token_count
         layout = worker.engine.info.layout
         export = Export(layout, num_held, num_tokens)
-        worker.dispatcher.submit(engine_request, export.on_event)
+        pull = SourcePull(worker, self._importer, request, engine_request, context)
+
+        def on_event(event: RequestEvent) -> None:
+            if isinstance(event, KvGrant):
+                pull.fill(event)
+            else:
+                export.on_event(event)
+
+        worker.dispatcher.submit(engine_request, on_event)
         try:
             num_blocks = num_blocks_of(num_tokens, layout.block_size)
             num_blocks -= num_held // layout.block_size
@@ -56,6 +68,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         finally:
             # However the stream ended: what still runs is cancelled and the blocks are free.
             worker.dispatcher.forget(engine_request.request_id)
+            pull.cancel()
             worker.engine.release(engine_request.request_id)
 
     def _engine_request(self, request: prefill_pb2.PrefillRequest) -> EngineRequest:
@@ -76,6 +89,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
             priority=request.priority,
             cache_salt=request.cache_salt,
             hold_blocks=True,
+            await_kv=has_source(request),
         )
 
     async def _ship(self, export: Export) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:

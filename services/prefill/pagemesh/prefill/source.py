@@ -1,0 +1,72 @@
+"""A prompt whose beginning another worker holds: that is pulled before the rest is computed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from pagemesh.engine.interface import EngineRequest, KvGrant
+from pagemesh.errors import InvalidRequestError
+from pagemesh.rpc.deadlines import HasTimeRemaining
+from pagemesh.v1 import prefill_pb2
+from pagemesh.worker.kv_import import KvImport
+from pagemesh.worker.kv_importer import KvImporter
+from pagemesh.worker.worker import Worker
+
+DEFAULT_TIMEOUT: Final = 600.0
+"""Seconds for a caller that set no deadline."""
+
+
+def has_source(request: prefill_pb2.PrefillRequest) -> bool:
+    """Whether another worker is to be asked; InvalidRequestError when it cannot be."""
+    if not request.HasField("source"):
+        return False
+    worker = request.source.worker
+    if not (worker.worker_id and worker.address and worker.epoch):
+        raise InvalidRequestError(
+            f"source is {worker.worker_id!r} at {worker.address!r} with epoch {worker.epoch}, "
+            "but needs a worker_id, an address and an epoch",
+            param="source",
+        )
+    return True
+
+
+class SourcePull:
+    """Fills the blocks that the engine grants one export. Whatever fails, the prompt is computed."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        importer: KvImporter,
+        request: prefill_pb2.PrefillRequest,
+        engine_request: EngineRequest,
+        caller: HasTimeRemaining,
+    ) -> None:
+        self._worker = worker
+        self._importer = importer
+        self._request = request
+        self._engine_request = engine_request
+        self._caller = caller
+        self._task: asyncio.Task[None] | None = None
+
+    def fill(self, grant: KvGrant) -> None:
+        """Pull what the source holds and the grant lacks, then give the grant back."""
+        remaining = self._caller.time_remaining()
+        seconds = DEFAULT_TIMEOUT if remaining is None else remaining
+        kv = KvImport(
+            self._worker,
+            self._engine_request,
+            self._request.request_id,
+            grant,
+            deadline=asyncio.get_running_loop().time() + seconds,
+        )
+        self._task = self._importer.start(kv, self._run(kv))
+
+    def cancel(self) -> None:
+        """Give the grant back as soon as nothing writes any more, if there is one."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, kv: KvImport) -> None:
+        if self._importer.wanted_from(kv, self._request.source):
+            await self._importer.pull(kv, self._request.source)
