@@ -17,8 +17,9 @@ from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.call_context import CallContext, current_call
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
-from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
+from pagemesh.v1 import decode_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
 from pagemesh.worker.fetch import KvTransferServicer
+from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
 from tests.fakes.engine import FakeEngine
@@ -33,7 +34,7 @@ class Witness(PrefillServicer):
     """An honest prefill worker that notes for whom its calls are."""
 
     def __init__(self, worker: Worker) -> None:
-        super().__init__(worker)
+        super().__init__(worker, KvImporter(worker))
         self.calls: list[CallContext] = []
 
     async def Prefill(  # noqa: N802  # the name of the RPC
@@ -85,8 +86,9 @@ async def test_a_prefill_worker_is_told_the_trace_and_the_time_that_is_left(
     assert before + 8.0 < call.deadline <= loop.time() + 9.0
 
 
+@pytest.mark.parametrize("by", ["decode", "prefill"])
 async def test_a_holder_of_kv_is_told_likewise(
-    decode: RunningWorker, monkeypatch: pytest.MonkeyPatch
+    decode: RunningWorker, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     calls: list[CallContext] = []
     honest = KvTransferServicer.Fetch
@@ -99,20 +101,18 @@ async def test_a_holder_of_kv_is_told_likewise(
     monkeypatch.setattr(KvTransferServicer, "Fetch", fetch)
     async with (
         running_worker(DECODE_ROLE, FakeEngine()) as holder,
+        running_worker(PREFILL_ROLE, FakeEngine()) as prefill,
         RouterSession(holder.address) as warm_up,
         RouterSession(decode.address) as session,
     ):
         await warm_up.generate(1, PROMPT, max_tokens=1)
-        peer = types_pb2.PeerWorker(
-            worker_id=holder.worker.info.worker_id,
-            address=holder.address,
-            epoch=holder.worker.info.epoch,
-        )
-        source = kv_transfer_pb2.KvSource(worker=peer, block_count=4)
-        plan = decode_pb2.PrefillPlan(source=source)
+        plan = decode_pb2.PrefillPlan(source=holder.source(4))
+        if by == "prefill":
+            plan.workers.append(prefill.peer)
         received = await session.generate(7, PROMPT, plan=plan, trace=TRACE, time_limit=9.0)
     assert received.usage is not None
-    assert received.usage.received_token_count == 64
+    path = types_pb2.KV_PATH_REMOTE_PULL if by == "prefill" else types_pb2.KV_PATH_PULL
+    assert received.usage.kv_path == path
     assert [(call.request_id, call.trace) for call in calls] == [("client-7", TRACE)]
     assert calls[0].deadline is not None
     assert calls[0].deadline <= asyncio.get_running_loop().time() + 9.0

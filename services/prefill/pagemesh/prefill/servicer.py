@@ -50,7 +50,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         num_held = request.held_token_count
         layout = worker.engine.info.layout
         export = Export(layout, num_held, num_tokens)
-        pull = SourcePull(worker, self._importer, request, engine_request, context)
+        pull = SourcePull(worker, self._importer, request, engine_request)
 
         def on_event(event: RequestEvent) -> None:
             if isinstance(event, KvGrant):

@@ -7,7 +7,7 @@ from typing import Final
 
 from pagemesh.engine.interface import EngineRequest, KvGrant
 from pagemesh.errors import InvalidRequestError
-from pagemesh.rpc.deadlines import HasTimeRemaining
+from pagemesh.rpc.call_context import current_call, run_for
 from pagemesh.v1 import prefill_pb2
 from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.kv_importer import KvImporter
@@ -40,27 +40,22 @@ class SourcePull:
         importer: KvImporter,
         request: prefill_pb2.PrefillRequest,
         engine_request: EngineRequest,
-        caller: HasTimeRemaining,
     ) -> None:
         self._worker = worker
         self._importer = importer
         self._request = request
         self._engine_request = engine_request
-        self._caller = caller
+        # The grant comes outside of the call for which it is used.
+        self._call = current_call()
         self._task: asyncio.Task[None] | None = None
 
     def fill(self, grant: KvGrant) -> None:
         """Pull what the source holds and the grant lacks, then give the grant back."""
-        remaining = self._caller.time_remaining()
-        seconds = DEFAULT_TIMEOUT if remaining is None else remaining
-        kv = KvImport(
-            self._worker,
-            self._engine_request,
-            self._request.request_id,
-            grant,
-            deadline=asyncio.get_running_loop().time() + seconds,
-        )
-        self._task = self._importer.start(kv, self._run(kv))
+        deadline = self._call.deadline
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + DEFAULT_TIMEOUT
+        kv = KvImport(self._worker, self._engine_request, self._request.request_id, grant, deadline)
+        self._task = run_for(self._call, self._importer.start, kv, self._run(kv))
 
     def cancel(self) -> None:
         """Give the grant back as soon as nothing writes any more, if there is one."""
