@@ -82,7 +82,8 @@ def draw_prompt(rng: random.Random, block_size: int, max_blocks: int) -> tuple[i
 def seeds(num_sequences: int) -> range:
     """Those of the sequences to play: the same each time, unless the environment asks for others or more."""
     first = int(os.environ.get("PAGEMESH_OWNERSHIP_SEED", "0"))
-    return range(first, first + num_sequences * int(os.environ.get("PAGEMESH_OWNERSHIP_FACTOR", "1")))
+    factor = int(os.environ.get("PAGEMESH_OWNERSHIP_FACTOR", "1"))
+    return range(first, first + num_sequences * factor)
 
 
 def shrink(events: Sequence[Event], fails: Callable[[Sequence[Event]], bool]) -> list[Event]:
