@@ -25,6 +25,7 @@ from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.errors import ConfigError, InternalError, InvalidRequestError, UnavailableError
 from pagemesh.sampling.params import SamplingParams
+from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 
 PROMPT = tuple(range(20, 100))
@@ -97,7 +98,7 @@ async def test_tokens_and_kv_are_those_of_an_engine_in_this_process(
         await wait_until(known.ended("answer"), "the answer")
         await wait_until(known.ended("export"), "the export")
         (export,) = [export for step in known.all for export in step.exports]
-        blocks.append(side.kv.read(export.block_ids, 0, side.info.layout.num_layers))
+        blocks.append(read_kv(side.kv, export.block_ids, 0, side.info.layout.num_layers))
         side.release("export")
     await asyncio.to_thread(local.stop)
     assert steps.tokens("answer") == local_steps.tokens("answer")

@@ -19,6 +19,7 @@ from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb
 from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.messages import logprobs_from_proto
 from tests.fakes.engine import FakeEngine, expected_tokens, fake_logprobs
+from tests.support.kv_messages import KvMessage, read_messages
 from tests.support.waiting import wait_until
 from tests.support.workers import RunningWorker, running_worker, unused_context
 
@@ -62,60 +63,68 @@ def make_request(
     )
 
 
-def serve(
-    prefill: RunningWorker, request: prefill_pb2.PrefillRequest
-) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:
+def serve(prefill: RunningWorker, request: prefill_pb2.PrefillRequest) -> AsyncGenerator[bytes]:
     """The stream without a connection: it goes on only when it is read."""
     servicer = PrefillServicer(prefill.worker, KvImporter(prefill.worker))
     return servicer.Prefill(request, unused_context())
 
 
-def slots(blocks: kv_transfer_pb2.KvBlocks) -> list[int]:
+def slots(message: KvMessage) -> list[int]:
     """The token ids that the fake wrote as KV into the slots that hold some."""
-    values = np.frombuffer(blocks.payload, np.float32).reshape(2, 2, -1, 1, 2)
-    return [int(token_id) for token_id in values[0, 0, : blocks.token_count, 0, 0]]
+    values = np.frombuffer(message.payload, np.float32).reshape(2, 2, -1, 1, 2)
+    return [int(token_id) for token_id in values[0, 0, : message.blocks.token_count, 0, 0]]
+
+
+def first_tokens(messages: Sequence[KvMessage]) -> list[KvMessage]:
+    return [message for message in messages if message.kind == "first_token"]
 
 
 async def test_a_stream_is_header_blocks_and_first_token(
     prefill: RunningWorker, stub: prefill_pb2_grpc.PrefillAsyncStub
 ) -> None:
-    chunks = [chunk async for chunk in stub.Prefill(make_request(prefill), timeout=10)]
-    header = chunks[0].header
-    assert header.worker_id == prefill.worker.info.worker_id
-    assert header.epoch == prefill.worker.info.epoch
-    assert header.block_count == 5
-    blocks = [chunk.blocks for chunk in chunks if chunk.HasField("blocks")]
-    assert [run.first_block_index for run in blocks] == [0, 1, 2, 3, 4]
-    assert [run.token_count for run in blocks] == [16, 16, 16, 16, 6]
-    assert [len(run.block_hashes[0]) for run in blocks] == [16, 16, 16, 16, 0]
-    assert [token for run in blocks for token in slots(run)] == PROMPT
-    tokens = [chunk.first_token.token_id for chunk in chunks if chunk.HasField("first_token")]
+    messages = await read_messages(stub.Prefill(make_request(prefill), timeout=10))
+    info = prefill.worker.info
+    assert [message.content.stamp for message in messages] == [
+        kv_transfer_pb2.KvStamp(
+            model_fingerprint="fake",
+            kv_layout=info.kv_layout,
+            worker_id=info.worker_id,
+            epoch=info.epoch,
+        )
+    ] * 7
+    assert messages[0].header.block_count == 5
+    runs = [message for message in messages if message.kind == "blocks"]
+    assert [run.blocks.first_block_index for run in runs] == [0, 1, 2, 3, 4]
+    assert [run.blocks.token_count for run in runs] == [16, 16, 16, 16, 6]
+    assert [len(run.blocks.block_hashes[0]) for run in runs] == [16, 16, 16, 16, 0]
+    assert [token for run in runs for token in slots(run)] == PROMPT
+    tokens = [message.first_token.token_id for message in first_tokens(messages)]
     assert tuple(tokens) == expected_tokens(PROMPT, 1)
-    assert len(chunks) == 7
 
 
 async def test_the_first_token_has_its_log_probabilities_when_they_are_asked_for(
     prefill: RunningWorker, stub: prefill_pb2_grpc.PrefillAsyncStub
 ) -> None:
     request = make_request(prefill)
-    chunks = [chunk async for chunk in stub.Prefill(request, timeout=10)]
-    (plain,) = [chunk.first_token for chunk in chunks if chunk.HasField("first_token")]
-    assert not plain.HasField("logprobs")
+    messages = await read_messages(stub.Prefill(request, timeout=10))
+    (plain,) = first_tokens(messages)
+    assert not plain.first_token.HasField("logprobs")
     request.sampling.logprobs = 2
-    chunks = [chunk async for chunk in stub.Prefill(request, timeout=10)]
-    (scored,) = [chunk.first_token for chunk in chunks if chunk.HasField("first_token")]
-    assert logprobs_from_proto(scored.logprobs) == fake_logprobs(plain.token_id, 2)
+    messages = await read_messages(stub.Prefill(request, timeout=10))
+    (scored,) = first_tokens(messages)
+    expected = fake_logprobs(plain.first_token.token_id, 2)
+    assert logprobs_from_proto(scored.first_token.logprobs) == expected
 
 
 async def test_only_blocks_behind_the_held_tokens_are_sent(
     prefill: RunningWorker, stub: prefill_pb2_grpc.PrefillAsyncStub
 ) -> None:
     call = stub.Prefill(make_request(prefill, held=48), timeout=10)
-    chunks = [chunk async for chunk in call]
-    assert chunks[0].header.block_count == 2
-    blocks = [chunk.blocks for chunk in chunks if chunk.HasField("blocks")]
-    assert [run.first_block_index for run in blocks] == [3, 4]
-    assert [token for run in blocks for token in slots(run)] == PROMPT[48:]
+    messages = await read_messages(call)
+    assert messages[0].header.block_count == 2
+    runs = [message for message in messages if message.kind == "blocks"]
+    assert [run.blocks.first_block_index for run in runs] == [3, 4]
+    assert [token for run in runs for token in slots(run)] == PROMPT[48:]
 
 
 async def test_blocks_travel_while_later_chunks_are_computed() -> None:
@@ -131,7 +140,8 @@ async def test_blocks_travel_while_later_chunks_are_computed() -> None:
         await call.read()
         first = await call.read()
         assert isinstance(first, kv_transfer_pb2.KvChunk)
-        assert first.blocks.first_block_index == 0
+        message = KvMessage.of_chunk(first)
+        assert (message.kind, message.blocks.first_block_index) == ("blocks", 0)
         assert prefill.sample("vllm:generation_tokens_total", model_name="fake") == 0
         call.cancel()
         await wait_until(prefill.all_blocks_free, "all blocks free")
@@ -142,10 +152,10 @@ async def test_the_first_token_overtakes_blocks_that_wait(
 ) -> None:
     await _drain(stub.Prefill(make_request(prefill), timeout=10))
     # All but the last block is in the cache now, so that one step makes everything ready.
-    chunks = [chunk async for chunk in stub.Prefill(make_request(prefill), timeout=10)]
-    position = [chunk.WhichOneof("payload") for chunk in chunks].index("first_token")
-    assert position < len(chunks) - 1
-    assert chunks[position].first_token.cached_token_count == 64
+    messages = await read_messages(stub.Prefill(make_request(prefill), timeout=10))
+    position = [message.kind for message in messages].index("first_token")
+    assert position < len(messages) - 1
+    assert messages[position].first_token.cached_token_count == 64
 
 
 async def test_a_queued_request_says_that_it_is_alive_until_blocks_are_free(
@@ -162,11 +172,11 @@ async def test_a_queued_request_says_that_it_is_alive_until_blocks_are_free(
         await wait_until(lambda: not prefill.all_blocks_free(), "the first one's blocks")
         # Another prompt: it can share no block with the first.
         queued = aiter(stub.Prefill(make_request(prefill, prompt=PROMPT[::-1]), timeout=10))
-        assert (await anext(queued)).HasField("header")
+        assert KvMessage.of_chunk(await anext(queued)).kind == "header"
         for _ in range(3):
-            assert (await anext(queued)).WhichOneof("payload") == "alive"
+            assert KvMessage.of_chunk(await anext(queued)).kind == "alive"
         await first.aclose()
-        kinds = [chunk.WhichOneof("payload") async for chunk in queued]
+        kinds = [message.kind for message in await read_messages(queued)]
         assert (kinds.count("first_token"), kinds.count("blocks")) == (1, 5)
         await wait_until(prefill.all_blocks_free, "all blocks free")
 
@@ -205,8 +215,8 @@ async def test_a_deadline_frees_the_blocks_and_ends_the_stream() -> None:
 async def test_blocks_are_held_until_the_last_one_was_taken(prefill: RunningWorker) -> None:
     stream = serve(prefill, make_request(prefill))
     taken = 0
-    async for chunk in stream:
-        taken += chunk.blocks.token_count
+    async for frame in stream:
+        taken += KvMessage.of_frame(frame).blocks.token_count
         if taken < len(PROMPT):
             await prefill.step_has_passed()
             assert not prefill.all_blocks_free()

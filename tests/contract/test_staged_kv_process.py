@@ -19,6 +19,7 @@ from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.errors import KvIntegrityError, UnavailableError
 from tests.contract.test_engine_process import Steps, request, settings
+from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 
 STAGED = "tests.support.staged_engine"
@@ -50,7 +51,7 @@ async def export(engine: RemoteEngine, steps: Steps) -> KvExport:
 
 
 def read_all(engine: RemoteEngine, exported: KvExport) -> bytes:
-    return engine.kv.read(exported.block_ids, 0, engine.info.layout.num_layers)
+    return read_kv(engine.kv, exported.block_ids, 0, engine.info.layout.num_layers)
 
 
 async def test_staged_kv_is_what_an_engine_shares_that_can_be_mapped(demo_model: Path) -> None:
@@ -86,7 +87,7 @@ async def test_kv_that_is_written_is_what_a_later_request_finds(demo_model: Path
         await asyncio.to_thread(
             engine.kv.write, grant.block_ids[held:num_blocks], 0, 6, b"".join(missing)
         )
-        assert engine.kv.read(grant.block_ids[:num_blocks], 0, 6) == payload
+        assert read_kv(engine.kv, grant.block_ids[:num_blocks], 0, 6) == payload
         engine.finish_import("import", 80)
         await wait_until(steps.ended("import"), "the import's end")
         engine.submit(request("here"))
@@ -97,9 +98,9 @@ async def test_kv_that_is_written_is_what_a_later_request_finds(demo_model: Path
 async def test_several_threads_stage_at_once(demo_model: Path) -> None:
     async with running(demo_model) as (engine, steps):
         exported = await export(engine, steps)
-        expected = [engine.kv.read([block], 0, 6) for block in exported.block_ids]
+        expected = [read_kv(engine.kv, [block], 0, 6) for block in exported.block_ids]
         reads = [
-            asyncio.to_thread(engine.kv.read, [block], 0, 6)
+            asyncio.to_thread(read_kv, engine.kv, [block], 0, 6)
             for _ in range(10)
             for block in exported.block_ids
         ]
@@ -110,7 +111,7 @@ async def test_several_threads_stage_at_once(demo_model: Path) -> None:
 async def test_blocks_that_are_not_there_are_refused(demo_model: Path) -> None:
     async with running(demo_model) as (engine, _):
         with pytest.raises(KvIntegrityError, match=r"block 100000 was named, but there are \d+"):
-            engine.kv.read([100_000], 0, 1)
+            read_kv(engine.kv, [100_000], 0, 1)
         with pytest.raises(KvIntegrityError, match="has 3 bytes, but must have"):
             engine.kv.write([0], 0, 1, b"abc")
 
@@ -130,7 +131,9 @@ async def test_whoever_waits_for_a_copy_learns_at_once_that_the_engine_was_kille
 ) -> None:
     engine, child = hanging
     # One more than there are slots: the last one waits for a slot.
-    reads = [asyncio.create_task(asyncio.to_thread(engine.kv.read, [0], 0, 1)) for _ in range(3)]
+    reads = [
+        asyncio.create_task(asyncio.to_thread(read_kv, engine.kv, [0], 0, 1)) for _ in range(3)
+    ]
     write = asyncio.create_task(
         asyncio.to_thread(engine.kv.write, [0], 0, 1, bytes(engine.info.layout.num_bytes_per_layer))
     )
@@ -143,7 +146,7 @@ async def test_whoever_waits_for_a_copy_learns_at_once_that_the_engine_was_kille
     assert [type(result) for result in results] == [UnavailableError] * 4
     await asyncio.wait_for(engine.ended(), 5)
     with pytest.raises(UnavailableError):
-        engine.kv.read([0], 0, 1)
+        read_kv(engine.kv, [0], 0, 1)
 
 
 async def test_an_engine_that_does_not_copy_in_time_is_ended(
@@ -152,7 +155,7 @@ async def test_an_engine_that_does_not_copy_in_time_is_ended(
     monkeypatch.setattr(staging_channel, "ANSWER_PATIENCE", 0.2)
     engine, child = hanging
     with pytest.raises(UnavailableError, match=r"did not copy KV within 0\.2 s"):
-        await asyncio.to_thread(engine.kv.read, [0], 0, 1)
+        await asyncio.to_thread(read_kv, engine.kv, [0], 0, 1)
     await asyncio.wait_for(engine.ended(), 5)
     await wait_until(
         lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its end"

@@ -16,6 +16,7 @@ from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
 from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.server import Role
 from tests.fakes.engine import FakeEngine
+from tests.support.kv_messages import KvMessage, read_messages
 from tests.support.waiting import wait_until
 from tests.support.workers import RouterSession, RunningWorker, running_worker, unused_context
 
@@ -43,45 +44,43 @@ def make_request(
     )
 
 
-async def fetch(
-    worker: RunningWorker, request: kv_transfer_pb2.FetchRequest
-) -> list[kv_transfer_pb2.KvChunk]:
+async def fetch(worker: RunningWorker, request: kv_transfer_pb2.FetchRequest) -> list[KvMessage]:
     async with open_channel(worker.address) as channel:
         stub: kv_transfer_pb2_grpc.KvTransferAsyncStub = kv_transfer_pb2_grpc.KvTransferStub(
             channel
         )
-        return [chunk async for chunk in stub.Fetch(request, timeout=10)]
+        return await read_messages(stub.Fetch(request, timeout=10))
 
 
 async def test_cached_blocks_are_handed_out(holder: RunningWorker) -> None:
-    chunks = await fetch(holder, make_request(holder, NAMES))
-    assert chunks[0].header.block_count == 4
-    assert len(chunks) == 2
-    blocks = chunks[1].blocks
+    messages = await fetch(holder, make_request(holder, NAMES))
+    assert messages[0].header.block_count == 4
+    assert len(messages) == 2
+    blocks = messages[1].blocks
     assert (blocks.first_block_index, blocks.block_count, blocks.token_count) == (0, 4, 64)
     assert list(blocks.block_hashes) == NAMES
-    values = np.frombuffer(blocks.payload, np.float32).reshape(2, 2, 64, 1, 2)
+    values = np.frombuffer(messages[1].payload, np.float32).reshape(2, 2, 64, 1, 2)
     assert values[0, 0, :, 0, 0].astype(int).tolist() == PROMPT[:64]
     assert holder.sample("pagemesh:kv_blocks_sent_total", rpc="fetch") == 4
 
 
 async def test_only_the_leading_run_that_is_held_is_handed_out(holder: RunningWorker) -> None:
     names = [*NAMES[:2], b"x" * 16, *NAMES[2:]]
-    chunks = await fetch(holder, make_request(holder, names))
-    assert chunks[0].header.block_count == 2
-    assert list(chunks[1].blocks.block_hashes) == NAMES[:2]
+    messages = await fetch(holder, make_request(holder, names))
+    assert messages[0].header.block_count == 2
+    assert list(messages[1].blocks.block_hashes) == NAMES[:2]
 
 
 async def test_unknown_blocks_give_an_empty_stream(holder: RunningWorker) -> None:
-    chunks = await fetch(holder, make_request(holder, [b"x" * 16]))
-    assert [chunk.header.block_count for chunk in chunks] == [0]
+    messages = await fetch(holder, make_request(holder, [b"x" * 16]))
+    assert [message.header.block_count for message in messages] == [0]
 
 
 @pytest.mark.parametrize("role", [PREFILL_ROLE, DECODE_ROLE], ids=["prefill", "decode"])
 async def test_every_worker_serves_it(role: Role) -> None:
     async with running_worker(role, FakeEngine()) as worker:
-        chunks = await fetch(worker, make_request(worker, NAMES))
-        assert [chunk.header.block_count for chunk in chunks] == [0]
+        messages = await fetch(worker, make_request(worker, NAMES))
+        assert [message.header.block_count for message in messages] == [0]
 
 
 async def test_another_model_is_refused(holder: RunningWorker) -> None:

@@ -64,11 +64,16 @@ class FakeKv:
         shape = (layout.num_layers, 2, num_blocks, layout.block_size)
         self.memory = np.full((*shape, layout.num_kv_heads, layout.head_dim), np.nan, np.float32)
 
-    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> bytes:
-        return self.memory[first_layer : first_layer + num_layers, :, list(block_ids)].tobytes()
+    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> list[bytes]:
+        layers = self.memory[first_layer : first_layer + num_layers]
+        return [plane[list(block_ids)].tobytes() for layer in layers for plane in layer]
 
     def write(
-        self, block_ids: Sequence[int], first_layer: int, num_layers: int, payload: bytes
+        self,
+        block_ids: Sequence[int],
+        first_layer: int,
+        num_layers: int,
+        payload: bytes | memoryview,
     ) -> None:
         shape = (num_layers, 2, len(block_ids), *self.memory.shape[3:])
         if len(payload) != 4 * int(np.prod(shape)):

@@ -18,6 +18,7 @@ from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.models.weights import CheckpointParameters
 from pagemesh.scheduler.batch import BlockMoves
+from tests.support.kv_bytes import read_kv
 from tests.unit.engine_cuda.test_device_filler import SHAPES, SOURCES, write
 from tests.unit.engine_cuda.test_device_kv import LAYOUTS, fill, layout_name
 
@@ -50,13 +51,13 @@ def test_blocks_are_moved_read_and_written_as_on_the_host(
     kv = StagedKv(layout, 9, buffers.slots.numpy(), stager)
     mover = DeviceBlockMover(pool, accelerator, buffers.swap_space)
     everything = list(range(9)), 0, layout.num_layers
-    kv.write(*everything, host.read(*everything))
-    assert kv.read(*everything) == host.read(*everything)
+    kv.write(*everything, read_kv(host, *everything))
+    assert read_kv(kv, *everything) == read_kv(host, *everything)
     mover.move(BlockMoves(swap_outs=((8, 0), (1, 4)), swap_ins=((0, 3),), copies=((3, 5),)))
     # Without a wait: whoever reads follows the moves.
     for source, target in ((8, 3), (8, 5), (1, 1)):
-        read = kv.read([target], 0, layout.num_layers)
-        assert read == host.read([source], 0, layout.num_layers)
+        read = read_kv(kv, [target], 0, layout.num_layers)
+        assert read == read_kv(host, [source], 0, layout.num_layers)
     accelerator.settle()
-    assert bytes(buffers.swap_space[4].numpy()) == host.read([1], 0, layout.num_layers)
+    assert bytes(buffers.swap_space[4].numpy()) == read_kv(host, [1], 0, layout.num_layers)
     buffers.unpin(accelerator)

@@ -16,6 +16,7 @@ from pagemesh.engine.loading import load_engine
 from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.remote import EngineProcess
 from tests.fakes.inbox import Inbox
+from tests.support.kv_bytes import read_kv
 from tests.unit.scheduler.builders import make_request
 
 MODEL_LEN = 256
@@ -91,8 +92,8 @@ async def _read_and_write(demo_model: Path) -> None:
             torch.randint(0, 100, (4 * layout.num_bytes,), dtype=torch.uint8).numpy().tobytes()
         )
         await asyncio.to_thread(engine.kv.write, block_ids, 0, layout.num_layers, payload)
-        read = await asyncio.to_thread(engine.kv.read, block_ids, 0, layout.num_layers)
+        read = await asyncio.to_thread(read_kv, engine.kv, block_ids, 0, layout.num_layers)
         assert read == payload
-        assert not any(await asyncio.to_thread(engine.kv.read, [1], 0, layout.num_layers))
+        assert not any(await asyncio.to_thread(read_kv, engine.kv, [1], 0, layout.num_layers))
     finally:
         await asyncio.to_thread(engine.stop)

@@ -85,7 +85,7 @@ class Courier:
         while (part := transfer.parts.next_part()) is not None:
             run = slice(part.first_block, part.first_block + part.num_blocks)
             layers = part.first_layer, part.num_layers
-            payload = self.prefill.engine.kv.read(transfer.export.block_ids[run], *layers)
+            payload = b"".join(self.prefill.engine.kv.read(transfer.export.block_ids[run], *layers))
             self.decode.engine.kv.write(transfer.grant.block_ids[run], *layers, payload)
         layout = self.decode.engine.info.layout
         if progress.num_layers < layout.num_layers:

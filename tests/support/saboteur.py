@@ -12,21 +12,24 @@ from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.server import GrpcServer
-from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc, prefill_pb2, prefill_pb2_grpc
+from pagemesh.v1 import kv_transfer_pb2, prefill_pb2
 from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.kv_importer import KvImporter
+from pagemesh.worker.kv_methods import FETCH, PREFILL
 from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
+from tests.support.kv_messages import KvMessage
 
-Chunks = AsyncGenerator[kv_transfer_pb2.KvChunk]
+Chunks = AsyncGenerator[bytes]
+"""The messages of a stream, as they are sent."""
 
 
-def kind_of(chunk: kv_transfer_pb2.KvChunk) -> str:
+def kind_of(chunk: bytes) -> str:
     """Which of "header", "blocks", "first_token" and "alive" a message is."""
-    return str(chunk.WhichOneof("payload"))
+    return str(KvMessage.of_frame(chunk).kind)
 
 
-class Saboteur(prefill_pb2_grpc.PrefillServicer):
+class Saboteur:
     """A prefill worker whose stream goes through `sabotage`."""
 
     def __init__(self, honest: PrefillServicer, sabotage: Callable[[Chunks], Chunks]) -> None:
@@ -48,15 +51,13 @@ def sabotaged_role(sabotage: Callable[[Chunks], Chunks]) -> Role:
     def add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
         importer = KvImporter(worker)
         stack.push_async_callback(importer.close)
-        server.add(
-            prefill_pb2_grpc.add_PrefillServicer_to_server,
-            Saboteur(PrefillServicer(worker, importer), sabotage),
-        )
+        honest = PrefillServicer(worker, importer)
+        server.add(PREFILL.add_to_server, Saboteur(honest, sabotage).Prefill)
 
     return Role("prefill", PREFILL_ROLE.service_name, add_services)
 
 
-class FetchSaboteur(kv_transfer_pb2_grpc.KvTransferServicer):
+class FetchSaboteur:
     """A holder of blocks whose stream goes through `sabotage`."""
 
     def __init__(self, honest: KvTransferServicer, sabotage: Callable[[Chunks], Chunks]) -> None:
@@ -80,9 +81,6 @@ def sabotaged_holder(sabotage: Callable[[Chunks], Chunks]) -> Role:
     def add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
         DECODE_ROLE.add_services(worker, server, stack)
         # Of two handlers of one method, the first one is taken.
-        server.add(
-            kv_transfer_pb2_grpc.add_KvTransferServicer_to_server,
-            FetchSaboteur(KvTransferServicer(worker), sabotage),
-        )
+        server.add(FETCH.add_to_server, FetchSaboteur(KvTransferServicer(worker), sabotage).Fetch)
 
     return Role("decode", DECODE_ROLE.service_name, add_services)

@@ -266,14 +266,27 @@ class EngineInfo:
 class KvAccess(Protocol):
     """Reads and writes blocks that the caller holds by an export, an import or a pin; any thread."""
 
-    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> bytes:
-        """Elements of the blocks in C order [layer, 2, block, slot, kv head, head dim]."""
+    def read(
+        self, block_ids: Sequence[int], first_layer: int, num_layers: int
+    ) -> Sequence[bytes | memoryview]:
+        """Elements of the blocks in C order [layer, 2, block, slot, kv head, head dim], in pieces.
+
+        A piece may be a view of the blocks themselves: to be used while the caller holds them. Its
+        elements are bytes, its shape may be any.
+        """
         ...
 
     def write(
-        self, block_ids: Sequence[int], first_layer: int, num_layers: int, payload: bytes
+        self,
+        block_ids: Sequence[int],
+        first_layer: int,
+        num_layers: int,
+        payload: bytes | memoryview,
     ) -> None:
-        """Fill the blocks with what `read` gave elsewhere; raises KvIntegrityError on a wrong size."""
+        """Fill the blocks with what `read` gave elsewhere, as one piece.
+
+        Raises KvIntegrityError on a wrong size.
+        """
         ...
 
 

@@ -53,14 +53,18 @@ class KvMemory:
         )
         """[layer, 2 (keys, values), block, bytes]."""
 
-    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> bytes:
-        """See `KvAccess.read`. The bytes are copied once."""
+    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> list[memoryview]:
+        """See `KvAccess.read`. The pieces are views of the memory."""
         runs = self._runs(block_ids)
         planes = self._planes(first_layer, num_layers)
-        return b"".join([plane[begin:end].data for plane in planes for begin, end in runs])
+        return [plane[begin:end].data for plane in planes for begin, end in runs]
 
     def write(
-        self, block_ids: Sequence[int], first_layer: int, num_layers: int, payload: bytes
+        self,
+        block_ids: Sequence[int],
+        first_layer: int,
+        num_layers: int,
+        payload: bytes | memoryview,
     ) -> None:
         """See `KvAccess.write`; KvIntegrityError when the payload's size is not that of the blocks."""
         check_payload(self.layout, len(block_ids), num_layers, len(payload))

@@ -108,18 +108,22 @@ class StagedKv:
         for slot in range(len(slots)):
             self._free.put(slot)
 
-    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> bytes:
-        """See `KvAccess.read`. UnavailableError when the engine is gone."""
+    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> list[bytes]:
+        """See `KvAccess.read`; copies, for the slots are needed. UnavailableError when the engine is gone."""
         parts = []
         for piece in self._pieces(block_ids, first_layer, num_layers):
             num_bytes = piece.num_planes * len(piece.block_ids) * self._block_bytes
             with self._slot() as slot:
                 self.stager.stage_out(slot, piece)
                 parts.append(self._slots[slot, :num_bytes].tobytes())
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return parts
 
     def write(
-        self, block_ids: Sequence[int], first_layer: int, num_layers: int, payload: bytes
+        self,
+        block_ids: Sequence[int],
+        first_layer: int,
+        num_layers: int,
+        payload: bytes | memoryview,
     ) -> None:
         """See `KvAccess.write`. UnavailableError when the engine is gone."""
         check_payload(self.layout, len(block_ids), num_layers, len(payload))

@@ -1,50 +1,69 @@
-"""The sending side: the messages of a stream of blocks."""
+"""The sending side: what a stream tells, and parts of blocks, as messages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import xxhash
-
 from pagemesh.engine.interface import KvAccess
+from pagemesh.kvship.frames import encode_frame
 from pagemesh.kvship.parts import KvPart
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 
 
-def encode_header(worker: types_pb2.WorkerInfo, num_blocks: int) -> kv_transfer_pb2.KvChunk:
-    """The first message of a stream of so many blocks."""
-    return kv_transfer_pb2.KvChunk(
-        header=kv_transfer_pb2.KvHeader(
+class KvEncoder:
+    """Makes the messages of a worker's streams; any thread."""
+
+    def __init__(self, worker: types_pb2.WorkerInfo, kv: KvAccess) -> None:
+        self._stamp = kv_transfer_pb2.KvStamp(
             model_fingerprint=worker.model_fingerprint,
             kv_layout=worker.kv_layout,
             worker_id=worker.worker_id,
             epoch=worker.epoch,
-            block_count=num_blocks,
         )
-    )
+        self._kv = kv
 
+    def header(self, num_blocks: int) -> bytes:
+        """The first message of a stream of so many blocks."""
+        header = kv_transfer_pb2.KvHeader(block_count=num_blocks)
+        return encode_frame(kv_transfer_pb2.KvContent(stamp=self._stamp, header=header))
 
-def encode_part(
-    kv: KvAccess, part: KvPart, block_ids: Sequence[int], block_hashes: Sequence[bytes]
-) -> kv_transfer_pb2.KvChunk:
-    """Read the blocks of one part and make its message.
+    def first_token(self, first_token: kv_transfer_pb2.FirstToken) -> bytes:
+        """The message of the first token."""
+        return encode_frame(kv_transfer_pb2.KvContent(stamp=self._stamp, first_token=first_token))
 
-    `block_ids` is the whole block table, `block_hashes` names its full blocks. Copies memory and
-    computes a checksum, so it belongs on a thread, and the caller must hold the blocks until it ends.
-    """
-    end_block = part.first_block + part.num_blocks
-    payload = kv.read(block_ids[part.first_block : end_block], part.first_layer, part.num_layers)
-    hashes = list(block_hashes[part.first_block : end_block])
-    hashes += [b""] * (part.num_blocks - len(hashes))
-    return kv_transfer_pb2.KvChunk(
-        blocks=kv_transfer_pb2.KvBlocks(
+    def alive(self, num_computed_tokens: int) -> bytes:
+        """The message of a sender that has nothing else to send for a while."""
+        alive = kv_transfer_pb2.KvAlive(computed_token_count=num_computed_tokens)
+        return encode_frame(kv_transfer_pb2.KvContent(stamp=self._stamp, alive=alive))
+
+    def part(
+        self,
+        part: KvPart,
+        block_ids: Sequence[int],
+        block_hashes: Sequence[bytes],
+        *,
+        was_ready: bool,
+    ) -> bytes:
+        """Read the blocks of one part and make its message.
+
+        `block_ids` is the whole block table, `block_hashes` names its full blocks; `was_ready` says that
+        nothing was waited for since the message before. Computes a checksum
+        and copies memory, so it belongs on a thread, and the caller must hold the blocks until it ends.
+        """
+        end_block = part.first_block + part.num_blocks
+        hashes = list(block_hashes[part.first_block : end_block])
+        hashes += [b""] * (part.num_blocks - len(hashes))
+        blocks = kv_transfer_pb2.KvBlocks(
             first_block_index=part.first_block,
             block_count=part.num_blocks,
             first_layer=part.first_layer,
             layer_count=part.num_layers,
             token_count=part.num_tokens,
             block_hashes=hashes,
-            payload=payload,
-            checksum=xxhash.xxh3_64_intdigest(payload),
+            was_ready=was_ready,
         )
-    )
+        payload = self._kv.read(
+            block_ids[part.first_block : end_block], part.first_layer, part.num_layers
+        )
+        content = kv_transfer_pb2.KvContent(stamp=self._stamp, blocks=blocks)
+        return encode_frame(content, payload)

@@ -91,14 +91,53 @@ Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 
 @_typing.final
 class KvChunk(_message.Message):
-    """One message of a KV stream. The first is always a header."""
+    """One message of a KV stream. Its fields are written in the order of their numbers and none is left out
+    but an empty payload, so that the KV, which is last, can be sent and received without further copies.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    CONTENT_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    content: _builtins.bytes
+    """A serialized KvContent; bytes, so that the checksum covers exactly what was sent."""
+    checksum: _builtins.int
+    """XXH3-64 of content followed by payload."""
+    payload: _builtins.bytes
+    """KV elements of content.blocks in C order: [layer, 2 (K, V), block, slot, kv head, head dim]; little endian."""
+    def __init__(
+        self,
+        *,
+        content: _builtins.bytes = ...,
+        checksum: _builtins.int | None = ...,
+        payload: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_checksum", b"_checksum", "checksum", b"checksum"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checksum", b"_checksum", "checksum", b"checksum", "content", b"content", "payload", b"payload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__checksum: _TypeAlias = _typing.Literal["checksum"]  # noqa: Y015
+    _WhichOneofArgType__checksum: _TypeAlias = _typing.Literal["_checksum", b"_checksum"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__checksum) -> _WhichOneofReturnType__checksum | None: ...
+
+Global___KvChunk: _TypeAlias = KvChunk  # noqa: Y015
+
+@_typing.final
+class KvContent(_message.Message):
+    """What a message of a KV stream says. The first one of a stream has a header."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAMP_FIELD_NUMBER: _builtins.int
     HEADER_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
     FIRST_TOKEN_FIELD_NUMBER: _builtins.int
     ALIVE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def stamp(self) -> Global___KvStamp:
+        """Whose KV it is; in every message, so that none can be taken for one of another stream."""
+
     @_builtins.property
     def header(self) -> Global___KvHeader:
         """Says what the stream carries."""
@@ -118,24 +157,25 @@ class KvChunk(_message.Message):
     def __init__(
         self,
         *,
+        stamp: Global___KvStamp | None = ...,
         header: Global___KvHeader | None = ...,
         blocks: Global___KvBlocks | None = ...,
         first_token: Global___FirstToken | None = ...,
         alive: Global___KvAlive | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "blocks", b"blocks", "first_token", b"first_token", "header", b"header", "payload", b"payload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "blocks", b"blocks", "first_token", b"first_token", "header", b"header", "kind", b"kind", "stamp", b"stamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "blocks", b"blocks", "first_token", b"first_token", "header", b"header", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "blocks", b"blocks", "first_token", b"first_token", "header", b"header", "kind", b"kind", "stamp", b"stamp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["header", "blocks", "first_token", "alive"]  # noqa: Y015
-    _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["header", "blocks", "first_token", "alive"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
-Global___KvChunk: _TypeAlias = KvChunk  # noqa: Y015
+Global___KvContent: _TypeAlias = KvContent  # noqa: Y015
 
 @_typing.final
-class KvHeader(_message.Message):
-    """Says what a KV stream carries; checked before any block of it is used."""
+class KvStamp(_message.Message):
+    """Whose KV a message carries; must be what the receiver expects."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -143,18 +183,15 @@ class KvHeader(_message.Message):
     KV_LAYOUT_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
-    BLOCK_COUNT_FIELD_NUMBER: _builtins.int
     model_fingerprint: _builtins.str
     """Fingerprint of the model that computed the blocks."""
     worker_id: _builtins.str
     """worker_id of the sender."""
     epoch: _builtins.int
     """Epoch of the sender."""
-    block_count: _builtins.int
-    """Blocks that will follow."""
     @_builtins.property
     def kv_layout(self) -> _types_pb2.KvLayout:
-        """Shape of the blocks."""
+        """Shape and type of the blocks."""
 
     def __init__(
         self,
@@ -163,11 +200,32 @@ class KvHeader(_message.Message):
         kv_layout: _types_pb2.KvLayout | None = ...,
         worker_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
-        block_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["kv_layout", b"kv_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "epoch", b"epoch", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvStamp: _TypeAlias = KvStamp  # noqa: Y015
+
+@_typing.final
+class KvHeader(_message.Message):
+    """Says what a KV stream carries; checked before any block of it is used."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_COUNT_FIELD_NUMBER: _builtins.int
+    block_count: _builtins.int
+    """Blocks that will follow."""
+    def __init__(
+        self,
+        *,
+        block_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -185,8 +243,6 @@ class KvBlocks(_message.Message):
     LAYER_COUNT_FIELD_NUMBER: _builtins.int
     TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     BLOCK_HASHES_FIELD_NUMBER: _builtins.int
-    PAYLOAD_FIELD_NUMBER: _builtins.int
-    CHECKSUM_FIELD_NUMBER: _builtins.int
     WAS_READY_FIELD_NUMBER: _builtins.int
     first_block_index: _builtins.int
     """Position of the first block in the request's block table."""
@@ -198,10 +254,6 @@ class KvBlocks(_message.Message):
     """Layers in this message."""
     token_count: _builtins.int
     """Token slots of the run that hold KV; less than block_count * block_size only in the prompt's last block."""
-    payload: _builtins.bytes
-    """Elements in C order: [layer, 2 (K, V), block, slot, kv head, head dim]; little endian."""
-    checksum: _builtins.int
-    """XXH3-64 of the payload."""
     was_ready: _builtins.bool
     """Whether the sender had to wait for nothing after the message before: what lies between the arrivals of
     the two is then the time that the way took.
@@ -219,13 +271,11 @@ class KvBlocks(_message.Message):
         layer_count: _builtins.int = ...,
         token_count: _builtins.int = ...,
         block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
-        payload: _builtins.bytes = ...,
-        checksum: _builtins.int = ...,
         was_ready: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "block_hashes", b"block_hashes", "checksum", b"checksum", "first_block_index", b"first_block_index", "first_layer", b"first_layer", "layer_count", b"layer_count", "payload", b"payload", "token_count", b"token_count", "was_ready", b"was_ready"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "block_hashes", b"block_hashes", "first_block_index", b"first_block_index", "first_layer", b"first_layer", "layer_count", b"layer_count", "token_count", b"token_count", "was_ready", b"was_ready"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

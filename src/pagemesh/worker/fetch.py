@@ -9,18 +9,17 @@ from typing import Any, Final
 import grpc
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.kvship.encode import encode_header
 from pagemesh.kvship.layout import require_same_kv
 from pagemesh.kvship.parts import cut_into_parts
-from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
+from pagemesh.v1 import kv_transfer_pb2
 from pagemesh.worker.sender import KvSender
 from pagemesh.worker.worker import Worker
 
 BLOCK_HASH_SIZE: Final = 16
 
 
-class KvTransferServicer(kv_transfer_pb2_grpc.KvTransferServicer):
-    """Translates Fetch into a pin of the engine and messages of its blocks."""
+class KvTransferServicer:
+    """Translates Fetch into a pin of the engine and messages of its blocks, as bytes."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -30,7 +29,7 @@ class KvTransferServicer(kv_transfer_pb2_grpc.KvTransferServicer):
         self,
         request: kv_transfer_pb2.FetchRequest,
         context: grpc.aio.ServicerContext[Any, Any],
-    ) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:
+    ) -> AsyncGenerator[bytes]:
         """Stream the longest cached run of the named blocks, from the first on."""
         worker = self._worker
         require_same_kv(worker.info, request.model_fingerprint, request.kv_layout)
@@ -43,12 +42,12 @@ class KvTransferServicer(kv_transfer_pb2_grpc.KvTransferServicer):
         # ended by its deadline (service_config.json) or by keepalive, which close this generator.
         try:
             block_ids = await asyncio.wrap_future(worker.engine.pin(pin_id, hashes))
-            yield encode_header(worker.info, len(block_ids))
+            yield self._sender.header(len(block_ids))
             # The caller's block table from its first block on: what is in front of that is not read.
             first = request.first_block_index
             table, names = (0,) * first + block_ids, (b"",) * first + hashes
             start, end = first * layout.block_size, len(table) * layout.block_size
             for part in cut_into_parts(layout, start, end):
-                yield await self._sender.encode(part, table, names, was_ready=True)
+                yield await self._sender.part(part, table, names, was_ready=True)
         finally:
             worker.engine.release(pin_id)

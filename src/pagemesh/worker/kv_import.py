@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from pagemesh.engine.interface import EngineRequest, KvGrant
-from pagemesh.kvship.receive import ExpectedKv, KvReceiver
+from pagemesh.kvship.receive import KvReceiver
+from pagemesh.kvship.received import ReceivedKv
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker.messages import logprobs_from_proto
 from pagemesh.worker.worker import Worker
@@ -35,7 +35,7 @@ class KvImport:
         """Prompt tokens whose KV came out of another worker's cache; the others' was computed for this."""
         self._worker = worker
         self._loop = asyncio.get_running_loop()
-        self._receiver: KvReceiver | None = None
+        self._received = ReceivedKv(grant, worker.engine.info.layout, len(request.prompt_token_ids))
         self._first_token: kv_transfer_pb2.FirstToken | None = None
         self._first_token_at = 0.0
         self._completed_at: float | None = None
@@ -53,9 +53,7 @@ class KvImport:
     @property
     def num_verified_tokens(self) -> int:
         """Leading prompt tokens whose KV is in the blocks: the held ones and what was verified."""
-        if self._receiver is None:
-            return self.grant.num_held_tokens
-        return self._receiver.num_verified_tokens
+        return self._received.num_verified_tokens
 
     @property
     def num_received_tokens(self) -> int:
@@ -65,12 +63,12 @@ class KvImport:
     @property
     def num_verified_blocks(self) -> int:
         """Leading blocks of the prompt of which nothing is missing; all of them when it is complete."""
-        return -(-self.num_verified_tokens // self._worker.engine.info.layout.block_size)
+        return self._received.num_verified_blocks
 
     @property
     def is_complete(self) -> bool:
         """Whether the whole prompt's KV is in the blocks."""
-        return self.num_verified_tokens == self.num_prompt_tokens
+        return self._received.is_complete
 
     @property
     def is_worth_asking(self) -> bool:
@@ -102,19 +100,13 @@ class KvImport:
 
     def begin_stream(self, sender: types_pb2.PeerWorker) -> KvReceiver:
         """A receiver for a stream that begins behind what is verified; the one before must be over."""
-        info = self._worker.info
-        self._receiver = KvReceiver(
-            self._worker.engine.kv,
-            ExpectedKv(
-                worker_id=sender.worker_id,
-                epoch=sender.epoch,
-                model_fingerprint=info.model_fingerprint,
-                layout=self._worker.engine.info.layout,
-                num_tokens=self.num_prompt_tokens,
-                grant=replace(self.grant, num_held_tokens=self.num_verified_tokens),
-            ),
+        stamp = kv_transfer_pb2.KvStamp(
+            model_fingerprint=self._worker.info.model_fingerprint,
+            kv_layout=self._worker.info.kv_layout,
+            worker_id=sender.worker_id,
+            epoch=sender.epoch,
         )
-        return self._receiver
+        return KvReceiver(self._worker.engine.kv, stamp, self._received)
 
     def on_message(self, first_token: kv_transfer_pb2.FirstToken | None) -> None:
         """Take note of what a verified message brought, and report the first token, once."""

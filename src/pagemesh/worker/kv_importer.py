@@ -18,14 +18,9 @@ from pagemesh.errors import PagemeshError
 from pagemesh.rpc.call_context import outgoing_metadata
 from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.telemetry import metrics as declared
-from pagemesh.v1 import (
-    kv_transfer_pb2,
-    kv_transfer_pb2_grpc,
-    prefill_pb2,
-    prefill_pb2_grpc,
-    types_pb2,
-)
+from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, types_pb2
 from pagemesh.worker.kv_import import KvImport
+from pagemesh.worker.kv_methods import FETCH, PREFILL
 from pagemesh.worker.kv_streams import KvStreams
 from pagemesh.worker.messages import sampling_to_proto
 from pagemesh.worker.peers import PeerChannels
@@ -86,8 +81,8 @@ class KvImporter:
         )
 
         async def receive(channel: grpc.aio.Channel) -> None:
-            stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
-            call = stub.Prefill(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
+            prefill = PREFILL.client(channel)
+            call = prefill(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
             await self._streams.receive_prefill(call, kv, peer)
 
         return await self._try("prefill", kv, peer, receive)
@@ -112,10 +107,8 @@ class KvImporter:
         )
 
         async def receive(channel: grpc.aio.Channel) -> None:
-            stub: kv_transfer_pb2_grpc.KvTransferAsyncStub = kv_transfer_pb2_grpc.KvTransferStub(
-                channel
-            )
-            call = stub.Fetch(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
+            fetch = FETCH.client(channel)
+            call = fetch(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
             await self._streams.receive_fetch(call, kv, source.worker)
 
         outcome = "cancelled"

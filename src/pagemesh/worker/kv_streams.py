@@ -10,16 +10,20 @@ import grpc
 from pagemesh.errors import KvIntegrityError, UnavailableError
 from pagemesh.kvship.receive import KvReceiver
 from pagemesh.telemetry import metrics as declared
-from pagemesh.v1 import kv_transfer_pb2, types_pb2
+from pagemesh.v1 import types_pb2
 from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.link_meter import StreamTimer
 from pagemesh.worker.worker import Worker
 
-KvCall = grpc.aio.UnaryStreamCall[Any, kv_transfer_pb2.KvChunk]
+KvCall = grpc.aio.UnaryStreamCall[Any, bytes]
 
 STALL_TIMEOUT: Final = 10.0
 """Seconds without a message after which a sender is given up: longer than any chunk takes, and short
 enough that a client still waits for its first token. A sender that only queues says so more often."""
+
+SMALL_MESSAGE_BYTES: Final = 16 * 1024
+"""Up to which a message is checked and copied on the loop: the way to a thread and back would only delay
+the first token."""
 
 
 class KvStreams:
@@ -65,33 +69,31 @@ class KvStreams:
         sender: types_pb2.PeerWorker,
         timer: StreamTimer,
     ) -> None:
-        chunk = await _next_chunk(call, sender)
+        message = await _next_message(call, sender)
         try:
-            if chunk.HasField("blocks"):
-                first_token = await self._worker.block_workers.run(receiver.accept, chunk)
+            if len(message) > SMALL_MESSAGE_BYTES:
+                accepted = await self._worker.block_workers.run(receiver.accept, message)
             else:
-                # Nothing to copy: the way to a thread and back would only delay the first token.
-                first_token = receiver.accept(chunk)
+                accepted = receiver.accept(message)
         except KvIntegrityError as error:
             self._rejected.labels(error.reason).inc()
             raise
-        num_bytes = len(chunk.blocks.payload)
-        timer.on_message(num_bytes, was_ready=chunk.blocks.was_ready)
-        self._bytes_received.inc(num_bytes)
-        kv.on_message(first_token)
+        timer.on_message(accepted.num_bytes, was_ready=accepted.was_ready)
+        self._bytes_received.inc(accepted.num_bytes)
+        kv.on_message(accepted.first_token)
 
 
-async def _next_chunk(call: KvCall, sender: types_pb2.PeerWorker) -> kv_transfer_pb2.KvChunk:
+async def _next_message(call: KvCall, sender: types_pb2.PeerWorker) -> bytes:
     stalled = asyncio.timeout(STALL_TIMEOUT)
     try:
         async with stalled:
-            chunk = await call.read()
+            message = await call.read()
     except TimeoutError as error:
         if not stalled.expired():
             raise
         raise UnavailableError(
             f"{sender.worker_id} sent nothing for {STALL_TIMEOUT:g} s", reason="KV_STALLED"
         ) from error
-    if not isinstance(chunk, kv_transfer_pb2.KvChunk):
+    if not isinstance(message, bytes):
         raise UnavailableError("the stream ended before all KV", reason="KV_INCOMPLETE")
-    return chunk
+    return message

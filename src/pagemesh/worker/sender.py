@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pagemesh.kvship.encode import encode_part
+from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.parts import KvPart
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import kv_transfer_pb2
@@ -13,29 +13,39 @@ from pagemesh.worker.worker import Worker
 
 
 class KvSender:
-    """Encodes parts of blocks that the caller holds by an export or a pin."""
+    """Encodes what a worker sends: parts of blocks that the caller holds by an export or a pin."""
 
     def __init__(self, worker: Worker, rpc: Literal["prefill", "fetch"]) -> None:
         self._worker = worker
+        self._encoder = KvEncoder(worker.info, worker.engine.kv)
+        self._bytes_per_layer = worker.engine.info.layout.num_bytes_per_layer
         self._blocks_sent = worker.metrics.counter(declared.KV_BLOCKS_SENT).labels(rpc)
         self._bytes_sent = worker.metrics.counter(declared.KV_BYTES_SENT).labels(rpc)
 
-    async def encode(
+    def header(self, num_blocks: int) -> bytes:
+        """The first message of a stream of so many blocks."""
+        return self._encoder.header(num_blocks)
+
+    def first_token(self, first_token: kv_transfer_pb2.FirstToken) -> bytes:
+        """The message of the first token."""
+        return self._encoder.first_token(first_token)
+
+    def alive(self, num_computed_tokens: int) -> bytes:
+        """The message that tells nothing but how far the engine is."""
+        return self._encoder.alive(num_computed_tokens)
+
+    async def part(
         self,
         part: KvPart,
         block_ids: Sequence[int],
         block_hashes: Sequence[bytes],
         *,
         was_ready: bool,
-    ) -> kv_transfer_pb2.KvChunk:
-        """The message of one part, as `encode_part` makes it; cancelling waits for the copy's end.
-
-        `was_ready` says that nothing was waited for since the message before.
-        """
-        chunk = await self._worker.block_workers.run(
-            encode_part, self._worker.engine.kv, part, block_ids, block_hashes
+    ) -> bytes:
+        """The message of one part, as `KvEncoder.part` makes it; cancelling waits for the copy's end."""
+        message = await self._worker.block_workers.run(
+            self._encoder.part, part, block_ids, block_hashes, was_ready=was_ready
         )
-        chunk.blocks.was_ready = was_ready
         self._blocks_sent.inc(part.num_blocks)
-        self._bytes_sent.inc(len(chunk.blocks.payload))
-        return chunk
+        self._bytes_sent.inc(part.num_blocks * part.num_layers * self._bytes_per_layer)
+        return message

@@ -17,9 +17,9 @@ from pagemesh.membership.publisher import Publisher
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.telemetry.engine import EngineMetrics
 from pagemesh.telemetry.metrics import Metrics, MetricsServer
-from pagemesh.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
 from pagemesh.worker.dispatcher import StepDispatcher
 from pagemesh.worker.fetch import KvTransferServicer
+from pagemesh.worker.kv_methods import FETCH
 from pagemesh.worker.lease import BlockWorkers
 from pagemesh.worker.link_meter import LinkMeter
 from pagemesh.worker.link_metrics import LinkMetrics
@@ -27,8 +27,6 @@ from pagemesh.worker.messages import links_to_proto
 from pagemesh.worker.worker import Worker, check_advertised, describe_worker
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-_FETCH_SERVICE = kv_transfer_pb2.DESCRIPTOR.services_by_name["KvTransfer"].full_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class WorkerServer:
         self._metrics = Metrics()
         self._metrics_address: str | None = None
         self._stack = AsyncExitStack()
-        self._server = GrpcServer(config.server, (role.service_name, _FETCH_SERVICE))
+        self._server = GrpcServer(config.server, (role.service_name, FETCH.service.full_name))
         self.address = ""
 
     async def __aenter__(self) -> Self:
@@ -98,9 +96,7 @@ class WorkerServer:
         self._stack.push_async_callback(asyncio.to_thread, engine.stop)
         self._join_mesh(worker)
         self._role.add_services(worker, self._server, self._stack)
-        self._server.add(
-            kv_transfer_pb2_grpc.add_KvTransferServicer_to_server, KvTransferServicer(worker)
-        )
+        self._server.add(FETCH.add_to_server, KvTransferServicer(worker).Fetch)
         # Once more, to be closed before everything that its RPCs use.
         self._stack.push_async_callback(self._server.close)
         worker.dispatcher.start()

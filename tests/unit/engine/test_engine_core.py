@@ -25,6 +25,7 @@ from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_result import StepResult
 from tests.fakes.engine import VOCAB_SIZE, FakeEngine, FakeKv, FakeRunner, expected_tokens
 from tests.fakes.inbox import DEADLINE, Inbox
+from tests.support.kv_bytes import read_kv
 from tests.unit.scheduler.builders import FixedGrowth, make_info, make_request
 
 
@@ -372,7 +373,7 @@ def test_kv_travels_from_an_export_to_an_import() -> None:
     assert source.block_hashes == grant.block_hashes
     receiver.first_token("a", sent.tokens["a"][0])
     for layer in range(2):
-        payload = sender.kv.read(source.block_ids, layer, 1)
+        payload = read_kv(sender.kv, source.block_ids, layer, 1)
         receiver.kv.write(grant.block_ids, layer, 1, payload)
     sender.release("a")
     receiver.finish_import("a", 50)

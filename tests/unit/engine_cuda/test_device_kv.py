@@ -19,6 +19,7 @@ from pagemesh.errors import ConfigError
 from pagemesh.kernels.dispatch import using
 from pagemesh.scheduler.batch import BlockMoves
 from tests.support.host_accelerator import HostAccelerator
+from tests.support.kv_bytes import read_kv
 
 CPU = torch.device("cpu")
 LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=2, head_dim=5, dtype="float32")
@@ -91,13 +92,13 @@ def test_blocks_on_a_device_are_read_and_written_like_those_of_the_host(
     # Buffers that hold one plane of a block, of two, or all there is.
     kv = staged(pool, num_blocks_each * layout.num_bytes_per_layer // 2)
     for block_ids, first, num in (([7, 2, 3, 0], 0, layout.num_layers), ([5], 0, 1), ([], 0, 1)):
-        assert kv.read(block_ids, first, num) == host.read(block_ids, first, num)
-    payload = host.read([1, 8, 4], 0, layout.num_layers)
+        assert read_kv(kv, block_ids, first, num) == read_kv(host, block_ids, first, num)
+    payload = read_kv(host, [1, 8, 4], 0, layout.num_layers)
     for side in (kv, host):
         side.write([6, 0, 2], 0, layout.num_layers, payload)
     everything = list(range(9)), 0, layout.num_layers
-    assert kv.read(*everything) == host.read(*everything)
-    assert kv.read([6, 0, 2], 0, layout.num_layers) == payload
+    assert read_kv(kv, *everything) == read_kv(host, *everything)
+    assert read_kv(kv, [6, 0, 2], 0, layout.num_layers) == payload
 
 
 def test_some_layers_alone_are_written() -> None:
@@ -113,12 +114,12 @@ def test_some_layers_alone_are_written() -> None:
 def test_threads_may_read_and_write_different_blocks_at_once() -> None:
     pool = make_pool(num_blocks=32)
     kv = staged(pool, 4 * LAYOUT.num_bytes_per_layer, num_slots=2)
-    originals = [kv.read([block], 0, 3) for block in range(32)]
+    originals = [read_kv(kv, [block], 0, 3) for block in range(32)]
 
     def rotate(first: int) -> None:
         for _ in range(10):
             blocks = list(range(first, first + 8))
-            kv.write(blocks[1:] + blocks[:1], 0, 3, kv.read(blocks, 0, 3))
+            kv.write(blocks[1:] + blocks[:1], 0, 3, read_kv(kv, blocks, 0, 3))
 
     threads = [threading.Thread(target=rotate, args=(first,)) for first in range(0, 32, 8)]
     for thread in threads:
@@ -128,7 +129,7 @@ def test_threads_may_read_and_write_different_blocks_at_once() -> None:
     for first in range(0, 32, 8):
         for offset in range(8):
             # Ten rotations of eight blocks move each by two.
-            moved = kv.read([first + (offset + 2) % 8], 0, 3)
+            moved = read_kv(kv, [first + (offset + 2) % 8], 0, 3)
             assert moved == originals[first + offset]
 
 
@@ -229,7 +230,7 @@ def test_readers_on_other_streams_find_the_moves_done() -> None:
     kv = staged(swapping.pool, 1 << 16)
     swapping.mover.move(BlockMoves(swap_outs=((3, 2),), swap_ins=((2, 5),)))
     swapping.accelerator.refuses_waits = False
-    moved = np.frombuffer(kv.read([5], 0, 3), np.uint8).tobytes()
+    moved = np.frombuffer(read_kv(kv, [5], 0, 3), np.uint8).tobytes()
     assert moved == before[3]
     assert swapping.pool.moved is not None
     assert swapping.pool.moved.query()

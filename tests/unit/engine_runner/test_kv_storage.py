@@ -11,6 +11,7 @@ from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.errors import ConfigError, KvIntegrityError
+from tests.support.kv_bytes import read_kv
 
 
 def make_storage(dtype: str = "float32", num_blocks: int = 9) -> KvStorage:
@@ -33,7 +34,7 @@ def test_layers_start_as_zeros_in_the_layouts_shape_and_type() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_reading_gives_elements_in_the_agreed_order(dtype: str) -> None:
     storage = make_storage(dtype)
-    payload = storage.read([7, 2, 3, 0], first_layer=1, num_layers=2)
+    payload = read_kv(storage, [7, 2, 3, 0], first_layer=1, num_layers=2)
     expected = torch.stack(list(storage.layers))[1:3][:, :, [7, 2, 3, 0]]
     assert payload == expected.contiguous().view(torch.uint8).numpy().tobytes()
     assert len(payload) == 2 * 4 * storage.layout.num_bytes_per_layer
@@ -42,9 +43,9 @@ def test_reading_gives_elements_in_the_agreed_order(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_writing_elsewhere_gives_the_same_blocks_and_touches_no_others(dtype: str) -> None:
     source, target = make_storage(dtype), KvStorage(make_storage(dtype).layout, 12)
-    payload = source.read([7, 2, 3], 0, 3)
+    payload = read_kv(source, [7, 2, 3], 0, 3)
     target.write([1, 11, 5], 0, 3, payload)
-    assert target.read([1, 11, 5], 0, 3) == payload
+    assert read_kv(target, [1, 11, 5], 0, 3) == payload
     for mine, other in zip(source.layers, target.layers, strict=True):
         assert torch.equal(other[:, [1, 11, 5]], mine[:, [7, 2, 3]])
         untouched = [0, 2, 3, 4, 6, 7, 8, 9, 10]
@@ -53,28 +54,28 @@ def test_writing_elsewhere_gives_the_same_blocks_and_touches_no_others(dtype: st
 
 def test_writing_some_layers_leaves_the_others() -> None:
     storage = make_storage()
-    before = storage.read([4], 0, 1) + storage.read([4], 2, 1)
+    before = read_kv(storage, [4], 0, 1) + read_kv(storage, [4], 2, 1)
     storage.write([4], 1, 1, bytes(storage.layout.num_bytes_per_layer))
     assert not storage.layers[1][:, 4].any()
-    assert storage.read([4], 0, 1) + storage.read([4], 2, 1) == before
+    assert read_kv(storage, [4], 0, 1) + read_kv(storage, [4], 2, 1) == before
 
 
 def test_no_blocks_are_no_bytes() -> None:
     storage = make_storage()
-    assert storage.read([], 0, 3) == b""
+    assert read_kv(storage, [], 0, 3) == b""
     storage.write([], 0, 3, b"")
 
 
 @pytest.mark.parametrize("num_bytes", [0, 319, 321, 640])
 def test_a_payload_of_another_size_is_refused(num_bytes: int) -> None:
     storage = make_storage()
-    before = storage.read([3], 0, 3)
+    before = read_kv(storage, [3], 0, 3)
     with pytest.raises(KvIntegrityError) as caught:
         storage.write([3], 1, 1, b"x" * num_bytes)
     assert caught.value.message == (
         f"KV of 1 blocks in 1 layers has {num_bytes} bytes, but must have 320"
     )
-    assert storage.read([3], 0, 3) == before
+    assert read_kv(storage, [3], 0, 3) == before
 
 
 @pytest.mark.parametrize(("block_ids", "first", "num"), [([0], 2, 2), ([9], 0, 1), ([-1], 0, 1)])
@@ -83,19 +84,19 @@ def test_blocks_and_layers_out_of_range_are_refused(
 ) -> None:
     storage = make_storage()
     with pytest.raises(KvIntegrityError, match="but there are"):
-        storage.read(block_ids, first, num)
+        read_kv(storage, block_ids, first, num)
     with pytest.raises(KvIntegrityError, match="but there are"):
         storage.write(block_ids, first, num, bytes(num * storage.layout.num_bytes_per_layer))
 
 
 def test_threads_may_move_different_blocks_at_once() -> None:
     storage = make_storage(num_blocks=64)
-    originals = [storage.read([block], 0, 3) for block in range(64)]
+    originals = [read_kv(storage, [block], 0, 3) for block in range(64)]
 
     def rotate(first: int) -> None:
         for _ in range(20):
             blocks = list(range(first, first + 16))
-            storage.write(blocks[1:] + blocks[:1], 0, 3, storage.read(blocks, 0, 3))
+            storage.write(blocks[1:] + blocks[:1], 0, 3, read_kv(storage, blocks, 0, 3))
 
     threads = [threading.Thread(target=rotate, args=(first,)) for first in range(0, 64, 16)]
     for thread in threads:
@@ -105,7 +106,7 @@ def test_threads_may_move_different_blocks_at_once() -> None:
     for first in range(0, 64, 16):
         for offset in range(16):
             # Twenty rotations of sixteen blocks move each by four.
-            moved = storage.read([first + (offset + 4) % 16], 0, 3)
+            moved = read_kv(storage, [first + (offset + 4) % 16], 0, 3)
             assert moved == originals[first + offset]
 
 
@@ -132,7 +133,7 @@ def test_two_storages_over_one_descriptor_are_the_same_memory() -> None:
     finally:
         os.close(descriptor)
     one.layers[1][0, 7, 2] = 5.0
-    assert other.read([7], 1, 1) == one.read([7], 1, 1)
-    assert any(other.read([7], 1, 1))
+    assert read_kv(other, [7], 1, 1) == read_kv(one, [7], 1, 1)
+    assert any(read_kv(other, [7], 1, 1))
     other.write([3], 0, 1, bytes([1]) * layout.num_bytes_per_layer)
     assert one.layers[0][:, 3].all()

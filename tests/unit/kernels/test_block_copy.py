@@ -9,6 +9,7 @@ from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.kernels.block_copy import check_pairs, checksum_of, make_block_copier
 from pagemesh.kernels.block_copy.reference import ReferenceBlockCopier
+from tests.support.kv_bytes import read_kv
 
 # A block's words need not be a power of two, nor fill a program.
 sizes = pytest.mark.parametrize("num_words", [1, 20, 1030])
@@ -117,7 +118,7 @@ def test_gathered_bytes_are_what_kv_memory_reads(device: torch.device) -> None:
     out = torch.empty(4, 2, 4, dtype=torch.int64, device=device)
     ids = torch.tensor([4, 1], device=device)
     checksum = make_block_copier(device).gather(pool[2:6].to(device), ids, out)
-    payload = memory.read([4, 1], first_layer=1, num_layers=2)
+    payload = read_kv(memory, [4, 1], first_layer=1, num_layers=2)
     assert out.cpu().numpy().tobytes() == payload
     assert unsigned(checksum) == checksum_of(payload)
 

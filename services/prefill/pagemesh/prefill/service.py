@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from pagemesh.config import WorkerConfig
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.server import GrpcServer
-from pagemesh.v1 import prefill_pb2, prefill_pb2_grpc
 from pagemesh.worker.kv_importer import KvImporter
+from pagemesh.worker.kv_methods import PREFILL
 from pagemesh.worker.process import run_worker
 from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
@@ -18,12 +18,12 @@ def _add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> 
     importer = KvImporter(worker)
     stack.push_async_callback(importer.close)
     servicer = PrefillServicer(worker, importer)
-    server.add(prefill_pb2_grpc.add_PrefillServicer_to_server, servicer)
+    server.add(PREFILL.add_to_server, servicer.Prefill)
 
 
 PREFILL_ROLE = Role(
     name="prefill",
-    service_name=prefill_pb2.DESCRIPTOR.services_by_name["Prefill"].full_name,
+    service_name=PREFILL.service.full_name,
     add_services=_add_services,
 )
 

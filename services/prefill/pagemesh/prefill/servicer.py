@@ -11,13 +11,12 @@ import grpc
 
 from pagemesh.engine.interface import EngineRequest, KvGrant, RequestOutput
 from pagemesh.errors import InvalidRequestError
-from pagemesh.kvship.encode import encode_header
 from pagemesh.kvship.layout import require_same_kv
 from pagemesh.kvship.parts import KvPart, num_blocks_of
 from pagemesh.prefill.export import Export
 from pagemesh.prefill.source import SourcePull, has_source
 from pagemesh.rpc.call_context import bind_call, current_call
-from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc
+from pagemesh.v1 import kv_transfer_pb2, prefill_pb2
 from pagemesh.worker.dispatcher import RequestEvent
 from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.messages import logprobs_to_proto, prompt_from_proto, sampling_from_proto
@@ -29,7 +28,7 @@ ALIVE_INTERVAL: Final = 2.0
 fit into the time after which it gives up a sender."""
 
 
-class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
+class PrefillServicer:
     """Ships each prompt's KV as it becomes ready. The lease of the blocks is the stream."""
 
     def __init__(self, worker: Worker, importer: KvImporter) -> None:
@@ -41,7 +40,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         self,
         request: prefill_pb2.PrefillRequest,
         context: grpc.aio.ServicerContext[Any, Any],
-    ) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:
+    ) -> AsyncGenerator[bytes]:
         """Header, then blocks and the first token, each as soon as it is there."""
         bind_call(replace(current_call(), request_id=request.request_id))
         worker = self._worker
@@ -62,7 +61,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         try:
             num_blocks = num_blocks_of(num_tokens, layout.block_size)
             num_blocks -= num_held // layout.block_size
-            yield encode_header(worker.info, num_blocks)
+            yield self._sender.header(num_blocks)
             async for chunk in self._ship(export):
                 yield chunk
         finally:
@@ -92,22 +91,22 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
             await_kv=has_source(request),
         )
 
-    async def _ship(self, export: Export) -> AsyncGenerator[kv_transfer_pb2.KvChunk]:
+    async def _ship(self, export: Export) -> AsyncGenerator[bytes]:
         was_ready = False
         while not export.is_shipped:
             item = export.next_item()
             if isinstance(item, KvPart):
-                yield await self._sender.encode(
+                yield await self._sender.part(
                     item, export.block_ids, export.block_hashes, was_ready=was_ready
                 )
                 was_ready = True
             elif item is not None:
-                yield _first_token(item)
+                yield self._sender.first_token(_first_token(item))
             else:
                 was_ready = False
                 if not await _has_news(export):
                     await self._worker.dispatcher.engine_answers()
-                    yield _alive(export)
+                    yield self._sender.alive(export.num_computed_tokens)
 
 
 async def _has_news(export: Export) -> bool:
@@ -119,12 +118,7 @@ async def _has_news(export: Export) -> bool:
     return True
 
 
-def _alive(export: Export) -> kv_transfer_pb2.KvChunk:
-    alive = kv_transfer_pb2.KvAlive(computed_token_count=export.num_computed_tokens)
-    return kv_transfer_pb2.KvChunk(alive=alive)
-
-
-def _first_token(output: RequestOutput) -> kv_transfer_pb2.KvChunk:
+def _first_token(output: RequestOutput) -> kv_transfer_pb2.FirstToken:
     first_token = kv_transfer_pb2.FirstToken(
         token_id=output.token_ids[0],
         cached_token_count=output.num_cached_tokens,
@@ -132,4 +126,4 @@ def _first_token(output: RequestOutput) -> kv_transfer_pb2.KvChunk:
     )
     if output.logprobs is not None:
         first_token.logprobs.CopyFrom(logprobs_to_proto(output.logprobs[0]))
-    return kv_transfer_pb2.KvChunk(first_token=first_token)
+    return first_token
