@@ -23,6 +23,7 @@ from pagemesh.v1 import (
     types_pb2,
 )
 from pagemesh.worker import kv_streams
+from pagemesh.worker.peers import PeerChannels
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.saboteur import Chunks, sabotaged_role
 from tests.support.waiting import wait_until
@@ -152,7 +153,8 @@ def open_stream(
 async def test_a_reader_that_stops_reading_stops_the_encoding_and_frees_its_blocks_when_it_goes(
     large: RunningWorker, rpc: str
 ) -> None:
-    async with open_channel(large.address) as slow, open_channel(large.address) as fast:
+    peers = PeerChannels()
+    async with open_channel(large.address) as fast, peers.use(large.address) as slow:
         stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(fast)
         async for _ in stub.Prefill(prefill_request(large, LONG_PROMPT), timeout=20):
             pass
@@ -163,9 +165,10 @@ async def test_a_reader_that_stops_reading_stops_the_encoding_and_frees_its_bloc
         for _ in range(2):
             async for _ in stub.Prefill(prefill_request(large, LONG_PROMPT), timeout=20):
                 pass
-        num_sent = large.sample("pagemesh:kv_blocks_sent_total", rpc="prefill")
-        num_sent += large.sample("pagemesh:kv_blocks_sent_total", rpc="fetch")
-        assert num_sent - 3 * 64 <= 24
+        num_bytes = large.sample("pagemesh:kv_bytes_sent_total", rpc="prefill")
+        num_bytes += large.sample("pagemesh:kv_bytes_sent_total", rpc="fetch")
+        assert num_bytes / 2**20 - 3 * 32 <= 8
         assert not large.all_blocks_free()
         stalled.cancel()
         await wait_until(large.all_blocks_free, "all blocks free")
+    await peers.close()

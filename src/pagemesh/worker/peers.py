@@ -10,7 +10,7 @@ from typing import Final
 
 import grpc
 
-from pagemesh.rpc.channels import open_channel
+from pagemesh.rpc.channels import open_bulk_channel
 
 IDLE_SECONDS: Final = 60.0
 """A channel that nobody used for so long belongs to a worker that left, or costs little to open anew."""
@@ -34,7 +34,7 @@ class PeerChannels:
         """The channel to host:port; it stays open at least as long as the context."""
         loop = asyncio.get_running_loop()
         if address not in self._peers:
-            self._peers[address] = _Peer(open_channel(address))
+            self._peers[address] = _Peer(open_bulk_channel(address))
         peer = self._peers[address]
         peer.num_users += 1
         try:
