@@ -8,7 +8,12 @@ from importlib import import_module
 from report import Report, choice, make_parser
 
 QUESTION = "What shipping KV costs and brings"
-PARTS = {"speed": "kv.transfer_speed"}
+PARTS = {
+    "speed": "kv.transfer_speed",
+    "first-token": "kv.first_tokens",
+    "interference": "kv.interference",
+    "receiving": "kv.receiving",
+}
 """By the name of the command line, the module of each."""
 
 

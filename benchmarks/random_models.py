@@ -41,6 +41,9 @@ SHAPES = {
 }
 """By the name that they have here; about as many parameters."""
 
+LONG_SHAPES = {"160M-long": Shape(768, 12, 12, 4, 2048, 32_000, max_position=16_384)}
+"""For prompts of thousands of tokens."""
+
 GPU_SHAPES = {"8B": Shape(4096, 32, 32, 8, 14336, 128_256, 8192)}
 """Of models that are measured on GPUs; this one is Llama 3's."""
 
@@ -52,7 +55,7 @@ def make_model(name: str) -> Path:
     if not folder.is_dir():
         draft = folder.with_name(f"{folder.name}.{os.getpid()}")
         draft.mkdir(parents=True)
-        _write(draft, (SHAPES | GPU_SHAPES)[name])
+        _write(draft, (SHAPES | LONG_SHAPES | GPU_SHAPES)[name])
         try:
             draft.rename(folder)
         except OSError:  # another run was quicker

@@ -71,7 +71,7 @@ class _HollowRunner:
         self._busy_until = max(self._busy_until, now) + batch.num_tokens * self._seconds_per_token
         if self._busy_until > now:
             time.sleep(self._busy_until - now)
-        return _HollowStep(len(batch.sequences))
+        return _HollowStep(sum(one.sampling is not None for one in batch.sequences))
 
 
 class HollowEngine(EngineCore):

@@ -22,7 +22,7 @@ from pagemesh.worker.server import WorkerServer
 
 _Message = TypeVar("_Message")
 _DEADLINE_S = 60.0
-_SERVER = ServerConfig(grace_period=0.0, log_level="warning", log_format="console")
+_SERVER = ServerConfig(grace_period=0.0, log_level="error")
 _ROLES = {"prefill": PREFILL_ROLE, "decode": DECODE_ROLE}
 
 
@@ -107,5 +107,5 @@ async def _serve(parent: Connection, settings: WorkerSettings) -> None:
 def _until_closed(parent: Connection) -> None:
     try:
         parent.recv()
-    except EOFError:
+    except (EOFError, ConnectionResetError):  # a reset when some imports were never asked for
         return

@@ -1,0 +1,49 @@
+"""The workers of a mesh as its kvstore knows them, and what their metrics say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.request import urlopen
+
+import grpc
+from mesh import Part
+from prometheus_client.parser import text_string_to_metric_families
+
+from pagemesh.v1 import decode_pb2, kvstore_pb2, kvstore_pb2_grpc, types_pb2
+
+_DEADLINE_S = 10.0
+
+
+def members(kvstore: str) -> dict[str, types_pb2.WorkerInfo]:
+    """The workers by id, asked of the kvstore at host:port."""
+    with grpc.insecure_channel(kvstore) as channel:
+        stub = kvstore_pb2_grpc.KvStoreStub(channel)
+        state = stub.Snapshot(kvstore_pb2.SnapshotRequest(), timeout=_DEADLINE_S)
+    return {entry.worker.worker_id: entry.worker for entry in state.workers}
+
+
+def peer(worker: types_pb2.WorkerInfo) -> types_pb2.PeerWorker:
+    """How other workers find it."""
+    return types_pb2.PeerWorker(
+        worker_id=worker.worker_id, address=worker.address, epoch=worker.epoch
+    )
+
+
+def plan_of(workers: Iterable[types_pb2.WorkerInfo]) -> decode_pb2.PrefillPlan:
+    """The plan that names prefill workers in this order."""
+    return decode_pb2.PrefillPlan(workers=[peer(worker) for worker in workers])
+
+
+def metric(part: Part, name: str) -> float:
+    """The sum of a metric's samples over all labels; KeyError when the worker has none of that name."""
+    with urlopen(f"http://127.0.0.1:{part.flags['--metrics-port']}/metrics") as page:
+        text = page.read().decode()
+    values = [
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name
+    ]
+    if not values:
+        return 0.0
+    return sum(values)

@@ -1,0 +1,143 @@
+"""How much slower do running streams decode while KV arrives at their worker?
+
+A real decode worker with a thread runs streams; a prefill worker over a hollow engine, which pretends to
+compute at a fixed rate, sends it the KV of prompts, two at a time. What arrives goes the way of all KV,
+checks included. A prompt ends with its first token, so the worker computes nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from kv.hollow_engine import HollowSettings
+from kv.hollow_worker import HollowWorker, WorkerSettings
+from kv.members import members, metric
+from kv.sessions import WorkerSession
+from kv.streams import fresh_prompt, gaps_ms, percentile, start_streams
+from mesh import Mesh, Part
+from random_models import make_model
+from report import Report
+
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.v1 import decode_pb2, types_pb2
+
+MODEL = "160M-long"
+NUM_STREAMS = 8
+STREAM_PROMPT = 64
+LONG_PROMPT = 8192
+"""Tokens, 100 MB of KV."""
+NUM_PROMPTS = 2
+"""That arrive at the same time."""
+RATE_GB_S = 0.5
+STEP_TOKENS = 256
+"""That the sender pretends to compute at once."""
+SETTLE_S = 1.0
+MOST_SLOWER = 1.1
+RECEIVED = "pagemesh:kv_bytes_received_total"
+
+
+@dataclass
+class Side:
+    """With or without arrivals, round by round."""
+
+    p50_ms: list[float] = field(default_factory=list)
+    p99_ms: list[float] = field(default_factory=list)
+    arrived_gb_s: list[float] = field(default_factory=list)
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    """Alternately with and without arrivals; every time the streams are started anew."""
+    flags = ("--prefill", "0", "--decode", "1", "--threads", "1", "--kv-cache-memory", "1")
+    with Mesh(*flags, model=make_model(MODEL)) as mesh:
+        mesh.await_ready()
+        decode = mesh.parts()["decode-0"]
+        worker = members(decode.flags["--kvstore"])["decode-0"]
+        settings = WorkerSettings("prefill", _sender(worker))
+        with HollowWorker(settings) as sender:
+            plan = decode_pb2.PrefillPlan(workers=[sender.peer])
+            alone, receiving = asyncio.run(
+                _measure(decode, plan, num_rounds=4 if quick else 16, seconds=4.0)
+            )
+    for name, side in (("alone", alone), ("receiving", receiving)):
+        figure = f"{NUM_STREAMS} streams, {name}"
+        report.add(f"{figure}: ITL p50", "ms", side.p50_ms)
+        report.add(f"{figure}: ITL p99", "ms", side.p99_ms)
+    report.add(
+        "KV received beside the streams",
+        "GB/s",
+        receiving.arrived_gb_s,
+        at_least=0.95 * RATE_GB_S,
+    )
+    for name, ours, base, aim in (
+        ("p50", receiving.p50_ms, alone.p50_ms, MOST_SLOWER),
+        ("p99", receiving.p99_ms, alone.p99_ms, None),
+    ):
+        ratios = [one / other for one, other in zip(ours, base, strict=True)]
+        report.add(f"ITL {name}, receiving over alone", "", ratios, aim=aim)
+
+
+def _sender(worker: types_pb2.WorkerInfo) -> HollowSettings:
+    """An engine whose KV the worker takes for its own model's."""
+    kv = worker.kv_layout
+    layout = BlockLayout(kv.block_size, kv.layer_count, kv.kv_head_count, kv.head_dim, kv.dtype)
+    # Blocks of a prompt that just ended may not be free yet when the next one comes.
+    num_blocks = 2 * NUM_PROMPTS * LONG_PROMPT // kv.block_size
+    return HollowSettings(
+        layout, worker.model_fingerprint, num_blocks, RATE_GB_S * 1e9, step_tokens=STEP_TOKENS
+    )
+
+
+async def _measure(
+    decode: Part, plan: decode_pb2.PrefillPlan, num_rounds: int, seconds: float
+) -> tuple[Side, Side]:
+    alone, receiving = Side(), Side()
+    async with WorkerSession(decode.address) as session:
+        # The first round only warms up.
+        for number in range(num_rounds + 1):
+            sides = ((alone, None), (receiving, plan))
+            for side, source in sides if number % 2 else reversed(sides):
+                await _run(side if number else Side(), session, decode, source, seconds)
+    return alone, receiving
+
+
+async def _run(
+    side: Side,
+    session: WorkerSession,
+    decode: Part,
+    plan: decode_pb2.PrefillPlan | None,
+    seconds: float,
+) -> None:
+    """Measure new streams for some seconds; with a plan, while KV arrives."""
+    num_tokens = 64 + int(200 * (seconds + SETTLE_S))
+    streams = await start_streams([session], NUM_STREAMS, STREAM_PROMPT, num_tokens)
+    arrivals: list[asyncio.Task[None]] = []
+    stop = asyncio.Event()
+    if plan is not None:
+        prompts = [fresh_prompt(LONG_PROMPT) for _ in range(NUM_PROMPTS)]
+        arrivals = [asyncio.create_task(_arrive(session, p, plan, stop)) for p in prompts]
+    await asyncio.sleep(SETTLE_S)
+    begin, received = time.perf_counter(), metric(decode, RECEIVED)
+    await asyncio.sleep(seconds)
+    end = time.perf_counter()
+    side.arrived_gb_s.append((metric(decode, RECEIVED) - received) / (end - begin) / 1e9)
+    gaps = gaps_ms(streams, begin, end)
+    side.p50_ms.append(percentile(gaps, 0.5))
+    side.p99_ms.append(percentile(gaps, 0.99))
+    stop.set()
+    await session.cancel_all()
+    await asyncio.gather(*arrivals)
+
+
+async def _arrive(
+    session: WorkerSession,
+    prompt: list[int],
+    plan: decode_pb2.PrefillPlan,
+    stop: asyncio.Event,
+) -> None:
+    """Have prompts arrive one after the other; another first token gives all blocks another name."""
+    while not stop.is_set():
+        answer = await session.submit(prompt, 1, plan)
+        await answer.until_over()
+        prompt = [prompt[0] + 1 if prompt[0] < 20_000 else 300, *prompt[1:]]
