@@ -106,6 +106,7 @@ class WorkerServer:
             address=self.address,
             metrics_address=self._metrics_address,
             worker_id=info.worker_id,
+            epoch=info.epoch,
             model=info.model_name,
             num_blocks=info.block_count,
         )

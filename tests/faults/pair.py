@@ -1,0 +1,113 @@
+"""What a test of faults needs: requests whose KV comes over a link, and what must hold after each."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+
+from pagemesh.v1 import decode_pb2, types_pb2
+from tests.support.link.running import RunningLink
+from tests.support.worker_process import WorkerProcess
+from tests.support.workers import Received, RouterSession
+
+NUM_TOKENS = 8
+PROMPT = tuple(20 + (7 * i) % 400 for i in range(650))
+LONG_PROMPT = tuple(20 + (11 * i) % 400 for i in range(1900))
+
+IMPORT_FAILURES = "pagemesh:kv_import_failures_total"
+REJECTED = "pagemesh:kv_rejected_total"
+
+
+async def until(get: Callable[[], bool], what: str, within: float = 10.0) -> None:
+    """Wait until something out of other processes holds; fail when that takes longer."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    while not await asyncio.to_thread(get):
+        assert loop.time() < deadline, f"not within {within:g} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+class Pair:
+    """Two workers and the link to the first."""
+
+    def __init__(self, prefill: WorkerProcess, decode: WorkerProcess, link: RunningLink) -> None:
+        self.prefill = prefill
+        self.decode = decode
+        self.link = link
+        self._salts = itertools.count(1)
+        self._handles = itertools.count(1)
+        self._undisturbed: dict[tuple[int, ...], list[int]] = {}
+
+    def revive(self) -> None:
+        """Start again who was killed."""
+        for worker in (self.prefill, self.decode):
+            if worker.process.poll() is not None:
+                worker.start().wait_until_serving()
+
+    @property
+    def over_link(self) -> types_pb2.PeerWorker:
+        """The prefill worker, behind the link that spoils streams."""
+        return self.prefill.peer(self.link.grpc_address)
+
+    @property
+    def over_tcp(self) -> types_pb2.PeerWorker:
+        """The prefill worker, behind the link that passes on bytes."""
+        return self.prefill.peer(self.link.tcp_address)
+
+    def session(self) -> RouterSession:
+        """A router's end; an async context."""
+        return RouterSession(self.decode.address)
+
+    async def submit(
+        self, session: RouterSession, *workers: types_pb2.PeerWorker, prompt: Sequence[int] = PROMPT
+    ) -> int:
+        """Submit a prompt that nobody has cached, to be prefilled by these; gives its handle."""
+        handle = next(self._handles)
+        await session.submit(
+            handle,
+            prompt,
+            sampling=types_pb2.SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True),
+            plan=decode_pb2.PrefillPlan(workers=workers) if workers else None,
+            cache_salt=next(self._salts).to_bytes(4, "big"),
+            time_limit=60.0,
+        )
+        return handle
+
+    async def undisturbed(
+        self, session: RouterSession, prompt: Sequence[int] = PROMPT
+    ) -> list[int]:
+        """The tokens of a request that is computed in one place."""
+        key = tuple(prompt)
+        if key not in self._undisturbed:
+            received = await session.over(await self.submit(session, prompt=prompt))
+            assert len(received.token_ids) == NUM_TOKENS
+            self._undisturbed[key] = received.token_ids
+        return self._undisturbed[key]
+
+    async def assert_same_tokens(
+        self, session: RouterSession, handle: int, prompt: Sequence[int] = PROMPT
+    ) -> Received:
+        """The request ends, and with the tokens that it has without a fault."""
+        received = await session.over(handle)
+        assert received.error is None
+        assert received.token_ids == await self.undisturbed(session, prompt)
+        return received
+
+    async def assert_all_blocks_free(self, within: float = 10.0) -> None:
+        """Nobody who lives owns a block any more."""
+        for worker in (self.prefill, self.decode):
+            if worker.process.poll() is None:
+                await until(
+                    lambda worker=worker: worker.num_used_blocks() == 0,  # type: ignore[misc]
+                    f"{worker.worker_id} has all its blocks",
+                    within,
+                )
+
+    def failures(self, reason: str) -> float:
+        """Streams that the decode worker gave up for a reason."""
+        return self.decode.metric(IMPORT_FAILURES, reason=reason)
+
+    def all_failures(self) -> float:
+        """For whatever reason."""
+        return self.decode.metric(IMPORT_FAILURES)

@@ -1,0 +1,132 @@
+"""Workers of the demo model as processes of their own, to be frozen and killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from pagemesh.v1 import types_pb2
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "models/demo"
+START_DEADLINE_S = 90.0
+
+
+def free_port() -> int:
+    """A port of the loopback address on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class WorkerProcess:
+    """One worker that can be killed and started again at its address. Its log is a file."""
+
+    def __init__(self, role: str, worker_id: str, log: Path, *arguments: str) -> None:
+        self.worker_id = worker_id
+        self._role = role
+        self._arguments = arguments
+        self._log = log
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._facts: dict[str, Any] = {}
+
+    def start(self) -> Self:
+        """Start it; `wait_until_serving` follows."""
+        command = [sys.executable, "-P", "-m", "pagemesh.cli", self._role, "--model", str(DEMO)]
+        command += ["--worker-id", self.worker_id, "--port", str(self._port)]
+        command += ["--metrics-port", "0", "--threads", "1", *self._arguments]
+        with self._log.open("w") as stderr:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+            )
+        return self
+
+    def wait_until_serving(self) -> Self:
+        """Wait until it has loaded its model."""
+        deadline = time.monotonic() + START_DEADLINE_S
+        while not (lines := [line for line in self.lines() if line["event"] == "serving"]):
+            assert self.process.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.02)
+        self._facts = lines[0]
+        return self
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The one that serves; its engine is a child of it."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def address(self) -> str:
+        """host:port, the same after a restart."""
+        return f"127.0.0.1:{self._port}"
+
+    def peer(self, address: str | None = None) -> types_pb2.PeerWorker:
+        """The present incarnation, at its own address or at that of a link to it."""
+        return types_pb2.PeerWorker(
+            worker_id=self.worker_id,
+            address=address or self.address,
+            epoch=self._facts["epoch"],
+        )
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Its log so far, without what is half written."""
+        text = self._log.read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Sum of a metric's samples over the labels that are not given."""
+        text = httpx.get(f"http://{self._facts['metrics_address']}/metrics", timeout=10).text
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def num_used_blocks(self) -> int:
+        """Blocks that requests or streams own."""
+        total = self.metric("pagemesh:kv_blocks")
+        assert total > 0
+        return int(total - self.metric("pagemesh:kv_blocks_free"))
+
+    def freeze(self) -> None:
+        """SIGSTOP: the process answers nothing, and its kernel still takes what it is sent."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL; its engine ends with it."""
+        self.process.kill()
+        self.process.wait(10)
+
+
+@contextmanager
+def worker_processes(
+    folder: Path, roles: dict[str, str], *arguments: str
+) -> Iterator[list[WorkerProcess]]:
+    """Workers by id and role, started at the same time; killed at the end."""
+    workers = [
+        WorkerProcess(role, worker_id, folder / f"{worker_id}.log", *arguments)
+        for worker_id, role in roles.items()
+    ]
+    with ExitStack() as stack:
+        for worker in workers:
+            worker.start()
+            stack.callback(worker.kill)
+        yield [worker.wait_until_serving() for worker in workers]
