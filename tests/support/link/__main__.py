@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import grpc
 
-from pagemesh.rpc.channels import SHARED_OPTIONS, open_channel
+from pagemesh.rpc.channels import SHARED_OPTIONS, channel_options
 from tests.support.link.faults import (
     AbortedError,
     Fault,
@@ -27,6 +27,8 @@ from tests.support.link.faults import (
 )
 from tests.support.link.relay import Relay
 
+SMALL_WINDOW = (("grpc.http2.lookahead_bytes", 65_535),)
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -34,7 +36,9 @@ class KvLink(grpc.GenericRpcHandler):
     """Forwards calls with a stream of responses, whatever their method, and spoils the streams."""
 
     def __init__(self, upstream: str) -> None:
-        self._channel = open_channel(upstream)
+        # Windows that hold hardly a message: a sender is not ahead of what was passed on.
+        options = [*channel_options(), ("grpc.http2.bdp_probe", 0), *SMALL_WINDOW]
+        self._channel = grpc.aio.insecure_channel(upstream, options=options)
         self._spoiler = Spoiler(self._note)
         self._armed: deque[Fault] = deque()
         self._draws = random.Random(0)
@@ -67,10 +71,9 @@ class KvLink(grpc.GenericRpcHandler):
         self, method: str, request: bytes, context: Context
     ) -> AsyncGenerator[bytes]:
         metadata = [pair for pair in context.invocation_metadata() or () if pair[0] != "user-agent"]
-        call: Any = self._channel.unary_stream(method)(
-            request, timeout=context.time_remaining(), metadata=metadata
-        )
-        spoiled = self._spoiler.spoil(aiter(call), self._next_fault(), call.code)
+        stream: Any = self._channel.unary_stream(method)  # of bytes, both ways
+        call = stream(request, timeout=context.time_remaining(), metadata=metadata)
+        spoiled = self._spoiler.spoil(aiter(call), self._next_fault(), self._sender_gone)
         try:
             async with aclosing(spoiled):
                 async for message in spoiled:
@@ -84,6 +87,11 @@ class KvLink(grpc.GenericRpcHandler):
             await context.abort(error.code(), error.details() or "", error.trailing_metadata())
         finally:
             call.cancel()
+
+    async def _sender_gone(self) -> None:
+        """Wait until the connection to the sender is lost."""
+        while (state := self._channel.get_state()) is grpc.ChannelConnectivity.READY:
+            await self._channel.wait_for_state_change(state)
 
     def _next_fault(self) -> Fault | None:
         if self._armed:

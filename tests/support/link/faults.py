@@ -49,7 +49,8 @@ class Part(StrEnum):
     PAYLOAD = "payload"
 
 
-MESSAGE_KINDS: Final = ("header", "blocks", "first_token")
+MESSAGE_KINDS: Final = ("header", "blocks", "first_token", "last_blocks")
+"""The last blocks are blocks as well: those behind which no KV is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,24 @@ def draw_fault(draws: random.Random, longest_stall: float) -> Fault:
     )
 
 
-def kind_of(message: bytes) -> str:
-    """The kind of a message that is in order."""
-    content = kv_transfer_pb2.KvChunk.FromString(message).content
-    return kv_transfer_pb2.KvContent.FromString(content).WhichOneof("kind") or "empty"
+class Stage:
+    """How far one stream is, by its messages."""
+
+    def __init__(self) -> None:
+        self._num_missing = 0  # blocks x layers
+
+    def kinds_of(self, message: bytes) -> tuple[str, ...]:
+        """What the next message may be called, the plainest first."""
+        chunk = kv_transfer_pb2.KvChunk.FromString(message)
+        content = kv_transfer_pb2.KvContent.FromString(chunk.content)
+        kind = content.WhichOneof("kind") or "empty"
+        if kind == "header":
+            num_layers = content.stamp.kv_layout.layer_count
+            self._num_missing = content.header.block_count * num_layers
+        if kind != "blocks":
+            return (kind,)
+        self._num_missing -= content.blocks.block_count * content.blocks.layer_count
+        return ("blocks",) if self._num_missing else ("blocks", "last_blocks")
 
 
 def part_of(message: bytes, part: Part) -> tuple[int, int]:
@@ -148,20 +163,22 @@ class Spoiler:
     ) -> AsyncGenerator[bytes]:
         """The messages of one stream with one fault in them; SeveredError or AbortedError end it.
 
-        `sender_gone` waits until the sender has ended the stream.
+        `sender_gone` waits until the sender is gone, not merely done.
         """
         num_before = 0
         held: bytes | None = None  # a message that waits for the next one to pass
         replayable = dict(self._seen)
+        stage = Stage()
         async for message in messages:
-            kind = kind_of(message)
+            kinds = stage.kinds_of(message)
+            kind = kinds[0]
             self._seen[kind] = message
             if held is not None:
                 yield message
                 yield held
                 held = None
                 continue
-            if fault is None or fault.message not in ("any", kind):
+            if fault is None or fault.message not in ("any", *kinds):
                 yield message
                 continue
             num_before += 1

@@ -1,0 +1,125 @@
+"""Workers that freeze, die, vanish or stall in mid-stream: real processes, noticed in time by the others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tests.faults.pair import LONG_PROMPT, Pair, until
+from tests.support.link.faults import Fault, Kind
+
+NOTICED_WITHIN_S = 2.0
+"""What is promised of frozen peers."""
+LEEWAY_S = 1.0
+"""For looking, on two busy cores."""
+
+
+async def test_a_frozen_sender_is_noticed_in_two_seconds(pair: Pair) -> None:
+    async with pair.session() as session:
+        await pair.undisturbed(session, LONG_PROMPT)
+        failed = pair.failures("UNAVAILABLE")
+        handle = await pair.submit(session, pair.prefill.peer(), prompt=LONG_PROMPT)
+        await until(lambda: pair.prefill.num_used_blocks() > 8, "the prompt is being prefilled")
+        pair.prefill.freeze()
+        try:
+            frozen_at = time.monotonic()
+            await until(lambda: pair.failures("UNAVAILABLE") > failed, "the stream was given up")
+            assert time.monotonic() - frozen_at < NOTICED_WITHIN_S + LEEWAY_S
+            await pair.assert_same_tokens(session, handle, LONG_PROMPT)
+        finally:
+            pair.prefill.thaw()
+    await pair.assert_all_blocks_free()
+
+
+async def test_a_frozen_receiver_is_noticed_in_two_seconds(pair: Pair) -> None:
+    async with pair.session() as session:
+        # More KV than all buffers between the two can take.
+        handles = [
+            await pair.submit(session, pair.prefill.peer(), prompt=LONG_PROMPT) for _ in range(4)
+        ]
+        await until(lambda: pair.prefill.num_used_blocks() > 8, "the prompts are being prefilled")
+        pair.decode.freeze()
+        try:
+            frozen_at = time.monotonic()
+            await until(lambda: pair.prefill.num_used_blocks() == 0, "the sender is free again")
+            assert time.monotonic() - frozen_at < NOTICED_WITHIN_S + LEEWAY_S
+        finally:
+            pair.decode.thaw()
+        # The router's session went the same way: nobody is left who could be answered.
+        await until(lambda: session.has_ended, "the session ended")
+        assert not any(session[handle].is_over for handle in handles)
+    await pair.assert_all_blocks_free()
+
+
+async def test_a_partition_in_mid_transfer_is_noticed_by_both_sides(pair: Pair) -> None:
+    async with pair.session() as session:
+        await pair.undisturbed(session, LONG_PROMPT)
+        failed = pair.all_failures()
+        handle = await pair.submit(session, pair.over_tcp, prompt=LONG_PROMPT)
+        await until(lambda: pair.prefill.num_used_blocks() > 8, "the prompt is being prefilled")
+        pair.link.swallow(True)
+        try:
+            cut_at = time.monotonic()
+            await until(lambda: pair.all_failures() > failed, "the receiver gave up")
+            assert time.monotonic() - cut_at < NOTICED_WITHIN_S + LEEWAY_S
+            await until(lambda: pair.prefill.num_used_blocks() == 0, "the sender is free again")
+            assert time.monotonic() - cut_at < NOTICED_WITHIN_S + LEEWAY_S
+            await pair.assert_same_tokens(session, handle, LONG_PROMPT)
+            # A connection that is only now attempted fails as soon.
+            again = await pair.submit(session, pair.over_tcp)
+            await pair.assert_same_tokens(session, again)
+        finally:
+            pair.link.swallow(False)
+        complete = pair.decode.metric("pagemesh:remote_prefills_total", outcome="complete")
+        await pair.assert_same_tokens(session, await pair.submit(session, pair.over_tcp))
+    assert pair.decode.metric("pagemesh:remote_prefills_total", outcome="complete") > complete
+    await pair.assert_all_blocks_free()
+
+
+async def test_a_stalled_sender_is_given_up_and_a_full_pool_makes_others_wait(pair: Pair) -> None:
+    async with pair.session() as session:
+        failed = pair.failures("KV_STALLED")
+        pair.link.arm(Fault(Kind.HOLD, "blocks", 2))
+        stalled = await pair.submit(session, pair.over_link)
+        # The pool has 546 blocks, and each of these prompts 119.
+        handles = [await pair.submit(session, pair.over_link, prompt=LONG_PROMPT) for _ in range(7)]
+        for handle in handles:
+            await pair.assert_same_tokens(session, handle, LONG_PROMPT)
+        await pair.assert_same_tokens(session, stalled)
+    assert pair.failures("KV_STALLED") - failed == 1
+    await pair.assert_all_blocks_free()
+
+
+async def test_a_receiver_that_is_killed_leaves_the_sender_free(pair: Pair) -> None:
+    async with pair.session() as session:
+        pair.link.arm(Fault(Kind.HOLD, "blocks", 4))
+        await pair.submit(session, pair.over_link)
+        await pair.submit(session, pair.prefill.peer(), prompt=LONG_PROMPT)
+        await until(lambda: pair.prefill.num_used_blocks() > 8, "the prompts are being prefilled")
+        pair.decode.kill()
+        await until(lambda: session.has_ended, "the session ended")
+    await pair.assert_all_blocks_free()
+
+
+async def test_a_sender_killed_at_every_stage_of_a_request_costs_only_time(pair: Pair) -> None:
+    stages = [
+        Fault(Kind.HOLD, "header"),
+        Fault(Kind.HOLD, "blocks", 0),
+        Fault(Kind.HOLD, "blocks", 5),
+        Fault(Kind.HOLD, "first_token"),
+        Fault(Kind.HOLD, "last_blocks"),
+    ]
+    async with pair.session() as session:
+        await pair.undisturbed(session)
+        failed = pair.failures("UNAVAILABLE")
+        held = pair.link.counts().get("hold", 0)
+        pair.link.arm(*stages)
+        handles = [await pair.submit(session, pair.over_link) for _ in stages]
+        await until(lambda: pair.link.counts().get("hold", 0) == held + len(stages), "all are held")
+        pair.prefill.kill()
+        for received in await asyncio.gather(
+            *(pair.assert_same_tokens(session, handle) for handle in handles)
+        ):
+            assert received.usage is not None
+    assert pair.failures("UNAVAILABLE") - failed == len(stages)
+    await pair.assert_all_blocks_free()
