@@ -17,9 +17,10 @@ from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.call_context import CallContext, current_call
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
-from pagemesh.v1 import decode_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
+from pagemesh.v1 import decode_pb2, prefill_pb2, types_pb2
 from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.kv_importer import KvImporter
+from pagemesh.worker.kv_methods import PREFILL
 from pagemesh.worker.server import Role
 from pagemesh.worker.worker import Worker
 from tests.fakes.engine import FakeEngine
@@ -55,7 +56,7 @@ async def decode() -> AsyncIterator[RunningWorker]:
 def witnessed_role(witnesses: list[Witness]) -> Role:
     def add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
         witnesses.append(Witness(worker))
-        server.add(prefill_pb2_grpc.add_PrefillServicer_to_server, witnesses[0])
+        server.add(PREFILL.add_to_server, witnesses[0].Prefill)
 
     return Role("prefill", PREFILL_ROLE.service_name, add_services)
 
