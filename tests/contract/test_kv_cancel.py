@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
-from pagemesh.v1 import decode_pb2, types_pb2
+from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.saboteur import Chunks, sabotaged_holder
 from tests.support.waiting import wait_until
@@ -138,3 +139,51 @@ async def test_between_two_workers(decode: RunningWorker, silent_address: str, h
         await end(session, 1, how)
         await wait_until(decode.all_blocks_free, "all blocks of decode free")
     await wait_until(lambda: outcomes(decode, "cancelled") == 1, "the end of the import")
+
+
+@HOW
+async def test_while_the_prefill_worker_has_no_blocks_for_it(
+    decode: RunningWorker, how: str
+) -> None:
+    # Room for one prompt; the other one's tokens come slowly.
+    engine = FakeEngine(
+        num_blocks=12,
+        seconds_per_token=0.3,
+        scheduler=SchedulerConfig(8, max_num_batched_tokens=32),
+    )
+    async with (
+        running_worker(PREFILL_ROLE, engine) as prefill,
+        RouterSession(decode.address) as other,
+        RouterSession(decode.address) as session,
+    ):
+        await other.submit(1, PROMPT, plan=prefill.plan)
+        await wait_until(lambda: not prefill.all_blocks_free(), "the first one has its blocks")
+        await session.submit(2, PROMPT[::-1], plan=prefill.plan, time_limit=limit(how))
+        await wait_until(lambda: engine.load().num_waiting == 1, "the second one waits")
+        num_free = decode.worker.engine.load().num_free_blocks
+        await end(session, 2, how)
+        await wait_until(lambda: engine.load().num_waiting == 0, "the prefill worker forgot it")
+        await wait_until(
+            lambda: decode.worker.engine.load().num_free_blocks > num_free, "its blocks are free"
+        )
+        assert tuple((await other.over(1)).token_ids) == expected_tokens(PROMPT, 8)
+        await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
+
+
+@HOW
+async def test_while_the_prefill_worker_connects_to_the_source(
+    decode: RunningWorker, silent_address: str, how: str
+) -> None:
+    source = kv_transfer_pb2.KvSource(worker=silent_peer(silent_address), block_count=9)
+    async with (
+        running_worker(PREFILL_ROLE, FakeEngine()) as prefill,
+        RouterSession(decode.address) as session,
+    ):
+        plan = decode_pb2.PrefillPlan(workers=[prefill.peer], source=source)
+        await session.submit(1, PROMPT, plan=plan, time_limit=limit(how))
+        await wait_until(lambda: not prefill.all_blocks_free(), "the grant")
+        await end(session, 1, how)
+        await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
+        await wait_until(decode.all_blocks_free, "all blocks of decode free")
+        assert prefill.sample("pagemesh:kv_pulls_total", outcome="complete") == 0
+        assert prefill.sample("vllm:generation_tokens_total", model_name="fake") == 0
