@@ -241,19 +241,22 @@ class RoutingConfig:
     policy: Literal["kv_aware", "least_loaded", "round_robin"] = "kv_aware"
     """kv_aware prefers workers that hold the prompt's prefix, then the least loaded."""
 
-    remote_prefill_min_tokens: int = 16
-    """Prompts with fewer uncached tokens than this are prefilled on the decode worker itself."""
+    remote_prefill_min_tokens: int | None = None
+    """Prompts with fewer uncached tokens than this are prefilled on the decode worker itself, all others on
+    a prefill worker. Unset, each prompt goes the way that is predicted to be the fastest, from what the
+    workers measured; 16 until they have measured anything."""
 
     lookup_timeout: float = 0.02
     """Seconds to wait for the kvstore's answer before routing by load alone."""
 
     def __post_init__(self) -> None:
-        require(
-            self.remote_prefill_min_tokens >= 0,
-            "--remote-prefill-min-tokens",
-            self.remote_prefill_min_tokens,
-            "0 or more",
-        )
+        if self.remote_prefill_min_tokens is not None:
+            require(
+                self.remote_prefill_min_tokens >= 0,
+                "--remote-prefill-min-tokens",
+                self.remote_prefill_min_tokens,
+                "0 or more",
+            )
         require(self.lookup_timeout > 0, "--lookup-timeout", self.lookup_timeout, "positive")
 
 

@@ -28,7 +28,7 @@ class FakeWorker:
 
     async def start(self) -> None:
         await self.server.start()
-        await self.server.serve(self.engine)
+        self.links = (await self.server.serve(self.engine)).links
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of one of the worker's metrics; 0 when absent."""

@@ -115,7 +115,7 @@ async def running_mesh(
     policy: Any = "kv_aware",
     request_timeout: float = 20.0,
     max_waiting_requests: int = 64,
-    remote_prefill_min_tokens: int = 16,
+    remote_prefill_min_tokens: int | None = 16,
     **engine: Any,
 ) -> AsyncIterator[Mesh]:
     """A mesh whose workers are named decode-0, prefill-0 …"""

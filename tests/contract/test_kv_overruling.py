@@ -28,23 +28,23 @@ async def decode() -> AsyncIterator[RunningWorker]:
 
 
 @pytest.mark.parametrize(
-    ("predicted_seconds", "has_measured", "outcome"),
+    ("overrule_seconds", "has_measured", "outcome"),
     [
         pytest.param(1000.0, True, "overruled", id="sooner here"),
         pytest.param(1e-9, True, "complete", id="sooner there"),
-        pytest.param(0.0, True, "complete", id="nothing predicted"),
+        pytest.param(0.0, True, "complete", id="forbidden"),
         pytest.param(1000.0, False, "complete", id="nothing measured"),
     ],
 )
 async def test_a_plan_is_overruled_when_the_prompt_is_computed_sooner_here(
     prefill: RunningWorker,
     decode: RunningWorker,
-    predicted_seconds: float,
+    overrule_seconds: float,
     has_measured: bool,
     outcome: str,
 ) -> None:
     plan = prefill.plan
-    plan.predicted_seconds = predicted_seconds
+    plan.overrule_seconds = overrule_seconds
     async with RouterSession(decode.address) as session:
         if has_measured:
             await session.generate(1, [5] * 100)

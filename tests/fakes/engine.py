@@ -18,11 +18,13 @@ import numpy.typing as npt
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import BlockLayout, EngineInfo, Pooling
+from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import KvIntegrityError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.scheduler import Scheduler
+from pagemesh.scheduler.step_costs import StepCosts
 from pagemesh.scheduler.step_result import StepResult
 
 VOCAB_SIZE = 1000
@@ -166,6 +168,17 @@ class FakeRunner:
         return StepResult(sampled, logprobs, prompt_logprobs, pooled)
 
 
+class FixedCosts(StepCosts):
+    """Learns nothing."""
+
+    def __init__(self, rate: PrefillRate) -> None:
+        super().__init__(rate.num_tokens_per_step)
+        self._rate = rate
+
+    def rate(self, num_decodes: int = 0) -> PrefillRate:
+        return self._rate
+
+
 class FakeEngine(EngineCore):
     """An Engine with deterministic tokens (`expected_tokens`), paged "KV", leases and a pace."""
 
@@ -182,14 +195,22 @@ class FakeEngine(EngineCore):
         grammars: GrammarCompiler | None = None,
         pooling: Pooling | None = None,
         generates: bool = True,
+        prefill_rate: PrefillRate | None = None,
     ) -> None:
+        """`prefill_rate` is told instead of what is measured."""
         config = scheduler or SchedulerConfig()
         layout = BlockLayout(block_size, 2, num_kv_heads=1, head_dim=head_dim, dtype="float32")
         info = EngineInfo(
             "fake", layout, num_blocks, max_model_len, config.max_num_seqs, pooling, generates
         )
         kv = FakeKv(layout, num_blocks)
-        self.scheduler = Scheduler(info, config, vocab_size=VOCAB_SIZE, eos_token_ids=eos_token_ids)
+        self.scheduler = Scheduler(
+            info,
+            config,
+            vocab_size=VOCAB_SIZE,
+            eos_token_ids=eos_token_ids,
+            costs=FixedCosts(prefill_rate) if prefill_rate is not None else None,
+        )
         super().__init__(info, self.scheduler, FakeRunner(kv, seconds_per_token), kv, grammars)
 
     @property

@@ -54,6 +54,7 @@ class Scheduler:
         num_swap_blocks: int = 0,
         preemption: PreemptionPolicy | None = None,
         forecast: GrowthForecast | None = None,
+        costs: StepCosts | None = None,
     ) -> None:
         self._config = config
         self._is_causal = info.causal
@@ -61,7 +62,7 @@ class Scheduler:
         self._moves = MovePlan()
         swap = SwapSpace(num_swap_blocks)
         self._tables = BlockTables(self._pool, swap, info, self._moves)
-        self._costs = StepCosts(config.max_num_batched_tokens)
+        self._costs = costs or StepCosts(config.max_num_batched_tokens)
         self._preemption = preemption or CheaperWay(info.layout.num_bytes, self._costs)
         self._forecast = forecast or MeanLength()
         self._block_size = info.layout.block_size

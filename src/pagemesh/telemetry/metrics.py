@@ -218,6 +218,35 @@ REMOTE_PREFILL_SECONDS: Final = HistogramSpec(
     "From the call to the last KV of a complete remote prefill.",
     _TTFT_BUCKETS,
 )
+KV_PATH_PLANS: Final = CounterSpec(
+    "pagemesh:kv_path_plans",
+    "Prompts by how the router planned to come by their KV: local (computed on the decode worker), remote "
+    "(on a prefill worker), pull (out of another worker's cache, the rest computed on the decode worker) or "
+    "remote_pull (likewise, on a prefill worker).",
+    ("path",),
+)
+KV_PATH_OVERRULED: Final = CounterSpec(
+    "pagemesh:kv_path_overruled",
+    "Prompts whose KV came another way than planned: a worker failed, or the decode worker knew better.",
+    ("planned", "path"),
+)
+KV_PATH_PREDICTED_SECONDS: Final = HistogramSpec(
+    "pagemesh:kv_path_predicted_seconds",
+    "What was predicted for the planned way, until the decode worker can go on by itself.",
+    _TTFT_BUCKETS,
+    ("path",),
+)
+KV_PATH_SECONDS: Final = HistogramSpec(
+    "pagemesh:kv_path_seconds",
+    "From submission to the first token on the decode worker, by the way that was taken.",
+    _TTFT_BUCKETS,
+    ("path",),
+)
+KV_PATH_REGRET_SECONDS: Final = HistogramSpec(
+    "pagemesh:kv_path_regret_seconds",
+    "By how much the first token came later than the best other way had promised; 0 when it did not.",
+    _TTFT_BUCKETS,
+)
 ROUTING_WITHOUT_INDEX: Final = CounterSpec(
     "pagemesh:routing_without_index",
     "Requests routed by load alone because the kvstore gave no answer in time.",

@@ -149,8 +149,13 @@ class PrefillPlan(_message.Message):
     WORKERS_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     PREDICTED_SECONDS_FIELD_NUMBER: _builtins.int
+    OVERRULE_SECONDS_FIELD_NUMBER: _builtins.int
     predicted_seconds: _builtins.float
-    """Seconds from the submission to the first token that the plan was chosen for; 0 means unknown."""
+    """Predicted seconds from the submission until the first token and the KV are there; 0 means unknown."""
+    overrule_seconds: _builtins.float
+    """The decode worker computes the prompt itself if it would have the first token in fewer seconds: its
+    cache or its load may have changed since the router heard of them. 0 forbids it.
+    """
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PeerWorker]:
         """Prefill workers in order of preference: when one fails, the next is asked for what is still missing,
@@ -167,10 +172,11 @@ class PrefillPlan(_message.Message):
         workers: _abc.Iterable[_types_pb2.PeerWorker] | None = ...,
         source: _kv_transfer_pb2.KvSource | None = ...,
         predicted_seconds: _builtins.float = ...,
+        overrule_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["predicted_seconds", b"predicted_seconds", "source", b"source", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["overrule_seconds", b"overrule_seconds", "predicted_seconds", b"predicted_seconds", "source", b"source", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,7 +21,7 @@ SLOWER: Final = 0.2
 """How much of a difference one stream makes. What is faster is believed sooner: a stream may be slow
 because others shared the link with it, but none is faster than the link."""
 
-UNUSED_SECONDS: Final = 60.0
+UNUSED_SECONDS: Final = 300.0
 """A link that was not used for so long is taken to be twice as fast as it was measured, again and again:
 a bad moment must not keep a link from being tried again, and a slow link is tried rarely."""
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.router.routing.candidate import Candidate, Role, RouteRequest
+
+RATE = PrefillRate(seconds_per_token=1e-3, num_tokens_per_step=512)
+"""A thousand tokens in a second."""
 
 LAYOUT = BlockLayout(block_size=16, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
 
@@ -30,3 +34,7 @@ def make_route_request(**changes: Any) -> RouteRequest:
         "num_total_tokens": 100,
     }
     return RouteRequest(**{**fields, **changes})
+
+
+def make_prefill_worker(worker_id: str = "p", **changes: Any) -> Candidate:
+    return make_candidate(worker_id, role=Role.PREFILL, **changes)

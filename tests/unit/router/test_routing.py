@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 
 from pagemesh.errors import ConfigError
-from pagemesh.router.routing.candidate import Candidate, Role, Route, RouteRequest
-from pagemesh.router.routing.in_flight import InFlight
+from pagemesh.router.routing.candidate import Candidate, Role, RouteRequest
 from pagemesh.router.routing.load_scorer import load_score
 from pagemesh.router.routing.picker import Scored, pick
 from pagemesh.router.routing.policies import Policy, make_policy
-from pagemesh.router.routing.prefill_plan import plan_prefill
 from pagemesh.router.routing.prefix_scorer import prefix_score
-from tests.unit.router.routing_builders import LAYOUT, make_candidate, make_route_request
+from tests.unit.router.routing_builders import make_candidate, make_route_request
 
 REQUEST = make_route_request()
 POLICIES = ["kv_aware", "least_loaded", "round_robin"]
@@ -138,65 +136,3 @@ def test_a_difference_by_rounding_is_a_tie() -> None:
     picked = pick(scored, REQUEST)
     assert picked is not None
     assert picked.worker_id == "a"
-
-
-def prefill(worker_id: str = "p", **changes: Any) -> Candidate:
-    return make_candidate(worker_id, role=Role.PREFILL, **changes)
-
-
-def planned(
-    candidates: list[Candidate], *, held: int = 0, minimum: int = 16, prompt: int = 64
-) -> str:
-    decode = make_candidate("d", num_held_blocks=held)
-    request = make_route_request(num_prompt_tokens=prompt)
-    plan = plan_prefill(decode, [decode, *candidates], request, minimum)
-    return plan.worker_id if plan is not None else "local"
-
-
-def test_long_prompts_are_prefilled_on_the_least_loaded_prefill_worker() -> None:
-    assert planned([prefill("p", num_requests=2), prefill("q", num_requests=1)]) == "q"
-
-
-@pytest.mark.parametrize(
-    ("prompt", "held", "plan"),
-    [
-        (15, 0, "local"),
-        (16, 0, "p"),
-        (64, 3, "p"),
-        (64, 4, "local"),
-        (79, 4, "local"),
-        (80, 4, "p"),
-    ],
-)
-def test_few_uncached_tokens_are_prefilled_locally(prompt: int, held: int, plan: str) -> None:
-    assert planned([prefill()], prompt=prompt, held=held) == plan
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"model_fingerprint": "other"},
-        {"layout": replace(LAYOUT, block_size=32)},
-        {"layout": replace(LAYOUT, dtype="bfloat16")},
-        {"reachable": False},
-    ],
-    ids=["model", "block_size", "dtype", "unreachable"],
-)
-def test_only_workers_whose_kv_fits_are_paired(changes: dict[str, Any]) -> None:
-    assert planned([prefill(**changes)]) == "local"
-    assert planned([]) == "local"
-
-
-def test_requests_in_flight_are_counted_until_they_end() -> None:
-    in_flight = InFlight()
-    route = Route(make_candidate("d"), prefill("p"))
-    first, second = in_flight.begin(route), in_flight.begin(Route(route.decode))
-    assert (in_flight.count("d"), in_flight.count("p")) == (2, 1)
-    first.end_prefill()
-    first.end_prefill()
-    assert (in_flight.count("d"), in_flight.count("p")) == (2, 0)
-    first.end()
-    first.end()
-    assert in_flight.count("d") == 1
-    second.end()
-    assert in_flight.count("d") == 0

@@ -61,17 +61,17 @@ class RemotePrefiller:
         return "fallback"
 
     def _is_sooner_here(self, kv: KvImport, plan: decode_pb2.PrefillPlan) -> bool:
-        """Whether the missing tokens would be computed here before the plan promises the first token.
+        """Whether the missing tokens would be computed here so soon that the plan would have said so.
 
         The plan was made with an older view: since then, this worker may have got more of the prompt into
         its cache, or less to do.
         """
-        if not plan.predicted_seconds:
+        if not plan.overrule_seconds:
             return False
         num_held = kv.num_verified_tokens
         load = self._worker.dispatcher.load
         seconds = load.prefill_seconds(kv.num_prompt_tokens - num_held, num_held)
-        return seconds is not None and seconds < plan.predicted_seconds
+        return seconds is not None and seconds < plan.overrule_seconds
 
     def _count_cancelled(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():

@@ -5,20 +5,25 @@ Owns the way from a prompt to its workers. The decision itself is `pagemesh.rout
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.config import RoutingConfig
 from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import UnavailableError
 from pagemesh.membership.directory import Directory
 from pagemesh.membership.roster import WorkerState
-from pagemesh.router.routing.candidate import Candidate, Role, Route, RouteRequest
+from pagemesh.router.path_metrics import PathMetrics
+from pagemesh.router.routing.candidate import Candidate, Role, RouteRequest
+from pagemesh.router.routing.cost import Link
 from pagemesh.router.routing.in_flight import Flight, InFlight
 from pagemesh.router.routing.policies import make_policy
 from pagemesh.router.routing.prefill_plan import plan_prefill
+from pagemesh.router.routing.route import Route
 from pagemesh.router.session import WorkerSession
 from pagemesh.router.session_pool import SessionPool
 from pagemesh.telemetry.metrics import ROUTING_WITHOUT_INDEX, Metrics
@@ -48,13 +53,16 @@ class Planner:
         sessions: SessionPool,
         config: RoutingConfig,
         metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock` gives seconds."""
         self._model_name = model_name
         self._directory = directory
         self._sessions = sessions
         self._config = config
         self._policy = make_policy(config.policy)
-        self._in_flight = InFlight()
+        self._in_flight = InFlight(clock)
+        self._paths = PathMetrics(metrics)
         self._without_index = metrics.counter(ROUTING_WITHOUT_INDEX)
 
     def workers(self, role: Role) -> list[Candidate]:
@@ -92,9 +100,12 @@ class Planner:
         max_tokens: int,
         excluded_worker_ids: frozenset[str] = frozenset(),
         *,
-        prefills_remotely: bool = True,
+        is_prefillable: bool = True,
     ) -> Placement:
-        """Choose workers for a prompt; raises UnavailableError when no decode worker can take it."""
+        """Choose workers for a prompt; raises UnavailableError when no decode worker can take it.
+
+        One that is not `is_prefillable` has to be computed where it runs.
+        """
         chains: dict[tuple[str, BlockLayout], list[bytes]] = {}
         held: dict[str, int] = {}
         if self._policy.uses_index and self._has_choice():
@@ -114,12 +125,19 @@ class Planner:
         session = self._sessions.get(decode.worker_id) if decode is not None else None
         if decode is None or session is None:
             raise self._nobody()
-        prefill = None
-        if prefills_remotely:
+        plan = None
+        if is_prefillable:
             min_tokens = self._config.remote_prefill_min_tokens
-            prefill = plan_prefill(decode, candidates, request, min_tokens)
-        route = Route(decode, prefill)
+            plan = plan_prefill(decode, candidates, request, min_tokens)
+            self._paths.on_plan(plan)
+        route = Route(decode, plan)
         return Placement(route, session, self._in_flight.begin(route))
+
+    def on_prompt(self, placement: Placement, usage: types_pb2.PromptUsage) -> None:
+        """The first token of a placed request is here."""
+        placement.flight.end_prefill()
+        if placement.route.plan is not None:
+            self._paths.on_prompt(placement.route.plan, usage)
 
     def place_beside(self, placement: Placement) -> Placement:
         """Place a request where another one has, or is about to have, the KV of its prompt."""
@@ -190,7 +208,26 @@ class Planner:
             # The report includes this router's requests, but not those it has not seen yet.
             num_requests=max(num_reported, self._in_flight.count(worker.worker_id)),
             num_held_blocks=num_held_blocks,
+            num_running=worker.load.running_request_count,
+            prefill_rate=_rate(worker.load.prefill_rate),
+            num_pending_tokens=worker.load.pending_prefill_token_count,
+            own_queue_seconds=self._in_flight.queue_seconds(worker.worker_id),
+            links={
+                link.worker_id: Link(link.bytes_per_second, link.latency_seconds)
+                for link in worker.load.links
+            },
+            own_transfers=self._in_flight.transfers(worker.worker_id),
         )
+
+
+def _rate(rate: types_pb2.PrefillRate) -> PrefillRate:
+    return PrefillRate(
+        rate.seconds_per_token,
+        rate.seconds_per_pair,
+        rate.seconds_per_step,
+        rate.step_token_count,
+        rate.mean_pair_count,
+    )
 
 
 def _layout(layout: types_pb2.KvLayout) -> BlockLayout:

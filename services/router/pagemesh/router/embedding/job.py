@@ -96,9 +96,7 @@ class EmbeddingJob:
         )
 
     async def _submit(self, running: _Running, excluded: frozenset[str]) -> None:
-        placement = await self._planner.place(
-            running.token_ids, 0, excluded, prefills_remotely=False
-        )
+        placement = await self._planner.place(running.token_ids, 0, excluded, is_prefillable=False)
         running.placement, running.handle = placement, 0
         remaining = self._call.deadline - self._loop.time()
         if remaining <= 0:

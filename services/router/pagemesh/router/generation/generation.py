@@ -21,6 +21,7 @@ from pagemesh.router.generation.request import (
     StopReason,
     Usage,
 )
+from pagemesh.router.plan_message import plan_to_proto
 from pagemesh.router.planner import Placement, Planner
 from pagemesh.rpc.status import make_error
 from pagemesh.tokenizer.tokenizer import Tokenizer
@@ -149,7 +150,7 @@ class Generation:
         if output.HasField("prompt_usage"):
             running.num_cached_tokens = output.prompt_usage.cached_token_count
             if running.placement is not None:
-                running.placement.flight.end_prefill()
+                self._planner.on_prompt(running.placement, output.prompt_usage)
         delta = running.text.push(tuple(output.token_ids), _STOP_REASONS[output.finish_reason])
         if delta.stop_reason is not None:
             running.end()
@@ -204,11 +205,8 @@ class Generation:
             tracestate=request.trace.tracestate,
             fork_of_handle=leader_handle,
         )
-        if placement.route.prefill is not None:
-            prefill = placement.route.prefill
-            submit.prefill_plan.workers.add(
-                worker_id=prefill.worker_id, address=prefill.address, epoch=prefill.epoch
-            )
+        if placement.route.plan is not None and (plan := plan_to_proto(placement.route.plan)):
+            submit.prefill_plan.CopyFrom(plan)
         index = running.index
         running.handle = placement.session.submit(
             submit, lambda output: self._events.put_nowait((index, output))
@@ -231,7 +229,11 @@ class Generation:
             return self._planner.place_beside(beside), leader.handle
         choice = running.choice
         placement = await self._planner.place(
-            choice.prompt_token_ids, choice.sampling.max_tokens, excluded
+            choice.prompt_token_ids,
+            choice.sampling.max_tokens,
+            excluded,
+            # Log probabilities of a prompt come from computing all of it in one place.
+            is_prefillable=choice.sampling.prompt_logprobs is None,
         )
         return placement, 0
 

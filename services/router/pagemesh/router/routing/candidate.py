@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.router.routing.cost import Link
 
 
 class Role(enum.Enum):
@@ -13,6 +17,18 @@ class Role(enum.Enum):
 
     PREFILL = "prefill"
     DECODE = "decode"
+
+
+class LinkUse(NamedTuple):
+    """What the requests of this router keep of a link."""
+
+    num_requests: int
+    """Requests that use it, or are about to."""
+    busy_seconds: float
+    """Until all of theirs is through, as far as that was predicted."""
+
+
+NO_USE: Final = LinkUse(0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +56,24 @@ class Candidate:
     num_held_blocks: int = 0
     """Leading blocks of the prompt in its prefix cache."""
 
+    num_running: int = 0
+    """Requests in its batch, as it last reported."""
+
+    prefill_rate: PrefillRate = PrefillRate()  # noqa: RUF009  # immutable
+    """How long prompts take there."""
+
+    num_pending_tokens: int = 0
+    """Tokens of prompts that it has to compute, as it last reported."""
+
+    own_queue_seconds: float = 0.0
+    """Until it has computed what this router sent there, as far as that was predicted."""
+
+    links: Mapping[str, Link] = field(default_factory=dict)
+    """Links to it that were measured, by the sender's id."""
+
+    own_transfers: Mapping[str, LinkUse] = field(default_factory=dict)
+    """What this router has sent over links to it, by the sender's id."""
+
 
 @dataclass(frozen=True, slots=True)
 class RouteRequest:
@@ -56,13 +90,3 @@ class RouteRequest:
 
     excluded_worker_ids: frozenset[str] = frozenset()
     """Workers that were tried already."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """The decision."""
-
-    decode: Candidate
-
-    prefill: Candidate | None = None
-    """Where the prompt is prefilled; none means on the decode worker itself."""

@@ -1,50 +1,99 @@
-"""Counts the router's own requests per worker, so that a burst spreads before any worker reports load."""
+"""What the router's own requests keep busy, so that a burst spreads before any worker reports load."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
-from pagemesh.router.routing.candidate import Route
+from pagemesh.router.routing.candidate import LinkUse
+from pagemesh.router.routing.route import Route
+from pagemesh.router.routing.ways import Claim
 
 
 class InFlight:
-    """Requests of this router that run or wait on each worker."""
+    """Requests of this router on each worker, and until when what they were predicted to need is done.
 
-    def __init__(self) -> None:
+    `clock` gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._counts: Counter[str] = Counter()
+        # When claims end, by worker, sender (None for the worker itself) and flight.
+        self._ends: dict[str, dict[str | None, dict[Flight, float]]] = {}
 
     def count(self, worker_id: str) -> int:
         """Requests in flight on one worker."""
         return self._counts[worker_id]
 
+    def queue_seconds(self, worker_id: str) -> float:
+        """Until the worker has computed the prompts that were sent there."""
+        return self._left(self._ends.get(worker_id, {}).get(None, {}))
+
+    def transfers(self, worker_id: str) -> Mapping[str, LinkUse]:
+        """What is sent to the worker, by sender."""
+        return {
+            sender: LinkUse(len(ends), self._left(ends))
+            for sender, ends in self._ends.get(worker_id, {}).items()
+            if sender is not None
+        }
+
     def begin(self, route: Route) -> Flight:
         """Count a request on its workers from now on."""
-        return Flight(self._counts, route)
+        flight = Flight(self, route)
+        now = self._clock()
+        for claim in _claims(route):
+            ends = self._ends.setdefault(claim.worker_id, {}).setdefault(claim.sender_id, {})
+            ends[flight] = now + claim.seconds
+        self._counts[route.decode.worker_id] += 1
+        if route.prefill is not None:
+            self._counts[route.prefill.worker_id] += 1
+        return flight
+
+    def discount(self, worker_id: str) -> None:
+        """One request less on a worker."""
+        self._counts[worker_id] -= 1
+        if not self._counts[worker_id]:
+            del self._counts[worker_id]
+
+    def end_claims(self, flight: Flight, route: Route) -> None:
+        """What the request's prompt kept busy is free."""
+        for worker_id, sender_id, _ in _claims(route):
+            by_sender = self._ends[worker_id]
+            del by_sender[sender_id][flight]
+            if not by_sender[sender_id]:
+                del by_sender[sender_id]
+            if not by_sender:
+                del self._ends[worker_id]
+
+    def _left(self, ends: Mapping[Flight, float]) -> float:
+        return max(0.0, max(ends.values(), default=0.0) - self._clock())
+
+
+def _claims(route: Route) -> Sequence[Claim]:
+    return route.plan.claims if route.plan is not None else ()
 
 
 class Flight:
     """One counted request; every method may be called any number of times."""
 
-    def __init__(self, counts: Counter[str], route: Route) -> None:
-        self._counts = counts
-        self._decode: str | None = route.decode.worker_id
-        self._prefill = route.prefill.worker_id if route.prefill is not None else None
-        for worker_id in filter(None, (self._decode, self._prefill)):
-            counts[worker_id] += 1
+    def __init__(self, in_flight: InFlight, route: Route) -> None:
+        self._in_flight = in_flight
+        self._route = route
+        self._prompt_pending = True
+        self._running = True
 
     def end_prefill(self) -> None:
         """The first token is here: the prefill worker has nothing more to do."""
-        ended, self._prefill = self._prefill, None
-        self._discount(ended)
+        if self._prompt_pending:
+            self._prompt_pending = False
+            self._in_flight.end_claims(self, self._route)
+            if self._route.prefill is not None:
+                self._in_flight.discount(self._route.prefill.worker_id)
 
     def end(self) -> None:
         """The request is over."""
         self.end_prefill()
-        ended, self._decode = self._decode, None
-        self._discount(ended)
-
-    def _discount(self, worker_id: str | None) -> None:
-        if worker_id is not None:
-            self._counts[worker_id] -= 1
-            if not self._counts[worker_id]:
-                del self._counts[worker_id]
+        if self._running:
+            self._running = False
+            self._in_flight.discount(self._route.decode.worker_id)

@@ -1,0 +1,50 @@
+"""How the KV of prompts came to be, what was predicted of it, and what became of that."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pagemesh.router.routing.prefill_plan import PrefillPlan
+from pagemesh.router.routing.ways import Path
+from pagemesh.telemetry import metrics as declared
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.v1 import types_pb2
+
+_PATHS: Final = {
+    types_pb2.KV_PATH_LOCAL: Path.LOCAL,
+    types_pb2.KV_PATH_REMOTE: Path.REMOTE,
+    types_pb2.KV_PATH_PULL: Path.PULL,
+    types_pb2.KV_PATH_REMOTE_PULL: Path.REMOTE_PULL,
+}
+
+
+class PathMetrics:
+    """Told of every plan, and of the first token that followed."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._plans = metrics.counter(declared.KV_PATH_PLANS)
+        self._overruled = metrics.counter(declared.KV_PATH_OVERRULED)
+        self._predicted = metrics.histogram(declared.KV_PATH_PREDICTED_SECONDS)
+        self._seconds = metrics.histogram(declared.KV_PATH_SECONDS)
+        self._regret = metrics.histogram(declared.KV_PATH_REGRET_SECONDS)
+
+    def on_plan(self, plan: PrefillPlan) -> None:
+        """A request is about to be sent with this plan."""
+        self._plans.labels(plan.path.value).inc()
+        if plan.predicted_seconds:
+            self._predicted.labels(plan.path.value).observe(plan.predicted_seconds)
+
+    def on_prompt(self, plan: PrefillPlan, usage: types_pb2.PromptUsage) -> None:
+        """The first token is here, whichever way it came."""
+        path = _PATHS.get(usage.kv_path)
+        if path is None:
+            # A worker that does not say.
+            return
+        took = usage.time_to_first_token
+        seconds = took.seconds + took.nanos / 1e9
+        self._seconds.labels(path.value).observe(seconds)
+        if path is not plan.path:
+            self._overruled.labels(plan.path.value, path.value).inc()
+        others = [other for way, other in plan.predictions.items() if way is not path]
+        if others:
+            self._regret.observe(max(0.0, seconds - min(others)))

@@ -1,0 +1,31 @@
+"""A prefill plan as the decode worker is told of it."""
+
+from __future__ import annotations
+
+from pagemesh.router.routing.candidate import Candidate
+from pagemesh.router.routing.prefill_plan import PrefillPlan
+from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
+
+
+def plan_to_proto(plan: PrefillPlan) -> decode_pb2.PrefillPlan | None:
+    """None when the decode worker computes the prompt by itself."""
+    if not plan.workers and plan.source is None:
+        return None
+    message = decode_pb2.PrefillPlan(
+        workers=map(_peer, plan.workers),
+        predicted_seconds=plan.predicted_seconds,
+        overrule_seconds=plan.overrule_seconds,
+    )
+    if plan.source is not None:
+        message.source.CopyFrom(
+            kv_transfer_pb2.KvSource(
+                worker=_peer(plan.source), block_count=plan.source.num_held_blocks
+            )
+        )
+    return message
+
+
+def _peer(worker: Candidate) -> types_pb2.PeerWorker:
+    return types_pb2.PeerWorker(
+        worker_id=worker.worker_id, address=worker.address, epoch=worker.epoch
+    )

@@ -1,0 +1,160 @@
+"""Which ways there are to the KV of a prompt on a decode worker, each with what it is predicted to take."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.router.routing import cost
+from pagemesh.router.routing.candidate import NO_USE, Candidate, Role, RouteRequest
+from pagemesh.router.routing.cost import Forecast, Link, Prompt, Site
+
+MAX_SOURCES: Final = 4
+"""Holders that are considered as sources, those of the longest prefixes."""
+
+MAX_EXPLORERS: Final = 2
+"""Requests of a router that use a link at a time that was never measured: it may be a very slow one."""
+
+OPTIMISM: Final = Link(bytes_per_second=1e9, latency_seconds=0.001)
+"""What is believed of a link as long as nothing is known of it: so fast that it is tried."""
+
+
+class Path(enum.Enum):
+    """How the KV of a prompt comes to be; in order of how little it loads decode workers."""
+
+    REMOTE = "remote"
+    REMOTE_PULL = "remote_pull"
+    PULL = "pull"
+    LOCAL = "local"
+
+
+class Claim(NamedTuple):
+    """A worker, or a link to it, that one request keeps busy."""
+
+    worker_id: str
+    sender_id: str | None
+    """Of a link."""
+    seconds: float
+    """From now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way, with the workers on it."""
+
+    path: Path
+    forecast: Forecast
+    prefill: Candidate | None = None
+    """Who computes the prompt, if not the decode worker."""
+    source: Candidate | None = None
+    """Whose cache is pulled from."""
+
+    def claims(self, decode: Candidate) -> Iterator[Claim]:
+        """What the way keeps busy, and for how long."""
+        computing = self.prefill or decode
+        yield Claim(computing.worker_id, None, self.forecast.computed_at)
+        if self.prefill is not None:
+            yield Claim(decode.worker_id, self.prefill.worker_id, self.forecast.sent_at)
+        if self.source is not None:
+            yield Claim(computing.worker_id, self.source.worker_id, self.forecast.pulled_at)
+
+
+class Ways:
+    """All ways to one prompt's KV on one decode worker."""
+
+    def __init__(
+        self, decode: Candidate, candidates: Sequence[Candidate], request: RouteRequest
+    ) -> None:
+        self._decode = decode
+        self._peers = [
+            c
+            for c in candidates
+            if c.reachable
+            and c.worker_id != decode.worker_id
+            and c.worker_id not in request.excluded_worker_ids
+            and c.model_fingerprint == decode.model_fingerprint
+            and c.layout == decode.layout
+        ]
+        layout = decode.layout
+        self._prompt = Prompt(
+            request.num_prompt_tokens, layout.num_bytes / layout.block_size, layout.num_layers
+        )
+        # The decode worker too: a prefill worker may want what it holds.
+        holders = sorted((decode, *self._peers), key=lambda c: (-c.num_held_blocks, c.worker_id))
+        self._sources = [c for c in holders[:MAX_SOURCES] if c.num_held_blocks]
+        # Whoever did not compute anything yet is taken to be as fast as the fastest that did: so it is tried.
+        known = [c.prefill_rate for c in (decode, *self._peers) if c.prefill_rate.is_known]
+        self._assumed = min(known, key=self._whole_prompt_seconds, default=None)
+
+    @property
+    def prefill_workers(self) -> list[Candidate]:
+        """Those whose KV the decode worker can take."""
+        return [c for c in self._peers if c.role is Role.PREFILL]
+
+    def all(self) -> list[Way]:
+        """Every way, none as long as no worker has computed a prompt."""
+        if self._assumed is None:
+            return []
+        decode = self._site(self._decode, self._assumed)
+        ways = [Way(Path.LOCAL, cost.local(self._prompt, decode))]
+        for source in self._sources_beyond(self._decode):
+            if self._may_use(source, self._decode):
+                link = _link(source, self._decode)
+                forecast = cost.pull(self._prompt, decode, self._held(source), link)
+                ways.append(Way(Path.PULL, forecast, source=source))
+        for prefill in self.prefill_workers:
+            if self._may_use(prefill, self._decode):
+                ways += self._remote(decode, prefill, self._assumed)
+        return ways
+
+    def _remote(self, decode: Site, prefill: Candidate, assumed: PrefillRate) -> Iterator[Way]:
+        site, link = self._site(prefill, assumed), _link(prefill, self._decode)
+        yield Way(Path.REMOTE, cost.remote(self._prompt, decode, site, link), prefill)
+        for source in self._sources_beyond(prefill):
+            if self._may_use(source, prefill):
+                source_link = _link(source, prefill)
+                forecast = cost.remote_pull(
+                    self._prompt, decode, site, link, self._held(source), source_link
+                )
+                yield Way(Path.REMOTE_PULL, forecast, prefill, source)
+
+    def _sources_beyond(self, worker: Candidate) -> Iterator[Candidate]:
+        """Sources that hold more than a worker that would pull."""
+        for source in self._sources:
+            if source is not worker and source.num_held_blocks > worker.num_held_blocks:
+                yield source
+
+    def _may_use(self, sender: Candidate, receiver: Candidate) -> bool:
+        if sender.worker_id in receiver.links:
+            return True
+        return receiver.own_transfers.get(sender.worker_id, NO_USE).num_requests < MAX_EXPLORERS
+
+    def _site(self, worker: Candidate, assumed: PrefillRate) -> Site:
+        rate = worker.prefill_rate if worker.prefill_rate.is_known else assumed
+        reported = rate.queue_seconds(worker.num_pending_tokens)
+        assert reported is not None, "the rate is known"
+        return Site(rate, max(reported, worker.own_queue_seconds), self._held(worker))
+
+    def _held(self, worker: Candidate) -> int:
+        return min(worker.num_held_blocks * worker.layout.block_size, self._prompt.num_tokens)
+
+    def _whole_prompt_seconds(self, rate: PrefillRate) -> float:
+        seconds = rate.seconds(self._prompt.num_tokens, 0)
+        assert seconds is not None, "the rate is known"
+        return seconds
+
+
+def _link(sender: Candidate, receiver: Candidate) -> Link:
+    """What is believed of a link: what was measured there, else the best of the receiver's links."""
+    link = receiver.links.get(sender.worker_id)
+    if link is None:
+        others = receiver.links.values()
+        link = max(others, key=lambda other: other.bytes_per_second, default=OPTIMISM)
+    return link._replace(
+        # Unknown where only short streams came over it yet, or such as were still computed.
+        bytes_per_second=link.bytes_per_second or OPTIMISM.bytes_per_second,
+        queue_seconds=receiver.own_transfers.get(sender.worker_id, NO_USE).busy_seconds,
+    )
