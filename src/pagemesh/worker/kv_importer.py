@@ -161,4 +161,7 @@ class KvImporter:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("import failed", request_id=kv.client_request_id, exc_info=error)
         self._tokens_received.inc(kv.num_received_tokens)
+        if kv.seconds_left <= 0:
+            # Nobody waits for it any more: what is missing is not to be computed.
+            self._worker.engine.cancel(kv.grant.request_id)
         self._worker.engine.finish_import(kv.grant.request_id, kv.num_verified_tokens)
