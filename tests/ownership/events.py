@@ -34,6 +34,10 @@ class Submit(NamedTuple):
     routes: tuple[Route, ...] = ()
     """Asked one after the other for the prompt's KV; none: the worker computes it."""
     worker: int = 0
+    seconds: float = 60.0
+    """That it may take."""
+    is_stale: bool = False
+    """Whether the routes name workers as they were before they were killed last."""
 
 
 Who = Literal["worker", "sender", "receiver", "everybody"]
@@ -66,12 +70,39 @@ class Kill(NamedTuple):
     worker: int
 
 
-Event = Submit | Act | Cancel | Break | Kill
+class Stall(NamedTuple):
+    """Nothing goes to or from a worker until the next event that says so."""
+
+    worker: int
+    ends: bool = False
 
 
-def draw_prompt(rng: random.Random, block_size: int, max_blocks: int) -> tuple[int, ...]:
-    """One of few families, so that prefixes are often shared, and sometimes whole prompts."""
-    family = rng.choice((100, 200))
+class Slow(NamedTuple):
+    """Every step of a worker takes so long from now on, and so does every copy of KV."""
+
+    worker: int
+    step_seconds: float
+    copy_seconds: float
+
+
+class Pause(NamedTuple):
+    """Nothing happens but what is going on."""
+
+    seconds: float
+
+
+class HangUp(NamedTuple):
+    """A router drops all that it asked for."""
+
+
+Event = Submit | Act | Cancel | Break | Kill | Stall | Slow | Pause | HangUp
+
+
+def draw_prompt(
+    rng: random.Random, block_size: int, max_blocks: int, num_families: int
+) -> tuple[int, ...]:
+    """Within a family prefixes are shared, and sometimes whole prompts."""
+    family = 400 + 100 * rng.randrange(num_families)
     shared = rng.randrange(1, block_size * max_blocks)
     if rng.random() < 0.4:
         shared -= shared % block_size

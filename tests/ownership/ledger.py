@@ -6,7 +6,8 @@ when its holder says so. Every access is checked against it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.step_result import StepResult
@@ -17,22 +18,36 @@ class OwnershipError(AssertionError):
     """Somebody touched a block, or was given one, that somebody else relies on."""
 
 
-class Ledger:
-    """The open leases of one engine's blocks."""
+def _fail(what: str) -> None:
+    raise OwnershipError(what)
 
-    def __init__(self, block_size: int) -> None:
+
+class Ledger:
+    """The open leases of one engine's blocks; any thread."""
+
+    def __init__(self, block_size: int, tell: Callable[[str], None] = _fail) -> None:
+        """`tell` is called with everything that is wrong."""
         self._block_size = block_size
+        self._tell = tell
+        self._lock = threading.Lock()
         self._writable: dict[str, frozenset[int]] = {}
         # By lease: of each block, how many leading slots hold KV that may be read.
         self._readable: dict[str, dict[int, int]] = {}
 
+    @property
+    def open_leases(self) -> set[str]:
+        """Names of those that have not ended."""
+        with self._lock:
+            return {*self._writable, *self._readable}
+
     def grant(self, lease: str, block_ids: Iterable[int]) -> None:
         """An importer alone may write these blocks, and nobody may read them."""
         blocks = frozenset(block_ids)
-        for other, taken in (*self._writable.items(), *self._readable.items()):
-            if other != lease and (both := blocks.intersection(taken)):
-                raise OwnershipError(f"{lease} may write {sorted(both)}, which {other} has")
-        self._writable[lease] = blocks
+        with self._lock:
+            for other, taken in (*self._writable.items(), *self._readable.items()):
+                if both := blocks.intersection(taken):
+                    self._tell(f"{lease} may write {sorted(both)}, which {other} has")
+            self._writable[lease] = blocks
 
     def lend(self, lease: str, block_ids: Sequence[int], num_tokens: int) -> None:
         """The KV of so many tokens in these blocks may be read, and nobody may write it."""
@@ -41,41 +56,49 @@ class Ledger:
             for index, block_id in enumerate(block_ids)
             if index * self._block_size < num_tokens
         }
-        for other, blocks in self._writable.items():
-            if both := blocks.intersection(slots):
-                raise OwnershipError(f"{lease} may read {sorted(both)}, which {other} writes")
-        self._readable[lease] = slots
+        with self._lock:
+            for other, blocks in self._writable.items():
+                if both := blocks.intersection(slots):
+                    self._tell(f"{lease} may read {sorted(both)}, which {other} writes")
+            self._readable[lease] = slots
 
     def end(self, lease: str) -> None:
         """The holder has given the lease up; idempotent."""
-        self._writable.pop(lease, None)
-        self._readable.pop(lease, None)
+        with self._lock:
+            self._writable.pop(lease, None)
+            self._readable.pop(lease, None)
 
     def check_free(self, block_ids: Iterable[int]) -> None:
         """The engine holds everything that somebody outside relies on: none of it may be free."""
         free = set(block_ids)
-        for lease, blocks in (*self._writable.items(), *self._readable.items()):
-            if both := free.intersection(blocks):
-                raise OwnershipError(f"blocks {sorted(both)} are free, but {lease} has them")
+        with self._lock:
+            for lease, blocks in (*self._writable.items(), *self._readable.items()):
+                if both := free.intersection(blocks):
+                    self._tell(f"blocks {sorted(both)} are free, but {lease} has them")
 
-    def check_write(self, lease: str, block_ids: Iterable[int]) -> None:
-        """From outside: only blocks that were granted to the writer."""
-        if strange := set(block_ids) - self._writable.get(lease, frozenset()):
-            raise OwnershipError(f"{lease} writes {sorted(strange)}, which it does not have")
+    def check_write(self, block_ids: Iterable[int], lease: str | None = None) -> None:
+        """From outside: only blocks that were granted to the writer, or to somebody."""
+        with self._lock:
+            owned = (b for name, b in self._writable.items() if lease in (None, name))
+            if strange := set(block_ids).difference(*owned):
+                self._tell(f"{lease or 'somebody'} writes {sorted(strange)} without a grant")
 
-    def check_read(self, lease: str, block_ids: Iterable[int]) -> None:
-        """From outside: only blocks that were lent to the reader."""
-        if strange := set(block_ids) - self._readable.get(lease, {}).keys():
-            raise OwnershipError(f"{lease} reads {sorted(strange)}, which it does not have")
+    def check_read(self, block_ids: Iterable[int], lease: str | None = None) -> None:
+        """From outside: only blocks that were lent to the reader, or to somebody."""
+        with self._lock:
+            lent = (b for name, b in self._readable.items() if lease in (None, name))
+            if strange := set(block_ids).difference(*lent):
+                self._tell(f"{lease or 'somebody'} reads {sorted(strange)}, which it was not lent")
 
     def check_engine_write(self, block_id: int, slot: int, request_id: str) -> None:
         """The engine writes neither where an importer does nor over what is being read."""
-        for lease, blocks in self._writable.items():
-            if block_id in blocks:
-                raise OwnershipError(f"{request_id} computes into block {block_id} of {lease}")
-        for lease, slots in self._readable.items():
-            if slot < slots.get(block_id, 0):
-                raise OwnershipError(f"{request_id} overwrites block {block_id}, lent to {lease}")
+        with self._lock:
+            for lease, blocks in self._writable.items():
+                if block_id in blocks:
+                    self._tell(f"{request_id} computes into block {block_id} of {lease}")
+            for lease, slots in self._readable.items():
+                if slot < slots.get(block_id, 0):
+                    self._tell(f"{request_id} overwrites block {block_id}, lent to {lease}")
 
 
 class CheckedRunner(FakeRunner):

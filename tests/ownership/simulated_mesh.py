@@ -205,7 +205,7 @@ def draw_event(rng: random.Random, block_size: int) -> Event:
     index = rng.randrange(8)
     roll = rng.random()
     if roll < 0.22:
-        prompt = draw_prompt(rng, block_size, MAX_LENGTH // block_size - 1)[: MAX_LENGTH - 10]
+        prompt = draw_prompt(rng, block_size, MAX_LENGTH // block_size - 1, 2)[: MAX_LENGTH - 10]
         # A prefill worker has some requests of its own, so that it decodes, too.
         worker = rng.choice((DECODE, DECODE, DECODE, *PREFILLS, PREFILLS[0]))
         num_routes = 0 if worker else rng.choice((0, 1, 1, 1, 2, 3))

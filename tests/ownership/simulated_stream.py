@@ -113,7 +113,7 @@ class Sender:
         index = self._num_sent_tokens // block_size
         num_tokens = min(block_size, num_ready - self._num_sent_tokens)
         block_id = self._block_ids[index - self.num_held_tokens // block_size]
-        self.worker.ledger.check_read(self.lease, [block_id])
+        self.worker.ledger.check_read([block_id], self.lease)
         slots = stepper.kv.memory[:, :, block_id].copy()
         assert (slots == slots[:1, :1]).all() or num_tokens < block_size
         self.wire.append(Message(index, num_tokens, slots[0, 0, :num_tokens, 0, 0].tolist()))
@@ -206,7 +206,7 @@ class Receiver:
         stepper = self.home.stepper
         grant = stepper.grants[self.spec.request_id]
         block_id = grant.block_ids[message.position]
-        self.home.ledger.check_write(import_lease(self.spec.request_id), [block_id])
+        self.home.ledger.check_write([block_id], import_lease(self.spec.request_id))
         values = np.array(message.slots, np.float32)[:, None, None]
         # K first, then V.
         stepper.kv.memory[:, int(is_second_half), block_id, : message.num_tokens] = values

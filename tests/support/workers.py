@@ -146,6 +146,7 @@ class RouterSession:
         cache_salt: bytes = b"",
         fork_of: int = 0,
         trace: TraceContext = NO_TRACE,
+        priority: int = 0,
     ) -> None:
         submit = decode_pb2.Submit(
             handle=handle,
@@ -158,6 +159,7 @@ class RouterSession:
             fork_of_handle=fork_of,
             traceparent=trace.traceparent,
             tracestate=trace.tracestate,
+            priority=priority,
         )
         if time_limit is not None:
             submit.timeout.CopyFrom(duration_pb2.Duration(nanos=int(time_limit % 1 * 1e9)))
