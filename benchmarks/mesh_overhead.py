@@ -30,6 +30,7 @@ from tokenizers import Tokenizer
 
 QUESTION = "The mesh's own time per request and per token at one stream, over the engine's"
 MODES = {"aggregated": "0", "disaggregated": "1"}
+_ALWAYS_REMOTE = ("--remote-prefill-min-tokens", "1")
 PROMPT_TOKENS = 64
 REQUEST_AIM_MS, TOKEN_AIM_MS = 5.0, 0.3
 REQUESTS_PER_ROUND = 4
@@ -124,7 +125,7 @@ def main() -> None:
     }
     report = Report("mesh_overhead", QUESTION, settings)
     for mode, prefill in MODES.items():
-        with Mesh("--prefill", prefill, "--decode", "1") as mesh:
+        with Mesh(*_ALWAYS_REMOTE, "--prefill", prefill, "--decode", "1") as mesh:
             mesh.await_ready()
             add_figures(report, mode, asyncio.run(measure(mesh, num_rounds)))
     report.print()

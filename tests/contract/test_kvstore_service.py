@@ -180,7 +180,11 @@ async def test_a_watch_tells_members_loads_and_departures() -> None:
 
         assert (await next_event()).joined == make_worker("a")
         await next_event()
-        load = types_pb2.WorkerLoad(running_request_count=3)
+        load = types_pb2.WorkerLoad(
+            running_request_count=3,
+            prefill_rate=types_pb2.PrefillRate(seconds_per_token=0.5, step_token_count=512),
+            links=[types_pb2.LinkRate(worker_id="b", bytes_per_second=1e9, latency_seconds=0.25)],
+        )
         call = await publish(
             stub, kvstore_pb2.PublishRequest(worker_id="a", epoch=1, sequence=1, load=load)
         )

@@ -39,9 +39,10 @@ def disaggregated_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mes
 
 @pytest.fixture(scope="module")
 def healing_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """A mesh whose processes get killed; small steps make a long prompt's prefill take its time."""
+    """A mesh whose processes get killed; small steps make a long prompt's remote prefill take its time."""
     arguments = ["--model", str(DEMO), "--no-sample", "--no-enable-prefix-caching"]
     arguments += ["--max-num-batched-tokens", "4", "--max-num-seqs", "4"]
+    arguments += ["--remote-prefill-min-tokens", "16"]
     with running_mesh(tmp_path_factory.mktemp("healing"), *arguments) as running:
         yield running
 
