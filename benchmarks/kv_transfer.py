@@ -13,6 +13,7 @@ PARTS = {
     "first-token": "kv.first_tokens",
     "interference": "kv.interference",
     "receiving": "kv.receiving",
+    "links": "kv.priced_links",
 }
 """By the name of the command line, the module of each."""
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import count
 
-from kv.members import members, metric, plan_of
+from kv.members import members, metric, metrics_address, plan_of
 from kv.sessions import WorkerSession
 from mesh import Mesh, Part
 from random_models import LONG_SHAPES, make_model
@@ -29,7 +29,8 @@ LEAST_HIDDEN = 1024
 """Tokens from which on the exposed transfer has an aim."""
 MOST_EXPOSED = 0.1
 """Of the time to the first token."""
-EXPOSED = "pagemesh:kv_transfer_exposed_seconds_sum"
+EXPOSED = "pagemesh:kv_transfer_exposed_seconds"
+_TRIES = 100
 FLAGS = ("--threads", "2", "--kv-cache-memory", "1")
 
 
@@ -55,6 +56,25 @@ class _Times:
         self.exposed: list[float] = []
 
 
+class _Exposed:
+    """The exposed part of one transfer after the other, by a worker's metrics."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._count = metric(address, f"{EXPOSED}_count")
+        self._seconds = metric(address, f"{EXPOSED}_sum")
+
+    async def next_ms(self) -> float:
+        """Of the transfer that just ended; RuntimeError when it does not appear."""
+        for _ in range(_TRIES):
+            if metric(self._address, f"{EXPOSED}_count") == self._count + 1:
+                before, self._seconds = self._seconds, metric(self._address, f"{EXPOSED}_sum")
+                self._count += 1
+                return (self._seconds - before) * 1e3
+            await asyncio.sleep(0.01)
+        raise RuntimeError(f"{EXPOSED} does not count a transfer that has ended")
+
+
 async def _measure(
     parts: dict[str, Part], lengths: Sequence[int], num_rounds: int
 ) -> dict[int, _Times]:
@@ -62,6 +82,7 @@ async def _measure(
     decode = parts["decode-0"]
     remote = plan_of([members(decode.flags["--kvstore"])["prefill-0"]])
     seeds = count(1)
+    exposed = _Exposed(metrics_address(decode))
     async with WorkerSession(decode.address) as session:
 
         async def first_ms(length: int, plan: decode_pb2.PrefillPlan | None) -> float:
@@ -79,13 +100,12 @@ async def _measure(
             for length in lengths:
                 times = taken[length] if number else _Times()
                 for plan in (None, remote) if number % 2 else (remote, None):
-                    before = metric(decode, EXPOSED) if plan else 0.0
                     milliseconds = await first_ms(length, plan)
                     if plan is None:
                         times.aggregated.append(milliseconds)
                     else:
                         times.disaggregated.append(milliseconds)
-                        times.exposed.append((metric(decode, EXPOSED) - before) * 1e3)
+                        times.exposed.append(await exposed.next_ms())
     return taken
 
 

@@ -34,16 +34,18 @@ def plan_of(workers: Iterable[types_pb2.WorkerInfo]) -> decode_pb2.PrefillPlan:
     return decode_pb2.PrefillPlan(workers=[peer(worker) for worker in workers])
 
 
-def metric(part: Part, name: str) -> float:
-    """The sum of a metric's samples over all labels; KeyError when the worker has none of that name."""
-    with urlopen(f"http://127.0.0.1:{part.flags['--metrics-port']}/metrics") as page:
+def metric(address: str, name: str, **labels: str) -> float:
+    """The sum of a metric's samples with these labels, read at host:port; 0 without any."""
+    with urlopen(f"http://{address}/metrics", timeout=_DEADLINE_S) as page:
         text = page.read().decode()
-    values = [
+    return sum(
         sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name == name
-    ]
-    if not values:
-        return 0.0
-    return sum(values)
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+def metrics_address(part: Part) -> str:
+    """host:port of the metrics of a part of `pagemesh up`."""
+    return f"127.0.0.1:{part.flags['--metrics-port']}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kv.hollow_engine import HollowSettings
 from kv.hollow_worker import HollowWorker, WorkerSettings
-from kv.members import members, metric
+from kv.members import members, metric, metrics_address
 from kv.sessions import WorkerSession
 from kv.streams import fresh_prompt, gaps_ms, percentile, start_streams
 from mesh import Mesh, Part
@@ -118,10 +118,12 @@ async def _run(
         prompts = [fresh_prompt(LONG_PROMPT) for _ in range(NUM_PROMPTS)]
         arrivals = [asyncio.create_task(_arrive(session, p, plan, stop)) for p in prompts]
     await asyncio.sleep(SETTLE_S)
-    begin, received = time.perf_counter(), metric(decode, RECEIVED)
+    begin, received = time.perf_counter(), metric(metrics_address(decode), RECEIVED)
     await asyncio.sleep(seconds)
     end = time.perf_counter()
-    side.arrived_gb_s.append((metric(decode, RECEIVED) - received) / (end - begin) / 1e9)
+    side.arrived_gb_s.append(
+        (metric(metrics_address(decode), RECEIVED) - received) / (end - begin) / 1e9
+    )
     gaps = gaps_ms(streams, begin, end)
     side.p50_ms.append(percentile(gaps, 0.5))
     side.p99_ms.append(percentile(gaps, 0.99))
