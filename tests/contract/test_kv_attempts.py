@@ -173,7 +173,7 @@ async def test_whatever_is_wrong_with_a_worker_the_next_one_serves(
     how: str,
     reason: str,
 ) -> None:
-    monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.2 if how == "mute" else 10.0)
+    monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.6 if how == "mute" else 10.0)
     role = sabotaged_role(mute) if how == "mute" else PREFILL_ROLE
     async with running_worker(role, FakeEngine()) as first:
         plan = plan_of(first, prefill)

@@ -185,7 +185,7 @@ async def test_a_source_that_stalls_keeps_what_it_sent(
 
     async with running_worker(sabotaged_holder(stall_behind_two_blocks), FakeEngine()) as holder:
         await first_turn(holder)
-        monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.2)
+        monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.6)
         # The decode worker, which waits for the one who waits, hears that it lives.
         monkeypatch.setattr(servicer, "ALIVE_INTERVAL", 0.02)
         received = await second_turn(decode, plan_of(prefill, holder.source(NUM_HELD_BLOCKS)))
@@ -219,8 +219,8 @@ async def test_a_request_that_ends_while_the_prefill_worker_pulls_frees_all_thre
         limit = 1.0 if how == "deadline" else 20.0
         await session.submit(2, SECOND_TURN, max_tokens=300, plan=plan, time_limit=limit)
         await asyncio.wait_for(pulling.wait(), 5.0)
-        assert not holder.all_blocks_free()
-        assert not prefill.all_blocks_free()
+        await wait_until(lambda: not holder.all_blocks_free(), "blocks of the holder are pinned")
+        await wait_until(lambda: not prefill.all_blocks_free(), "blocks of prefill are granted")
         if how == "cancel":
             await session.cancel(2)
         elif how == "break":
