@@ -35,7 +35,8 @@ class StepDispatcher:
 
     Belongs to the event loop on which it was started; listeners are called on that loop, must not wait,
     and for one step get grants, then exports, progress and outputs. A request's listener is forgotten after
-    its last output. Grants that nobody waits for any more are given back at once.
+    its last output. Grants that nobody waits for any more, or that a listener fails to take, are given back at
+    once.
     """
 
     def __init__(self, engine: Engine, metrics: EngineMetrics) -> None:
@@ -116,6 +117,7 @@ class StepDispatcher:
                 self.forget(output.request_id)
 
     def _tell(self, event: RequestEvent) -> bool:
+        """Whether somebody took it."""
         listener = self._listeners.get(event.request_id)
         if listener is None:
             return False
@@ -124,4 +126,5 @@ class StepDispatcher:
         except Exception:
             # One request's fault must not keep the step from the others.
             log.exception("request listener failed", engine_request_id=event.request_id)
+            return False
         return True

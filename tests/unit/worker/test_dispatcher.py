@@ -141,6 +141,20 @@ async def test_a_listener_that_fails_does_not_keep_a_step_from_the_others(
     assert [line["event"] for line in logs] == ["request listener failed"]
 
 
+async def test_a_grant_whose_listener_fails_is_given_back(
+    engine: ScriptedEngine, dispatcher: StepDispatcher
+) -> None:
+    def fail(event: RequestEvent) -> None:
+        raise RuntimeError("a bug")
+
+    dispatcher.submit(make_request("a"), fail)
+    with structlog.testing.capture_logs() as logs:
+        engine.step(StepOutput(grants=[KvGrant("a", 16, (1, 2), ())]))
+        await wait_until(lambda: bool(engine.finished_imports), "the grant's return")
+    assert engine.finished_imports == [("a", 16)]
+    assert [entry["event"] for entry in logs] == ["request listener failed"]
+
+
 async def test_steps_are_told_to_whoever_subscribed(
     engine: ScriptedEngine, dispatcher: StepDispatcher
 ) -> None:
