@@ -201,9 +201,9 @@ def pull_plan_of(worker_id: str, address: str, epoch: int) -> decode_pb2.Prefill
     return decode_pb2.PrefillPlan(source=source)
 
 
-def predicted(seconds: float) -> decode_pb2.PrefillPlan:
+def timed_plan(**seconds: float) -> decode_pb2.PrefillPlan:
     plan = plan_of("p", "a:1", 1)
-    plan.predicted_seconds = seconds
+    plan.MergeFrom(decode_pb2.PrefillPlan(**seconds))
     return plan
 
 
@@ -226,8 +226,18 @@ def predicted(seconds: float) -> decode_pb2.PrefillPlan:
         pytest.param(
             [5], {"plan": pull_plan_of("", "a:1", 1)}, "INVALID_REQUEST", id="source without a name"
         ),
-        pytest.param([5], {"plan": predicted(-1.0)}, "INVALID_REQUEST", id="a negative prediction"),
-        pytest.param([5], {"plan": predicted(math.nan)}, "INVALID_REQUEST", id="no prediction"),
+        pytest.param(
+            [5],
+            {"plan": timed_plan(predicted_seconds=-1.0)},
+            "INVALID_REQUEST",
+            id="a negative prediction",
+        ),
+        pytest.param(
+            [5],
+            {"plan": timed_plan(overrule_seconds=math.nan)},
+            "INVALID_REQUEST",
+            id="overruled at no time",
+        ),
         pytest.param(
             [5],
             {"plan": plan_of("p", "a:1", 1), "fork_of": 7},
