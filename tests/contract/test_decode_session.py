@@ -201,9 +201,12 @@ def pull_plan_of(worker_id: str, address: str, epoch: int) -> decode_pb2.Prefill
     return decode_pb2.PrefillPlan(source=source)
 
 
-def timed_plan(**seconds: float) -> decode_pb2.PrefillPlan:
+def timed_plan(
+    *, predicted_seconds: float = 0.0, overrule_seconds: float = 0.0
+) -> decode_pb2.PrefillPlan:
     plan = plan_of("p", "a:1", 1)
-    plan.MergeFrom(decode_pb2.PrefillPlan(**seconds))
+    plan.predicted_seconds = predicted_seconds
+    plan.overrule_seconds = overrule_seconds
     return plan
 
 
