@@ -13,6 +13,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import BlockLayout, EngineInfo, StepListener, StepOutput
 from pagemesh.engine.kv_memory import KvMemory, open_memory
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_result import StepResult
@@ -65,7 +66,7 @@ class _HollowRunner:
     def move(self, moves: BlockMoves) -> None:
         """No KV is worth moving."""
 
-    def launch(self, batch: Batch) -> _HollowStep:
+    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> _HollowStep:
         # Against a clock, not by a sleep of its own for each step: late wake-ups must not add up.
         now = time.perf_counter()
         self._busy_until = max(self._busy_until, now) + batch.num_tokens * self._seconds_per_token

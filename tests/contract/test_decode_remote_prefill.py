@@ -11,6 +11,7 @@ import pytest
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.engine import layer_watch
 from pagemesh.engine.interface import EngineRequest, KvGrant
 from pagemesh.kvship import parts
 from pagemesh.prefill.service import PREFILL_ROLE
@@ -91,6 +92,37 @@ async def test_a_prompt_is_prefilled_on_another_worker(
     assert decode.sample("pagemesh:kv_tokens_received_total") == 150
     assert prefill.sample("pagemesh:kv_blocks_sent_total", rpc="prefill") == 10
     assert prefill.sample("vllm:generation_tokens_total", model_name="fake") == 1
+
+
+async def test_a_prompt_that_travels_layer_by_layer_is_the_same(
+    prefill: RunningWorker,
+    decode: RunningWorker,
+    decode_engine: RecordingEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
+    await assert_same_tokens(decode, prefill.plan)
+    assert decode_engine.imported == [150]
+    assert prefill.sample("pagemesh:kv_blocks_sent_total", rpc="prefill") == 10
+
+
+async def test_tokens_of_a_chunk_that_fails_are_not_counted_though_layers_of_them_came(
+    decode: RunningWorker, decode_engine: RecordingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
+    engine = FakeEngine(scheduler=SMALL_CHUNKS)
+    steps: list[int] = []
+
+    def fail_in_third_chunk(layer: int) -> None:
+        steps.append(layer)
+        if steps == [0, 1, 0, 1, 0, 1]:
+            raise RuntimeError("device lost")
+
+    engine.runner.before_layer = fail_in_third_chunk
+    async with running_worker(PREFILL_ROLE, engine) as prefill:
+        await assert_same_tokens(decode, prefill.plan)
+        assert decode_engine.imported == [64]
+        await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
 
 
 async def test_log_probabilities_do_not_tell_where_the_first_token_was_sampled(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import grpc
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.engine import layer_watch
 from pagemesh.kvship import parts
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
@@ -71,7 +73,8 @@ def serve(prefill: RunningWorker, request: prefill_pb2.PrefillRequest) -> AsyncG
 
 def slots(message: KvMessage) -> list[int]:
     """The token ids that the fake wrote as KV into the slots that hold some."""
-    values = np.frombuffer(message.payload, np.float32).reshape(2, 2, -1, 1, 2)
+    shape = (message.blocks.layer_count, 2, -1, 1, 2)
+    values = np.frombuffer(message.payload, np.float32).reshape(shape)
     return [int(token_id) for token_id in values[0, 0, : message.blocks.token_count, 0, 0]]
 
 
@@ -144,6 +147,71 @@ async def test_blocks_travel_while_later_chunks_are_computed() -> None:
         assert (message.kind, message.blocks.first_block_index) == ("blocks", 0)
         assert prefill.sample("vllm:generation_tokens_total", model_name="fake") == 0
         call.cancel()
+        await wait_until(prefill.all_blocks_free, "all blocks free")
+
+
+@pytest.fixture
+def every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have also the fake's tiny layers made known one by one."""
+    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
+
+
+@pytest.mark.usefixtures("every_layer")
+async def test_a_layer_leaves_before_the_next_is_computed() -> None:
+    engine = FakeEngine()
+    gate = threading.Event()
+    engine.runner.before_layer = lambda layer: layer == 0 or gate.wait(10)
+    async with (
+        running_worker(PREFILL_ROLE, engine) as prefill,
+        open_channel(prefill.address) as channel,
+    ):
+        stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
+        stream = aiter(stub.Prefill(make_request(prefill), timeout=10))
+        header, *early = [KvMessage.of_chunk(await anext(stream)) for _ in range(4)]
+        assert header.header.block_count == 5
+        assert [run.blocks.first_block_index for run in early] == [0, 2, 4]
+        assert [run.blocks.block_count for run in early] == [2, 2, 1]
+        assert [run.blocks.token_count for run in early] == [32, 32, 6]
+        assert {(run.blocks.first_layer, run.blocks.layer_count) for run in early} == {(0, 1)}
+        assert [len(run.payload) for run in early] == [512, 512, 256]
+        assert [token for run in early for token in slots(run)] == PROMPT
+        assert prefill.sample("pagemesh:kv_blocks_sent_total", rpc="prefill") == 0
+        gate.set()
+        first, *late = await read_messages(stream)
+        # The token is known with the last layer, and overtakes it.
+        assert first.first_token.token_id == expected_tokens(PROMPT, 1)[0]
+        assert [run.blocks.first_block_index for run in late] == [0, 2, 4]
+        assert {(run.blocks.first_layer, run.blocks.layer_count) for run in late} == {(1, 1)}
+        assert [token for run in late for token in slots(run)] == PROMPT
+        assert prefill.sample("pagemesh:kv_blocks_sent_total", rpc="prefill") == 5
+        await wait_until(prefill.all_blocks_free, "all blocks free")
+
+
+@pytest.mark.usefixtures("every_layer")
+async def test_a_step_that_fails_behind_early_layers_ends_the_stream_without_a_whole_block() -> (
+    None
+):
+    engine = FakeEngine()
+
+    def fail(layer: int) -> None:
+        if layer == 1:
+            raise RuntimeError("device lost")
+
+    engine.runner.before_layer = fail
+    async with (
+        running_worker(PREFILL_ROLE, engine) as prefill,
+        open_channel(prefill.address) as channel,
+    ):
+        stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
+        messages = []
+        with pytest.raises(grpc.aio.AioRpcError, match="device lost") as caught:
+            async for chunk in stub.Prefill(make_request(prefill), timeout=10):
+                messages.append(KvMessage.of_chunk(chunk))
+        assert caught.value.code() == grpc.StatusCode.INTERNAL
+        # What was waiting when the step failed may not have left any more.
+        for message in messages[1:]:
+            assert (message.kind, message.blocks.first_layer) == ("blocks", 0)
+            assert message.blocks.layer_count == 1
         await wait_until(prefill.all_blocks_free, "all blocks free")
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import BlockLayout, EngineInfo, Pooling
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import KvIntegrityError
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -87,8 +88,14 @@ class FakeKv:
 class FakeStep:
     """A pending step, computed when its result is asked for: as late as a device may be."""
 
-    def __init__(self, compute: Callable[[Batch], StepResult], batch: Batch) -> None:
+    def __init__(
+        self,
+        compute: Callable[[Batch, LayerWatch | None], StepResult],
+        batch: Batch,
+        watch: LayerWatch | None = None,
+    ) -> None:
         self._compute = compute
+        self._watch = watch
         # Block tables grow while the step is in flight.
         self._batch = replace(
             batch, sequences=[s._replace(block_ids=tuple(s.block_ids)) for s in batch.sequences]
@@ -99,11 +106,11 @@ class FakeStep:
 
     def compute(self) -> None:
         """Compute now."""
-        result = self._compute(self._batch)
-        self._compute = lambda _: result
+        result = self.result()
+        self._compute = lambda *_: result
 
     def result(self) -> StepResult:
-        return self._compute(self._batch)
+        return self._compute(self._batch, self._watch)
 
 
 class FakeRunner:
@@ -115,6 +122,8 @@ class FakeRunner:
         self._block_size = kv.memory.shape[3]
         self._pace = pace
         self._never = threading.Event()
+        self.before_layer: Callable[[int], object] = lambda layer: None
+        """Called before the KV of a step is written in a layer."""
         self._sampled: Sequence[int] = ()
 
     def move(self, moves: BlockMoves) -> None:
@@ -127,14 +136,15 @@ class FakeRunner:
         for content, (_, target) in zip(sources, moves.copies, strict=True):
             cache[:, :, target] = content
 
-    def launch(self, batch: Batch) -> FakeStep:
-        return FakeStep(self.execute, batch)
+    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> FakeStep:
+        return FakeStep(self.execute, batch, watch)
 
-    def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
         """Compute a batch at once."""
         self._never.wait(self._pace)
+        self._write(batch, watch)
         # A step behind one that fails computes with anything.
-        previous, self._sampled = self._sampled, [0] * len(batch.sequences)
+        self._sampled = [0] * len(batch.sequences)
         sampled: list[int] = []
         logprobs: dict[str, TokenLogprobs] = {}
         prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
@@ -143,11 +153,6 @@ class FakeRunner:
             end = sequence.start + len(sequence.token_ids)
             blocks = np.repeat(np.array(sequence.block_ids), self._block_size)[:end]
             slots = np.arange(end) % self._block_size
-            row = sequence.previous_row
-            new_ids = sequence.token_ids if row is None else [previous[row]]
-            new = np.array(new_ids, np.float32)[:, None, None]
-            start = sequence.start
-            self._kv.memory[:, :, blocks[start:], slots[start:]] = new
             context = self._kv.memory[:, :, blocks, slots]  # [layer, 2, token, kv head, head dim]
             if not (context == context[:1, :1, :, :1, :1]).all():
                 raise KvIntegrityError(f"KV of {sequence.request_id} is incomplete")
@@ -166,6 +171,20 @@ class FakeRunner:
                 ]
         self._sampled = sampled
         return StepResult(sampled, logprobs, prompt_logprobs, pooled)
+
+    def _write(self, batch: Batch, watch: LayerWatch | None) -> None:
+        """Layer by layer, as models do."""
+        for layer, memory in enumerate(self._kv.memory):
+            self.before_layer(layer)
+            for sequence in batch.sequences:
+                row = sequence.previous_row
+                new_ids = sequence.token_ids if row is None else [self._sampled[row]]
+                places = np.arange(sequence.start, sequence.start + len(new_ids))
+                blocks = np.array(sequence.block_ids)[places // self._block_size]
+                new = np.array(new_ids, np.float32)[:, None, None]
+                memory[:, blocks, places % self._block_size] = new
+            if watch is not None and layer + 1 in watch.num_layers:
+                watch.tell(layer + 1)
 
 
 class FixedCosts(StepCosts):
@@ -211,7 +230,8 @@ class FakeEngine(EngineCore):
             eos_token_ids=eos_token_ids,
             costs=FixedCosts(prefill_rate) if prefill_rate is not None else None,
         )
-        super().__init__(info, self.scheduler, FakeRunner(kv, seconds_per_token), kv, grammars)
+        self.runner = FakeRunner(kv, seconds_per_token)
+        super().__init__(info, self.scheduler, self.runner, kv, grammars)
 
     @property
     def num_free_blocks(self) -> int:

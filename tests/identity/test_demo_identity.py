@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from pagemesh.config import ModelConfig
+from pagemesh.engine import layer_watch
 from pagemesh.engine.interface import EngineRequest
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.identity.answers import (
@@ -96,13 +97,16 @@ def test_resuming_elsewhere_does_not_matter(case: Case, stride: int) -> None:
 
 @pytest.mark.parametrize(("num_tokens", "num_blocks"), [(16, 1024), (512, 1024), (64, 48)], ids=str)
 def test_prefilling_on_another_engine_does_not_matter(
-    case: Case, num_tokens: int, num_blocks: int
+    case: Case, num_tokens: int, num_blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Layer by layer, while later ones are computed, however short the prompt is.
+    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
     prefill = Peer(case.model, num_blocks=num_blocks, max_num_batched_tokens=num_tokens)
     courier = Courier(prefill, Peer(case.model, num_blocks=num_blocks), case.requests)
     courier.run()
     assert_same(answers_of(courier.decode), case.expected)
     assert courier.num_received_tokens > 500
+    assert courier.num_early > 100
     courier.check_first_tokens(tokens_of(case.expected))
 
 

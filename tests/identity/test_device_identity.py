@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from pagemesh.engine import layer_watch
 from pagemesh.engine.interface import EngineRequest
 from pagemesh.kernels.dispatch import using
 from pagemesh.models.loader import LoadedModel
@@ -86,7 +87,11 @@ def test_preemptions_of_either_kind_do_not_matter(case: Case, machine: DeviceMac
     assert peer.scheduler.load().num_preemptions > 5
 
 
-def test_kv_from_another_engine_does_not_matter(case: Case) -> None:
+def test_kv_from_another_engine_does_not_matter(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Layer by layer, as soon as the device has written them.
+    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
     # Without graphs, whose padding needs Triton: its interpreter is for one thread.
     prefill, decode = (
         Peer(
@@ -105,3 +110,4 @@ def test_kv_from_another_engine_does_not_matter(case: Case) -> None:
     courier.run()
     assert tokens_of(answers_of(courier.decode)) == tokens_of(case.expected)
     assert courier.num_received_tokens > 100
+    assert courier.num_early > 10

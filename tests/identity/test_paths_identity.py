@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pagemesh.engine import layer_watch
 from pagemesh.engine.interface import FinishReason
 from tests.identity.answers import (
     answers_of,
@@ -152,8 +153,9 @@ def test_resuming_elsewhere_does_not_matter(subject: Subject) -> None:
 
 @pytest.mark.parametrize(("num_tokens", "num_blocks"), [(16, 1024), (512, 1024), (64, 48)], ids=str)
 def test_prefilling_on_another_engine_does_not_matter(
-    subject: Subject, num_tokens: int, num_blocks: int
+    subject: Subject, num_tokens: int, num_blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
     prefill = Peer(subject.model, num_blocks=num_blocks, max_num_batched_tokens=num_tokens)
     # Log probabilities of a prompt come from one place alone.
     requests = [
@@ -167,4 +169,5 @@ def test_prefilling_on_another_engine_does_not_matter(
     }
     assert_same(answers_of(courier.decode), expected)
     assert courier.num_received_tokens > 500
+    assert courier.num_early > 50
     courier.check_first_tokens(tokens_of(expected))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.step_result import StepResult
 from tests.fakes.engine import FakeKv, FakeRunner
@@ -113,11 +114,11 @@ class CheckedRunner(FakeRunner):
             self._ledger.check_engine_write(target, 0, "a move")
         super().move(moves)
 
-    def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
         for sequence in batch.sequences:
             for position in range(sequence.start, sequence.start + len(sequence.token_ids)):
                 index, slot = divmod(position, self._block_size)
                 self._ledger.check_engine_write(
                     sequence.block_ids[index], slot, sequence.request_id
                 )
-        return super().execute(batch)
+        return super().execute(batch, watch)

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.interface import EngineRequest, KvExport, StepListener, StepOutput
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.step_result import StepResult
 from tests.fakes.engine import FakeEngine, FakeKv
@@ -62,9 +63,9 @@ class _PacedRunner(CheckedRunner):
         super().__init__(kv, ledger)
         self._times = pace
 
-    def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
         self._times.wait(self._times.step)
-        return super().execute(batch)
+        return super().execute(batch, watch)
 
 
 class OwnedEngine(FakeEngine):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pagemesh.engine.engine import EngineCore
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.step import PendingStep
 from pagemesh.scheduler.batch import Batch
 
@@ -15,9 +16,9 @@ class ComputedTokens:
     def __init__(self, engine: EngineCore) -> None:
         runner = engine._loop._runner
         self.count = 0
-        self._launch: Callable[[Batch], PendingStep] = runner.launch
+        self._launch: Callable[[Batch, LayerWatch | None], PendingStep] = runner.launch
         runner.launch = self._counted  # type: ignore[method-assign]
 
-    def _counted(self, batch: Batch) -> PendingStep:
+    def _counted(self, batch: Batch, watch: LayerWatch | None = None) -> PendingStep:
         self.count += sum(len(sequence.token_ids) for sequence in batch.sequences)
-        return self._launch(batch)
+        return self._launch(batch, watch)

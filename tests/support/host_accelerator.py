@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -68,6 +69,8 @@ class HostAccelerator:
     followed: list[HostEvent] = field(default_factory=list)
     _in_flight: list[Copy | HostEvent] = field(default_factory=list)
     _pinned: list[torch.Tensor] = field(default_factory=list)
+    # Shared with those beside it: several threads may wait, and each then does what others asked for.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def num_pinned(self) -> int:
@@ -77,14 +80,16 @@ class HostAccelerator:
     def computing(self) -> Iterator[None]:
         with torch.inference_mode():
             if self.is_beside and self._depth == 0:
-                _show_arrivals(self._in_flight)
+                with self._lock:
+                    _show_arrivals(self._in_flight)
             self._depth += 1
             try:
                 yield
             finally:
                 self._depth -= 1
                 if self.is_beside and self._depth == 0:
-                    _hide_arrivals(self._in_flight)
+                    with self._lock:
+                        _hide_arrivals(self._in_flight)
 
     def pin(self, num_bytes: int) -> torch.Tensor:
         memory = torch.full((num_bytes,), GARBAGE, dtype=torch.uint8)
@@ -134,7 +139,7 @@ class HostAccelerator:
             self.refuses_waits = False
 
     def beside(self) -> HostAccelerator:
-        return HostAccelerator(self.device, is_beside=True, _pinned=self._pinned)
+        return HostAccelerator(self.device, is_beside=True, _pinned=self._pinned, _lock=self._lock)
 
     def follow(self, event: Event) -> None:
         assert isinstance(event, HostEvent)
@@ -157,21 +162,22 @@ class HostAccelerator:
     @torch.inference_mode()
     def _finish(self, event: Event) -> None:
         """Do everything up to an event of this one's."""
-        while not event.query():
-            first = self._in_flight.pop(0)
-            if isinstance(first, HostEvent):
-                if first.owner is not self:
-                    first.owner._finish(first)
-                first.has_passed = True
-                continue
-            is_device = first.pinned is first.target
-            if is_device:
-                first.target.copy_(first.value)
-            elif first.arrived is not None:
-                first.target.copy_(first.arrived)
-            if not is_device or self.is_beside:
-                same = torch.equal(_bytes(first.source), _bytes(first.value))
-                assert same, "memory was changed while a copy from it was in flight"
+        with self._lock:
+            while not event.query():
+                first = self._in_flight.pop(0)
+                if isinstance(first, HostEvent):
+                    if first.owner is not self:
+                        first.owner._finish(first)
+                    first.has_passed = True
+                    continue
+                is_device = first.pinned is first.target
+                if is_device:
+                    first.target.copy_(first.value)
+                elif first.arrived is not None:
+                    first.target.copy_(first.arrived)
+                if not is_device or self.is_beside:
+                    same = torch.equal(_bytes(first.source), _bytes(first.value))
+                    assert same, "memory was changed while a copy from it was in flight"
 
     def _check(self) -> None:
         if self.is_lost:

@@ -30,7 +30,7 @@ class Graph(Protocol):
 
 
 class Accelerator(Protocol):
-    """One device, asked by one thread at a time."""
+    """One device, asked by one thread at a time; its events may be waited for by others meanwhile."""
 
     @property
     def device(self) -> torch.device:
@@ -58,7 +58,7 @@ class Accelerator(Protocol):
         ...
 
     def wait(self, event: Event, timeout: float) -> None:
-        """Wait for an event, for so many seconds; other threads run meanwhile.
+        """Wait for an event, for so many seconds, on any thread; other threads run meanwhile.
 
         Raises DeviceLostError when it has not passed by then, and what torch raises when the work failed.
         """

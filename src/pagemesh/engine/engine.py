@@ -12,6 +12,7 @@ import structlog
 
 from pagemesh.engine.commands import CommandQueue
 from pagemesh.engine.constraints import ConstraintSource, no_backend
+from pagemesh.engine.delivery import Delivery
 from pagemesh.engine.interface import (
     EngineInfo,
     EngineLoad,
@@ -63,7 +64,10 @@ class EngineCore:
         self._constraints = ConstraintSource(
             grammars or GrammarCompiler(no_backend), self._commands, scheduler.constraints
         )
-        self._loop = EngineLoop(scheduler, runner, self._commands, overlaps=overlaps)
+        self._delivery = Delivery(info.layout, scheduler.load())
+        self._loop = EngineLoop(
+            scheduler, runner, self._commands, self._delivery, overlaps=overlaps
+        )
         self._thread: threading.Thread | None = None
         self._release = release
         self._released = threading.Lock()
@@ -80,7 +84,7 @@ class EngineCore:
 
     def load(self) -> EngineLoad:
         """The load after the last step."""
-        return self._loop.load
+        return self._delivery.load
 
     def start(self, listener: StepListener) -> None:
         """Start the thread; once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.step import PendingStep, Runner
 from pagemesh.errors import InternalError
 from pagemesh.scheduler.batch import Batch
@@ -11,14 +12,16 @@ from pagemesh.scheduler.step_result import StepResult
 class Flight:
     """One batch on the device."""
 
-    def __init__(self, runner: Runner, batch: Batch, move_seconds: float) -> None:
-        """Launch the batch, whose moves took so long."""
+    def __init__(
+        self, runner: Runner, batch: Batch, move_seconds: float, watch: LayerWatch | None = None
+    ) -> None:
+        """Launch the batch, whose moves took so long; see `Runner.launch`."""
         self.batch = batch
         self.move_seconds = move_seconds
         self._step: PendingStep | None = None
         self._error: Exception | None = None
         try:
-            self._step = runner.launch(batch)
+            self._step = runner.launch(batch, watch)
         except Exception as error:
             # Boundary to the device, like those below.
             self._error = error

@@ -7,6 +7,7 @@ import time
 import structlog
 
 from pagemesh.engine.commands import CommandQueue
+from pagemesh.engine.delivery import Delivery
 from pagemesh.engine.flight import Flight
 from pagemesh.engine.interface import FinishReason, StepListener
 from pagemesh.engine.step import Runner
@@ -29,16 +30,16 @@ class EngineLoop:
         scheduler: Scheduler,
         runner: Runner,
         commands: CommandQueue,
+        delivery: Delivery,
         *,
         overlaps: bool = False,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._commands = commands
+        self._delivery = delivery
         self._overlaps = overlaps
         self._flight: Flight | None = None
-        self.load = scheduler.load()
-        """The load after the last step; replaced as a whole, so any thread may read it."""
         self._computing_since: float | None = None
 
     def seconds_in_step(self) -> float:
@@ -48,13 +49,14 @@ class EngineLoop:
 
     def run(self, listener: StepListener) -> None:
         """Loop until the commands are closed; every request has ended when this returns."""
+        self._delivery.open(listener)
         error: PagemeshError | None = None
         try:
             computed = True
             while self._commands.run(wait=not computed):
-                computed = self._step(listener)
+                computed = self._step()
             if self._flight is not None:
-                self._land(self._flight, listener)
+                self._land(self._flight)
         except DeviceLostError as lost:
             # Whatever is tried next would fail as well. The process ends, and another one may do better.
             log.critical("engine stopped: its device is lost", error=lost.message)
@@ -74,24 +76,25 @@ class EngineLoop:
                 # The same bug, which has made known the request's end, but not given its blocks back:
                 # those behind it must not wait for ever.
                 log.exception("request could not be given up", request_id=request.request_id)
-        self._deliver(listener)
+        self._deliver()
+        self._delivery.close()
 
-    def _step(self, listener: StepListener) -> bool:
+    def _step(self) -> bool:
         """Launch one batch and land one; False when there was nothing to compute."""
         earlier = self._flight
         batch = self._scheduler.schedule()
         move_seconds = self._move(batch.moves)
         # What commands and admissions made known does not wait for the device; the load alone does.
-        self._deliver(listener, load_is_news=not (batch.sequences or earlier))
+        self._deliver(load_is_news=not (batch.sequences or earlier))
         flight = self._flight = self._launch(batch, move_seconds) if batch.sequences else None
         if earlier is not None:
-            self._land(earlier, listener)
+            self._land(earlier)
         if flight is None:
             return earlier is not None
         flight.sample()
         if not self._overlaps or flight.has_failed:
             self._flight = None
-            self._land(flight, listener)
+            self._land(flight)
         return True
 
     def _move(self, moves: BlockMoves) -> float:
@@ -109,9 +112,9 @@ class EngineLoop:
     def _launch(self, batch: Batch, move_seconds: float) -> Flight:
         if self._computing_since is None:
             self._computing_since = time.perf_counter()
-        return Flight(self._runner, batch, move_seconds)
+        return Flight(self._runner, batch, move_seconds, self._delivery.watch(batch))
 
-    def _land(self, flight: Flight, listener: StepListener) -> None:
+    def _land(self, flight: Flight) -> None:
         """Wait for the first batch in flight and make known what it brought."""
         batch = flight.batch
         try:
@@ -127,7 +130,7 @@ class EngineLoop:
         else:
             self._scheduler.observe(batch, flight.move_seconds, self._end_step(flight))
             self._scheduler.update(batch, result)
-        self._deliver(listener)
+        self._deliver()
 
     def _end_step(self, flight: Flight) -> float:
         """Seconds that the batch was computing; if another is in flight, that one is from now on."""
@@ -136,13 +139,7 @@ class EngineLoop:
         self._computing_since = None if is_last else time.perf_counter()
         return seconds
 
-    def _deliver(self, listener: StepListener, *, load_is_news: bool = True) -> None:
-        self.load = self._scheduler.load()
-        output = self._scheduler.take_output(self.load, load_is_news=load_is_news)
-        if output is None:
-            return
-        try:
-            listener(output)
-        except Exception:
-            # Boundary to the service: its bug must not end other requests.
-            log.exception("engine listener failed")
+    def _deliver(self, *, load_is_news: bool = True) -> None:
+        load = self._scheduler.load()
+        output = self._scheduler.take_output(load, load_is_news=load_is_news)
+        self._delivery.tell(load, output)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.kernels.paged_attention import (
     AttentionPlan,
     AttentionShape,
@@ -60,10 +61,14 @@ class PagedModel:
         slots: torch.Tensor,
         plan: AttentionPlan,
         rows: torch.Tensor | None,
+        watch: LayerWatch | None = None,
     ) -> torch.Tensor:
-        """Run tokens, each int64 [T], and store their KV in the slots; see `CausalModel.forward`."""
+        """Run tokens, each int64 [T], and store their KV in the slots; see `CausalModel.forward`.
+
+        `watch` is told when the device was asked to write the layers.
+        """
         places = self._writer.places(slots, self._num_slots)
-        step = _PagedStep(self._layer_kv, self._layer_attention, self._writer, places, plan)
+        step = _PagedStep(self._layer_kv, self._layer_attention, self._writer, places, plan, watch)
         return self._decoder.forward(token_ids, positions, step, rows)
 
     def make_reusable_plan(self, max_num_seqs: int, max_num_blocks: int) -> ReusablePlan:
@@ -92,16 +97,20 @@ class _PagedStep:
         writer: KvWriter,
         places: torch.Tensor,
         plan: AttentionPlan,
+        watch: LayerWatch | None,
     ) -> None:
         self._layers = layers
         self._layer_attention = layer_attention
         self._writer = writer
         self._places = places
         self._plan = plan
+        self._watch = watch
 
     def write(self, layer: int, keys_values: torch.Tensor) -> None:
         scales = self._layer_attention[layer].kv_scales
         self._writer.write(self._layers[layer], keys_values, self._places, scales)
+        if self._watch is not None and layer + 1 in self._watch.num_layers:
+            self._watch.tell(layer + 1)
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         return self._plan.attend(query, self._layers[layer], self._layer_attention[layer])

@@ -10,6 +10,7 @@ import torch
 from pagemesh.engine.block_mover import BlockMover
 from pagemesh.engine.computed_step import ComputedStep
 from pagemesh.engine.kv_storage import KvStorage
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.paged_model import AttentionMaker, PagedModel, paged_sequences
 from pagemesh.engine.step import compute_step
 from pagemesh.engine.step_inputs import make_step_inputs
@@ -51,11 +52,11 @@ class ModelRunner:
         self._mover.move(moves)
 
     @torch.inference_mode()
-    def launch(self, batch: Batch) -> ComputedStep:
+    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> ComputedStep:
         """Compute all tokens of the batch and store their KV: everything but the sampling is then done.
 
         Requests whose logits are not finite are among the errors of the result. Unknown tokens are those
-        that the last launched batch sampled.
+        that the last launched batch sampled. Layers are told of when their KV is written.
         """
         inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
         if inputs.unknown:
@@ -68,7 +69,7 @@ class ModelRunner:
         plan = self._model.attention.plan(paged_sequences(inputs.sequences))
         selection = rows.selection()
         needed = None if selection is None else torch.from_numpy(selection)
-        hidden = self._model.forward(token_ids, positions, slots, plan, needed)
+        hidden = self._model.forward(token_ids, positions, slots, plan, needed, watch)
         places = rows.places(batch.sequences)
         self._launched = ComputedStep(rows, hidden, self._model.logits, places)
         return self._launched

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.step_result import StepResult
 
@@ -35,11 +36,12 @@ class Runner(Protocol):
         """
         ...
 
-    def launch(self, batch: Batch) -> PendingStep:
+    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> PendingStep:
         """Have the device write the batch's KV and compute its logits; does not wait for it.
 
         The batch's lists, block tables among them, are read before this returns: they change later. What
-        fails one sequence alone is among the errors of the result.
+        fails one sequence alone is among the errors of the result. What `watch` asks for is told as soon
+        as that KV can be read through `KvAccess`, or not at all where the device cannot tell.
         """
         ...
 

@@ -70,6 +70,18 @@ class ScheduledSequence(NamedTuple):
     in that batch's order (`StepResult.token_ids`)."""
 
 
+class ExportedChunk(NamedTuple):
+    """What a step computes of an export."""
+
+    request_id: str
+
+    num_tokens: int
+    """Leading tokens of the prompt whose KV is in the blocks when the step is computed."""
+
+    num_new_tokens: int
+    """Tokens that the step computes."""
+
+
 @dataclass(frozen=True, slots=True)
 class BlockMoves:
     """KV blocks to copy, over all layers, before anything else of the step happens.
@@ -103,6 +115,9 @@ class Batch:
 
     moves: BlockMoves = NO_MOVES
     """May be there without sequences: blocks of the cache were promised to somebody else."""
+
+    exports: tuple[ExportedChunk, ...] = ()
+    """Of the sequences, those whose blocks are read from outside as soon as there is something to read."""
 
     @property
     def num_tokens(self) -> int:

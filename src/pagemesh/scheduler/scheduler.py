@@ -88,7 +88,7 @@ class Scheduler:
         if prefilling is not None:
             self._plan_prefills(plan, prefilling)
         self._flights.launch(plan.requests)
-        return Batch(tuple(plan.sequences), self._moves.take())
+        return Batch(tuple(plan.sequences), self._moves.take(), tuple(plan.exports))
 
     def update(self, batch: Batch, result: StepResult) -> None:
         """The batch, the first in flight, was computed, but for the sequences among the result's errors.

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from pagemesh.scheduler.batch import UNKNOWN_TOKEN, PromptTargets, ScheduledSequence
+from pagemesh.scheduler.batch import (
+    UNKNOWN_TOKEN,
+    ExportedChunk,
+    PromptTargets,
+    ScheduledSequence,
+)
 from pagemesh.scheduler.request import Request
 from pagemesh.scheduler.stop import StopRules
 
@@ -21,6 +26,7 @@ class StepPlan:
         self.sequences: list[ScheduledSequence] = []
         self.requests: list[Request] = []
         """Whose they are."""
+        self.exports: list[ExportedChunk] = []
         self._num_sampled = 0
         self._num_tokens_left = num_tokens
         self._stop_rules = stop_rules
@@ -75,6 +81,9 @@ class StepPlan:
             )
         )
         self.requests.append(request)
+        if request.spec.hold_blocks:
+            num_exported = min(end, request.num_prompt_tokens)
+            self.exports.append(ExportedChunk(request.request_id, num_exported, end - start))
         request.num_flights += 1
         request.num_launched_tokens = end
         if is_sampled:

@@ -46,6 +46,8 @@ class KvSender:
         message = await self._worker.block_workers.run(
             self._encoder.part, part, block_ids, block_hashes, was_ready=was_ready
         )
-        self._blocks_sent.inc(part.num_blocks)
+        if part.first_layer + part.num_layers == self._worker.info.kv_layout.layer_count:
+            # Of a block that leaves in several parts, the last one.
+            self._blocks_sent.inc(part.num_blocks)
         self._bytes_sent.inc(part.num_blocks * part.num_layers * self._bytes_per_layer)
         return message

@@ -16,9 +16,9 @@ from pagemesh.engine.interface import (
     EngineLoad,
     EngineRequest,
     FinishReason,
-    KvProgress,
     StepOutput,
 )
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.errors import InternalError, InvalidRequestError, UnavailableError
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.scheduler import Scheduler
@@ -39,12 +39,12 @@ class GatedRunner(FakeRunner):
         self.error: Exception | None = None
         self.num_extra_tokens = 0
 
-    def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
         self.entered.release()
         assert self.gate.acquire(timeout=DEADLINE)
         if self.error is not None:
             raise self.error
-        result = super().execute(batch)
+        result = super().execute(batch, watch)
         return replace(result, token_ids=[*result.token_ids, *[0] * self.num_extra_tokens])
 
 
@@ -369,7 +369,7 @@ def test_kv_travels_from_an_export_to_an_import() -> None:
     sent.wait_for_end("a")
     (source,) = [export for step in sent.steps for export in step.exports]
     progress = [p for step in sent.steps for p in step.progress]
-    assert progress[-1] == KvProgress("a", 50, 2)
+    assert progress[-1][1:] == (50, 2)
     assert source.block_hashes == grant.block_hashes
     receiver.first_token("a", sent.tokens["a"][0])
     for layer in range(2):

@@ -10,6 +10,7 @@ import pytest
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import EngineRequest, FinishReason, StepOutput
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_result import StepResult
@@ -32,10 +33,10 @@ class SteppedRunner(FakeRunner):
             raise OSError("the memory is gone")
         super().move(moves)
 
-    def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
         self.computing.set()
         assert self.go_on.wait(DEADLINE)
-        return super().execute(batch)
+        return super().execute(batch, watch)
 
 
 class Timed(FixedWay):

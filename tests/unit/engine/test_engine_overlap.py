@@ -9,6 +9,7 @@ import pytest
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import EngineRequest, FinishReason, StepOutput
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.scheduler.batch import UNKNOWN_TOKEN, Batch
 from pagemesh.scheduler.scheduler import Scheduler
@@ -25,8 +26,8 @@ TOKENS = expected_tokens(PROMPT, 9)
 class LoggedStep(FakeStep):
     """Writes down when it is sampled and read; fails where it is told to."""
 
-    def __init__(self, runner: LoggingRunner, batch: Batch) -> None:
-        super().__init__(runner.execute, batch)
+    def __init__(self, runner: LoggingRunner, batch: Batch, watch: LayerWatch | None) -> None:
+        super().__init__(runner.execute, batch, watch)
         self._runner = runner
         self._number = runner.num_launched
         self._batch = batch
@@ -58,11 +59,11 @@ class LoggingRunner(FakeRunner):
         if self.log[-1] == self.failing:
             raise RuntimeError("device lost")
 
-    def launch(self, batch: Batch) -> FakeStep:
+    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> FakeStep:
         self.num_launched += 1
         self.batches.append(batch)
         self.note("launch", self.num_launched)
-        return LoggedStep(self, batch)
+        return LoggedStep(self, batch, watch)
 
 
 class Fixture:

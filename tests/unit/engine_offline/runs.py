@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import EngineRequest
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.offline.deliveries import Deliveries
 from pagemesh.engine.offline.generation import Answer, PromptRun, run_to_end
 from pagemesh.engine.offline.progress import Progress
@@ -61,11 +62,11 @@ class ActingRunner(FakeRunner):
         self._act = act
         self._num_steps = 0
 
-    def execute(self, batch: Batch) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
         self._num_steps += 1
         if self._num_steps == 3:
             self._act()
-        return super().execute(batch)
+        return super().execute(batch, watch)
 
 
 def make_acting_engine(act: Callable[[], object], step_timeout: float = DEADLINE) -> EngineCore:

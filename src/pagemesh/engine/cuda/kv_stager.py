@@ -2,8 +2,9 @@
 
 Each slot has a stream of its own. Whoever asks has leased the blocks, which orders it with the steps:
 
-* What is read was written by steps whose results the host has seen, for only then is it made known that
-  blocks hold KV; or by moves, which no result is waited for: hence `KvPool.moved`.
+* What is read was written by steps whose results the host has seen, or in front of an event that it has
+  waited for (`LayerEvents`), for only then is it made known that blocks hold KV; or by moves, which no
+  result is waited for: hence `KvPool.moved`.
 * What is written belongs to nobody else until `finish_import`, which the importer sends after `stage_in`
   has returned, and that is when the device has done it. Steps that might still look at the blocks' former
   contents were over before the blocks were granted (see `pagemesh.scheduler.lifecycle`).

@@ -14,12 +14,14 @@ from pagemesh.engine.cuda.captured_decodes import CapturedDecodes, DecodeLimits
 from pagemesh.engine.cuda.decode_sizes import decode_sizes
 from pagemesh.engine.cuda.device_kv import DeviceKv, Mover
 from pagemesh.engine.cuda.device_step import DeviceStep, StepSampling
+from pagemesh.engine.cuda.eager_steps import EagerSteps
 from pagemesh.engine.cuda.failures import failing_alone
 from pagemesh.engine.cuda.token_inputs import LastTokens
 from pagemesh.engine.cuda.transfers import Transfers
-from pagemesh.engine.paged_model import AttentionMaker, PagedModel, paged_sequences
+from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.paged_model import AttentionMaker, PagedModel
 from pagemesh.engine.step import compute_step
-from pagemesh.engine.step_inputs import StepInputs, make_step_inputs
+from pagemesh.engine.step_inputs import make_step_inputs
 from pagemesh.engine.step_rows import StepRows
 from pagemesh.kernels.paged_attention import make_paged_attention
 from pagemesh.models.loader import LoadedModel
@@ -73,6 +75,9 @@ class DeviceRunner:
             self._transfers,
             self._last_tokens,
         )
+        self._eager = EagerSteps(
+            self._model, self._transfers, self._last_tokens, accelerator, timeout
+        )
         self._max_num_seqs = max_num_seqs
         limits = DecodeLimits(
             model.max_model_len,
@@ -101,14 +106,14 @@ class DeviceRunner:
             self._decodes.capture(self._accelerator, sizes, self._clear)
         self._accelerator.settle()
 
-    def launch(self, batch: Batch) -> DeviceStep:
-        """See `Runner`."""
+    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> DeviceStep:
+        """See `Runner`. Of captured decodes no layers are told: they would be over before."""
         with self._working():
             inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
             rows = StepRows(inputs.sequences, self._vocab_size)
             places = rows.places(batch.sequences)
             logits = self._decodes.run(inputs) if rows.are_next_tokens else None
-            hidden = self._forward(inputs, rows) if logits is None else None
+            hidden = self._eager.run(inputs, rows, watch) if logits is None else None
             return DeviceStep(self._sampling, rows, places, hidden, logits)
 
     def rehearse(self, batch: Batch) -> None:
@@ -120,20 +125,6 @@ class DeviceRunner:
             compute_step(self, batch)
         finally:
             self._clear({i for sequence in batch.sequences for i in sequence.block_ids})
-
-    def _forward(self, inputs: StepInputs, rows: StepRows) -> torch.Tensor:
-        """Hidden states [R, hidden] of the rows of any step."""
-        # Unknown tokens are decodes, which are in front.
-        num_mixed = inputs.unknown[-1] + 1 if inputs.unknown else 0
-        mixed = self._last_tokens.rows(num_mixed, inputs.unknown, inputs.previous_rows)
-        selection = rows.selection()
-        selected = () if selection is None else (selection,)
-        columns, kept, *needed = self._transfers.upload([inputs.columns, mixed, *selected])
-        token_ids, positions, slots = columns
-        if num_mixed:
-            token_ids[:num_mixed] = self._last_tokens.fill(token_ids[:num_mixed], kept)
-        plan = self._model.attention.plan(paged_sequences(inputs.sequences))
-        return self._model.forward(token_ids, positions, slots, plan, needed[0] if needed else None)
 
     def _clear(self, block_ids: Iterable[int]) -> None:
         with self._working():
