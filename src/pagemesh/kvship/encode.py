@@ -41,14 +41,13 @@ class KvEncoder:
         part: KvPart,
         block_ids: Sequence[int],
         block_hashes: Sequence[bytes],
-        *,
-        was_ready: bool,
+        ready_seconds: float = 0.0,
     ) -> bytes:
         """Read the blocks of one part and make its message.
 
-        `block_ids` is the whole block table, `block_hashes` names its full blocks; `was_ready` says that
-        nothing was waited for since the message before. Computes a checksum
-        and copies memory, so it belongs on a thread, and the caller must hold the blocks until it ends.
+        `block_ids` is the whole block table, `block_hashes` names its full blocks, which were there
+        `ready_seconds` after the header was sent. Computes a checksum and copies memory, so it belongs on a
+        thread, and the caller must hold the blocks until it ends.
         """
         end_block = part.first_block + part.num_blocks
         hashes = list(block_hashes[part.first_block : end_block])
@@ -60,7 +59,7 @@ class KvEncoder:
             layer_count=part.num_layers,
             token_count=part.num_tokens,
             block_hashes=hashes,
-            was_ready=was_ready,
+            ready_seconds=ready_seconds,
         )
         payload = self._kv.read(
             block_ids[part.first_block : end_block], part.first_layer, part.num_layers

@@ -17,8 +17,8 @@ class Accepted(NamedTuple):
 
     num_bytes: int = 0
     """Of KV, which is in its blocks now."""
-    was_ready: bool = False
-    """Of a message with KV: whether its sender waited for nothing since the one before."""
+    ready_seconds: float = 0.0
+    """Of a message with KV: when its sender had that, counted from the sending of the header."""
     first_token: kv_transfer_pb2.FirstToken | None = None
 
 
@@ -73,7 +73,7 @@ class KvReceiver:
                 self._take_header(content.header)
             case "blocks":
                 self._take_blocks(content.blocks, frame.payload)
-                return Accepted(len(frame.payload), content.blocks.was_ready)
+                return Accepted(len(frame.payload), content.blocks.ready_seconds)
             case "first_token":
                 self._take_first_token()
                 return Accepted(first_token=content.first_token)

@@ -243,7 +243,7 @@ class KvBlocks(_message.Message):
     LAYER_COUNT_FIELD_NUMBER: _builtins.int
     TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     BLOCK_HASHES_FIELD_NUMBER: _builtins.int
-    WAS_READY_FIELD_NUMBER: _builtins.int
+    READY_SECONDS_FIELD_NUMBER: _builtins.int
     first_block_index: _builtins.int
     """Position of the first block in the request's block table."""
     block_count: _builtins.int
@@ -254,9 +254,9 @@ class KvBlocks(_message.Message):
     """Layers in this message."""
     token_count: _builtins.int
     """Token slots of the run that hold KV; less than block_count * block_size only in the prompt's last block."""
-    was_ready: _builtins.bool
-    """Whether the sender had to wait for nothing after the message before: what lies between the arrivals of
-    the two is then the time that the way took.
+    ready_seconds: _builtins.float
+    """Seconds from the sending of the header until the sender had the blocks. Of a message whose blocks could
+    have been here before the message in front of it was, the distance to that one is what the way takes.
     """
     @_builtins.property
     def block_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -271,11 +271,11 @@ class KvBlocks(_message.Message):
         layer_count: _builtins.int = ...,
         token_count: _builtins.int = ...,
         block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
-        was_ready: _builtins.bool = ...,
+        ready_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "block_hashes", b"block_hashes", "first_block_index", b"first_block_index", "first_layer", b"first_layer", "layer_count", b"layer_count", "token_count", b"token_count", "was_ready", b"was_ready"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "block_hashes", b"block_hashes", "first_block_index", b"first_block_index", "first_layer", b"first_layer", "layer_count", b"layer_count", "ready_seconds", b"ready_seconds", "token_count", b"token_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -48,6 +48,6 @@ class KvTransferServicer:
             table, names = (0,) * first + block_ids, (b"",) * first + hashes
             start, end = first * layout.block_size, len(table) * layout.block_size
             for part in cut_into_parts(layout, start, end):
-                yield await self._sender.part(part, table, names, was_ready=True)
+                yield await self._sender.part(part, table, names)
         finally:
             worker.engine.release(pin_id)

@@ -78,7 +78,7 @@ class KvStreams:
         except KvIntegrityError as error:
             self._rejected.labels(error.reason).inc()
             raise
-        timer.on_message(accepted.num_bytes, was_ready=accepted.was_ready)
+        timer.on_message(accepted.num_bytes, accepted.ready_seconds)
         self._bytes_received.inc(accepted.num_bytes)
         kv.on_message(accepted.first_token)
 

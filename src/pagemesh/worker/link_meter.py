@@ -1,8 +1,9 @@
 """How fast KV comes from each other worker, measured where it is received. Plain Python.
 
 A stream whose sender still computes says only "at least so fast". So only messages count that the sender
-had ready when the one before was out: their bytes, and the time from each arrival to the next. (TCP's
-BBR, Cardwell et al. 2016, likewise keeps samples apart in which the application was what limited the rate.)
+had early enough to be here before the one in front of them was: their bytes, and the time between the two
+arrivals. (TCP's BBR, Cardwell et al. 2016, likewise keeps samples apart in which the application was what
+limited the rate.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 MIN_BYTES: Final = 64 * 1024
-"""Bytes of a stream that were ready, from which a rate is taken: fewer tell more of latency than of speed."""
+"""Bytes that were ready of a stream from which a rate is taken: fewer tell more of latency than of speed."""
 
 FASTER: Final = 0.5
 SLOWER: Final = 0.2
@@ -63,15 +64,15 @@ class StreamTimer:
     _ready_bytes: int = field(default=0)
     _ready_seconds: float = field(default=0.0)
 
-    def on_message(self, num_bytes: int, *, was_ready: bool) -> None:
+    def on_message(self, num_bytes: int, ready_seconds: float) -> None:
         """A message is here, and what it carries is in place: so many bytes of KV.
 
-        `was_ready` says that the sender waited for nothing between the message before and this one.
+        The sender had them `ready_seconds` after it had sent the first message, the header.
         """
         now = self._meter.clock()
         if self._answered_at is None:
             self._answered_at = now
-        elif was_ready and num_bytes:
+        elif num_bytes and self._answered_at + ready_seconds <= self._arrived_at:
             self._ready_bytes += num_bytes
             self._ready_seconds += now - self._arrived_at
         self._arrived_at = now

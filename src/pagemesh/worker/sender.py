@@ -39,12 +39,14 @@ class KvSender:
         part: KvPart,
         block_ids: Sequence[int],
         block_hashes: Sequence[bytes],
-        *,
-        was_ready: bool,
+        ready_seconds: float = 0.0,
     ) -> bytes:
-        """The message of one part, as `KvEncoder.part` makes it; cancelling waits for the copy's end."""
+        """The message of one part, as `KvEncoder.part` makes it; cancelling waits for the copy's end.
+
+        Its blocks were there `ready_seconds` after the header was sent.
+        """
         message = await self._worker.block_workers.run(
-            self._encoder.part, part, block_ids, block_hashes, was_ready=was_ready
+            self._encoder.part, part, block_ids, block_hashes, ready_seconds
         )
         if part.first_layer + part.num_layers == self._worker.info.kv_layout.layer_count:
             # Of a block that leaves in several parts, the last one.

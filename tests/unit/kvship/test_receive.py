@@ -66,7 +66,7 @@ class Stream:
         part = KvPart(
             first_block, num_blocks, first_layer, num_layers, last_token - 4 * first_block
         )
-        return KvMessage.of_frame(self.encoder.part(part, SENDER_TABLE, NAMES, was_ready=True))
+        return KvMessage.of_frame(self.encoder.part(part, SENDER_TABLE, NAMES, 0.25))
 
     def has(self, first_block: int, end_block: int) -> bool:
         """Whether the receiver's blocks equal the sender's, and all others are untouched."""
@@ -102,7 +102,7 @@ def refuse_bytes(stream: Stream, frame: bytes, reason: str) -> None:
 
 def test_blocks_land_where_the_grant_says(stream: Stream) -> None:
     assert stream.received.num_verified_tokens == 4
-    assert stream.accept(stream.part(1, 2)) == Accepted(2 * 3 * 64, was_ready=True)
+    assert stream.accept(stream.part(1, 2)) == Accepted(2 * 3 * 64, ready_seconds=0.25)
     assert stream.received.num_verified_tokens == 12
     assert not stream.received.is_complete
     stream.accept(stream.part(3, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from pagemesh.engine.interface import (
     BlockLayout,
@@ -25,6 +26,8 @@ class Export:
         self.block_hashes: tuple[bytes, ...] = ()
         self.num_computed_tokens = 0
         """Prompt tokens whose KV is there in all layers."""
+        self.ready_at = 0.0
+        """Time, by time.monotonic, at which the last KV was there."""
         self._layout = layout
         self._parts = PartCutter(layout, num_held_tokens, num_tokens)
         self._first_token: RequestOutput | None = None
@@ -43,6 +46,7 @@ class Export:
             self.block_ids, self.block_hashes = event.block_ids, event.block_hashes
         elif isinstance(event, KvProgress):
             self._parts.add_ready(event.num_tokens, event.num_layers)
+            self.ready_at = time.monotonic()
             if event.num_layers == self._layout.num_layers:
                 self.num_computed_tokens = event.num_tokens
         elif isinstance(event, RequestOutput):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any, Final
@@ -92,21 +93,19 @@ class PrefillServicer:
         )
 
     async def _ship(self, export: Export) -> AsyncGenerator[bytes]:
-        was_ready = False
+        started_at = time.monotonic()
         while not export.is_shipped:
             item = export.next_item()
             if isinstance(item, KvPart):
+                ready_seconds = export.ready_at - started_at
                 yield await self._sender.part(
-                    item, export.block_ids, export.block_hashes, was_ready=was_ready
+                    item, export.block_ids, export.block_hashes, ready_seconds
                 )
-                was_ready = True
             elif item is not None:
                 yield self._sender.first_token(_first_token(item))
-            else:
-                was_ready = False
-                if not await _has_news(export):
-                    await self._worker.dispatcher.engine_answers()
-                    yield self._sender.alive(export.num_computed_tokens)
+            elif not await _has_news(export):
+                await self._worker.dispatcher.engine_answers()
+                yield self._sender.alive(export.num_computed_tokens)
 
 
 async def _has_news(export: Export) -> bool:
