@@ -72,7 +72,7 @@ class FarMesh:
         return members(self.kvstore)[name]
 
     def metric(self, name: str, metric_name: str, **labels: str) -> float:
-        """The sum of a metric's samples with these labels at a worker."""
+        """The sum of a metric's samples with these labels at a machine's process."""
         return metric(f"{self._network.address(name)}:{_METRICS_PORT}", metric_name, **labels)
 
     def log(self) -> str:
@@ -83,12 +83,13 @@ class FarMesh:
     def _start_worker(self, name: str) -> None:
         role = name.partition("-")[0]
         flags = ["--kvstore", self.kvstore, "--worker-id", name, "--threads", "1"]
-        flags += ["--kv-cache-memory", "1", "--metrics-port", str(_METRICS_PORT)]
+        flags += ["--kv-cache-memory", "1"]
         self._start(name, role, "--model", self._model, *flags)
 
     def _start(self, name: str, role: str, *flags: str) -> None:
         program = [sys.executable, "-P", "-m", "pagemesh.cli", role]
         address = ["--host", self._network.address(name), "--port", str(_PORT)]
+        address += ["--metrics-port", str(_METRICS_PORT)]
         parent = os.getpid()
         self._processes.append(
             subprocess.Popen(
