@@ -31,6 +31,11 @@ class Transfer(NamedTuple):
     receiver_cpu: float
     """CPU seconds of the receiver's process."""
 
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of both."""
+        return self.sender_cpu + self.receiver_cpu
+
 
 class RawPair:
     """Two processes with a TCP and a unix socket between them."""
