@@ -12,7 +12,7 @@ from typing import Literal, Self, TypeVar
 
 from kv.hollow_engine import HollowEngine, HollowSettings, Import
 
-from pagemesh.config import ModelConfig, ServerConfig, WorkerConfig
+from pagemesh.config import MemberConfig, ModelConfig, ServerConfig, WorkerConfig
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.telemetry.logs import configure_logging
@@ -32,6 +32,8 @@ class WorkerSettings:
 
     role: Literal["prefill", "decode"]
     engine: HollowSettings
+    share_memory: bool = False
+    """Whether KV goes through memory; else it does through gRPC."""
     prepare: Callable[[], None] | None = None
     """Called first of all in the process, for what only a benchmark may change; picklable."""
 
@@ -93,7 +95,8 @@ def _run(parent: Connection, settings: WorkerSettings) -> None:
 
 
 async def _serve(parent: Connection, settings: WorkerSettings) -> None:
-    config = WorkerConfig(model=ModelConfig(model="hollow"), server=_SERVER)
+    member = MemberConfig(share_kv_memory=settings.share_memory)
+    config = WorkerConfig(model=ModelConfig(model="hollow"), member=member, server=_SERVER)
     async with WorkerServer(config, _ROLES[settings.role]) as server:
         worker = await server.serve(HollowEngine(settings.engine, parent.send))
         info = worker.info

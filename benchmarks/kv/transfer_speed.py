@@ -30,7 +30,7 @@ from pagemesh.v1 import decode_pb2
 LAYOUT = BlockLayout(16, num_layers=12, num_kv_heads=4, head_dim=64, dtype="bfloat16")
 """Of the 160M model."""
 
-PATHS = {"gRPC": ("raw TCP", 0.7)}
+PATHS = {"gRPC": ("raw TCP", 0.7), "host memory": ("memcpy", 0.5)}
 """Ways from worker to worker: what each is compared with, and the share of it to reach."""
 
 UNCHECKED = "without checksums"
@@ -41,14 +41,14 @@ MOST_CHECKS = 0.05
 class WorkerPair:
     """A prefill and a decode worker; every transfer is of another prompt."""
 
-    def __init__(self, num_blocks: int, *, checks: bool) -> None:
+    def __init__(self, num_blocks: int, *, share_memory: bool, checks: bool) -> None:
         self._num_blocks = num_blocks
         self._numbers = count(1)
         prepare = None if checks else leave_out_checksums
         # A block more, for the token that shows that the KV was used.
         engine = HollowSettings(LAYOUT, "hollow", num_blocks + 1)
-        self._sender = HollowWorker(WorkerSettings("prefill", engine, prepare))
-        self._receiver = HollowWorker(WorkerSettings("decode", engine, prepare))
+        self._sender = HollowWorker(WorkerSettings("prefill", engine, share_memory, prepare))
+        self._receiver = HollowWorker(WorkerSettings("decode", engine, share_memory, prepare))
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -102,7 +102,8 @@ async def _measure(report: Report, num_rounds: int, mebibytes: int) -> None:
             pairs = {}
             for path in PATHS:
                 for name, checks in ((path, True), (f"{path} {UNCHECKED}", False)):
-                    pair = WorkerPair(num_blocks, checks=checks)
+                    shares = path == "host memory"
+                    pair = WorkerPair(num_blocks, share_memory=shares, checks=checks)
                     pairs[name] = await stack.enter_async_context(pair)
             names = [*RAW, *pairs]
             # The first round only warms up.

@@ -6,6 +6,7 @@ wrong, a slot that was not written and KV that did not travel all end a request 
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 import zlib
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import BlockLayout, EngineInfo, Pooling
+from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import KvIntegrityError
@@ -59,30 +61,17 @@ def fake_states(token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
     return np.stack([ids, ids * ids, np.ones_like(ids)], axis=1)
 
 
-class FakeKv:
-    """KV memory as a numpy array; implements KvAccess. Unwritten slots are NaN."""
+class FakeKv(KvMemory):
+    """KV memory with a view of float32; unwritten slots are NaN. Shared when it lies behind a descriptor."""
 
-    def __init__(self, layout: BlockLayout, num_blocks: int) -> None:
+    def __init__(self, layout: BlockLayout, num_blocks: int, descriptor: int | None = None) -> None:
+        super().__init__(layout, num_blocks, descriptor)
         # [layer, 2, block, slot, kv head, head dim]
         shape = (layout.num_layers, 2, num_blocks, layout.block_size)
-        self.memory = np.full((*shape, layout.num_kv_heads, layout.head_dim), np.nan, np.float32)
-
-    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> list[bytes]:
-        layers = self.memory[first_layer : first_layer + num_layers]
-        return [plane[list(block_ids)].tobytes() for layer in layers for plane in layer]
-
-    def write(
-        self,
-        block_ids: Sequence[int],
-        first_layer: int,
-        num_layers: int,
-        payload: bytes | memoryview,
-    ) -> None:
-        shape = (num_layers, 2, len(block_ids), *self.memory.shape[3:])
-        if len(payload) != 4 * int(np.prod(shape)):
-            raise KvIntegrityError(f"{len(payload)} bytes do not fill {shape}")
-        values = np.frombuffer(payload, np.float32).reshape(shape)
-        self.memory[first_layer : first_layer + num_layers, :, list(block_ids)] = values
+        self.memory = self.bytes.view(np.float32).reshape(
+            (*shape, layout.num_kv_heads, layout.head_dim)
+        )
+        self.memory[:] = np.nan
 
 
 class FakeStep:
@@ -215,14 +204,21 @@ class FakeEngine(EngineCore):
         pooling: Pooling | None = None,
         generates: bool = True,
         prefill_rate: PrefillRate | None = None,
+        shared: bool = False,
     ) -> None:
-        """`prefill_rate` is told instead of what is measured."""
+        """`prefill_rate` is told instead of what is measured.
+
+        With `shared`, others on this host can read the KV, as that of an engine in its own process.
+        """
         config = scheduler or SchedulerConfig()
         layout = BlockLayout(block_size, 2, num_kv_heads=1, head_dim=head_dim, dtype="float32")
         info = EngineInfo(
             "fake", layout, num_blocks, max_model_len, config.max_num_seqs, pooling, generates
         )
-        kv = FakeKv(layout, num_blocks)
+        descriptor = open_memory() if shared else None
+        kv = FakeKv(layout, num_blocks, descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
         self.scheduler = Scheduler(
             info,
             config,

@@ -12,7 +12,11 @@ from tests.support.worker_process import worker_processes
 
 ROLES = {"prefill-0": "prefill", "decode-0": "decode"}
 # Small steps, so that a prompt's KV is a stream of many messages that takes its time.
-ARGUMENTS = ("--max-num-batched-tokens", "64", "--max-num-seqs", "16", "--kv-cache-memory", "0.05")
+ARGUMENTS = (
+    *("--max-num-batched-tokens", "64", "--max-num-seqs", "16", "--kv-cache-memory", "0.05"),
+    # All KV is to go over the link.
+    "--no-share-kv-memory",
+)
 
 
 @pytest.fixture(scope="session")

@@ -5,25 +5,53 @@ Knows where a block lies; it does not know who owns it (`pagemesh.cache`).
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import secrets
 import tempfile
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.kv_ranges import check_blocks, check_layers, check_payload
 from pagemesh.errors import ConfigError
 
+NONCE_BYTES: Final = 16
+
 
 def open_memory() -> int:
     """A file descriptor of empty memory that other processes can map; whoever asked for it closes it."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("pagemesh-kv")
+        return os.memfd_create("pagemesh-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
+
+
+class MemoryName(NamedTuple):
+    """How another process on this host finds KV memory, and recognizes it."""
+
+    process_id: int
+    descriptor: int
+    num_blocks: int
+    nonce: bytes
+    """Lies behind the KV."""
+
+
+def memory_size(layout: BlockLayout, num_blocks: int) -> int:
+    """Bytes of memory with so many blocks and the nonce."""
+    return num_blocks * layout.num_bytes + NONCE_BYTES
+
+
+def as_blocks(mapping: mmap.mmap, layout: BlockLayout, num_blocks: int) -> npt.NDArray[np.uint8]:
+    """The KV in a mapping, [layer, 2 (keys, values), block, bytes]."""
+    shape = (layout.num_layers, 2, num_blocks, layout.num_bytes_per_layer // 2)
+    return np.frombuffer(mapping, np.uint8, num_blocks * layout.num_bytes).reshape(shape)
 
 
 class KvMemory:
@@ -38,26 +66,40 @@ class KvMemory:
     def __init__(self, layout: BlockLayout, num_blocks: int, descriptor: int | None = None) -> None:
         self.layout = layout
         self.num_blocks = num_blocks
-        self._block_bytes = layout.num_bytes_per_layer // 2
-        size = num_blocks * layout.num_bytes
+        self._descriptor: int | None = None
+        size = memory_size(layout, num_blocks)
         try:
             if descriptor is not None:
                 os.ftruncate(descriptor, size)
-            mapping = mmap.mmap(-1 if descriptor is None else descriptor, size)
+                self._descriptor = os.dup(descriptor)
+                weakref.finalize(self, os.close, self._descriptor)
+            self._mapping = mmap.mmap(-1 if descriptor is None else descriptor, size)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"the KV cache of {size / 2**30:g} GiB (--kv-cache-memory) cannot be reserved: {error}"
             ) from error
-        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(mapping, dtype=np.uint8).reshape(
-            layout.num_layers, 2, num_blocks, self._block_bytes
-        )
+        self.bytes = as_blocks(self._mapping, layout, num_blocks)
         """[layer, 2 (keys, values), block, bytes]."""
+
+    def share(self) -> MemoryName | None:
+        """Let processes of the same user on this host find the memory; None where they cannot.
+
+        From then on it keeps its size, so that nobody who maps it is hurt.
+        """
+        if self._descriptor is None or not hasattr(os, "memfd_create"):
+            return None
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+        fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        self._mapping[-NONCE_BYTES:] = nonce
+        return MemoryName(os.getpid(), self._descriptor, self.num_blocks, nonce)
 
     def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> list[memoryview]:
         """See `KvAccess.read`. The pieces are views of the memory."""
-        runs = self._runs(block_ids)
+        check_blocks(self.num_blocks, block_ids)
+        runs = list(joint_runs(block_ids, block_ids))
         planes = self._planes(first_layer, num_layers)
-        return [plane[begin:end].data for plane in planes for begin, end in runs]
+        return [plane[begin : begin + count].data for plane in planes for begin, _, count in runs]
 
     def write(
         self,
@@ -67,29 +109,60 @@ class KvMemory:
         payload: bytes | memoryview,
     ) -> None:
         """See `KvAccess.write`; KvIntegrityError when the payload's size is not that of the blocks."""
+        check_blocks(self.num_blocks, block_ids)
         check_payload(self.layout, len(block_ids), num_layers, len(payload))
-        runs = self._runs(block_ids)
         planes = self._planes(first_layer, num_layers)
-        source = np.frombuffer(payload, dtype=np.uint8).reshape(-1, self._block_bytes)
-        row = 0
-        for plane in planes:
-            for begin, end in runs:
-                plane[begin:end] = source[row : row + end - begin]
-                row += end - begin
+        rows = np.frombuffer(payload, np.uint8).reshape(
+            len(planes), len(block_ids), planes.shape[-1]
+        )
+        runs = list(joint_runs(range(len(block_ids)), block_ids))
+        for plane, source in zip(planes, rows, strict=True):
+            for row, begin, count in runs:
+                plane[begin : begin + count] = source[row : row + count]
+
+    def copy_from(
+        self,
+        source: npt.NDArray[np.uint8],
+        source_ids: Sequence[int],
+        block_ids: Sequence[int],
+        first_layer: int,
+        num_layers: int,
+    ) -> int:
+        """Fill blocks with those of another memory of this layout, [layer, 2, block, bytes].
+
+        Gives the XXH3-64 of what then is in the blocks, as `read` would give it: taken from the copies,
+        so that it tells whether they are right, whatever becomes of the other memory meanwhile.
+        KvIntegrityError for blocks that either memory lacks.
+        """
+        check_blocks(self.num_blocks, block_ids)
+        check_blocks(source.shape[2], source_ids)
+        runs = list(joint_runs(source_ids, block_ids))
+        planes = self._planes(first_layer, num_layers)
+        others = source[first_layer : first_layer + num_layers].reshape(-1, *source.shape[2:])
+        checksum = xxhash.xxh3_64()
+        for plane, other in zip(planes, others, strict=True):
+            for source_begin, begin, count in runs:
+                copy = plane[begin : begin + count]
+                copy[:] = other[source_begin : source_begin + count]
+                checksum.update(copy.data)
+        return checksum.intdigest()
 
     def _planes(self, first_layer: int, num_layers: int) -> npt.NDArray[np.uint8]:
         """Keys and values of some layers, [2 * layers, block, bytes]."""
         check_layers(self.layout, first_layer, num_layers)
         layers = self.bytes[first_layer : first_layer + num_layers]
-        return layers.reshape(-1, self.num_blocks, self._block_bytes)
+        return layers.reshape(-1, *self.bytes.shape[2:])
 
-    def _runs(self, block_ids: Sequence[int]) -> list[tuple[int, int]]:
-        """Consecutive ids as [begin, end)."""
-        check_blocks(self.num_blocks, block_ids)
-        runs: list[tuple[int, int]] = []
-        for block_id in block_ids:
-            if runs and runs[-1][1] == block_id:
-                runs[-1] = (runs[-1][0], block_id + 1)
-            else:
-                runs.append((block_id, block_id + 1))
-        return runs
+
+def joint_runs(ones: Sequence[int], others: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Where ids that belong together are consecutive on both sides, as (one, other, count)."""
+    begin = 0
+    for end in range(1, len(ones) + 1):
+        goes_on = (
+            end < len(ones)
+            and ones[end] == ones[end - 1] + 1
+            and others[end] == others[end - 1] + 1
+        )
+        if not goes_on:
+            yield ones[begin], others[begin], end - begin
+            begin = end

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagemesh.engine.interface import KvAccess
 from pagemesh.kvship.frames import encode_frame
 from pagemesh.kvship.parts import KvPart
+from pagemesh.kvship.ways import SendingWay
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 
 
 class KvEncoder:
-    """Makes the messages of a worker's streams; any thread."""
+    """Makes the messages of one stream; any thread."""
 
-    def __init__(self, worker: types_pb2.WorkerInfo, kv: KvAccess) -> None:
+    def __init__(self, worker: types_pb2.WorkerInfo, way: SendingWay) -> None:
         self._stamp = kv_transfer_pb2.KvStamp(
             model_fingerprint=worker.model_fingerprint,
             kv_layout=worker.kv_layout,
             worker_id=worker.worker_id,
             epoch=worker.epoch,
         )
-        self._kv = kv
+        self._way = way
 
     def header(self, num_blocks: int) -> bytes:
         """The first message of a stream of so many blocks."""
         header = kv_transfer_pb2.KvHeader(block_count=num_blocks)
+        self._way.announce(header)
         return encode_frame(kv_transfer_pb2.KvContent(stamp=self._stamp, header=header))
 
     def first_token(self, first_token: kv_transfer_pb2.FirstToken) -> bytes:
@@ -61,8 +62,6 @@ class KvEncoder:
             block_hashes=hashes,
             ready_seconds=ready_seconds,
         )
-        payload = self._kv.read(
-            block_ids[part.first_block : end_block], part.first_layer, part.num_layers
-        )
+        payload = self._way.load(blocks, part, block_ids[part.first_block : end_block])
         content = kv_transfer_pb2.KvContent(stamp=self._stamp, blocks=blocks)
         return encode_frame(content, payload)

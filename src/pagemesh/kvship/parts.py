@@ -32,15 +32,22 @@ def num_blocks_of(num_tokens: int, block_size: int) -> int:
 
 
 class PartCutter:
-    """Cuts tokens [start, end) into parts of at most `MAX_PAYLOAD_BYTES`, or of one block in one layer.
+    """Cuts tokens [start, end) into parts of a limited size, or of one block in one layer.
 
     Each (block, layer) is in exactly one part, as soon as it is ready: a block when it is full, or when
     the last token is in it. What comes first in the prompt is cut first, so that a stream which breaks
     off leaves whole blocks behind; layers that are ready together travel together.
     """
 
-    def __init__(self, layout: BlockLayout, start: int, end: int) -> None:
-        """`start` is a multiple of the block size; `end` need not be. Nothing is ready yet."""
+    def __init__(
+        self, layout: BlockLayout, start: int, end: int, max_part_bytes: int | None = None
+    ) -> None:
+        """`start` is a multiple of the block size; `end` need not be. Nothing is ready yet.
+
+        Without `max_part_bytes`, parts have at most `MAX_PAYLOAD_BYTES`.
+        """
+        num_bytes = MAX_PAYLOAD_BYTES if max_part_bytes is None else max_part_bytes
+        self._pairs_per_part = max(1, num_bytes // layout.num_bytes_per_layer)
         self._layout = layout
         self._end = end
         self._end_block = num_blocks_of(end, layout.block_size)
@@ -71,7 +78,7 @@ class PartCutter:
         first_block = min(self._cut[layer] for layer in waiting)
         layers = [layer for layer in waiting if self._cut[layer] == first_block]
         end_block = min(self._ready[layer] for layer in layers)
-        num_pairs = max(1, MAX_PAYLOAD_BYTES // self._layout.num_bytes_per_layer)
+        num_pairs = self._pairs_per_part
         num_blocks = min(end_block - first_block, max(1, num_pairs // len(layers)))
         layers = layers[: max(1, num_pairs // num_blocks)]
         for layer in layers:
@@ -86,9 +93,11 @@ class PartCutter:
         )
 
 
-def cut_into_parts(layout: BlockLayout, start: int, end: int) -> Iterator[KvPart]:
+def cut_into_parts(
+    layout: BlockLayout, start: int, end: int, max_part_bytes: int | None = None
+) -> Iterator[KvPart]:
     """Cut tokens [start, end), all of which are ready; see `PartCutter`."""
-    cutter = PartCutter(layout, start, end)
+    cutter = PartCutter(layout, start, end, max_part_bytes)
     cutter.add_ready(end, layout.num_layers)
     while (part := cutter.next_part()) is not None:
         yield part

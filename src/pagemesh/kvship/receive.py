@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from pagemesh.engine.interface import KvAccess
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.frames import Frame, decode_frame
 from pagemesh.kvship.layout import describe_layout
 from pagemesh.kvship.received import BlockRun, ReceivedKv
+from pagemesh.kvship.ways import ReceivingWay
 from pagemesh.v1 import kv_transfer_pb2
 
 
@@ -23,57 +25,79 @@ class Accepted(NamedTuple):
 
 
 class KvReceiver:
-    """Verifies the messages of one stream, in order, and writes what is right into granted blocks.
+    """Verifies the messages of one stream, in order, and brings what is right into granted blocks.
 
     A message is checked before anything of it is used: its form, its checksum, whose it is, its place,
-    the names of its blocks, its size. Parts may come in any order of blocks and layers, but each
+    the names of its blocks, its KV. Parts may come in any order of blocks and layers, but each
     (block, layer) only once. The first wrong message raises KvIntegrityError, and so does every message
     after it; what was verified before stays in the blocks and counts in `received`. Not thread-safe:
     one message at a time, and one stream at a time for each `ReceivedKv`.
     """
 
-    def __init__(self, kv: KvAccess, stamp: kv_transfer_pb2.KvStamp, received: ReceivedKv) -> None:
-        """`stamp` is what all messages must have: the sender that was asked, its epoch, model, layout."""
-        self._kv = kv
+    def __init__(
+        self,
+        choose_way: Callable[[kv_transfer_pb2.KvHeader], ReceivingWay],
+        stamp: kv_transfer_pb2.KvStamp,
+        received: ReceivedKv,
+    ) -> None:
+        """`stamp` is what all messages must have: the sender that was asked, its epoch, model, layout.
+
+        `choose_way` gives the way that the header announces; what it raises, `accept` does.
+        """
+        self._choose_way = choose_way
         self._stamp = stamp
         self._received = received
         self._first_block = self._end_block = received.begin_stream()
-        self._has_header = False
+        self._way: ReceivingWay | None = None  # unknown before the header
         self._has_first_token = False
         self._failed = False
 
     @property
     def has_all_announced(self) -> bool:
         """Whether the header came, and all the blocks that it promised: perhaps fewer than are missing."""
-        return self._has_header and self._received.num_verified_blocks >= self._end_block
+        return self._way is not None and self._received.num_verified_blocks >= self._end_block
 
     def accept(self, message: bytes) -> Accepted:
-        """Check one message and write its blocks.
+        """Check one message and use it: `open`, then `take`. Belongs on a thread unless it is small."""
+        return self.take(self.open(message))
 
-        Computes a checksum and copies memory, so it belongs on a thread.
-        """
+    def open(self, message: bytes) -> Frame:
+        """The first half: form, checksum and sender are right. Reads the message once, and nothing else."""
         if self._failed:
             raise KvIntegrityError("a message follows a wrong one", reason="KV_AFTER_ERROR")
+        with self._failing():
+            frame = decode_frame(message)
+            check_stamp(self._stamp, frame.content.stamp)
+        return frame
+
+    def take(self, frame: Frame) -> Accepted:
+        """The second half: everything else is right, and KV is in its blocks.
+
+        Copies memory when the message is one of blocks: then it belongs on a thread.
+        """
+        with self._failing():
+            return self._take(frame.content, frame.payload)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
         try:
-            return self._accept(decode_frame(message))
+            yield
         except KvIntegrityError:
             self._failed = True
             raise
 
-    def _accept(self, frame: Frame) -> Accepted:
-        content = frame.content
-        check_stamp(self._stamp, content.stamp)
+    def _take(self, content: kv_transfer_pb2.KvContent, payload: memoryview) -> Accepted:
         kind = content.WhichOneof("kind")
-        if kind != "header" and not self._has_header:
+        if kind != "header" and self._way is None:
             raise KvIntegrityError(f"the stream begins with {kind}", reason="KV_NO_HEADER")
-        if kind != "blocks" and frame.payload:
+        if kind != "blocks" and payload:
             raise KvIntegrityError(f"a {kind} has a payload", reason="KV_WRONG_SIZE")
         match kind:
             case "header":
                 self._take_header(content.header)
             case "blocks":
-                self._take_blocks(content.blocks, frame.payload)
-                return Accepted(len(frame.payload), content.blocks.ready_seconds)
+                num_bytes = self._take_blocks(content.blocks, payload)
+                return Accepted(num_bytes, content.blocks.ready_seconds)
             case "first_token":
                 self._take_first_token()
                 return Accepted(first_token=content.first_token)
@@ -84,7 +108,7 @@ class KvReceiver:
         return Accepted()
 
     def _take_header(self, header: kv_transfer_pb2.KvHeader) -> None:
-        if self._has_header:
+        if self._way is not None:
             raise KvIntegrityError("the header came twice", reason="KV_DUPLICATE")
         num_missing = self._received.end_block - self._first_block
         if header.block_count > num_missing:
@@ -93,14 +117,14 @@ class KvReceiver:
                 reason="KV_OUT_OF_RANGE",
             )
         self._end_block = self._first_block + header.block_count
-        self._has_header = True
+        self._way = self._choose_way(header)
 
     def _take_first_token(self) -> None:
         if self._has_first_token:
             raise KvIntegrityError("the first token came twice", reason="KV_DUPLICATE")
         self._has_first_token = True
 
-    def _take_blocks(self, blocks: kv_transfer_pb2.KvBlocks, payload: memoryview) -> None:
+    def _take_blocks(self, blocks: kv_transfer_pb2.KvBlocks, payload: memoryview) -> int:
         run = BlockRun(
             blocks.first_block_index,
             blocks.first_block_index + blocks.block_count,
@@ -109,18 +133,10 @@ class KvReceiver:
         )
         self._check_range(run, blocks.token_count)
         self._check_names(run, blocks)
-        num_bytes = (
-            blocks.block_count * blocks.layer_count * self._received.layout.num_bytes_per_layer
-        )
-        if len(payload) != num_bytes:
-            raise KvIntegrityError(
-                f"blocks [{run.first_block}, {run.end_block}) have {len(payload)} bytes, "
-                f"not {num_bytes}",
-                reason="KV_WRONG_SIZE",
-            )
-        block_ids = self._received.block_ids(run)
-        self._kv.write(block_ids, blocks.first_layer, blocks.layer_count, payload)
+        assert self._way is not None, "blocks came before the header"
+        num_bytes = self._way.unload(blocks, payload, self._received.block_ids(run))
         self._received.add(run)
+        return num_bytes
 
     def _check_range(self, run: BlockRun, token_count: int) -> None:
         first, end = run.first_block, run.end_block

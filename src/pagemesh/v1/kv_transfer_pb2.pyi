@@ -58,6 +58,7 @@ class FetchRequest(_message.Message):
     KV_LAYOUT_FIELD_NUMBER: _builtins.int
     FIRST_BLOCK_INDEX_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CALLER_HOST_FIELD_NUMBER: _builtins.int
     model_fingerprint: _builtins.str
     """Must equal the worker's fingerprint."""
     first_block_index: _builtins.int
@@ -72,6 +73,10 @@ class FetchRequest(_message.Message):
     def kv_layout(self) -> _types_pb2.KvLayout:
         """Must equal the worker's layout."""
 
+    @_builtins.property
+    def caller_host(self) -> Global___HostIdentity:
+        """Whose memory the caller can read; unset: nobody's, all KV is to travel in messages."""
+
     def __init__(
         self,
         *,
@@ -80,14 +85,83 @@ class FetchRequest(_message.Message):
         kv_layout: _types_pb2.KvLayout | None = ...,
         first_block_index: _builtins.int = ...,
         request_id: _builtins.str = ...,
+        caller_host: Global___HostIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kv_layout", b"kv_layout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller_host", b"caller_host", "kv_layout", b"kv_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "first_block_index", b"first_block_index", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "caller_host", b"caller_host", "first_block_index", b"first_block_index", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
+
+@_typing.final
+class HostIdentity(_message.Message):
+    """Where a process runs. One that has all of this in common with another can read that one's memory through
+    its descriptors.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOT_ID_FIELD_NUMBER: _builtins.int
+    PID_NAMESPACE_FIELD_NUMBER: _builtins.int
+    USER_ID_FIELD_NUMBER: _builtins.int
+    boot_id: _builtins.str
+    """Changes with every start of the machine; no other machine has it."""
+    pid_namespace: _builtins.int
+    """Of the PID namespace, which tells containers apart: their process ids mean different processes."""
+    user_id: _builtins.int
+    """Effective user."""
+    def __init__(
+        self,
+        *,
+        boot_id: _builtins.str = ...,
+        pid_namespace: _builtins.int = ...,
+        user_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "pid_namespace", b"pid_namespace", "user_id", b"user_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostIdentity: _TypeAlias = HostIdentity  # noqa: Y015
+
+@_typing.final
+class HostMemory(_message.Message):
+    """Memory with the KV of all blocks of a sender: [layer, 2 (K, V), block, elements of a block], behind it the
+    nonce. Found at /proc/<process_id>/fd/<descriptor>.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    DESCRIPTOR_NUMBER_FIELD_NUMBER: _builtins.int
+    BLOCK_COUNT_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    process_id: _builtins.int
+    """The process that has it."""
+    descriptor_number: _builtins.int
+    """Its descriptor there."""
+    block_count: _builtins.int
+    """Blocks in it."""
+    nonce: _builtins.bytes
+    """16 random bytes that lie behind the KV: whoever finds them there has the right memory."""
+    def __init__(
+        self,
+        *,
+        process_id: _builtins.int = ...,
+        descriptor_number: _builtins.int = ...,
+        block_count: _builtins.int = ...,
+        nonce: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "descriptor_number", b"descriptor_number", "nonce", b"nonce", "process_id", b"process_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostMemory: _TypeAlias = HostMemory  # noqa: Y015
 
 @_typing.final
 class KvChunk(_message.Message):
@@ -216,16 +290,24 @@ class KvHeader(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BLOCK_COUNT_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     block_count: _builtins.int
     """Blocks that will follow."""
+    @_builtins.property
+    def memory(self) -> Global___HostMemory:
+        """Where their KV lies; unset when it follows in messages. The sender keeps the blocks until the caller
+        cancels the stream, or its deadline is over: it ends the stream in no other way.
+        """
+
     def __init__(
         self,
         *,
         block_count: _builtins.int = ...,
+        memory: Global___HostMemory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "memory", b"memory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -244,6 +326,7 @@ class KvBlocks(_message.Message):
     TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     BLOCK_HASHES_FIELD_NUMBER: _builtins.int
     READY_SECONDS_FIELD_NUMBER: _builtins.int
+    MEMORY_BLOCKS_FIELD_NUMBER: _builtins.int
     first_block_index: _builtins.int
     """Position of the first block in the request's block table."""
     block_count: _builtins.int
@@ -262,6 +345,10 @@ class KvBlocks(_message.Message):
     def block_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Chained hashes of the blocks, one each; the last one is empty when its block is not full."""
 
+    @_builtins.property
+    def memory_blocks(self) -> Global___MemoryBlocks:
+        """Set instead of the message's payload where the header names memory."""
+
     def __init__(
         self,
         *,
@@ -272,14 +359,43 @@ class KvBlocks(_message.Message):
         token_count: _builtins.int = ...,
         block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         ready_seconds: _builtins.float = ...,
+        memory_blocks: Global___MemoryBlocks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory_blocks", b"memory_blocks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "block_hashes", b"block_hashes", "first_block_index", b"first_block_index", "first_layer", b"first_layer", "layer_count", b"layer_count", "ready_seconds", b"ready_seconds", "token_count", b"token_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "block_hashes", b"block_hashes", "first_block_index", b"first_block_index", "first_layer", b"first_layer", "layer_count", b"layer_count", "memory_blocks", b"memory_blocks", "ready_seconds", b"ready_seconds", "token_count", b"token_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___KvBlocks: _TypeAlias = KvBlocks  # noqa: Y015
+
+@_typing.final
+class MemoryBlocks(_message.Message):
+    """Where the KV of a message lies in the sender's memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_IDS_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    checksum: _builtins.int
+    """XXH3-64 of what would be the payload."""
+    @_builtins.property
+    def block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The sender's ids of the blocks, one each."""
+
+    def __init__(
+        self,
+        *,
+        block_ids: _abc.Iterable[_builtins.int] | None = ...,
+        checksum: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "checksum", b"checksum"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryBlocks: _TypeAlias = MemoryBlocks  # noqa: Y015
 
 @_typing.final
 class KvAlive(_message.Message):

@@ -35,6 +35,7 @@ class PrefillRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    CALLER_HOST_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The client's request id, for logs and traces."""
     held_token_count: _builtins.int
@@ -63,6 +64,10 @@ class PrefillRequest(_message.Message):
         unset means nobody.
         """
 
+    @_builtins.property
+    def caller_host(self) -> _kv_transfer_pb2.HostIdentity:
+        """Whose memory the caller can read; unset: nobody's, all KV is to travel in messages."""
+
     def __init__(
         self,
         *,
@@ -75,10 +80,11 @@ class PrefillRequest(_message.Message):
         cache_salt: _builtins.bytes = ...,
         priority: _builtins.int = ...,
         source: _kv_transfer_pb2.KvSource | None = ...,
+        caller_host: _kv_transfer_pb2.HostIdentity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kv_layout", b"kv_layout", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller_host", b"caller_host", "kv_layout", b"kv_layout", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "held_token_count", b"held_token_count", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "caller_host", b"caller_host", "held_token_count", b"held_token_count", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -42,12 +42,14 @@ class KvTransferServicer:
         # ended by its deadline (service_config.json) or by keepalive, which close this generator.
         try:
             block_ids = await asyncio.wrap_future(worker.engine.pin(pin_id, hashes))
-            yield self._sender.header(len(block_ids))
+            stream = self._sender.begin(request.caller_host)
+            yield stream.header(len(block_ids))
             # The caller's block table from its first block on: what is in front of that is not read.
             first = request.first_block_index
             table, names = (0,) * first + block_ids, (b"",) * first + hashes
             start, end = first * layout.block_size, len(table) * layout.block_size
-            for part in cut_into_parts(layout, start, end):
-                yield await self._sender.part(part, table, names)
+            for part in cut_into_parts(layout, start, end, stream.max_part_bytes):
+                yield await stream.part(part, table, names)
+            await stream.finish()
         finally:
             worker.engine.release(pin_id)

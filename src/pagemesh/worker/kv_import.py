@@ -8,6 +8,7 @@ from pagemesh.engine.interface import EngineRequest, KvGrant
 from pagemesh.kvship.receive import KvReceiver
 from pagemesh.kvship.received import ReceivedKv
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
+from pagemesh.worker.host_memory import SenderMemory
 from pagemesh.worker.messages import logprobs_from_proto
 from pagemesh.worker.worker import Worker
 
@@ -98,7 +99,7 @@ class KvImport:
         assert self._completed_at is not None, "KV is missing"
         return max(0.0, self._completed_at - self._first_token_at)
 
-    def begin_stream(self, sender: types_pb2.PeerWorker) -> KvReceiver:
+    def begin_stream(self, sender: types_pb2.PeerWorker, memory: SenderMemory) -> KvReceiver:
         """A receiver for a stream that begins behind what is verified; the one before must be over."""
         stamp = kv_transfer_pb2.KvStamp(
             model_fingerprint=self._worker.info.model_fingerprint,
@@ -106,7 +107,7 @@ class KvImport:
             worker_id=sender.worker_id,
             epoch=sender.epoch,
         )
-        return KvReceiver(self._worker.engine.kv, stamp, self._received)
+        return KvReceiver(memory.receiving_way, stamp, self._received)
 
     def on_message(self, first_token: kv_transfer_pb2.FirstToken | None) -> None:
         """Take note of what a verified message brought, and report the first token, once."""

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import grpc
 import structlog
 
-from pagemesh.errors import PagemeshError
+from pagemesh.engine.peer_memory import UNREACHABLE
+from pagemesh.errors import PagemeshError, UnavailableError
 from pagemesh.rpc.call_context import outgoing_metadata
 from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.telemetry import metrics as declared
@@ -81,6 +82,7 @@ class KvImporter:
         )
 
         async def receive(channel: grpc.aio.Channel) -> None:
+            self._say_host(request, peer)
             prefill = PREFILL.client(channel)
             call = prefill(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
             await self._streams.receive_prefill(call, kv, peer)
@@ -107,6 +109,7 @@ class KvImporter:
         )
 
         async def receive(channel: grpc.aio.Channel) -> None:
+            self._say_host(request, source.worker)
             fetch = FETCH.client(channel)
             call = fetch(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
             await self._streams.receive_fetch(call, kv, source.worker)
@@ -130,7 +133,13 @@ class KvImporter:
         """Run one stream; whether it brought all that it should. Only cancellation is raised."""
         try:
             async with asyncio.timeout_at(kv.deadline), self._peers.use(peer.address) as channel:
-                await receive(channel)
+                try:
+                    await receive(channel)
+                except UnavailableError as error:
+                    if error.reason != UNREACHABLE:
+                        raise
+                    self._worker.host_memory.note_unreachable(peer)
+                    await receive(channel)
         except (PagemeshError, grpc.aio.AioRpcError, TimeoutError) as error:
             self._note_failure(rpc, kv, peer, as_pagemesh_error(error))
         except Exception as error:
@@ -140,6 +149,17 @@ class KvImporter:
         else:
             return True
         return False
+
+    def _say_host(
+        self,
+        request: prefill_pb2.PrefillRequest | kv_transfer_pb2.FetchRequest,
+        sender: types_pb2.PeerWorker,
+    ) -> None:
+        """Tell the sender of the host whose memory can be read here, unless its memory cannot."""
+        request.ClearField("caller_host")
+        host = self._worker.host_memory.identity_for(sender)
+        if host is not None:
+            request.caller_host.CopyFrom(host)
 
     def _note_failure(
         self, rpc: str, kv: KvImport, peer: types_pb2.PeerWorker, error: PagemeshError

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
 
 from pagemesh.errors import KvIntegrityError, UnavailableError
-from pagemesh.kvship.receive import KvReceiver
+from pagemesh.kvship.receive import Accepted, KvReceiver
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.kv_import import KvImport
@@ -41,24 +43,27 @@ class KvStreams:
 
         UnavailableError when the sender stalls or ends early, KvIntegrityError for what is wrong.
         """
-        receiver = kv.begin_stream(sender)
-        timer = self._worker.links.begin(sender.worker_id)
-        try:
+        with self._begin(call, kv, sender) as (receiver, timer):
             while not (kv.is_complete and kv.has_first_token):
                 await self._receive_message(call, receiver, kv, sender, timer)
-        finally:
-            timer.end()
-            call.cancel()
 
     async def receive_fetch(self, call: KvCall, kv: KvImport, sender: types_pb2.PeerWorker) -> None:
         """Receive the blocks that the sender's header announces; ends the call. Raises likewise."""
-        receiver = kv.begin_stream(sender)
-        timer = self._worker.links.begin(sender.worker_id)
-        try:
+        with self._begin(call, kv, sender) as (receiver, timer):
             while not receiver.has_all_announced:
                 await self._receive_message(call, receiver, kv, sender, timer)
+
+    @contextmanager
+    def _begin(
+        self, call: KvCall, kv: KvImport, sender: types_pb2.PeerWorker
+    ) -> Iterator[tuple[KvReceiver, StreamTimer]]:
+        timer = self._worker.links.begin(sender.worker_id)
+        try:
+            with self._worker.host_memory.stream(sender) as memory:
+                yield kv.begin_stream(sender, memory), timer
         finally:
             timer.end()
+            # The sender may keep its blocks until then.
             call.cancel()
 
     async def _receive_message(
@@ -71,16 +76,21 @@ class KvStreams:
     ) -> None:
         message = await _next_message(call, sender)
         try:
-            if len(message) > SMALL_MESSAGE_BYTES:
-                accepted = await self._worker.block_workers.run(receiver.accept, message)
-            else:
-                accepted = receiver.accept(message)
+            accepted = await self._accept(receiver, message)
         except KvIntegrityError as error:
             self._rejected.labels(error.reason).inc()
             raise
         timer.on_message(accepted.num_bytes, accepted.ready_seconds)
         self._bytes_received.inc(accepted.num_bytes)
         kv.on_message(accepted.first_token)
+
+    async def _accept(self, receiver: KvReceiver, message: bytes) -> Accepted:
+        if len(message) > SMALL_MESSAGE_BYTES:
+            return await self._worker.block_workers.run(receiver.accept, message)
+        frame = receiver.open(message)
+        if frame.content.blocks.HasField("memory_blocks"):
+            return await self._worker.block_workers.run(receiver.take, frame)
+        return receiver.take(frame)
 
 
 async def _next_message(call: KvCall, sender: types_pb2.PeerWorker) -> bytes:

@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.parts import KvPart
+from pagemesh.kvship.ways import SendingWay
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import kv_transfer_pb2
 from pagemesh.worker.worker import Worker
 
 
 class KvSender:
-    """Encodes what a worker sends: parts of blocks that the caller holds by an export or a pin."""
+    """Begins the streams of one RPC that a worker serves."""
 
     def __init__(self, worker: Worker, rpc: Literal["prefill", "fetch"]) -> None:
         self._worker = worker
-        self._encoder = KvEncoder(worker.info, worker.engine.kv)
-        self._bytes_per_layer = worker.engine.info.layout.num_bytes_per_layer
         self._blocks_sent = worker.metrics.counter(declared.KV_BLOCKS_SENT).labels(rpc)
         self._bytes_sent = worker.metrics.counter(declared.KV_BYTES_SENT).labels(rpc)
+
+    def begin(self, caller: kv_transfer_pb2.HostIdentity) -> SentStream:
+        """A stream to a caller that can read the memory of this host, if it names that."""
+        return SentStream(self._worker, self._worker.host_memory.sending_way(caller), self._count)
+
+    def _count(self, part: KvPart) -> None:
+        layout = self._worker.engine.info.layout
+        if part.first_layer + part.num_layers == layout.num_layers:
+            # Of a block that leaves in several parts, the last one.
+            self._blocks_sent.inc(part.num_blocks)
+        self._bytes_sent.inc(part.num_blocks * part.num_layers * layout.num_bytes_per_layer)
+
+
+class SentStream:
+    """Encodes what one stream carries: parts of blocks that the caller holds by an export or a pin."""
+
+    def __init__(self, worker: Worker, way: SendingWay, on_part: Callable[[KvPart], None]) -> None:
+        self._worker = worker
+        self._way = way
+        self._encoder = KvEncoder(worker.info, way)
+        self._on_part = on_part
+
+    @property
+    def max_part_bytes(self) -> int:
+        """Of KV that one part may have."""
+        return self._way.max_part_bytes
 
     def header(self, num_blocks: int) -> bytes:
         """The first message of a stream of so many blocks."""
@@ -48,8 +74,13 @@ class KvSender:
         message = await self._worker.block_workers.run(
             self._encoder.part, part, block_ids, block_hashes, ready_seconds
         )
-        if part.first_layer + part.num_layers == self._worker.info.kv_layout.layer_count:
-            # Of a block that leaves in several parts, the last one.
-            self._blocks_sent.inc(part.num_blocks)
-        self._bytes_sent.inc(part.num_blocks * part.num_layers * self._bytes_per_layer)
+        self._on_part(part)
         return message
+
+    async def finish(self) -> None:
+        """Return when the blocks may be given back, behind the last message.
+
+        Where the receiver reads them itself, that is never: it cancels the call, or its deadline does.
+        """
+        if self._way.needs_blocks_until_cancelled:
+            await asyncio.Event().wait()

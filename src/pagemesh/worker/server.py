@@ -19,6 +19,7 @@ from pagemesh.telemetry.engine import EngineMetrics
 from pagemesh.telemetry.metrics import Metrics, MetricsServer
 from pagemesh.worker.dispatcher import StepDispatcher
 from pagemesh.worker.fetch import KvTransferServicer
+from pagemesh.worker.host_memory import HostMemory
 from pagemesh.worker.kv_methods import FETCH
 from pagemesh.worker.lease import BlockWorkers
 from pagemesh.worker.link_meter import LinkMeter
@@ -89,6 +90,9 @@ class WorkerServer:
             engine=engine,
             dispatcher=StepDispatcher(engine, engine_metrics),
             block_workers=BlockWorkers(),
+            host_memory=HostMemory(
+                engine.kv, engine.info.layout, share=self._config.member.share_kv_memory
+            ),
             links=LinkMeter(listener=LinkMetrics(self._metrics).on_measured),
             metrics=self._metrics,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.parts import KvPart
+from pagemesh.kvship.ways import PayloadSending
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv
 from tests.support.kv_messages import KvMessage
@@ -19,7 +20,7 @@ def make_encoder() -> tuple[KvEncoder, FakeKv]:
     kv = FakeKv(SMALL, num_blocks=6)
     for block in range(6):
         kv.memory[:, :, block] = block
-    return KvEncoder(worker, kv), kv
+    return KvEncoder(worker, PayloadSending(kv)), kv
 
 
 def test_every_message_says_whose_it_is() -> None:

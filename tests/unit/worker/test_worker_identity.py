@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from pagemesh.worker.worker import check_advertised, describe_worker
 ENGINE = EngineInfo("digest", BlockLayout(16, 4, 2, 64, "bfloat16"), 100, 2048, 8)
 
 
-def make_config(**member: str) -> WorkerConfig:
+def make_config(**member: Any) -> WorkerConfig:
     return WorkerConfig(model=ModelConfig(model="models/demo"), member=MemberConfig(**member))
 
 

@@ -20,7 +20,9 @@ from pagemesh.worker.dispatcher import RequestEvent
 class Export:
     """How far one exported request is, what of it is to be shipped next, and a wait for more."""
 
-    def __init__(self, layout: BlockLayout, num_held_tokens: int, num_tokens: int) -> None:
+    def __init__(
+        self, layout: BlockLayout, num_held_tokens: int, num_tokens: int, max_part_bytes: int
+    ) -> None:
         """Of a prompt of so many tokens, of which the caller holds the first blocks."""
         self.block_ids: tuple[int, ...] = ()
         self.block_hashes: tuple[bytes, ...] = ()
@@ -29,7 +31,7 @@ class Export:
         self.ready_at = 0.0
         """Time, by time.monotonic, at which the last KV was there."""
         self._layout = layout
-        self._parts = PartCutter(layout, num_held_tokens, num_tokens)
+        self._parts = PartCutter(layout, num_held_tokens, num_tokens, max_part_bytes)
         self._first_token: RequestOutput | None = None
         self._has_given_token = False
         self._end: RequestOutput | None = None

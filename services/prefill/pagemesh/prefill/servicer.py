@@ -21,7 +21,7 @@ from pagemesh.v1 import kv_transfer_pb2, prefill_pb2
 from pagemesh.worker.dispatcher import RequestEvent
 from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.messages import logprobs_to_proto, prompt_from_proto, sampling_from_proto
-from pagemesh.worker.sender import KvSender
+from pagemesh.worker.sender import KvSender, SentStream
 from pagemesh.worker.worker import Worker
 
 ALIVE_INTERVAL: Final = 2.0
@@ -49,7 +49,8 @@ class PrefillServicer:
         num_tokens = len(engine_request.prompt_token_ids)
         num_held = request.held_token_count
         layout = worker.engine.info.layout
-        export = Export(layout, num_held, num_tokens)
+        stream = self._sender.begin(request.caller_host)
+        export = Export(layout, num_held, num_tokens, stream.max_part_bytes)
         pull = SourcePull(worker, self._importer, request, engine_request)
 
         def on_event(event: RequestEvent) -> None:
@@ -62,9 +63,10 @@ class PrefillServicer:
         try:
             num_blocks = num_blocks_of(num_tokens, layout.block_size)
             num_blocks -= num_held // layout.block_size
-            yield self._sender.header(num_blocks)
-            async for chunk in self._ship(export):
-                yield chunk
+            yield stream.header(num_blocks)
+            async for message in self._ship(export, stream):
+                yield message
+            await stream.finish()
         finally:
             # However the stream ended: what still runs is cancelled and the blocks are free.
             worker.dispatcher.forget(engine_request.request_id)
@@ -92,20 +94,18 @@ class PrefillServicer:
             await_kv=has_source(request),
         )
 
-    async def _ship(self, export: Export) -> AsyncGenerator[bytes]:
+    async def _ship(self, export: Export, stream: SentStream) -> AsyncGenerator[bytes]:
         started_at = time.monotonic()
         while not export.is_shipped:
             item = export.next_item()
             if isinstance(item, KvPart):
                 ready_seconds = export.ready_at - started_at
-                yield await self._sender.part(
-                    item, export.block_ids, export.block_hashes, ready_seconds
-                )
+                yield await stream.part(item, export.block_ids, export.block_hashes, ready_seconds)
             elif item is not None:
-                yield self._sender.first_token(_first_token(item))
+                yield stream.first_token(_first_token(item))
             elif not await _has_news(export):
                 await self._worker.dispatcher.engine_answers()
-                yield self._sender.alive(export.num_computed_tokens)
+                yield stream.alive(export.num_computed_tokens)
 
 
 async def _has_news(export: Export) -> bool:

@@ -1,0 +1,104 @@
+"""Between workers on one host, messages say where KV lies, and the receiver copies it out of there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import xxhash
+
+from pagemesh.engine.kv_memory import KvMemory, MemoryName
+from pagemesh.engine.peer_memory import PeerMemory
+from pagemesh.errors import KvIntegrityError
+from pagemesh.kvship.parts import KvPart
+from pagemesh.v1 import kv_transfer_pb2
+
+MAX_PART_BYTES: Final = 8 * 1024 * 1024
+"""So much is copied at once: what a message costs is small beside it, and the sender sums up one part while
+the receiver copies the one before."""
+
+
+class HostMemorySending:
+    """Implements `SendingWay`: a message names the sender's blocks and has their checksum."""
+
+    def __init__(self, memory: KvMemory, name: MemoryName) -> None:
+        """`name` is what `memory.share` gave."""
+        self._memory = memory
+        self._name = name
+
+    @property
+    def max_part_bytes(self) -> int:
+        """See `SendingWay`."""
+        return MAX_PART_BYTES
+
+    @property
+    def needs_blocks_until_cancelled(self) -> bool:
+        """Always: nobody but the receiver knows when it has copied the last one."""
+        return True
+
+    def announce(self, header: kv_transfer_pb2.KvHeader) -> None:
+        """Name the memory."""
+        name = self._name
+        header.memory.process_id = name.process_id
+        header.memory.descriptor_number = name.descriptor
+        header.memory.block_count = name.num_blocks
+        header.memory.nonce = name.nonce
+
+    def load(
+        self, blocks: kv_transfer_pb2.KvBlocks, part: KvPart, block_ids: Sequence[int]
+    ) -> Sequence[bytes | memoryview]:
+        """Name the blocks."""
+        checksum = xxhash.xxh3_64()
+        for piece in self._memory.read(block_ids, part.first_layer, part.num_layers):
+            checksum.update(piece)
+        blocks.memory_blocks.block_ids.extend(block_ids)
+        blocks.memory_blocks.checksum = checksum.intdigest()
+        return ()
+
+
+class HostMemoryReceiving:
+    """The other end: blocks are copied, then it is checked that the copies are right.
+
+    Thus it does not matter when the sender frees its blocks: what it overwrites meanwhile is found out.
+    """
+
+    def __init__(self, memory: KvMemory, peer: PeerMemory) -> None:
+        self._memory = memory
+        self._peer = peer
+
+    def unload(
+        self,
+        blocks: kv_transfer_pb2.KvBlocks,
+        payload: memoryview,
+        block_ids: Sequence[int],
+    ) -> int:
+        """Copy the blocks; raises with KV_WRONG_SIZE, KV_OUT_OF_RANGE or KV_WRONG_CHECKSUM."""
+        source_ids = blocks.memory_blocks.block_ids
+        if payload or len(source_ids) != len(block_ids):
+            raise KvIntegrityError(
+                f"{len(block_ids)} blocks are said to lie in {len(source_ids)} of the sender's, "
+                f"and {len(payload)} bytes travel with that",
+                reason="KV_WRONG_SIZE",
+            )
+        num_there = self._peer.blocks.shape[2]
+        if max(source_ids) >= num_there:
+            raise KvIntegrityError(
+                f"block {max(source_ids)} of the sender was named, which has {num_there}",
+                reason="KV_OUT_OF_RANGE",
+            )
+        checksum = self._memory.copy_from(
+            self._peer.blocks, source_ids, block_ids, blocks.first_layer, blocks.layer_count
+        )
+        if checksum != blocks.memory_blocks.checksum:
+            raise KvIntegrityError(
+                "blocks out of the sender's memory do not match their checksum",
+                reason="KV_WRONG_CHECKSUM",
+            )
+        layout = self._memory.layout
+        return len(block_ids) * blocks.layer_count * layout.num_bytes_per_layer
+
+
+def memory_name(header: kv_transfer_pb2.KvHeader) -> MemoryName:
+    """What a header says of the sender's memory."""
+    named = header.memory
+    return MemoryName(named.process_id, named.descriptor_number, named.block_count, named.nonce)
