@@ -39,7 +39,8 @@ class _OwnedKv:
     def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> list[bytes]:
         self._ledger.check_read(block_ids)
         self._pace.wait(self._pace.copy)
-        content = self._kv.read(block_ids, first_layer, num_layers)
+        # Copies: what is looked at later could not be watched.
+        content = [bytes(piece) for piece in self._kv.read(block_ids, first_layer, num_layers)]
         self._ledger.check_read(block_ids)
         return content
 
