@@ -29,6 +29,7 @@ class Link:
         assert self._server is not None
         self._server.close()
         self.target = None
+        self.flow()
         self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 

@@ -38,9 +38,8 @@ DEADLINE = 10.0
 LONG = 100
 """Tokens of a request that goes on for long unless it is ended."""
 HANG_UP_STEP = 0.05
-HANG_UP_DEADLINE = 1.5
-"""Seconds: less than a long request would take with such steps, and than keepalive takes to notice a stalled
-link."""
+HANG_UP_DEADLINE = 2.5
+"""Seconds: less than a long request would take with such steps."""
 
 
 @dataclass

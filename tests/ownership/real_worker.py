@@ -53,7 +53,7 @@ class RealWorker:
             lambda: not engine.open_leases(), f"no leases of {self._worker_id}", within
         )
         await assert_idle(engine, within)
-        assert engine.violations == []
+        assert not engine.violations, engine.violations
 
     async def check(self, within: float) -> None:
         """Nobody asks anything any more: nothing is left, here and in those that were killed."""
@@ -90,5 +90,5 @@ class RealWorker:
 async def _end(server: WorkerServer, engine: OwnedEngine) -> None:
     await server.close()
     assert_nothing_leaked(engine)
-    assert engine.open_leases() == set()
-    assert engine.violations == []
+    assert not engine.open_leases(), engine.open_leases()
+    assert not engine.violations, engine.violations
