@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.pair import REJECTED, Pair
+from tests.faults.pair import PROMPT, REJECTED, Pair
 from tests.support.link.faults import Fault, Kind, Part
 
 WRONG_MESSAGES = [
@@ -95,4 +95,21 @@ async def test_kv_of_an_earlier_incarnation_is_refused(pair: Pair) -> None:
         expected.epoch += 1
         await pair.assert_same_tokens(session, await pair.submit(session, expected))
     assert pair.decode.metric(REJECTED, reason="KV_WRONG_EPOCH") - refused == 1
+    await pair.assert_all_blocks_free()
+
+
+@pytest.mark.parametrize("kind", ["header", "blocks", "last_blocks", "first_token"])
+async def test_a_message_of_another_request_is_refused(pair: Pair, kind: str) -> None:
+    # As long as the other, so that its messages differ only in what they carry.
+    other = tuple(30 + (13 * i) % 500 for i in range(len(PROMPT)))
+    async with pair.session() as session:
+        undisturbed = await pair.undisturbed(session)
+        assert undisturbed[0] != (await pair.undisturbed(session, other))[0]
+        await pair.assert_same_tokens(
+            session, await pair.submit(session, pair.over_link, prompt=other), other
+        )
+        failed = pair.all_failures()
+        pair.link.arm(Fault(Kind.REPLAY, kind))
+        await pair.assert_same_tokens(session, await pair.submit(session, pair.over_link))
+    assert pair.all_failures() - failed == 1
     await pair.assert_all_blocks_free()

@@ -21,6 +21,12 @@ from pagemesh.v1 import types_pb2
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "models/demo"
 START_DEADLINE_S = 90.0
+# In a program of its own: between fork and exec, a process that uses gRPC had better do nothing.
+DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def free_port() -> int:
@@ -42,13 +48,18 @@ class WorkerProcess:
         self._facts: dict[str, Any] = {}
 
     def start(self) -> Self:
-        """Start it; `wait_until_serving` follows."""
-        command = [sys.executable, "-P", "-m", "pagemesh.cli", self._role, "--model", str(DEMO)]
+        """Start it; `wait_until_serving` follows. It dies with the thread that calls this."""
+        command = [sys.executable, "-P", "-c", DIE_WITH_PARENT, sys.executable]
+        command += ["-P", "-m", "pagemesh.cli", self._role, "--model", str(DEMO)]
         command += ["--worker-id", self.worker_id, "--port", str(self._port)]
         command += ["--metrics-port", "0", "--threads", "1", *self._arguments]
         with self._log.open("w") as stderr:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
             )
         return self
 
