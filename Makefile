@@ -36,6 +36,9 @@ test: $(VENV)/.ready-dev ## Run all tests
 ownership: $(VENV)/.ready-dev ## Play 100 times as many random lives of requests as the tests do (NUMBER=50 SEED=1000 for others)
 	@PAGEMESH_OWNERSHIP_FACTOR=$(or $(NUMBER),100) PAGEMESH_OWNERSHIP_SEED=$(or $(SEED),0) $(BIN)/pytest tests/ownership -o timeout=0 $(ARGS)
 
+soak-kv: $(VENV)/.ready-dev ## Inject 10,000 faults into KV on its way between workers (minutes); none may show
+	@$(BIN)/python -m tests.soak $(ARGS)
+
 breakages: $(VENV)/.ready-dev ## Break the code on purpose and see the tests fail (a quarter of an hour)
 	@$(BIN)/python tools/breakages.py $(ARGS)
 

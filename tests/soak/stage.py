@@ -15,7 +15,15 @@ from tests.support.workers import Received, RouterSession
 
 ROLES = {"prefill-0": "prefill", "prefill-1": "prefill", "decode-0": "decode"}
 # Small steps make many messages, and small pools evict and make others wait.
-ARGUMENTS = ("--max-num-batched-tokens", "128", "--max-num-seqs", "16", "--kv-cache-memory", "0.04")
+ARGUMENTS = (
+    "--max-num-batched-tokens",
+    "128",
+    "--max-num-seqs",
+    "16",
+    "--kv-cache-memory",
+    "0.04",
+    "--no-share-kv-memory",
+)
 
 POLL_S = 0.01
 

@@ -40,7 +40,8 @@ class KvReceiver:
         stamp: kv_transfer_pb2.KvStamp,
         received: ReceivedKv,
     ) -> None:
-        """`stamp` is what all messages must have: the sender that was asked, its epoch, model, layout.
+        """`stamp` is what all messages must have: the sender that was asked, its epoch,
+        model and layout, and the number that was drawn for the stream.
 
         `choose_way` gives the way that the header announces; what it raises, `accept` does.
         """
@@ -197,6 +198,8 @@ def check_stamp(expected: kv_transfer_pb2.KvStamp, actual: kv_transfer_pb2.KvSta
             f"not {expected.model_fingerprint!r}",
             reason="KV_WRONG_MODEL",
         )
-    raise KvIntegrityError(
-        f"the blocks have {describe_layout(actual.kv_layout)}", reason="KV_WRONG_LAYOUT"
-    )
+    if actual.kv_layout != expected.kv_layout:
+        raise KvIntegrityError(
+            f"the blocks have {describe_layout(actual.kv_layout)}", reason="KV_WRONG_LAYOUT"
+        )
+    raise KvIntegrityError("the message is of another stream", reason="KV_WRONG_STREAM")

@@ -36,6 +36,7 @@ class PrefillRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     CALLER_HOST_FIELD_NUMBER: _builtins.int
+    STREAM_NONCE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The client's request id, for logs and traces."""
     held_token_count: _builtins.int
@@ -46,6 +47,8 @@ class PrefillRequest(_message.Message):
     """Tenant salt of the block hashes; empty means none."""
     priority: _builtins.int
     """Lower runs first; 0 is the default."""
+    stream_nonce: _builtins.int
+    """Drawn by the caller; in every message of the stream."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The prompt; never empty."""
@@ -81,10 +84,11 @@ class PrefillRequest(_message.Message):
         priority: _builtins.int = ...,
         source: _kv_transfer_pb2.KvSource | None = ...,
         caller_host: _kv_transfer_pb2.HostIdentity | None = ...,
+        stream_nonce: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller_host", b"caller_host", "kv_layout", b"kv_layout", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "caller_host", b"caller_host", "held_token_count", b"held_token_count", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "caller_host", b"caller_host", "held_token_count", b"held_token_count", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "source", b"source", "stream_nonce", b"stream_nonce"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -42,7 +42,7 @@ class KvTransferServicer:
         # ended by its deadline (service_config.json) or by keepalive, which close this generator.
         try:
             block_ids = await asyncio.wrap_future(worker.engine.pin(pin_id, hashes))
-            stream = self._sender.begin(request.caller_host)
+            stream = self._sender.begin(request.caller_host, request.stream_nonce)
             yield stream.header(len(block_ids))
             # The caller's block table from its first block on: what is in front of that is not read.
             first = request.first_block_index

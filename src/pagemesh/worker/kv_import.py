@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 
 from pagemesh.engine.interface import EngineRequest, KvGrant
 from pagemesh.kvship.receive import KvReceiver
@@ -38,6 +39,7 @@ class KvImport:
         self._loop = asyncio.get_running_loop()
         self._received = ReceivedKv(grant, worker.engine.info.layout, len(request.prompt_token_ids))
         self._first_token: kv_transfer_pb2.FirstToken | None = None
+        self._stream_nonce = 0
         self._first_token_at = 0.0
         self._completed_at: float | None = None
 
@@ -99,6 +101,11 @@ class KvImport:
         assert self._completed_at is not None, "KV is missing"
         return max(0.0, self._completed_at - self._first_token_at)
 
+    def new_stream(self) -> int:
+        """The number of the next stream, which all its messages must have."""
+        self._stream_nonce = secrets.randbits(64)
+        return self._stream_nonce
+
     def begin_stream(self, sender: types_pb2.PeerWorker, memory: SenderMemory) -> KvReceiver:
         """A receiver for a stream that begins behind what is verified; the one before must be over."""
         stamp = kv_transfer_pb2.KvStamp(
@@ -106,6 +113,7 @@ class KvImport:
             kv_layout=self._worker.info.kv_layout,
             worker_id=sender.worker_id,
             epoch=sender.epoch,
+            stream_nonce=self._stream_nonce,
         )
         return KvReceiver(memory.receiving_way, stamp, self._received)
 

@@ -79,6 +79,7 @@ class KvImporter:
             cache_salt=kv.request.cache_salt,
             priority=kv.request.priority,
             source=source,
+            stream_nonce=kv.new_stream(),
         )
 
         async def receive(channel: grpc.aio.Channel) -> None:
@@ -106,6 +107,7 @@ class KvImporter:
             kv_layout=self._worker.info.kv_layout,
             first_block_index=kv.num_verified_blocks,
             request_id=kv.client_request_id,
+            stream_nonce=kv.new_stream(),
         )
 
         async def receive(channel: grpc.aio.Channel) -> None:

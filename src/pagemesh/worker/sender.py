@@ -22,9 +22,11 @@ class KvSender:
         self._blocks_sent = worker.metrics.counter(declared.KV_BLOCKS_SENT).labels(rpc)
         self._bytes_sent = worker.metrics.counter(declared.KV_BYTES_SENT).labels(rpc)
 
-    def begin(self, caller: kv_transfer_pb2.HostIdentity) -> SentStream:
+    def begin(self, caller: kv_transfer_pb2.HostIdentity, stream_nonce: int) -> SentStream:
         """A stream to a caller that can read the memory of this host, if it names that."""
-        return SentStream(self._worker, self._worker.host_memory.sending_way(caller), self._count)
+        way = self._worker.host_memory.sending_way(caller)
+        encoder = KvEncoder(self._worker.info, way, stream_nonce)
+        return SentStream(self._worker, way, encoder, self._count)
 
     def _count(self, part: KvPart) -> None:
         layout = self._worker.engine.info.layout
@@ -37,10 +39,16 @@ class KvSender:
 class SentStream:
     """Encodes what one stream carries: parts of blocks that the caller holds by an export or a pin."""
 
-    def __init__(self, worker: Worker, way: SendingWay, on_part: Callable[[KvPart], None]) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        way: SendingWay,
+        encoder: KvEncoder,
+        on_part: Callable[[KvPart], None],
+    ) -> None:
         self._worker = worker
         self._way = way
-        self._encoder = KvEncoder(worker.info, way)
+        self._encoder = encoder
         self._on_part = on_part
 
     @property

@@ -187,6 +187,7 @@ STAMPS = [
     pytest.param({"kv_head_count": 8}, "KV_WRONG_LAYOUT", id="more heads"),
     pytest.param({"head_dim": 8}, "KV_WRONG_LAYOUT", id="another head"),
     pytest.param({"dtype": "bfloat16"}, "KV_WRONG_LAYOUT", id="another type"),
+    pytest.param({"stream_nonce": 5}, "KV_WRONG_STREAM", id="another stream"),
 ]
 
 

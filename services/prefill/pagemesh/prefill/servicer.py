@@ -49,7 +49,7 @@ class PrefillServicer:
         num_tokens = len(engine_request.prompt_token_ids)
         num_held = request.held_token_count
         layout = worker.engine.info.layout
-        stream = self._sender.begin(request.caller_host)
+        stream = self._sender.begin(request.caller_host, request.stream_nonce)
         export = Export(layout, num_held, num_tokens, stream.max_part_bytes)
         pull = SourcePull(worker, self._importer, request, engine_request)
 
