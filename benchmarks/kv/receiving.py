@@ -44,6 +44,7 @@ class Side:
 
     p50_ms: list[float] = field(default_factory=list)
     p99_ms: list[float] = field(default_factory=list)
+    tokens_per_s: list[float] = field(default_factory=list)
     arrived_gb_s: list[float] = field(default_factory=list)
 
 
@@ -64,6 +65,7 @@ def measure(report: Report, *, quick: bool) -> None:
         figure = f"{NUM_STREAMS} streams, {name}"
         report.add(f"{figure}: ITL p50", "ms", side.p50_ms)
         report.add(f"{figure}: ITL p99", "ms", side.p99_ms)
+        report.add(f"{figure}: throughput", "tokens/s", side.tokens_per_s)
     report.add(
         "KV received beside the streams",
         "GB/s",
@@ -127,6 +129,7 @@ async def _run(
     gaps = gaps_ms(streams, begin, end)
     side.p50_ms.append(percentile(gaps, 0.5))
     side.p99_ms.append(percentile(gaps, 0.99))
+    side.tokens_per_s.append(len(gaps) / (end - begin))
     stop.set()
     await session.cancel_all()
     await asyncio.gather(*arrivals)
