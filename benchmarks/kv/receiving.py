@@ -44,7 +44,7 @@ class Side:
 
     p50_ms: list[float] = field(default_factory=list)
     p99_ms: list[float] = field(default_factory=list)
-    tokens_per_s: list[float] = field(default_factory=list)
+    mean_ms: list[float] = field(default_factory=list)
     arrived_gb_s: list[float] = field(default_factory=list)
 
 
@@ -65,7 +65,7 @@ def measure(report: Report, *, quick: bool) -> None:
         figure = f"{NUM_STREAMS} streams, {name}"
         report.add(f"{figure}: ITL p50", "ms", side.p50_ms)
         report.add(f"{figure}: ITL p99", "ms", side.p99_ms)
-        report.add(f"{figure}: throughput", "tokens/s", side.tokens_per_s)
+        report.add(f"{figure}: ITL mean", "ms", side.mean_ms)
     report.add(
         "KV received beside the streams",
         "GB/s",
@@ -73,7 +73,9 @@ def measure(report: Report, *, quick: bool) -> None:
         at_least=0.95 * RATE_GB_S,
     )
     for name, ours, base, aim in (
-        ("p50", receiving.p50_ms, alone.p50_ms, MOST_SLOWER),
+        # The mean, because whatever a step has to wait for counts.
+        ("mean", receiving.mean_ms, alone.mean_ms, MOST_SLOWER),
+        ("p50", receiving.p50_ms, alone.p50_ms, None),
         ("p99", receiving.p99_ms, alone.p99_ms, None),
     ):
         ratios = [one / other for one, other in zip(ours, base, strict=True)]
@@ -129,7 +131,7 @@ async def _run(
     gaps = gaps_ms(streams, begin, end)
     side.p50_ms.append(percentile(gaps, 0.5))
     side.p99_ms.append(percentile(gaps, 0.99))
-    side.tokens_per_s.append(len(gaps) / (end - begin))
+    side.mean_ms.append(NUM_STREAMS * (end - begin) * 1e3 / len(gaps))
     stop.set()
     await session.cancel_all()
     await asyncio.gather(*arrivals)
