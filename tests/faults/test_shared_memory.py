@@ -49,7 +49,7 @@ def kill_both_processes(worker: WorkerProcess) -> None:
     worker.kill()
 
 
-async def test_memory_is_mapped_while_kv_comes_and_tokens_are_the_same(sharing: Pair) -> None:
+async def test_memory_is_mapped_once_and_tokens_are_the_same(sharing: Pair) -> None:
     async with sharing.session() as session:
         await sharing.undisturbed(session, LONG_PROMPT)
         before = sharing.decode.metric(RECEIVED)
@@ -61,8 +61,18 @@ async def test_memory_is_mapped_while_kv_comes_and_tokens_are_the_same(sharing: 
     assert sharing.all_failures() == 0
     num_bytes = sharing.decode.metric(RECEIVED) - before
     assert num_bytes > 2**20
-    await until(lambda: num_mapped(sharing.decode) == 0, "nothing is mapped")
+    assert num_mapped(sharing.decode) == 1
     await sharing.assert_all_blocks_free()
+
+
+async def test_a_sender_that_ends_while_nobody_reads_leaves_nothing(sharing: Pair) -> None:
+    async with sharing.session() as session:
+        handle = await sharing.submit(session, sharing.prefill.peer())
+        await sharing.assert_same_tokens(session, handle)
+    assert num_mapped(sharing.decode) == 1
+    kill_both_processes(sharing.prefill)
+    await until(lambda: num_mapped(sharing.decode) == 0, "nothing is mapped")
+    assert num_memories_held(sharing.decode.process.pid) == 1
 
 
 async def test_a_sender_killed_while_its_memory_is_read_leaves_nothing(sharing: Pair) -> None:

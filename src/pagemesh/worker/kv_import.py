@@ -9,7 +9,7 @@ from pagemesh.engine.interface import EngineRequest, KvGrant
 from pagemesh.kvship.receive import KvReceiver
 from pagemesh.kvship.received import ReceivedKv
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
-from pagemesh.worker.host_memory import SenderMemory
+from pagemesh.worker.host_memory import ChooseWay
 from pagemesh.worker.messages import logprobs_from_proto
 from pagemesh.worker.worker import Worker
 
@@ -106,7 +106,7 @@ class KvImport:
         self._stream_nonce = secrets.randbits(64)
         return self._stream_nonce
 
-    def begin_stream(self, sender: types_pb2.PeerWorker, memory: SenderMemory) -> KvReceiver:
+    def begin_stream(self, sender: types_pb2.PeerWorker, choose_way: ChooseWay) -> KvReceiver:
         """A receiver for a stream that begins behind what is verified; the one before must be over."""
         stamp = kv_transfer_pb2.KvStamp(
             model_fingerprint=self._worker.info.model_fingerprint,
@@ -115,7 +115,7 @@ class KvImport:
             epoch=sender.epoch,
             stream_nonce=self._stream_nonce,
         )
-        return KvReceiver(memory.receiving_way, stamp, self._received)
+        return KvReceiver(choose_way, stamp, self._received)
 
     def on_message(self, first_token: kv_transfer_pb2.FirstToken | None) -> None:
         """Take note of what a verified message brought, and report the first token, once."""

@@ -59,8 +59,8 @@ class KvStreams:
     ) -> Iterator[tuple[KvReceiver, StreamTimer]]:
         timer = self._worker.links.begin(sender.worker_id)
         try:
-            with self._worker.host_memory.stream(sender) as memory:
-                yield kv.begin_stream(sender, memory), timer
+            with self._worker.host_memory.stream(sender) as choose_way:
+                yield kv.begin_stream(sender, choose_way), timer
         finally:
             timer.end()
             # The sender may keep its blocks until then.

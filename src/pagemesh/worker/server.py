@@ -96,6 +96,7 @@ class WorkerServer:
             links=LinkMeter(listener=LinkMetrics(self._metrics).on_measured),
             metrics=self._metrics,
         )
+        self._stack.callback(worker.host_memory.close)
         self._stack.push_async_callback(asyncio.to_thread, worker.block_workers.close)
         self._stack.push_async_callback(asyncio.to_thread, engine.stop)
         self._join_mesh(worker)
