@@ -143,6 +143,23 @@ async def test_what_the_last_worker_did_not_deliver_is_computed_here(
     assert received.usage.kv_path == types_pb2.KV_PATH_LOCAL
 
 
+async def test_a_first_token_alone_is_sampled_here(
+    decode: RunningWorker, decode_engine: RecordingEngine, prefill: RunningWorker
+) -> None:
+    async def without_the_token(chunks: Chunks) -> Chunks:
+        async for chunk in chunks:
+            if kind_of(chunk) != "first_token":
+                yield chunk
+
+    async with running_worker(sabotaged_role(without_the_token), FakeEngine()) as first:
+        received = await run(decode, plan_of(first, prefill))
+    assert decode_engine.imported == [150]
+    assert (outcomes(decode, "fallback"), failures(decode, "KV_INCOMPLETE")) == (1, 1)
+    assert received.usage is not None
+    assert received.usage.kv_path == types_pb2.KV_PATH_REMOTE
+    assert prefill.sample("pagemesh:kv_blocks_sent_total", rpc="prefill") == 0
+
+
 async def test_nobody_is_asked_for_less_than_a_block(
     decode: RunningWorker,
     decode_engine: RecordingEngine,
