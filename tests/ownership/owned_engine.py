@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 
+import numpy as np
+import numpy.typing as npt
+
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine.interface import EngineRequest, KvExport, StepListener, StepOutput
+from pagemesh.engine.interface import BlockLayout, EngineRequest, KvExport, StepListener, StepOutput
+from pagemesh.engine.kv_memory import open_memory
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.step_result import StepResult
@@ -28,19 +33,27 @@ class Pace:
             self._never.wait(seconds)
 
 
-class _OwnedKv:
+class _OwnedKv(FakeKv):
     """KV memory whose readers and writers must have a lease before and after they touch it."""
 
-    def __init__(self, kv: FakeKv, ledger: Ledger, pace: Pace) -> None:
-        self._kv = kv
+    def __init__(
+        self,
+        layout: BlockLayout,
+        num_blocks: int,
+        ledger: Ledger,
+        pace: Pace,
+        descriptor: int | None,
+    ) -> None:
+        super().__init__(layout, num_blocks, descriptor)
         self._ledger = ledger
         self._pace = pace
 
-    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> list[bytes]:
+    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> list[memoryview]:
         self._ledger.check_read(block_ids)
         self._pace.wait(self._pace.copy)
         # Copies: what is looked at later could not be watched.
-        content = [bytes(piece) for piece in self._kv.read(block_ids, first_layer, num_layers)]
+        pieces = super().read(block_ids, first_layer, num_layers)
+        content = [memoryview(bytes(piece)) for piece in pieces]
         self._ledger.check_read(block_ids)
         return content
 
@@ -53,8 +66,22 @@ class _OwnedKv:
     ) -> None:
         self._ledger.check_write(block_ids)
         self._pace.wait(self._pace.copy)
-        self._kv.write(block_ids, first_layer, num_layers, payload)
+        super().write(block_ids, first_layer, num_layers, payload)
         self._ledger.check_write(block_ids)
+
+    def copy_from(
+        self,
+        source: npt.NDArray[np.uint8],
+        source_ids: Sequence[int],
+        block_ids: Sequence[int],
+        first_layer: int,
+        num_layers: int,
+    ) -> int:
+        self._ledger.check_write(block_ids)
+        self._pace.wait(self._pace.copy)
+        checksum = super().copy_from(source, source_ids, block_ids, first_layer, num_layers)
+        self._ledger.check_write(block_ids)
+        return checksum
 
 
 class _PacedRunner(CheckedRunner):
@@ -75,7 +102,10 @@ class OwnedEngine(FakeEngine):
     What is wrong is noted in `violations`: an exception would be taken for bad luck with another worker.
     """
 
-    def __init__(self, *, num_blocks: int, block_size: int, scheduler: SchedulerConfig) -> None:
+    def __init__(
+        self, *, num_blocks: int, block_size: int, scheduler: SchedulerConfig, shares: bool
+    ) -> None:
+        """`shares` says whether other workers on this host may read its KV where it lies."""
         super().__init__(num_blocks=num_blocks, block_size=block_size, scheduler=scheduler)
         self.violations: list[str] = []
         self.pace = Pace()
@@ -84,10 +114,12 @@ class OwnedEngine(FakeEngine):
         self._exports: dict[str, KvExport | None] = {}
         self._imports: set[str] = set()
         self._pins: set[str] = set()
-        kv = self.kv
-        assert isinstance(kv, FakeKv)
+        descriptor = open_memory() if shares else None
+        kv = _OwnedKv(self.info.layout, num_blocks, self._ledger, self.pace, descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
+        self._kv = kv
         self._loop._runner = _PacedRunner(kv, self._ledger, self.pace)
-        self._kv = _OwnedKv(kv, self._ledger, self.pace)
 
     def open_leases(self) -> set[str]:
         """Those that nobody has given up."""

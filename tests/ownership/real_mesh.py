@@ -75,11 +75,14 @@ class Submitted:
 class RealMesh:
     """Plays events, and says whether everything ended well."""
 
-    def __init__(self, stack: AsyncExitStack) -> None:
+    def __init__(self, stack: AsyncExitStack, *, shares: bool) -> None:
         self._stack = stack
         self.workers = [
-            RealWorker(DECODE_ROLE, "decode", 40),
-            *(RealWorker(PREFILL_ROLE, f"prefill-{index}", 20) for index in PREFILLS),
+            RealWorker(DECODE_ROLE, "decode", 40, shares=shares),
+            *(
+                RealWorker(PREFILL_ROLE, f"prefill-{index}", 20, shares=shares)
+                for index in PREFILLS
+            ),
         ]
         self._session: RouterSession | None = None
         self._requests: list[Submitted] = []
@@ -205,10 +208,10 @@ class RealMesh:
 
 
 @asynccontextmanager
-async def running_mesh() -> AsyncIterator[RealMesh]:
+async def running_mesh(*, shares: bool) -> AsyncIterator[RealMesh]:
     """All workers are there; in the end each of them is closed and has lost nothing."""
     async with AsyncExitStack() as stack:
-        mesh = RealMesh(stack)
+        mesh = RealMesh(stack, shares=shares)
         await mesh.start()
         yield mesh
 

@@ -19,12 +19,13 @@ BLOCK_SIZE = 4
 class RealWorker:
     """A place in the mesh, and the incarnation that has it now."""
 
-    def __init__(self, role: Role, worker_id: str, num_blocks: int) -> None:
+    def __init__(self, role: Role, worker_id: str, num_blocks: int, *, shares: bool) -> None:
         self.link = Link()
         self.num_kills = 0
         self._role = role
         self._worker_id = worker_id
         self._num_blocks = num_blocks
+        self._shares = shares
         self._server: WorkerServer | None = None
         self._dying: list[asyncio.Task[None]] = []
 
@@ -58,6 +59,12 @@ class RealWorker:
     async def check(self, within: float) -> None:
         """Nobody asks anything any more: nothing is left, here and in those that were killed."""
         await self.check_idle(within)
+        value = self._worker.metrics.registry.get_sample_value
+        for reason in ("KV_WRONG_HASH", "KV_DUPLICATE", "KV_OUT_OF_RANGE", "KV_WRONG_COUNT"):
+            assert not value("pagemesh:kv_rejected_total", {"reason": reason}), reason
+        if not self._shares:
+            # What is read where it lies may change when the connection to its owner is broken.
+            assert not value("pagemesh:kv_rejected_total", {"reason": "KV_WRONG_CHECKSUM"})
         dying, self._dying = self._dying, []
         for task in dying:
             await task
@@ -67,6 +74,7 @@ class RealWorker:
             num_blocks=self._num_blocks,
             block_size=BLOCK_SIZE,
             scheduler=SchedulerConfig(4, max_num_batched_tokens=16),
+            shares=self._shares,
         )
         config = WorkerConfig(
             model=ModelConfig(model="fake"),
@@ -75,7 +83,7 @@ class RealWorker:
         )
         self._server = WorkerServer(config, self._role)
         await self._server.start()
-        worker = await self._server.serve(self.engine)
+        self._worker = worker = await self._server.serve(self.engine)
         self.link.target = self._server.address
         self.peer = types_pb2.PeerWorker(
             worker_id=self._worker_id, address=self.link.address, epoch=worker.info.epoch

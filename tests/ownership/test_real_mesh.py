@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
-from pagemesh.kvship import parts
+from pagemesh.engine import layer_watch
+from pagemesh.kvship import host_memory, parts
 from pagemesh.rpc import channels, server
 from pagemesh.worker import kv_streams
 from tests.ownership.events import Event, seeds, shrink
@@ -23,8 +25,11 @@ NUM_SEQUENCES = 100
 
 
 @pytest.fixture(autouse=True)
-def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have also tiny blocks leave in several messages, and while layers compute."""
     monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 256)
+    monkeypatch.setattr(host_memory, "MAX_PART_BYTES", 256)
+    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
 
 
 class FailedError(Exception):
@@ -42,14 +47,14 @@ async def play(mesh: RealMesh, events: Sequence[Event]) -> None:
         await mesh.finish()
 
 
-async def play_alone(events: Sequence[Event]) -> None:
-    async with running_mesh() as mesh:
+async def play_alone(events: Sequence[Event], *, shares: bool) -> None:
+    async with running_mesh(shares=shares) as mesh:
         await play(mesh, events)
 
 
-async def play_all(seeds_to_play: Sequence[int]) -> None:
+async def play_all(seeds_to_play: Sequence[int], *, shares: bool) -> None:
     """One after another on the same workers, whose caches fill."""
-    async with running_mesh() as mesh:
+    async with running_mesh(shares=shares) as mesh:
         for seed in seeds_to_play:
             rng = random.Random(seed)
             events = [draw_event(rng) for _ in range(NUM_EVENTS)]
@@ -59,10 +64,10 @@ async def play_all(seeds_to_play: Sequence[int]) -> None:
                 raise FailedError(seed, events) from error
 
 
-def fails(events: Sequence[Event]) -> bool:
+def fails(events: Sequence[Event], *, shares: bool) -> bool:
     """Whether the sequence ends badly on workers of its own, this time."""
     try:
-        asyncio.run(play_alone(events))
+        asyncio.run(play_alone(events, shares=shares))
     except Exception:
         return True
     return False
@@ -89,11 +94,13 @@ def test_no_block_is_lost_or_shared_wrongly_and_every_request_ends(
         monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.2)
     else:
         make_patient(monkeypatch)
+    shares = part >= 2
     try:
-        asyncio.run(play_all(seeds(NUM_SEQUENCES)[part::4]))
+        asyncio.run(play_all(seeds(NUM_SEQUENCES)[part::4], shares=shares))
     except FailedError as failed:
         events = failed.events
-        shortest = shrink(events, fails) if fails(events) else events
+        still_fails = partial(fails, shares=shares)
+        shortest = shrink(events, still_fails) if still_fails(events) else events
         error = failed.__cause__
         told = "\n".join(map(str, shortest))
         message = f"seed {failed}: {type(error).__name__}: {error}\n{told}"

@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.interface import Engine
 from pagemesh.scheduler.lifecycle import Lifecycle
-from tests.support.waiting import wait_until
 
 
 def assert_nothing_leaked(engine: Engine) -> None:
@@ -25,30 +24,40 @@ def assert_nothing_leaked(engine: Engine) -> None:
 
 async def assert_idle(engine: Engine, within: float = 5.0) -> None:
     """Of a running engine: within so many seconds nobody asks anything of it any more, and see above."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    while known := await asyncio.wait_for(_known(engine), within):
+        assert loop.time() < deadline, f"not idle within {within:g} s: {known}"
+        await asyncio.sleep(0.002)
 
-    def is_idle() -> bool:
-        load = engine.load()
-        has_requests = load.num_running or load.num_waiting
-        return load.num_free_blocks == engine.info.num_blocks and not has_requests
 
-    await wait_until(is_idle, "the engine is idle, and all its blocks are free", within)
+async def _known(engine: Engine) -> object:
+    """Who is known to a running engine, if anybody is, or a load that is not that of an idle one."""
     if isinstance(engine, EngineCore):
-        checked: Future[None] = Future()
+        known: Future[object] = Future()
         # On the engine's thread, to which the tables belong.
-        engine._commands.put(lambda: _note(checked, engine._requests))
-        await asyncio.wait_for(asyncio.wrap_future(checked), within)
+        engine._commands.put(lambda: _look(engine._requests, known))
+        if who := await asyncio.wrap_future(known):
+            return who
+    load = engine.load()
+    is_idle = load.num_free_blocks == engine.info.num_blocks and not load.num_waiting
+    return None if is_idle and not load.num_running else load
 
 
-def _note(checked: Future[None], requests: Lifecycle) -> None:
+def _look(requests: Lifecycle, known: Future[object]) -> None:
     try:
-        _check_tables(requests)
+        requests.check_integrity()
     except AssertionError as error:
-        checked.set_exception(error)
+        known.set_exception(error)
     else:
-        checked.set_result(None)
+        known.set_result(_whom(requests))
+
+
+def _whom(requests: Lifecycle) -> list[object]:
+    return [*requests._requests, *requests._in_flight, *requests._pins]
 
 
 def _check_tables(requests: Lifecycle) -> None:
     requests.check_integrity()
-    known = [*requests._requests, *requests._in_flight, *requests._pins]
+    known = _whom(requests)
     assert not known, f"the engine still knows {known}"
