@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Callable
 from importlib import import_module
 
@@ -23,6 +25,8 @@ def main() -> None:
     parser = make_parser("kv_transfer", QUESTION)
     parser.add_argument("--only", default=",".join(PARTS), help="which (default: %(default)s)")
     options = parser.parse_args()
+    # So that whoever ends the program has meshes and namespaces removed.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     report = Report("kv_transfer", QUESTION)
     for name in choice(options.only, PARTS):
         measure: Callable[..., None] = import_module(PARTS[name]).measure

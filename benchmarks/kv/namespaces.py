@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 _PREFIX = "pm-kv"
-_SUBNET = "10.231.77"
+_SUBNET = f"10.231.{os.getpid() % 256}"
 _OWN_HOST = 254
 _DELAY_LINE = Path(__file__).with_name("delay_line.py")
 _DEADLINE_S = 20.0
@@ -43,7 +43,7 @@ class Network:
         self._cables = cables
         self._id = f"{_PREFIX}-{os.getpid()}"
         self._hub = f"{self._id}-hub"
-        self._own = f"pm{os.getpid()}"
+        self._own = _own_end(os.getpid())
         self._lines: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
@@ -131,10 +131,7 @@ class Network:
         for line in self._lines:
             line.kill()
             line.wait(_DEADLINE_S)
-        # Its other end goes with the namespaces, but some time after they seem to be gone.
-        if Path("/sys/class/net", self._own).exists():
-            _run("ip", "link", "del", self._own)
-        _remove_namespaces(self._id)
+        _remove(os.getpid())
 
 
 def why_not() -> str | None:
@@ -170,15 +167,24 @@ def has_netem() -> bool:
 def remove_leftovers() -> None:
     """Delete the namespaces of processes that are gone."""
     for name in _namespaces():
-        owner = re.match(rf"({_PREFIX}-(\d+))-", name)
-        if owner and not Path("/proc", owner[2]).exists():
-            _remove_namespaces(owner[1])
+        owner = re.match(rf"{_PREFIX}-(\d+)-", name)
+        if owner and not Path("/proc", owner[1]).exists():
+            _remove(int(owner[1]))
 
 
-def _remove_namespaces(owner: str) -> None:
+def _remove(owner: int) -> None:
+    """Delete what a process made."""
+    # Its other end goes with the namespaces, but some time after they seem to be gone.
+    if Path("/sys/class/net", _own_end(owner)).exists():
+        _run("ip", "link", "del", _own_end(owner))
     for name in _namespaces():
-        if name.startswith(f"{owner}-"):
+        if name.startswith(f"{_PREFIX}-{owner}-"):
             _run("ip", "netns", "del", name)
+
+
+def _own_end(owner: int) -> str:
+    """Device of the process itself."""
+    return f"pm{owner}"
 
 
 def _namespaces() -> list[str]:
