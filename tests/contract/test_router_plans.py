@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.engine.interface import EngineRequest
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.prefill.service import PREFILL_ROLE
+from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import inference_pb2, types_pb2
 from tests.contract.fake_worker import FakeWorker
 from tests.contract.router_harness import DEADLINE_S, Mesh, eventually, running_mesh
@@ -29,16 +32,27 @@ def measured_mesh(**changes: Any) -> Any:
     return running_mesh(**{**settings, **changes})
 
 
-async def know_link(mesh: Mesh, receiver: str, sender: str, bytes_per_second: float) -> None:
+def load_of(mesh: Mesh, worker_id: str) -> types_pb2.WorkerLoad:
+    """What the router knows of a worker's load."""
+    (load,) = [w.load for w in mesh.router._directory.workers() if w.worker_id == worker_id]
+    return load
+
+
+async def know_link(
+    mesh: Mesh, receiver: str, sender: str, bytes_per_second: float, latency: float = 0.001
+) -> None:
     """Have a worker measure a link, and wait until the router has heard of it."""
-    worker = mesh.workers[receiver]
-    worker.links.learn(sender, 0.001, 1_000_000, 1_000_000 / bytes_per_second)
+    seconds = 1_000_000 / bytes_per_second
+    mesh.workers[receiver].links.learn(sender, latency, 1_000_000, seconds)
+    await eventually(lambda: any(x.worker_id == sender for x in load_of(mesh, receiver).links))
 
-    def is_known() -> bool:
-        workers = {w.worker_id: w for w in mesh.router._directory.workers()}
-        return any(link.worker_id == sender for link in workers[receiver].load.links)
 
-    await eventually(is_known)
+def keep_busy(worker: FakeWorker, num_requests: int, num_tokens: int) -> None:
+    """Have a worker's engine run requests of others."""
+    for number in range(num_requests):
+        sampling = SamplingParams(max_tokens=400, ignore_eos=True)
+        prompt = tuple(range(20 + number, 20 + number + num_tokens))
+        worker.engine.submit(EngineRequest(f"other-{number}", prompt, sampling))
 
 
 async def know_holder(mesh: Mesh, worker_id: str) -> None:
@@ -49,10 +63,10 @@ async def know_holder(mesh: Mesh, worker_id: str) -> None:
         await asyncio.sleep(0.01)
 
 
-async def ask(mesh: Mesh, max_tokens: int = 4) -> None:
-    """Have the prompt answered, rightly."""
+async def ask(mesh: Mesh, max_tokens: int = 4, prompt: list[int] = PROMPT) -> None:
+    """Have a prompt answered, rightly."""
     request = inference_pb2.GenerateRequest(
-        token_ids=inference_pb2.TokenIds(ids=PROMPT),
+        token_ids=inference_pb2.TokenIds(ids=prompt),
         sampling=types_pb2.SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=1),
         use_seed=True,
     )
@@ -61,7 +75,7 @@ async def ask(mesh: Mesh, max_tokens: int = 4) -> None:
         async for response in mesh.inference.Generate(request, timeout=20)
         for token_id in response.token_ids
     ]
-    assert tuple(tokens) == expected_tokens(PROMPT, max_tokens)
+    assert tuple(tokens) == expected_tokens(prompt, max_tokens)
 
 
 async def counted(mesh: Mesh, metric: str) -> dict[str, float]:
@@ -103,6 +117,40 @@ async def test_the_operators_threshold_wins_over_what_was_measured() -> None:
         await know_link(mesh, "decode-0", "prefill-0", SLOW)
         await ask(mesh)
         assert await went(mesh) == ["remote"]
+
+
+async def test_a_queue_at_the_prefill_worker_makes_a_prompt_local() -> None:
+    steps = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=4)
+    async with measured_mesh() as mesh:
+        prefill = await mesh.add(
+            PREFILL_ROLE, "prefill-0", prefill_rate=RATE, scheduler=steps, seconds_per_token=0.05
+        )
+        await know_link(mesh, "decode-0", "prefill-0", FAST)
+        # Four tokens in each 50 ms.
+        keep_busy(prefill, 1, 400)
+        await eventually(lambda: load_of(mesh, "prefill-0").pending_prefill_token_count > 300)
+        await ask(mesh)
+        assert await went(mesh) == ["local"]
+
+
+async def test_decodes_that_run_make_a_local_prefill_dearer() -> None:
+    async with measured_mesh(prefill=1, seconds_per_token=0.02, num_blocks=200) as mesh:
+        # 0.3 s on either worker, and 0.2 s to get there.
+        await know_link(mesh, "decode-0", "prefill-0", FAST, latency=0.2)
+        await ask(mesh)
+        assert await went(mesh) == ["local"]
+        keep_busy(mesh.workers["decode-0"], 16, 20)
+        await eventually(lambda: load_of(mesh, "decode-0").running_request_count == 16)
+        await ask(mesh, prompt=PROMPT[::-1])
+        assert await went(mesh) == ["local", "remote"]
+
+
+async def test_no_more_than_two_requests_at_a_time_try_a_link_that_was_never_measured() -> None:
+    async with measured_mesh() as mesh:
+        quick = RATE._replace(seconds_per_token=1e-5)
+        await mesh.add(PREFILL_ROLE, "prefill-0", prefill_rate=quick, seconds_per_token=0.3)
+        await asyncio.gather(*(ask(mesh, prompt=PROMPT[n:]) for n in range(4)))
+        assert sorted(await went(mesh)) == ["local", "local", "remote", "remote"]
 
 
 async def mesh_with_holder(mesh: Mesh, **engine: Any) -> FakeWorker:

@@ -83,6 +83,14 @@ def test_decodes_that_run_now_make_each_step_of_a_prompt_longer() -> None:
     assert costs.rate(num_decodes=8).num_tokens_per_step == 504
 
 
+def test_a_step_that_took_less_than_its_decodes_alone_leaves_something_for_the_prompt() -> None:
+    costs = StepCosts(512)
+    learn(costs, *DECODES)
+    # Eight decodes alone take 33 ms.
+    costs.observe(make_batch((8, 0), *((1, 900),) * 8), 0.008)
+    assert costs.rate().seconds(8, 0) == pytest.approx(0.002)
+
+
 def test_where_only_mixed_steps_were_seen_a_decode_counts_as_a_token() -> None:
     costs = StepCosts(512)
     costs.observe(make_batch((90, 0), *((1, 0),) * 10), 0.1)
