@@ -164,8 +164,8 @@ def test_a_prefill_workers_own_cache_counts() -> None:
 
 
 def test_a_plan_names_the_best_workers_first_and_no_more_than_three() -> None:
-    workers = [prefill_worker(f"p{n}", num_pending_tokens=10 * n) for n in (3, 1, 4, 2)]
-    plan = planned(decode_worker(num_pending_tokens=1000), *workers)
+    workers = [prefill_worker(f"p{n}", num_pending_tokens=1000 * n) for n in (3, 1, 4, 2)]
+    plan = planned(decode_worker(num_pending_tokens=10_000), *workers)
     assert ids(plan) == ["p1", "p2", "p3"]
 
 
@@ -205,6 +205,23 @@ def test_a_plan_is_overruled_by_what_would_have_been_chosen_instead() -> None:
     assert plan.overrule_seconds == pytest.approx(1 / 1.05, rel=1e-3)
     plan = planned(decode_worker(links={"p": Link(1e12, 0.0)}, num_running=8), prefill)
     assert plan.overrule_seconds == pytest.approx(1 / 1.05 / 1.5, rel=1e-3)
+
+
+def test_engines_that_compute_answer_in_the_middle_of_a_step() -> None:
+    decode, holder = decode_worker(links={"e": FAST}), other_decode_worker(num_held_blocks=90)
+    idle = planned(decode, holder).predictions[Path.PULL]
+    # A step of 512 tokens, one of the last 100, and one of decodes alone.
+    for busy, seconds in (
+        ({"num_pending_tokens": 5000}, 0.256),
+        ({"num_pending_tokens": 100}, 0.05),
+        ({"own_queue_seconds": 0.3}, 0.15),
+        ({"num_running": 4, "prefill_rate": RATE._replace(seconds_per_step=0.04)}, 0.02),
+    ):
+        waits = planned(decode, replace(holder, **busy)).predictions[Path.PULL]
+        assert waits == pytest.approx(idle + seconds)
+    # The decode worker's own engine grants blocks first.
+    running = replace(decode, num_running=4, prefill_rate=RATE._replace(seconds_per_step=0.04))
+    assert planned(running, holder).predictions[Path.PULL] == pytest.approx(idle + 0.02 + 0.04)
 
 
 def test_whoever_did_not_measure_yet_is_taken_to_be_as_fast_as_the_fastest() -> None:
@@ -313,7 +330,9 @@ def test_a_plan_says_what_it_keeps_busy() -> None:
         ("p", "e"),
     ]
     seconds = [claim.seconds for claim in plan.claims]
-    assert seconds == pytest.approx([0.451 + 0.1, 0.451 + 0.1 + 2e4 / 1e9, 0.451])
+    # Half a step until the decode worker's engine grants blocks.
+    pulled = 0.256 + 0.451
+    assert seconds == pytest.approx([pulled + 0.1, pulled + 0.1 + 2e4 / 1e9, pulled])
 
 
 RATES = st.one_of(

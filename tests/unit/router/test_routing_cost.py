@@ -94,6 +94,19 @@ def test_a_busy_prefill_worker_pulls_meanwhile() -> None:
     assert forecast.pulled_at == pytest.approx(0.81)
 
 
+def test_what_comes_from_elsewhere_waits_until_the_engine_answers() -> None:
+    busy = site()._replace(answer_seconds=0.3)
+    assert cost.local(PROMPT, busy) == cost.local(PROMPT, site())
+    assert cost.pull(PROMPT, busy, 800, SLOW).seconds == pytest.approx(0.3 + 1.01)
+    before = cost.remote(PROMPT, site(), site(), SLOW).seconds
+    assert cost.remote(PROMPT, busy, site(), SLOW).seconds == pytest.approx(0.3 + before)
+    # A queue at the prefill worker becomes shorter meanwhile.
+    queued = site(queue=0.2)
+    assert cost.remote(PROMPT, busy, queued, SLOW).seconds == pytest.approx(0.3 + before)
+    forecast = cost.remote_pull(PROMPT, busy, busy, FAST, 800, SLOW)
+    assert forecast.pulled_at == pytest.approx(0.6 + 0.81)
+
+
 SECONDS = st.floats(0, 100)
 TOKENS = st.integers(0, 1000)
 RATES = st.builds(
@@ -104,7 +117,7 @@ RATES = st.builds(
     st.integers(1, 4096),
     st.just(0.0),
 )
-SITES = st.builds(Site, RATES, SECONDS, TOKENS)
+SITES = st.builds(Site, RATES, SECONDS, TOKENS, SECONDS)
 LINKS = st.builds(Link, st.floats(1e3, 1e11), st.floats(0, 1), SECONDS)
 
 

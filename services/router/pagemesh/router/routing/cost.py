@@ -29,6 +29,8 @@ class Site(NamedTuple):
     """Until it has computed all that came before."""
     num_held_tokens: int
     """Leading tokens of the prompt in its prefix cache."""
+    answer_seconds: float = 0.0
+    """Until its engine, which answers between two steps, grants blocks for what comes from elsewhere."""
 
 
 class Link(NamedTuple):
@@ -64,7 +66,7 @@ def local(prompt: Prompt, decode: Site) -> Forecast:
 
 def pull(prompt: Prompt, decode: Site, num_source_tokens: int, link: Link) -> Forecast:
     """The decode worker fetches what a source holds beyond it, while it is busy, and computes the rest."""
-    fetched_at = _fetch_seconds(prompt, decode, num_source_tokens, link)
+    fetched_at = decode.answer_seconds + _fetch_seconds(prompt, decode, num_source_tokens, link)
     compute = _compute_seconds(prompt, decode.rate, num_source_tokens)
     end = max(decode.queue_seconds, fetched_at) + compute
     return Forecast(end, compute, end, pulled_at=fetched_at)
@@ -72,7 +74,8 @@ def pull(prompt: Prompt, decode: Site, num_source_tokens: int, link: Link) -> Fo
 
 def remote(prompt: Prompt, decode: Site, prefill: Site, link: Link) -> Forecast:
     """A prefill worker computes what it does not hold, and sends what the decode worker does not hold."""
-    return _prefill(prompt, decode, prefill, link, prefill.queue_seconds, prefill.num_held_tokens)
+    starts_at = max(prefill.queue_seconds, decode.answer_seconds)
+    return _prefill(prompt, decode, prefill, link, starts_at, prefill.num_held_tokens)
 
 
 def remote_pull(
@@ -84,7 +87,8 @@ def remote_pull(
     source_link: Link,
 ) -> Forecast:
     """Likewise, after the prefill worker fetched what a source holds beyond it, while it is busy."""
-    fetched_at = _fetch_seconds(prompt, prefill, num_source_tokens, source_link)
+    asked_at = decode.answer_seconds + prefill.answer_seconds
+    fetched_at = asked_at + _fetch_seconds(prompt, prefill, num_source_tokens, source_link)
     starts_at = max(prefill.queue_seconds, fetched_at)
     forecast = _prefill(prompt, decode, prefill, link, starts_at, num_source_tokens)
     return forecast._replace(pulled_at=fetched_at)

@@ -102,7 +102,7 @@ class Ways:
         ways = [Way(Path.LOCAL, cost.local(self._prompt, decode))]
         for source in self._sources_beyond(self._decode):
             if self._may_use(source, self._decode):
-                link = _link(source, self._decode)
+                link = self._source_link(source, self._decode, self._assumed)
                 forecast = cost.pull(self._prompt, decode, self._held(source), link)
                 ways.append(Way(Path.PULL, forecast, source=source))
         for prefill in self.prefill_workers:
@@ -115,7 +115,7 @@ class Ways:
         yield Way(Path.REMOTE, cost.remote(self._prompt, decode, site, link), prefill)
         for source in self._sources_beyond(prefill):
             if self._may_use(source, prefill):
-                source_link = _link(source, prefill)
+                source_link = self._source_link(source, prefill, assumed)
                 forecast = cost.remote_pull(
                     self._prompt, decode, site, link, self._held(source), source_link
                 )
@@ -135,8 +135,19 @@ class Ways:
     def _site(self, worker: Candidate, assumed: PrefillRate) -> Site:
         rate = worker.prefill_rate if worker.prefill_rate.is_known else assumed
         reported = rate.queue_seconds(worker.num_pending_tokens)
+        whole_step = rate.queue_seconds(rate.num_tokens_per_step)
         assert reported is not None, "the rate is known"
-        return Site(rate, max(reported, worker.own_queue_seconds), self._held(worker))
+        assert whole_step is not None, "the rate is known"
+        queue = max(reported, worker.own_queue_seconds)
+        # In the middle of a step, if there is one.
+        step = min(queue, whole_step) or (rate.seconds_per_step if worker.num_running else 0.0)
+        return Site(rate, queue, self._held(worker), answer_seconds=step / 2)
+
+    def _source_link(self, source: Candidate, receiver: Candidate, assumed: PrefillRate) -> Link:
+        """A link from a source, whose engine has to be asked first."""
+        link = _link(source, receiver)
+        answer_seconds = self._site(source, assumed).answer_seconds
+        return link._replace(latency_seconds=link.latency_seconds + answer_seconds)
 
     def _held(self, worker: Candidate) -> int:
         return min(worker.num_held_blocks * worker.layout.block_size, self._prompt.num_tokens)
