@@ -39,6 +39,9 @@ ownership: $(VENV)/.ready-dev ## Play 100 times as many random lives of requests
 soak-kv: $(VENV)/.ready-dev ## Inject 10,000 faults into KV on its way between workers (minutes); none may show
 	@$(BIN)/python -m tests.soak $(ARGS)
 
+soak-netns: $(VENV)/.ready-dev ## Cut the link between two network namespaces in mid-transfer (needs root)
+	@$(BIN)/python -m tests.soak.link_down $(ARGS)
+
 breakages: $(VENV)/.ready-dev ## Break the code on purpose and see the tests fail (a quarter of an hour)
 	@$(BIN)/python tools/breakages.py $(ARGS)
 

@@ -28,6 +28,11 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
+PRINT_PAGE = """
+import sys, urllib.request
+print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())
+"""
+
 
 def free_port() -> int:
     """A port of the loopback address on which nobody listens."""
@@ -38,20 +43,32 @@ def free_port() -> int:
 class WorkerProcess:
     """One worker that can be killed and started again at its address. Its log is a file."""
 
-    def __init__(self, role: str, worker_id: str, log: Path, *arguments: str) -> None:
+    def __init__(
+        self,
+        role: str,
+        worker_id: str,
+        log: Path,
+        *arguments: str,
+        host: str = "127.0.0.1",
+        namespace: str | None = None,
+    ) -> None:
+        """`namespace` is that of the network in which it runs and has the address `host`."""
         self.worker_id = worker_id
         self._role = role
         self._arguments = arguments
         self._log = log
+        self._host = host
+        self._enter = ["ip", "netns", "exec", namespace] if namespace is not None else []
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._facts: dict[str, Any] = {}
 
     def start(self) -> Self:
         """Start it; `wait_until_serving` follows. It dies with the thread that calls this."""
-        command = [sys.executable, "-P", "-c", DIE_WITH_PARENT, sys.executable]
+        command = [*self._enter, sys.executable, "-P", "-c", DIE_WITH_PARENT, sys.executable]
         command += ["-P", "-m", "pagemesh.cli", self._role, "--model", str(DEMO)]
-        command += ["--worker-id", self.worker_id, "--port", str(self._port)]
+        command += ["--worker-id", self.worker_id]
+        command += ["--host", self._host, "--port", str(self._port)]
         command += ["--metrics-port", "0", "--threads", "1", *self._arguments]
         with self._log.open("w") as stderr:
             self._process = subprocess.Popen(
@@ -82,7 +99,7 @@ class WorkerProcess:
     @property
     def address(self) -> str:
         """host:port, the same after a restart."""
-        return f"127.0.0.1:{self._port}"
+        return f"{self._host}:{self._port}"
 
     def peer(self, address: str | None = None) -> types_pb2.PeerWorker:
         """The present incarnation, at its own address or at that of a link to it."""
@@ -93,19 +110,27 @@ class WorkerProcess:
         )
 
     def lines(self) -> list[dict[str, Any]]:
-        """Its log so far, without what is half written."""
-        text = self._log.read_text()
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        """Its log so far, without what is half written and what libraries print."""
+        lines = self._log.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line[-1] == "\n"]
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of a metric's samples over the labels that are not given."""
-        text = httpx.get(f"http://{self._facts['metrics_address']}/metrics", timeout=10).text
         return sum(
             sample.value
-            for family in text_string_to_metric_families(text)
+            for family in text_string_to_metric_families(self._metrics_page())
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         )
+
+    def _metrics_page(self) -> str:
+        url = f"http://{self._facts['metrics_address']}/metrics"
+        if not self._enter:
+            return httpx.get(url, timeout=10).text
+        command = [*self._enter, sys.executable, "-c", PRINT_PAGE, url]
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=20
+        ).stdout
 
     def num_used_blocks(self) -> int:
         """Blocks that requests or streams own."""
