@@ -119,6 +119,7 @@ class Planner:
             num_total_tokens=len(prompt_token_ids) + max_tokens,
             first_block_hash=first_hashes[0] if first_hashes else b"",
             excluded_worker_ids=excluded_worker_ids,
+            is_prefillable=is_prefillable,
         )
         candidates = self._candidates(held)
         decode = self._policy.choose(candidates, request)

@@ -90,3 +90,6 @@ class RouteRequest:
 
     excluded_worker_ids: frozenset[str] = frozenset()
     """Workers that were tried already."""
+
+    is_prefillable: bool = True
+    """Whether KV may come from elsewhere; else the prompt is computed where it runs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pagemesh.router.routing.candidate import Candidate, Role, RouteRequest
 
@@ -42,3 +42,8 @@ DECODE_FILTERS: tuple[Filter, ...] = (
     not_tried,
 )
 """What every decode worker must pass, whatever the policy."""
+
+
+def able(candidates: Sequence[Candidate], request: RouteRequest) -> list[Candidate]:
+    """The decode workers that can run a request."""
+    return [c for c in candidates if all(passes(c, request) for passes in DECODE_FILTERS)]

@@ -1,0 +1,92 @@
+"""Which decode worker gets a prompt when it is known how long each way to its KV takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.router.routing.candidate import Candidate, RouteRequest
+from pagemesh.router.routing.cost import Link
+from pagemesh.router.routing.policies import make_policy
+from tests.unit.router.routing_builders import RATE, make_candidate, make_route_request
+
+# 1,000 bytes for a token: a second's tokens are a megabyte.
+WIDE = BlockLayout(block_size=10, num_layers=5, num_kv_heads=5, head_dim=5, dtype="float32")
+FAST, SLOW = Link(1e9, 0.001), Link(1e5, 0.001)
+HELD = 75
+"""Of a prompt's 100 blocks."""
+
+
+def worker(worker_id: str, **changes: Any) -> Candidate:
+    return make_candidate(worker_id, **{"layout": WIDE, "prefill_rate": RATE, **changes})
+
+
+def chosen(*candidates: Candidate, **changes: Any) -> str:
+    request: RouteRequest = make_route_request(
+        num_prompt_tokens=1000, num_total_tokens=1001, **changes
+    )
+    candidate = make_policy("kv_aware").choose(candidates, request)
+    assert candidate is not None
+    return candidate.worker_id
+
+
+def test_a_busy_holder_loses_to_whoever_can_pull() -> None:
+    holder = worker("holder", num_held_blocks=HELD, num_pending_tokens=4000, num_requests=1)
+    assert chosen(holder, worker("other", links={"holder": FAST})) == "other"
+
+
+def test_a_busy_holder_keeps_a_prompt_whose_kv_would_come_more_slowly() -> None:
+    holder = worker("holder", num_held_blocks=HELD, num_pending_tokens=200, num_requests=1)
+    assert chosen(holder, worker("other", links={"holder": SLOW})) == "holder"
+
+
+def test_an_idle_holder_keeps_its_prompt() -> None:
+    holder = worker("holder", num_held_blocks=HELD)
+    assert chosen(holder, worker("other", links={"holder": FAST})) == "holder"
+
+
+def test_a_holder_whose_batch_is_full_loses_even_when_it_would_be_first() -> None:
+    holder = worker("holder", num_held_blocks=HELD, num_requests=64)
+    assert chosen(holder, worker("other", links={"holder": FAST})) == "other"
+
+
+def test_what_may_not_come_from_elsewhere_goes_where_it_is_computed_first() -> None:
+    holder = worker("holder", num_held_blocks=HELD, num_pending_tokens=400, num_requests=1)
+    other = worker("other", links={"holder": FAST})
+    assert chosen(holder, other) == "other"
+    assert chosen(holder, other, is_prefillable=False) == "holder"
+
+
+@pytest.mark.parametrize("faster", ["a", "b"])
+def test_between_workers_that_are_about_equally_fast_load_decides(faster: str) -> None:
+    slightly = RATE._replace(seconds_per_token=RATE.seconds_per_token * 0.97)
+    rates = {faster: slightly}
+    a = worker("a", num_requests=1, prefill_rate=rates.get("a", RATE))
+    b = worker("b", prefill_rate=rates.get("b", RATE))
+    assert chosen(a, b) == "b"
+
+
+def test_as_long_as_nothing_was_measured_the_prefix_counts() -> None:
+    holder = make_candidate("holder", layout=WIDE, num_held_blocks=HELD, num_pending_tokens=4000)
+    assert chosen(holder, make_candidate("other", layout=WIDE)) == "holder"
+
+
+def test_a_new_prompt_goes_where_it_went_before_anything_was_measured() -> None:
+    names = ["a", "b", "c", "d", "e", "f", "g"]
+    for number in range(16):
+        first = number.to_bytes(16, "big")
+        unmeasured = [make_candidate(name, layout=WIDE) for name in names]
+        measured = [worker(name) for name in names]
+        assert chosen(*measured, first_block_hash=first) == chosen(
+            *unmeasured, first_block_hash=first
+        )
+
+
+def test_a_holder_is_compared_with_idle_workers_however_many_there_are() -> None:
+    idle = [worker(f"idle-{number}", links={"holder": SLOW}) for number in range(8)]
+    holder = worker("holder", num_held_blocks=HELD, num_requests=1)
+    assert chosen(*idle, holder) == "holder"
+    busy = worker("holder", num_held_blocks=HELD, num_requests=1, num_pending_tokens=4000)
+    assert chosen(*idle, busy).startswith("idle-")
