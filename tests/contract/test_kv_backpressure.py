@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 import pytest
@@ -17,13 +16,14 @@ from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import (
     decode_pb2,
     kv_transfer_pb2,
-    kv_transfer_pb2_grpc,
     prefill_pb2,
     prefill_pb2_grpc,
     types_pb2,
 )
 from pagemesh.worker import kv_streams
+from pagemesh.worker.kv_methods import FETCH, PREFILL
 from pagemesh.worker.peers import PeerChannels
+from pagemesh.worker.stream_reader import KvCall
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.saboteur import Chunks, sabotaged_role
 from tests.support.waiting import wait_until
@@ -137,16 +137,10 @@ def fetch_request(worker: RunningWorker) -> kv_transfer_pb2.FetchRequest:
     )
 
 
-def open_stream(
-    rpc: str, channel: grpc.aio.Channel, worker: RunningWorker
-) -> grpc.aio.UnaryStreamCall[Any, kv_transfer_pb2.KvChunk]:
+def open_stream(rpc: str, channel: grpc.Channel, worker: RunningWorker) -> KvCall:
     if rpc == "prefill":
-        stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
-        return stub.Prefill(prefill_request(worker, LONG_PROMPT), timeout=20)
-    fetch_stub: kv_transfer_pb2_grpc.KvTransferAsyncStub = kv_transfer_pb2_grpc.KvTransferStub(
-        channel
-    )
-    return fetch_stub.Fetch(fetch_request(worker), timeout=20)
+        return PREFILL.client(channel)(prefill_request(worker, LONG_PROMPT), timeout=20)
+    return FETCH.client(channel)(fetch_request(worker), timeout=20)
 
 
 @pytest.mark.parametrize("rpc", ["prefill", "fetch"])
@@ -160,7 +154,7 @@ async def test_a_reader_that_stops_reading_stops_the_encoding_and_frees_its_bloc
             pass
         await wait_until(large.all_blocks_free, "all blocks free")
         stalled = open_stream(rpc, slow, large)
-        await stalled.read()
+        await asyncio.to_thread(next, iter(stalled))
         # Others are served meanwhile, twice as much as the one who does not read wants.
         for _ in range(2):
             async for _ in stub.Prefill(prefill_request(large, LONG_PROMPT), timeout=20):

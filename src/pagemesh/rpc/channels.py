@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Final
 
 import grpc
+import grpc.experimental
 
 MAX_MESSAGE_BYTES: Final = 40 * 1024 * 1024
 """KV travels in messages of about 1 MiB; a prompt of a million tokens has about 4 MiB."""
@@ -56,6 +57,7 @@ BULK_WINDOW_BYTES: Final = 4 * 1024 * 1024
 sent no more; gRPC's own guess at a link's capacity has no such bound."""
 
 _BULK_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", BULK_WINDOW_BYTES),
 )
@@ -77,6 +79,9 @@ def open_channel(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=channel_options())
 
 
-def open_bulk_channel(address: str) -> grpc.aio.Channel:
-    """Likewise, for streams of messages of about 1 MiB, of which BULK_WINDOW_BYTES may be under way."""
-    return grpc.aio.insecure_channel(address, options=[*channel_options(), *_BULK_OPTIONS])
+def open_bulk_channel(address: str) -> grpc.Channel:
+    """Likewise, for streams of messages of about 1 MiB, of which BULK_WINDOW_BYTES may be under way.
+
+    A stream is read by the thread that iterates over it; no other thread of gRPC's stands between.
+    """
+    return grpc.insecure_channel(address, options=[*channel_options(), *_BULK_OPTIONS])

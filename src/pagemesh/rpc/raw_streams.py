@@ -48,11 +48,8 @@ class RawStream(Generic[RequestT]):
             (grpc.method_handlers_generic_handler(self.service.full_name, {self.method: handler}),)
         )
 
-    def client(
-        self, channel: grpc.aio.Channel
-    ) -> grpc.aio.UnaryStreamMultiCallable[RequestT, bytes]:
-        """What calls the method."""
-        return cast(
-            grpc.aio.UnaryStreamMultiCallable[RequestT, bytes],
-            channel.unary_stream(self.path, request_serializer=self.request_type.SerializeToString),
+    def client(self, channel: grpc.Channel) -> grpc.UnaryStreamMultiCallable[RequestT, bytes]:
+        """What calls the method; its calls are read by threads."""
+        return channel.unary_stream(
+            self.path, request_serializer=self.request_type.SerializeToString
         )

@@ -61,6 +61,7 @@ class KvImporter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._peers.close()
+        await asyncio.to_thread(self._streams.close)
 
     async def prefill(
         self, kv: KvImport, peer: types_pb2.PeerWorker, source: kv_transfer_pb2.KvSource | None
@@ -82,7 +83,7 @@ class KvImporter:
             stream_nonce=kv.new_stream(),
         )
 
-        async def receive(channel: grpc.aio.Channel) -> None:
+        async def receive(channel: grpc.Channel) -> None:
             self._say_host(request, peer)
             prefill = PREFILL.client(channel)
             call = prefill(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
@@ -110,7 +111,7 @@ class KvImporter:
             stream_nonce=kv.new_stream(),
         )
 
-        async def receive(channel: grpc.aio.Channel) -> None:
+        async def receive(channel: grpc.Channel) -> None:
             self._say_host(request, source.worker)
             fetch = FETCH.client(channel)
             call = fetch(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
@@ -130,7 +131,7 @@ class KvImporter:
         rpc: Literal["prefill", "fetch"],
         kv: KvImport,
         peer: types_pb2.PeerWorker,
-        receive: Callable[[grpc.aio.Channel], Awaitable[None]],
+        receive: Callable[[grpc.Channel], Awaitable[None]],
     ) -> bool:
         """Run one stream; whether it brought all that it should. Only cancellation is raised."""
         try:
@@ -142,7 +143,7 @@ class KvImporter:
                         raise
                     self._worker.host_memory.note_unreachable(peer)
                     await receive(channel)
-        except (PagemeshError, grpc.aio.AioRpcError, TimeoutError) as error:
+        except (PagemeshError, grpc.RpcError, TimeoutError) as error:
             self._note_failure(rpc, kv, peer, as_pagemesh_error(error))
         except Exception as error:
             # Task boundary: a bug here must cost this request no more than a dead peer would.

@@ -18,7 +18,7 @@ IDLE_SECONDS: Final = 60.0
 
 @dataclass(slots=True)
 class _Peer:
-    channel: grpc.aio.Channel
+    channel: grpc.Channel
     num_users: int = 0
     idle_since: float = 0.0
 
@@ -30,7 +30,7 @@ class PeerChannels:
         self._peers: dict[str, _Peer] = {}
 
     @asynccontextmanager
-    async def use(self, address: str) -> AsyncIterator[grpc.aio.Channel]:
+    async def use(self, address: str) -> AsyncIterator[grpc.Channel]:
         """The channel to host:port; it stays open at least as long as the context."""
         loop = asyncio.get_running_loop()
         if address not in self._peers:
@@ -38,7 +38,7 @@ class PeerChannels:
         peer = self._peers[address]
         peer.num_users += 1
         try:
-            await self._close_idle(loop.time() - IDLE_SECONDS)
+            self._close_idle(loop.time() - IDLE_SECONDS)
             yield peer.channel
         finally:
             peer.num_users -= 1
@@ -48,13 +48,13 @@ class PeerChannels:
         """Close all channels; calls that still run on them fail. Idempotent."""
         while self._peers:
             _, peer = self._peers.popitem()
-            await peer.channel.close()
+            peer.channel.close()
 
-    async def _close_idle(self, used_before: float) -> None:
+    def _close_idle(self, used_before: float) -> None:
         idle = [
             address
             for address, peer in self._peers.items()
             if peer.num_users == 0 and peer.idle_since < used_before
         ]
         for channel in [self._peers.pop(address).channel for address in idle]:
-            await channel.close()
+            channel.close()

@@ -1,0 +1,93 @@
+"""One KV stream, as the thread sees it that reads it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import grpc
+
+from pagemesh.errors import UnavailableError
+from pagemesh.kvship.receive import Accepted, KvReceiver
+from pagemesh.worker.link_meter import StreamTimer
+
+
+class KvCall(Protocol):
+    """A running call whose messages a thread reads; any thread may cancel it."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def cancel(self) -> bool:
+        """End the call; whoever reads it gets an error."""
+        ...
+
+
+class StreamReader:
+    """Verifies message by message, until all that was wanted is there."""
+
+    def __init__(
+        self,
+        call: KvCall,
+        receiver: KvReceiver,
+        timer: StreamTimer,
+        copying: threading.Semaphore,
+        tell: Callable[[Accepted], object],
+        is_over: Callable[[StreamReader], bool],
+    ) -> None:
+        """`tell` is called on the thread, with what each message brought. Of all streams, only so many
+        copy at once as `copying` lets: more make nothing faster, and keep others from the GIL.
+        """
+        self.receiver = receiver
+        self.has_token = False
+        """Whether the first token came."""
+        self._call = call
+        self._timer = timer
+        self._copying = copying
+        self._tell = tell
+        self._is_over = is_over
+        self._heard_at = time.monotonic()
+
+    @property
+    def seconds_silent(self) -> float:
+        """Since the last message, or since the call."""
+        return time.monotonic() - self._heard_at
+
+    def run(self) -> None:
+        """Read the stream and end it.
+
+        Raises UnavailableError when it ends early, what `KvReceiver` raises, and grpc.RpcError.
+        """
+        try:
+            for message in self._call:
+                accepted = self._accept(message)
+                self._heard_at = time.monotonic()
+                self._timer.on_message(accepted.num_bytes, accepted.ready_seconds)
+                self.has_token |= accepted.first_token is not None
+                self._tell(accepted)
+                if self._is_over(self):
+                    return
+            raise UnavailableError("the stream ended before all KV", reason="KV_INCOMPLETE")
+        finally:
+            self._end()
+
+    def stop(self) -> None:
+        """Have `run` end soon, from any thread: behind the message that it copies."""
+        self._call.cancel()
+
+    def _accept(self, message: bytes) -> Accepted:
+        frame = self.receiver.open(message)
+        if not frame.content.HasField("blocks"):
+            return self.receiver.take(frame)
+        with self._copying:
+            return self.receiver.take(frame)
+
+    def _end(self) -> None:
+        """The sender may keep its blocks until the call is cancelled; then gRPC has its say to the end."""
+        self._call.cancel()
+        try:
+            for _ in self._call:
+                pass
+        except grpc.RpcError:
+            pass
