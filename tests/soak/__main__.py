@@ -111,8 +111,14 @@ def main() -> int:
         "--faults-per-check", type=int, default=1_000, help="between looks for leaks"
     )
     parser.add_argument("--faults-per-disaster", type=int, default=400)
+    parser.add_argument(
+        "--share-kv-memory", action="store_true", help="messages that say where KV lies on the host"
+    )
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, running_stage(Path(folder)) as stage:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_stage(Path(folder), share_memory=arguments.share_kv_memory) as stage,
+    ):
         passed = asyncio.run(soak(stage, arguments))
     print("passed" if passed else "FAILED")
     return 0 if passed else 1

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pagemesh.v1 import decode_pb2, types_pb2
-from tests.soak.stage import ARGUMENTS, Stage
+from tests.soak.stage import ARGUMENTS, IN_MESSAGES, Stage
 from tests.support.worker_process import WorkerProcess
 
 NAMESPACE = "pm-soak"
@@ -134,10 +134,11 @@ def main() -> int:
             "prefill-0",
             logs / "prefill.log",
             *ARGUMENTS,
+            IN_MESSAGES,
             host=INSIDE,
             namespace=NAMESPACE,
         )
-        decode = WorkerProcess("decode", "decode-0", logs / "decode.log", *ARGUMENTS)
+        decode = WorkerProcess("decode", "decode-0", logs / "decode.log", *ARGUMENTS, IN_MESSAGES)
         for worker in (prefill, decode):
             worker.start()
             stack.callback(worker.kill)

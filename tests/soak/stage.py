@@ -15,15 +15,8 @@ from tests.support.workers import Received, RouterSession
 
 ROLES = {"prefill-0": "prefill", "prefill-1": "prefill", "decode-0": "decode"}
 # Small steps make many messages, and small pools evict and make others wait.
-ARGUMENTS = (
-    "--max-num-batched-tokens",
-    "128",
-    "--max-num-seqs",
-    "16",
-    "--kv-cache-memory",
-    "0.04",
-    "--no-share-kv-memory",
-)
+ARGUMENTS = ("--max-num-batched-tokens", "128", "--max-num-seqs", "16", "--kv-cache-memory", "0.04")
+IN_MESSAGES = "--no-share-kv-memory"
 
 POLL_S = 0.01
 
@@ -128,10 +121,11 @@ class Stage:
 
 
 @contextmanager
-def running_stage(folder: Path) -> Iterator[Stage]:
+def running_stage(folder: Path, *, share_memory: bool) -> Iterator[Stage]:
     """Everything started; ended at the end."""
+    arguments = ARGUMENTS if share_memory else (*ARGUMENTS, IN_MESSAGES)
     with ExitStack() as stack:
-        workers = stack.enter_context(worker_processes(folder, ROLES, *ARGUMENTS))
+        workers = stack.enter_context(worker_processes(folder, ROLES, *arguments))
         *senders, decode = workers
         links = [stack.enter_context(running_link(sender.address)) for sender in senders]
         yield Stage(senders, decode, links)
