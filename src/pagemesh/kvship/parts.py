@@ -52,14 +52,15 @@ class PartCutter:
         self._end = end
         self._end_block = num_blocks_of(end, layout.block_size)
         first_block = start // layout.block_size
-        # Of each layer: blocks in front of these are ready, or were cut. Neither grows with the layer.
+        # Of each layer: blocks in front of these are ready, or were cut. The first never grows with the
+        # layer; the second may: late layers can be cut in larger runs than early ones were.
         self._ready = [first_block] * layout.num_layers
         self._cut = [first_block] * layout.num_layers
 
     @property
     def is_done(self) -> bool:
         """Whether everything was cut."""
-        return self._cut[-1] >= self._end_block
+        return min(self._cut) >= self._end_block
 
     def add_ready(self, num_tokens: int, num_layers: int) -> None:
         """KV of the prompt's tokens [0, num_tokens) is in layers [0, num_layers)."""
@@ -76,7 +77,12 @@ class PartCutter:
         if not waiting:
             return None
         first_block = min(self._cut[layer] for layer in waiting)
-        layers = [layer for layer in waiting if self._cut[layer] == first_block]
+        # Neighbours alone: a part is a run of layers, and one between two of them may have been cut.
+        first_layer = next(layer for layer in waiting if self._cut[layer] == first_block)
+        end_layer = first_layer + 1
+        while end_layer in waiting and self._cut[end_layer] == first_block:
+            end_layer += 1
+        layers = range(first_layer, end_layer)
         end_block = min(self._ready[layer] for layer in layers)
         num_pairs = self._pairs_per_part
         num_blocks = min(end_block - first_block, max(1, num_pairs // len(layers)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from pagemesh.engine.interface import BlockLayout
@@ -160,3 +162,49 @@ def test_any_order_of_news_gives_each_block_and_layer_once_and_never_too_early(
     take(10**6)
     assert cutter.is_done
     assert len(covered) == len(set(covered)) == 10 * layout.num_layers
+
+
+def test_late_layers_that_are_cut_in_larger_runs_leave_nothing_of_the_early_ones_behind() -> None:
+    # Four pairs of a block and a layer for each part.
+    cutter = PartCutter(SMALL, 0, 96, 4 * SMALL.num_bytes_per_layer)
+    cutter.add_ready(80, 1)
+    assert cutter.next_part() == KvPart(0, 4, 0, 1, 64)
+    assert cutter.next_part() == KvPart(4, 1, 0, 1, 16)
+    cutter.add_ready(32, 2)
+    assert cutter.next_part() == KvPart(0, 2, 1, 1, 32)
+    cutter.add_ready(96, 2)
+    assert cutter.next_part() == KvPart(2, 4, 1, 1, 64)
+    assert not cutter.is_done
+    assert cutter.next_part() == KvPart(5, 1, 0, 1, 16)
+    assert cutter.is_done
+
+
+def test_whatever_is_ready_when_each_block_and_layer_is_cut_once_and_the_end_is_known() -> None:
+    rng = random.Random(0)
+    for _ in range(3000):
+        num_layers, end = rng.randrange(1, 7), rng.randrange(1, 60)
+        layout = BlockLayout(4, num_layers, num_kv_heads=1, head_dim=1, dtype="float32")
+        num_bytes = layout.num_bytes_per_layer * rng.randrange(1, 12)
+        cutter = PartCutter(layout, 0, end, num_bytes)
+        left = {(block, layer) for block in range(-(-end // 4)) for layer in range(num_layers)}
+        num_tokens = 0
+        while num_tokens < end:
+            num_tokens = min(end, num_tokens + rng.randrange(1, 20))
+            told = rng.sample(range(1, num_layers), rng.randrange(num_layers))
+            for num_ready in (*sorted(told), num_layers):
+                cutter.add_ready(num_tokens, num_ready)
+                for _ in range(rng.randrange(4)):
+                    _cut(cutter, left)
+        while not cutter.is_done:
+            _cut(cutter, left)
+        assert left == set()
+
+
+def _cut(cutter: PartCutter, left: set[tuple[int, int]]) -> None:
+    """Take the next part, if there is one, out of what is left."""
+    assert cutter.is_done == (not left)
+    part = cutter.next_part()
+    if part is not None:
+        for block in range(part.first_block, part.first_block + part.num_blocks):
+            for layer in range(part.first_layer, part.first_layer + part.num_layers):
+                left.remove((block, layer))
