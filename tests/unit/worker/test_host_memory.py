@@ -1,0 +1,109 @@
+"""Which way KV goes is decided by what both ends can do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from pagemesh.engine.interface import BlockLayout, KvAccess
+from pagemesh.engine.kv_memory import KvMemory, open_memory
+from pagemesh.engine.staged_kv import Piece, StagedKv
+from pagemesh.errors import UnavailableError
+from pagemesh.kvship.host_memory import HostMemoryReceiving, HostMemorySending
+from pagemesh.kvship.ways import PayloadReceiving, PayloadSending
+from pagemesh.v1 import kv_transfer_pb2, types_pb2
+from pagemesh.worker import host_memory
+from pagemesh.worker.host_memory import HostMemory, host_identity
+
+LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
+PEER = types_pb2.PeerWorker(worker_id="prefill-0", epoch=7)
+
+
+class NoStager:
+    """Of a device that nobody asks."""
+
+    def stage_out(self, slot: int, piece: Piece) -> None:
+        raise AssertionError
+
+    def stage_in(self, slot: int, piece: Piece) -> None:
+        raise AssertionError
+
+
+def on_host(*, shared: bool = True) -> KvMemory:
+    if not shared:
+        return KvMemory(LAYOUT, 10)
+    descriptor = open_memory()
+    memory = KvMemory(LAYOUT, 10, descriptor)
+    os.close(descriptor)
+    return memory
+
+
+def on_device() -> StagedKv:
+    return StagedKv(LAYOUT, 10, np.zeros((2, 1024), np.uint8), NoStager())
+
+
+def header_of(memory: HostMemory) -> kv_transfer_pb2.KvHeader:
+    header = kv_transfer_pb2.KvHeader()
+    identity = host_identity()
+    assert identity is not None
+    memory.sending_way(identity).announce(header)
+    return header
+
+
+async def test_memory_of_the_host_is_named_to_callers_of_this_host_alone() -> None:
+    memory = HostMemory(on_host(), LAYOUT)
+    assert memory.identity_for(PEER) == host_identity()
+    assert header_of(memory).HasField("memory")
+    identity = host_identity()
+    assert identity is not None
+    assert isinstance(memory.sending_way(identity), HostMemorySending)
+    identity.boot_id = "another machine's"
+    assert isinstance(memory.sending_way(identity), PayloadSending)
+    assert isinstance(memory.sending_way(kv_transfer_pb2.HostIdentity()), PayloadSending)
+
+
+@pytest.mark.parametrize(
+    ("kv", "share"),
+    [(on_device(), True), (on_host(shared=False), True), (on_host(), False)],
+    ids=["on a device", "of its own", "not wanted"],
+)
+async def test_other_kv_travels_in_messages_both_ways(kv: KvAccess, share: bool) -> None:
+    memory = HostMemory(kv, LAYOUT, share=share)
+    assert memory.identity_for(PEER) is None
+    assert not header_of(memory).HasField("memory")
+    with memory.stream(PEER) as choose_way:
+        assert isinstance(choose_way(kv_transfer_pb2.KvHeader()), PayloadReceiving)
+
+
+async def test_the_header_chooses_the_way() -> None:
+    sender, receiver = HostMemory(on_host(), LAYOUT), HostMemory(on_host(), LAYOUT)
+    header = header_of(sender)
+    with receiver.stream(PEER) as choose_way:
+        assert isinstance(choose_way(header), HostMemoryReceiving)
+    with HostMemory(on_device(), LAYOUT).stream(PEER) as choose_way:
+        with pytest.raises(UnavailableError) as caught:
+            choose_way(header)
+        assert caught.value.reason == "KV_MEMORY_UNREACHABLE"
+    receiver.close()
+
+
+def worker_ids(memory: HostMemory, peers: Sequence[types_pb2.PeerWorker]) -> list[str]:
+    return [peer.worker_id for peer in peers if memory.identity_for(peer) is None]
+
+
+async def test_an_incarnation_out_of_reach_is_remembered_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host_memory, "_MAX_UNREACHABLE", 2)
+    memory = HostMemory(on_host(), LAYOUT)
+    peers = [types_pb2.PeerWorker(worker_id=name, epoch=1) for name in "abc"]
+    memory.note_unreachable(peers[0])
+    memory.note_unreachable(peers[1])
+    assert worker_ids(memory, peers) == ["a", "b"]
+    restarted = types_pb2.PeerWorker(worker_id="a", epoch=2)
+    assert memory.identity_for(restarted) == host_identity()
+    memory.note_unreachable(peers[2])
+    assert worker_ids(memory, peers) == ["b", "c"]
