@@ -80,7 +80,8 @@ class Case:
         return [
             Way(decode, remote, pull)
             for decode, remote, pull in product(decoders, (False, True), (False, True))
-            if not pull or (self.held_tokens and decode != HOLDER)
+            # The prefill worker may pull from where it sends to; the holder itself has nothing to pull.
+            if not pull or (self.held_tokens and (remote or decode != HOLDER))
         ]
 
 

@@ -119,6 +119,8 @@ class _Link:
         )
 
     def _forced_ms(self, taken: dict[str, _Outcomes], chosen: Sequence[str]) -> float:
+        # A way that was not forced is one that went wrong: the prompt took its time all the same.
         return sum(
-            median(outcomes.ways[way]) for outcomes, way in zip(taken.values(), chosen, strict=True)
+            median(outcomes.ways.get(way) or outcomes.rule)
+            for outcomes, way in zip(taken.values(), chosen, strict=True)
         )
