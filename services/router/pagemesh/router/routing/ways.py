@@ -88,6 +88,7 @@ class Ways:
         # Whoever did not compute anything yet is taken to be as fast as the fastest that did: so it is tried.
         known = [c.prefill_rate for c in (decode, *self._peers) if c.prefill_rate.is_known]
         self._assumed = min(known, key=self._whole_prompt_seconds, default=None)
+        self._sites: dict[str, Site] = {}
 
     @property
     def prefill_workers(self) -> list[Candidate]:
@@ -98,24 +99,24 @@ class Ways:
         """Every way, none as long as no worker has computed a prompt."""
         if self._assumed is None:
             return []
-        decode = self._site(self._decode, self._assumed)
+        decode = self._site(self._decode)
         ways = [Way(Path.LOCAL, cost.local(self._prompt, decode))]
         for source in self._sources_beyond(self._decode):
             if self._may_use(source, self._decode):
-                link = self._source_link(source, self._decode, self._assumed)
+                link = self._source_link(source, self._decode)
                 forecast = cost.pull(self._prompt, decode, self._held(source), link)
                 ways.append(Way(Path.PULL, forecast, source=source))
         for prefill in self.prefill_workers:
             if self._may_use(prefill, self._decode):
-                ways += self._remote(decode, prefill, self._assumed)
+                ways += self._remote(decode, prefill)
         return ways
 
-    def _remote(self, decode: Site, prefill: Candidate, assumed: PrefillRate) -> Iterator[Way]:
-        site, link = self._site(prefill, assumed), _link(prefill, self._decode)
+    def _remote(self, decode: Site, prefill: Candidate) -> Iterator[Way]:
+        site, link = self._site(prefill), _link(prefill, self._decode)
         yield Way(Path.REMOTE, cost.remote(self._prompt, decode, site, link), prefill)
         for source in self._sources_beyond(prefill):
             if self._may_use(source, prefill):
-                source_link = self._source_link(source, prefill, assumed)
+                source_link = self._source_link(source, prefill)
                 forecast = cost.remote_pull(
                     self._prompt, decode, site, link, self._held(source), source_link
                 )
@@ -132,8 +133,15 @@ class Ways:
             return True
         return receiver.own_transfers.get(sender.worker_id, NO_USE).num_requests < MAX_EXPLORERS
 
-    def _site(self, worker: Candidate, assumed: PrefillRate) -> Site:
-        rate = worker.prefill_rate if worker.prefill_rate.is_known else assumed
+    def _site(self, worker: Candidate) -> Site:
+        site = self._sites.get(worker.worker_id)
+        if site is None:
+            site = self._sites[worker.worker_id] = self._make_site(worker)
+        return site
+
+    def _make_site(self, worker: Candidate) -> Site:
+        rate = worker.prefill_rate if worker.prefill_rate.is_known else self._assumed
+        assert rate is not None, "there are ways only when something was measured"
         reported = rate.queue_seconds(worker.num_pending_tokens)
         whole_step = rate.queue_seconds(rate.num_tokens_per_step)
         assert reported is not None, "the rate is known"
@@ -143,10 +151,10 @@ class Ways:
         step = min(queue, whole_step) or (rate.seconds_per_step if worker.num_running else 0.0)
         return Site(rate, queue, self._held(worker), answer_seconds=step / 2)
 
-    def _source_link(self, source: Candidate, receiver: Candidate, assumed: PrefillRate) -> Link:
+    def _source_link(self, source: Candidate, receiver: Candidate) -> Link:
         """A link from a source, whose engine has to be asked first."""
         link = _link(source, receiver)
-        answer_seconds = self._site(source, assumed).answer_seconds
+        answer_seconds = self._site(source).answer_seconds
         return link._replace(latency_seconds=link.latency_seconds + answer_seconds)
 
     def _held(self, worker: Candidate) -> int:
