@@ -95,6 +95,15 @@ async def test_a_name_of_the_wrong_size_is_refused(holder: RunningWorker) -> Non
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_a_place_behind_the_longest_prompt_is_refused(holder: RunningWorker) -> None:
+    request = make_request(holder, NAMES)
+    request.first_block_index = 29  # of 32 blocks, the last three and one more
+    message = "first_block_index is 29 and 4 blocks are named, but the longest prompt has 32 blocks"
+    with pytest.raises(grpc.aio.AioRpcError, match=message) as caught:
+        await fetch(holder, request)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_blocks_are_pinned_as_long_as_the_stream_is_open(holder: RunningWorker) -> None:
     stream = KvTransferServicer(holder.worker).Fetch(make_request(holder, NAMES), unused_context())
     await anext(stream)

@@ -10,7 +10,7 @@ import grpc
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.kvship.layout import require_same_kv
-from pagemesh.kvship.parts import cut_into_parts
+from pagemesh.kvship.parts import cut_into_parts, num_blocks_of
 from pagemesh.v1 import kv_transfer_pb2
 from pagemesh.worker.sender import KvSender
 from pagemesh.worker.worker import Worker
@@ -37,6 +37,13 @@ class KvTransferServicer:
         if any(len(name) != BLOCK_HASH_SIZE for name in hashes):
             raise InvalidRequestError("a block hash has not 16 bytes", param="block_hashes")
         layout = worker.engine.info.layout
+        max_blocks = num_blocks_of(worker.engine.info.max_model_len, layout.block_size)
+        if request.first_block_index + len(hashes) > max_blocks:
+            raise InvalidRequestError(
+                f"first_block_index is {request.first_block_index} and {len(hashes)} blocks are named, "
+                f"but the longest prompt has {max_blocks} blocks",
+                param="first_block_index",
+            )
         pin_id = worker.dispatcher.unique_id("fetch")
         # No timeouts here: the engine answers between two steps, and a caller that no longer reads is
         # ended by its deadline (service_config.json) or by keepalive, which close this generator.
