@@ -109,6 +109,10 @@ class Pair:
                     within,
                 )
 
+    def num_complete(self) -> float:
+        """Prompts whose KV came from the prefill worker to the end."""
+        return self.decode.metric("pagemesh:remote_prefills_total", outcome="complete")
+
     def failures(self, reason: str) -> float:
         """Streams that the decode worker gave up for a reason."""
         return self.decode.metric(IMPORT_FAILURES, reason=reason)
