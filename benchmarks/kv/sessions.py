@@ -67,6 +67,7 @@ class WorkerSession:
         self._channel = open_channel(address)
         stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(self._channel)
         self._call = stub.Session()
+        self._writing = asyncio.Lock()
         self._handles = count(1)
         self._answers: dict[int, Answer] = {}
         self._reader = asyncio.create_task(self._read())
@@ -101,18 +102,21 @@ class WorkerSession:
         )
         submit.timeout.FromSeconds(int(4 * REQUEST_DEADLINE_S))
         answer = self._answers[handle] = Answer(time.perf_counter())
-        await self._call.write(decode_pb2.SessionRequest(submit=submit))
+        await self._write(decode_pb2.SessionRequest(submit=submit))
         return answer
 
     async def cancel_all(self) -> None:
         """End every request that runs, and wait for the ends."""
         running = dict(self._answers)
         for handle in running:
-            await self._call.write(
-                decode_pb2.SessionRequest(cancel=decode_pb2.Cancel(handle=handle))
-            )
+            await self._write(decode_pb2.SessionRequest(cancel=decode_pb2.Cancel(handle=handle)))
         for answer in running.values():
             await asyncio.wait_for(answer.over.wait(), REQUEST_DEADLINE_S)
+
+    async def _write(self, request: decode_pb2.SessionRequest) -> None:
+        # A call takes one message at a time, and breaks when it is given two.
+        async with self._writing:
+            await self._call.write(request)
 
     async def _read(self) -> None:
         error = "the session ended"
