@@ -24,6 +24,10 @@ from pagemesh.errors import ConfigError
 
 NONCE_BYTES: Final = 16
 
+SHORT_RUN: Final = 4
+"""Consecutive blocks, below which a plane is gathered and scattered as a whole: block by block, Python
+would take longer than the copies."""
+
 
 def open_memory() -> int:
     """A file descriptor of empty memory that other processes can map; whoever asked for it closes it."""
@@ -140,6 +144,14 @@ class KvMemory:
         planes = self._planes(first_layer, num_layers)
         others = source[first_layer : first_layer + num_layers].reshape(-1, *source.shape[2:])
         checksum = xxhash.xxh3_64()
+        if len(runs) * SHORT_RUN > len(block_ids):
+            targets, sources = np.array(block_ids), np.array(source_ids)
+            gathered = np.empty((len(targets), planes.shape[-1]), np.uint8)
+            for plane, other in zip(planes, others, strict=True):
+                np.take(other, sources, axis=0, out=gathered, mode="clip")
+                checksum.update(gathered.data)
+                plane[targets] = gathered
+            return checksum.intdigest()
         for plane, other in zip(planes, others, strict=True):
             for source_begin, begin, count in runs:
                 copy = plane[begin : begin + count]

@@ -130,16 +130,24 @@ def test_memory_of_ones_own_is_not_shared() -> None:
     assert KvMemory(LAYOUT, 3).share() is None
 
 
-def test_blocks_are_copied_with_the_checksum_of_the_copies(peer: PeerMemory) -> None:
-    target = make_memory(12)
-    target.bytes[:] = 0
-    checksum = target.copy_from(peer.blocks, [7, 8, 9, 0], [3, 4, 6, 11], 1, 2)
-    copied = peer.blocks[1:3][:, :, [7, 8, 9, 0]].tobytes()
-    assert read_kv(target, [3, 4, 6, 11], 1, 2) == copied
+# Scattered ones go by the plane, consecutive ones run by run.
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [([7, 8, 9, 0], [3, 4, 6, 11]), ([2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 4, 5, 6, 7, 8])],
+    ids=["scattered", "consecutive"],
+)
+def test_blocks_are_copied_with_the_checksum_of_the_copies(
+    peer: PeerMemory, source: list[int], target: list[int]
+) -> None:
+    receiver = make_memory(12)
+    receiver.bytes[:] = 0
+    checksum = receiver.copy_from(peer.blocks, source, target, 1, 2)
+    copied = peer.blocks[1:3][:, :, source].tobytes()
+    assert read_kv(receiver, target, 1, 2) == copied
     assert checksum == xxhash.xxh3_64_intdigest(copied)
-    untouched = [0, 1, 2, 5, 7, 8, 9, 10]
-    assert not target.bytes[:, :, untouched].any()
-    assert not target.bytes[0].any()
+    untouched = [block for block in range(12) if block not in target]
+    assert not receiver.bytes[:, :, untouched].any()
+    assert not receiver.bytes[0].any()
 
 
 @pytest.mark.parametrize(("source", "target"), [([10], [0]), ([0], [10]), ([-1], [0])])
