@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from pagemesh.engine.kv_memory import KvMemory, MemoryName, joint_runs, open_mem
 from pagemesh.engine.peer_memory import PeerMemory
 from pagemesh.errors import KvIntegrityError, UnavailableError
 from tests.support.kv_bytes import read_kv
-from tests.support.mappings import num_read_only_mappings
+from tests.support.mappings import num_descriptors, num_read_only_mappings
 
 LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 
@@ -82,12 +81,12 @@ def test_nothing_is_mapped_any_more_when_it_is_closed(name: MemoryName) -> None:
 
 def refusal(name: MemoryName, layout: BlockLayout = LAYOUT) -> str:
     before = num_read_only_mappings()
-    num_descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    descriptors = num_descriptors()
     with pytest.raises(UnavailableError) as caught:
         PeerMemory(name, layout)
     assert caught.value.reason == "KV_MEMORY_UNREACHABLE"
     assert num_read_only_mappings() == before
-    assert len(list(Path("/proc/self/fd").iterdir())) == num_descriptors
+    assert num_descriptors() == descriptors
     return caught.value.message
 
 

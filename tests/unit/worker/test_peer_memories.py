@@ -14,7 +14,7 @@ from pagemesh.engine.kv_memory import KvMemory, MemoryName, open_memory
 from pagemesh.errors import UnavailableError
 from pagemesh.worker import peer_memories
 from pagemesh.worker.peer_memories import PeerMemories
-from tests.support.mappings import num_read_only_mappings
+from tests.support.mappings import num_descriptors, num_read_only_mappings
 from tests.support.waiting import wait_until
 
 LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
@@ -64,10 +64,6 @@ def owner() -> Iterator[tuple[subprocess.Popen[str], MemoryName]]:
             MemoryName(int(process_id), int(descriptor), int(num_blocks), bytes.fromhex(nonce)),
         )
         process.kill()
-
-
-def num_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
 async def test_memory_is_mapped_once_for_all_streams(
