@@ -1,7 +1,7 @@
 """How much slower do running streams decode while KV arrives at their worker?
 
 A real decode worker with a thread runs streams; a prefill worker over a hollow engine, which pretends to
-compute at a fixed rate, sends it the KV of prompts, two at a time. What arrives goes the way of all KV,
+compute at a fixed rate, sends it the KV of prompts, some at a time. What arrives goes the way of all KV,
 checks included. A prompt ends with its first token, so the worker computes nothing of it.
 """
 
@@ -28,9 +28,11 @@ NUM_STREAMS = 8
 STREAM_PROMPT = 64
 LONG_PROMPT = 8192
 """Tokens, 100 MB of KV."""
-NUM_PROMPTS = 2
+NUM_PROMPTS = 3
 """That arrive at the same time."""
 RATE_GB_S = 0.5
+COMPUTED_GB_S = 0.55
+"""What the sender pretends to: of the last parts of a prompt nobody waits for, and they are not sent."""
 STEP_TOKENS = 256
 """That the sender pretends to compute at once."""
 SETTLE_S = 1.0
@@ -70,7 +72,7 @@ def measure(report: Report, *, quick: bool) -> None:
         "KV received beside the streams",
         "GB/s",
         receiving.arrived_gb_s,
-        at_least=0.95 * RATE_GB_S,
+        at_least=0.9 * RATE_GB_S,
     )
     for name, ours, base, aim in (
         # The mean, because whatever a step has to wait for counts.
@@ -89,7 +91,7 @@ def _sender(worker: types_pb2.WorkerInfo) -> HollowSettings:
     # Blocks of a prompt that just ended may not be free yet when the next one comes.
     num_blocks = 2 * NUM_PROMPTS * LONG_PROMPT // kv.block_size
     return HollowSettings(
-        layout, worker.model_fingerprint, num_blocks, RATE_GB_S * 1e9, step_tokens=STEP_TOKENS
+        layout, worker.model_fingerprint, num_blocks, COMPUTED_GB_S * 1e9, step_tokens=STEP_TOKENS
     )
 
 
