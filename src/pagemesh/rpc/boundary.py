@@ -32,6 +32,9 @@ _Behavior = Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Any]
 
 _ALWAYS_SERVED: Final = ("/grpc.health.", "/grpc.reflection.")
 
+_CANCEL_TIMEOUT: Final = 1.0
+"""Seconds in which grpc cancels a call whose peer is gone."""
+
 _HANDLER_FACTORIES: Final[
     dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]]
 ] = {
@@ -91,7 +94,12 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
             bind_call(read_metadata(context.invocation_metadata() or (), context.time_remaining()))
             try:
                 return await _run(behavior, request, context)
-            except grpc.aio.BaseError:  # an abort of the servicer, or the peer is gone
+            except grpc.aio.InternalError:
+                # A write failed because the peer is gone. grpc is about to cancel the call for that, which
+                # is no fault; what is raised before it does, it logs as one.
+                await asyncio.sleep(_CANCEL_TIMEOUT)
+                raise
+            except grpc.aio.BaseError:  # an abort of the servicer, or the server has stopped
                 raise
             except Exception as error:
                 mapped = as_pagemesh_error(error)

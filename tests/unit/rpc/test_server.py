@@ -22,6 +22,7 @@ from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.rpc.status import from_rpc_error
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
+from tests.support.waiting import wait_until
 
 SERVICE = "pagemesh.v1.KvStore"
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -216,6 +217,23 @@ async def test_a_cancelled_stream_runs_its_finally_before_the_call_ends(server: 
         assert servicer.watch.done()
         # Not, some time later, by the garbage collector.
         assert servicer.num_open == 0
+
+
+async def test_a_write_that_fails_because_the_caller_left_is_no_error(
+    server: GrpcServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    servicer = ExampleServicer(grpc.aio.InternalError("a write failed"))
+    address = await serve(server, servicer)
+    async with open_channel(address) as channel:
+        stub: kvstore_pb2_grpc.KvStoreAsyncStub = kvstore_pb2_grpc.KvStoreStub(channel)
+        call = stub.Watch(kvstore_pb2.WatchRequest(), timeout=5)
+        await call.read()
+        await wait_until(lambda: servicer.closing.is_set() and not servicer.num_open, "it failed")
+        call.cancel()
+        assert servicer.watch is not None
+        await asyncio.wait([servicer.watch], timeout=5)
+        assert servicer.watch.done()
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 async def test_the_request_id_of_the_metadata_is_bound_to_the_logs(server: GrpcServer) -> None:
