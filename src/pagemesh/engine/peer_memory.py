@@ -10,6 +10,8 @@ import fcntl
 import mmap
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -32,13 +34,13 @@ class PeerMemory:
         path = f"/proc/{name.process_id}/fd/{name.descriptor}"
         size = memory_size(layout, name.num_blocks)
         try:
-            # Not blocking: whatever else may lie there, a pipe for example, must not keep us waiting.
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            try:
-                _check(descriptor, size)
-                mapping = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
-            finally:
-                os.close(descriptor)
+            with _opened(path, os.O_PATH) as found:
+                # Looked at before it is opened: that a device is opened may already do something.
+                _check_file(found, size)
+                # Not blocking: whatever else it may be, it must not keep us waiting.
+                with _opened(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK) as descriptor:
+                    _check_seals(descriptor)
+                    mapping = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         except (OSError, OverflowError, ValueError) as error:
             raise unreachable(f"{path} cannot be read: {error}") from error
         if mapping[-NONCE_BYTES:] != name.nonce:
@@ -57,10 +59,22 @@ class PeerMemory:
         self._blocks = None
 
 
-def _check(descriptor: int, size: int) -> None:
+@contextmanager
+def _opened(path: str, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _check_file(descriptor: int, size: int) -> None:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size != size:
         raise ValueError(f"it is no file of {size} bytes")
+
+
+def _check_seals(descriptor: int) -> None:
     if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
         raise ValueError("it may shrink")
 

@@ -105,7 +105,8 @@ class PeerMemories:
 
 def _watch(process_id: int) -> int | None:
     """A descriptor that is readable when a process has ended; None where the system has none."""
-    with suppress(OSError, AttributeError):
+    # A number that no process can have is an OverflowError.
+    with suppress(OSError, OverflowError, AttributeError):
         return os.pidfd_open(process_id)
     return None
 

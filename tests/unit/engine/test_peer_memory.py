@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,6 +99,7 @@ def test_other_memory_is_refused(name: MemoryName) -> None:
     assert "no file of" in refusal(name._replace(num_blocks=9))
     assert "cannot be read" in refusal(name._replace(descriptor=99_999))
     assert "cannot be read" in refusal(name._replace(process_id=2**22 + 1))
+    assert "cannot be read" in refusal(name._replace(process_id=2**32 - 1))
     assert "cannot be read" in refusal(name._replace(num_blocks=2**62))
     other = BlockLayout(block_size=8, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
     assert "no file of" in refusal(name, other)
@@ -108,6 +112,17 @@ def test_memory_that_may_shrink_is_refused(name: MemoryName) -> None:
     os.pwrite(descriptor, name.nonce, size - 16)
     assert "may shrink" in refusal(name._replace(descriptor=descriptor))
     os.close(descriptor)
+
+
+def test_what_is_no_memory_is_not_even_opened(name: MemoryName, tmp_path: Path) -> None:
+    ignored = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    with (tmp_path / "file").open("wb") as file:
+        # A lease of the file, which whoever opens it breaks.
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        refusal(name._replace(descriptor=file.fileno()))
+        assert fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_WRLCK
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    signal.signal(signal.SIGIO, ignored)
 
 
 def test_what_is_no_memory_is_refused_without_waiting(name: MemoryName) -> None:

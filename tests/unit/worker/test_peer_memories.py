@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -129,13 +130,18 @@ async def test_an_owner_cannot_change_its_memory(memories: PeerMemories, name: M
     memories.close()
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"nonce": bytes(16)}, {"process_id": 0}, {"process_id": 2**32 - 1}],
+    ids=["nonce", "no process", "more than processes can be"],
+)
 async def test_what_cannot_be_mapped_leaves_nothing(
-    memories: PeerMemories, name: MemoryName
+    memories: PeerMemories, name: MemoryName, wrong: dict[str, Any]
 ) -> None:
     descriptors = num_descriptors()
     with memories.use(OWNER) as open_memory:
         for _ in range(2):
             with pytest.raises(UnavailableError) as caught:
-                open_memory(name._replace(nonce=bytes(16)))
+                open_memory(name._replace(**wrong))
             assert caught.value.reason == "KV_MEMORY_UNREACHABLE"
     assert num_descriptors() == descriptors
