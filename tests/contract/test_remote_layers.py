@@ -12,6 +12,7 @@ from pagemesh.engine.interface import EngineRequest, StepOutput
 from pagemesh.engine.remote import EngineProcess
 from pagemesh.sampling.params import SamplingParams
 from tests.contract.test_engine_process import PROMPT, Steps, settings
+from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 
 
@@ -26,7 +27,7 @@ async def test_layers_can_be_read_before_their_step_has_ended(demo_model: Path) 
         (table,) = [export.block_ids for step in steps.all for export in step.exports]
         for _, num_tokens, num_layers in step.progress:
             block_ids = table[: num_tokens // 16]
-            blocks = b"".join(engine.kv.read(block_ids, 0, num_layers))
+            blocks = read_kv(engine.kv, block_ids, 0, num_layers)
             read.append((block_ids, num_layers, blocks))
 
     engine.start(listener)
@@ -35,7 +36,7 @@ async def test_layers_can_be_read_before_their_step_has_ended(demo_model: Path) 
     assert len(prompt) == 1040
     engine.submit(EngineRequest("a", prompt, SamplingParams(temperature=0.0), hold_blocks=True))
     await wait_until(steps.ended("a"), "the export")
-    final = [b"".join(engine.kv.read(block_ids, 0, n)) for block_ids, n, _ in read]
+    final = [read_kv(engine.kv, block_ids, 0, n) for block_ids, n, _ in read]
     await asyncio.to_thread(engine.stop)
     progress = [(p.num_tokens, p.num_layers) for step in steps.all for p in step.progress]
     assert progress == [

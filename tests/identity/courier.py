@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pagemesh.engine.interface import EngineRequest, KvExport, KvGrant, KvProgress
 from pagemesh.kvship.parts import PartCutter
 from tests.identity.engines import DEADLINE, Peer, Steps, Tokens, next_step, running
+from tests.support.kv_bytes import read_kv
 
 
 @dataclass
@@ -85,7 +86,7 @@ class Courier:
         while (part := transfer.parts.next_part()) is not None:
             run = slice(part.first_block, part.first_block + part.num_blocks)
             layers = part.first_layer, part.num_layers
-            payload = b"".join(self.prefill.engine.kv.read(transfer.export.block_ids[run], *layers))
+            payload = read_kv(self.prefill.engine.kv, transfer.export.block_ids[run], *layers)
             self.decode.engine.kv.write(transfer.grant.block_ids[run], *layers, payload)
         layout = self.decode.engine.info.layout
         if progress.num_layers < layout.num_layers:

@@ -48,14 +48,20 @@ class _OwnedKv(FakeKv):
         self._ledger = ledger
         self._pace = pace
 
-    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> list[memoryview]:
+    def read(
+        self, block_ids: Sequence[int], first_layer: int, num_layers: int, target: memoryview
+    ) -> None:
         self._ledger.check_read(block_ids)
         self._pace.wait(self._pace.copy)
-        # Copies: what is looked at later could not be watched.
-        pieces = super().read(block_ids, first_layer, num_layers)
-        content = [memoryview(bytes(piece)) for piece in pieces]
+        super().read(block_ids, first_layer, num_layers, target)
         self._ledger.check_read(block_ids)
-        return content
+
+    def checksum(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> int:
+        self._ledger.check_read(block_ids)
+        self._pace.wait(self._pace.copy)
+        checksum = super().checksum(block_ids, first_layer, num_layers)
+        self._ledger.check_read(block_ids)
+        return checksum
 
     def write(
         self,

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagemesh.engine.interface import KvAccess
+from pagemesh.kvship.frames import Payload
 
 
 def read_kv(kv: KvAccess, block_ids: Sequence[int], first_layer: int, num_layers: int) -> bytes:
-    """A copy of what `KvAccess.read` gives, which later writes do not change."""
-    return b"".join(kv.read(block_ids, first_layer, num_layers))
+    """A copy of blocks, in the order of `KvAccess.read`."""
+    copy = bytearray(kv.layout.num_bytes_per_layer * len(block_ids) * num_layers)
+    kv.read(block_ids, first_layer, num_layers, memoryview(copy))
+    return bytes(copy)
+
+
+def payload_of(data: bytes) -> Payload | None:
+    """A payload with these bytes; None when there are none."""
+
+    def fill(target: memoryview) -> None:
+        target[:] = data
+
+    return Payload(len(data), fill) if data else None

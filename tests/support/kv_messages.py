@@ -8,6 +8,7 @@ from typing import Self
 
 from pagemesh.kvship.frames import encode_frame
 from pagemesh.v1 import kv_transfer_pb2
+from tests.support.kv_bytes import payload_of
 
 
 @dataclass
@@ -45,7 +46,7 @@ class KvMessage:
 
     def frame(self) -> bytes:
         """The message with a checksum that is right for what it says."""
-        return encode_frame(self.content, [self.payload] if self.payload else [])
+        return encode_frame(self.content, payload_of(self.payload))
 
 
 async def read_messages(chunks: AsyncIterable[kv_transfer_pb2.KvChunk]) -> list[KvMessage]:

@@ -266,13 +266,17 @@ class EngineInfo:
 class KvAccess(Protocol):
     """Reads and writes blocks that the caller holds by an export, an import or a pin; any thread."""
 
-    def read(
-        self, block_ids: Sequence[int], first_layer: int, num_layers: int
-    ) -> Sequence[bytes | memoryview]:
-        """Elements of the blocks in C order [layer, 2, block, slot, kv head, head dim], in pieces.
+    @property
+    def layout(self) -> BlockLayout:
+        """Shape of the blocks."""
+        ...
 
-        A piece may be a view of the blocks themselves: to be used while the caller holds them. Its
-        elements are bytes, its shape may be any.
+    def read(
+        self, block_ids: Sequence[int], first_layer: int, num_layers: int, target: memoryview
+    ) -> None:
+        """Copy elements of the blocks, in C order [layer, 2, block, slot, kv head, head dim].
+
+        `target` is writable bytes; KvIntegrityError unless it has the size of the elements.
         """
         ...
 

@@ -98,12 +98,44 @@ class KvMemory:
         self._mapping[-NONCE_BYTES:] = nonce
         return MemoryName(os.getpid(), self._descriptor, self.num_blocks, nonce)
 
-    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> list[memoryview]:
-        """See `KvAccess.read`. The pieces are views of the memory."""
+    def read(
+        self, block_ids: Sequence[int], first_layer: int, num_layers: int, target: memoryview
+    ) -> None:
+        """See `KvAccess.read`."""
         check_blocks(self.num_blocks, block_ids)
-        runs = list(joint_runs(block_ids, block_ids))
+        check_payload(self.layout, len(block_ids), num_layers, len(target))
         planes = self._planes(first_layer, num_layers)
-        return [plane[begin : begin + count].data for plane in planes for begin, _, count in runs]
+        rows = np.frombuffer(target, np.uint8).reshape(
+            len(planes), len(block_ids), planes.shape[-1]
+        )
+        runs = list(joint_runs(block_ids, range(len(block_ids))))
+        if _is_scattered(runs, block_ids):
+            sources = np.array(block_ids)
+            for plane, copy in zip(planes, rows, strict=True):
+                np.take(plane, sources, axis=0, out=copy, mode="clip")
+            return
+        for plane, copy in zip(planes, rows, strict=True):
+            for begin, row, count in runs:
+                copy[row : row + count] = plane[begin : begin + count]
+
+    def checksum(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> int:
+        """XXH3-64 of what `read` would give."""
+        check_blocks(self.num_blocks, block_ids)
+        planes = self._planes(first_layer, num_layers)
+        runs = list(joint_runs(block_ids, block_ids))
+        checksum = xxhash.xxh3_64()
+        if _is_scattered(runs, block_ids):
+            # Together they are summed up at once, and a plane's blocks stay in the processor's cache.
+            sources = np.array(block_ids)
+            gathered = np.empty((len(sources), planes.shape[-1]), np.uint8)
+            for plane in planes:
+                np.take(plane, sources, axis=0, out=gathered, mode="clip")
+                checksum.update(gathered.data)
+            return checksum.intdigest()
+        for plane in planes:
+            for begin, _, count in runs:
+                checksum.update(plane[begin : begin + count].data)
+        return checksum.intdigest()
 
     def write(
         self,
@@ -144,7 +176,7 @@ class KvMemory:
         planes = self._planes(first_layer, num_layers)
         others = source[first_layer : first_layer + num_layers].reshape(-1, *source.shape[2:])
         checksum = xxhash.xxh3_64()
-        if len(runs) * SHORT_RUN > len(block_ids):
+        if _is_scattered(runs, block_ids):
             targets, sources = np.array(block_ids), np.array(source_ids)
             gathered = np.empty((len(targets), planes.shape[-1]), np.uint8)
             for plane, other in zip(planes, others, strict=True):
@@ -164,6 +196,10 @@ class KvMemory:
         check_layers(self.layout, first_layer, num_layers)
         layers = self.bytes[first_layer : first_layer + num_layers]
         return layers.reshape(-1, *self.bytes.shape[2:])
+
+
+def _is_scattered(runs: Sequence[tuple[int, int, int]], block_ids: Sequence[int]) -> bool:
+    return len(runs) * SHORT_RUN > len(block_ids)
 
 
 def joint_runs(ones: Sequence[int], others: Sequence[int]) -> Iterator[tuple[int, int, int]]:

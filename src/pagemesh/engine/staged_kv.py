@@ -108,15 +108,19 @@ class StagedKv:
         for slot in range(len(slots)):
             self._free.put(slot)
 
-    def read(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> list[bytes]:
-        """See `KvAccess.read`; copies, for the slots are needed. UnavailableError when the engine is gone."""
-        parts = []
+    def read(
+        self, block_ids: Sequence[int], first_layer: int, num_layers: int, target: memoryview
+    ) -> None:
+        """See `KvAccess.read`. UnavailableError when the engine is gone."""
+        check_payload(self.layout, len(block_ids), num_layers, len(target))
+        copy = np.frombuffer(target, np.uint8)
+        begin = 0
         for piece in self._pieces(block_ids, first_layer, num_layers):
-            num_bytes = piece.num_planes * len(piece.block_ids) * self._block_bytes
+            end = begin + piece.num_planes * len(piece.block_ids) * self._block_bytes
             with self._slot() as slot:
                 self.stager.stage_out(slot, piece)
-                parts.append(self._slots[slot, :num_bytes].tobytes())
-        return parts
+                copy[begin:end] = self._slots[slot, : end - begin]
+            begin = end
 
     def write(
         self,

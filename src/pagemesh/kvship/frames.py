@@ -9,14 +9,14 @@ once more out of it; here each side copies it once. (The wire format: protobuf.d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import xxhash
 from google.protobuf.message import DecodeError
 
 from pagemesh.errors import KvIntegrityError
+from pagemesh.kvship.new_bytes import uninitialized_bytes
 from pagemesh.v1 import kv_transfer_pb2
 
 _CONTENT_TAG: Final = 0x0A  # field 1, with a length
@@ -35,26 +35,32 @@ class Frame(NamedTuple):
     """A view of the message's bytes; empty where it has no KV."""
 
 
-def encode_frame(
-    content: kv_transfer_pb2.KvContent, payload: Sequence[bytes | memoryview] = ()
-) -> bytes:
-    """The message, of a payload that lies in pieces; copies them once. They may be of any shape."""
+class Payload(NamedTuple):
+    """KV that a message is to carry."""
+
+    num_bytes: int
+    fill: Callable[[memoryview], None]
+    """Writes it into so many bytes."""
+
+
+def encode_frame(content: kv_transfer_pb2.KvContent, payload: Payload | None = None) -> bytes:
+    """The message; the payload is written where it belongs, and summed up there."""
     head = content.SerializeToString()
+    front = bytes((_CONTENT_TAG,)) + encode_varint(len(head)) + head + bytes((_CHECKSUM_TAG,))
+    checksum_end = len(front) + _CHECKSUM_SIZE
+    tail = b""
+    if payload is not None:
+        tail = bytes((_PAYLOAD_TAG,)) + encode_varint(payload.num_bytes)
+    begin = checksum_end + len(tail)
+    message, view = uninitialized_bytes(begin + (payload.num_bytes if payload is not None else 0))
+    view[: len(front)] = front
+    view[checksum_end:begin] = tail
     checksum = xxhash.xxh3_64(head)
-    for piece in payload:
-        checksum.update(piece)
-    num_bytes = sum(memoryview(piece).nbytes for piece in payload)
-    front = b"".join(
-        (
-            bytes((_CONTENT_TAG,)),
-            encode_varint(len(head)),
-            head,
-            bytes((_CHECKSUM_TAG,)),
-            checksum.intdigest().to_bytes(_CHECKSUM_SIZE, "little"),
-            bytes((_PAYLOAD_TAG,)) + encode_varint(num_bytes) if num_bytes else b"",
-        )
-    )
-    return b"".join(chain((front,), payload))
+    if payload is not None:
+        payload.fill(view[begin:])
+        checksum.update(view[begin:])
+    view[len(front) : checksum_end] = checksum.intdigest().to_bytes(_CHECKSUM_SIZE, "little")
+    return message
 
 
 def decode_frame(message: bytes) -> Frame:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import xxhash
-
 from pagemesh.engine.kv_memory import KvMemory, MemoryName
 from pagemesh.engine.peer_memory import PeerMemory
 from pagemesh.errors import KvIntegrityError
+from pagemesh.kvship.frames import Payload
 from pagemesh.kvship.parts import KvPart
 from pagemesh.v1 import kv_transfer_pb2
 
@@ -46,14 +45,13 @@ class HostMemorySending:
 
     def load(
         self, blocks: kv_transfer_pb2.KvBlocks, part: KvPart, block_ids: Sequence[int]
-    ) -> Sequence[bytes | memoryview]:
+    ) -> Payload | None:
         """Name the blocks."""
-        checksum = xxhash.xxh3_64()
-        for piece in self._memory.read(block_ids, part.first_layer, part.num_layers):
-            checksum.update(piece)
         blocks.memory_blocks.block_ids.extend(block_ids)
-        blocks.memory_blocks.checksum = checksum.intdigest()
-        return ()
+        blocks.memory_blocks.checksum = self._memory.checksum(
+            block_ids, part.first_layer, part.num_layers
+        )
+        return None
 
 
 class HostMemoryReceiving:

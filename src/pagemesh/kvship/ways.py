@@ -7,11 +7,13 @@ ways; only what stands for the KV of a part differs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
-from pagemesh.engine.interface import BlockLayout, KvAccess
+from pagemesh.engine.interface import KvAccess
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship import parts
+from pagemesh.kvship.frames import Payload
 from pagemesh.kvship.parts import KvPart
 from pagemesh.v1 import kv_transfer_pb2
 
@@ -35,8 +37,8 @@ class SendingWay(Protocol):
 
     def load(
         self, blocks: kv_transfer_pb2.KvBlocks, part: KvPart, block_ids: Sequence[int]
-    ) -> Sequence[bytes | memoryview]:
-        """Complete the message of one part, whose blocks have these ids; gives its payload."""
+    ) -> Payload | None:
+        """Complete the message of one part, whose blocks have these ids; gives its payload, if it has one."""
         ...
 
 
@@ -78,17 +80,19 @@ class PayloadSending:
 
     def load(
         self, blocks: kv_transfer_pb2.KvBlocks, part: KvPart, block_ids: Sequence[int]
-    ) -> Sequence[bytes | memoryview]:
+    ) -> Payload | None:
         """The KV itself."""
-        return self._kv.read(block_ids, part.first_layer, part.num_layers)
+        num_bytes = len(block_ids) * part.num_layers * self._kv.layout.num_bytes_per_layer
+        return Payload(
+            num_bytes, partial(self._kv.read, block_ids, part.first_layer, part.num_layers)
+        )
 
 
 class PayloadReceiving:
     """The other end of `PayloadSending`: nothing is written that was not found to be right before."""
 
-    def __init__(self, kv: KvAccess, layout: BlockLayout) -> None:
+    def __init__(self, kv: KvAccess) -> None:
         self._kv = kv
-        self._layout = layout
 
     def unload(
         self,
@@ -97,7 +101,7 @@ class PayloadReceiving:
         block_ids: Sequence[int],
     ) -> int:
         """Write the payload, whose checksum was right; KV_WRONG_SIZE when it is not that of the blocks."""
-        num_bytes = len(block_ids) * blocks.layer_count * self._layout.num_bytes_per_layer
+        num_bytes = len(block_ids) * blocks.layer_count * self._kv.layout.num_bytes_per_layer
         if len(payload) != num_bytes:
             raise KvIntegrityError(
                 f"{len(block_ids)} blocks have {len(payload)} bytes, not {num_bytes}",

@@ -7,12 +7,15 @@ reflection, may be at the other end.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
+
+from pagemesh.rpc.one_ahead import one_ahead
 
 RequestT = TypeVar("RequestT", bound=Message)
 
@@ -38,10 +41,21 @@ class RawStream(Generic[RequestT]):
         return f"/{self.service.full_name}/{self.method}"
 
     def add_to_server(self, behavior: Behavior[RequestT], server: _Server) -> None:
-        """Serve the method; like the generated functions of that name, for `GrpcServer.add`."""
+        """Serve the method; like the generated functions of that name, for `GrpcServer.add`.
+
+        Each message is made while the one before is sent.
+        """
+
+        async def serve(
+            request: RequestT, context: grpc.aio.ServicerContext[Any, Any]
+        ) -> AsyncGenerator[bytes]:
+            async with aclosing(one_ahead(behavior(request, context))) as messages:
+                async for message in messages:
+                    yield message
+
         handler: grpc.RpcMethodHandler[RequestT, bytes] = grpc.unary_stream_rpc_method_handler(
             # grpc declares the behaviors of its threaded servers only.
-            cast(Any, behavior),
+            cast(Any, serve),
             request_deserializer=self.request_type.FromString,
         )
         server.add_generic_rpc_handlers(

@@ -93,7 +93,7 @@ class HostMemory:
         self, open_memory: Callable[[MemoryName], PeerMemory], header: kv_transfer_pb2.KvHeader
     ) -> ReceivingWay:
         if not header.HasField("memory"):
-            return PayloadReceiving(self._kv, self._layout)
+            return PayloadReceiving(self._kv)
         if not isinstance(self._kv, KvMemory):
             raise unreachable("this worker's KV is no memory of the host")
         return HostMemoryReceiving(self._kv, open_memory(memory_name(header)))

@@ -26,6 +26,7 @@ from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_result import StepResult
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner, FakeStep
 from tests.fakes.inbox import DEADLINE, Inbox
+from tests.support.kv_bytes import read_kv
 from tests.unit.scheduler.builders import make_info, make_request
 
 PROMPT = range(100, 110)
@@ -107,8 +108,7 @@ def test_layers_can_be_read_while_later_ones_are_computed(layered: Fixture) -> N
     # Eight tokens fit into a step.
     assert layered.progress() == [(8, 1), (8, 2)]
     (export,) = layered.exports
-    pieces = layered.engine.kv.read(export.block_ids[:2], 0, 2)
-    read = np.frombuffer(b"".join(pieces), np.float32)
+    read = np.frombuffer(read_kv(layered.engine.kv, export.block_ids[:2], 0, 2), np.float32)
     assert read.reshape(2, 2, 8).tolist() == [[list(PROMPT[:8])] * 2] * 2
     assert np.isnan(layered.kv.memory[2]).all()
     assert layered.inbox.tokens == {}

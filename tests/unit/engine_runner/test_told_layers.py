@@ -14,6 +14,7 @@ from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.models.transformers_backend.causal_model import TransformersModel
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
+from tests.support.kv_bytes import read_kv
 from tests.unit.models.transformers_backend.tiny_models import make_model
 
 PROMPT = tuple((7 * i) % 31 + 5 for i in range(42))
@@ -49,14 +50,14 @@ def test_told_layers_are_written_and_later_ones_are_not_yet(model: LoadedModel) 
 
     def tell(num_layers_told: int) -> None:
         rest = num_layers - num_layers_told
-        read[num_layers_told] = b"".join(runner.kv.read(EXPORTED, 0, num_layers_told))
-        behind[num_layers_told] = b"".join(runner.kv.read(EXPORTED, num_layers_told, rest))
+        read[num_layers_told] = read_kv(runner.kv, EXPORTED, 0, num_layers_told)
+        behind[num_layers_told] = read_kv(runner.kv, EXPORTED, num_layers_told, rest)
 
     watched = frozenset({1, num_layers - 1})
     runner.launch(make_batch(), LayerWatch(watched, tell))
     assert set(read) == watched
     for number in watched:
-        assert read[number] == b"".join(runner.kv.read(EXPORTED, 0, number))
+        assert read[number] == read_kv(runner.kv, EXPORTED, 0, number)
         assert not any(behind[number])
     # Each token of the prompt has keys and values of its own in the first layer.
     layout = runner.kv.layout

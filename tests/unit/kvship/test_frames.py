@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.frames import decode_frame, decode_varint, encode_frame, encode_varint
 from pagemesh.v1 import kv_transfer_pb2
+from tests.support.kv_bytes import payload_of
 
 STAMP = kv_transfer_pb2.KvStamp(model_fingerprint="model", worker_id="prefill-0", epoch=7)
 HEADER = kv_transfer_pb2.KvContent(stamp=STAMP, header=kv_transfer_pb2.KvHeader(block_count=3))
@@ -36,7 +37,7 @@ def test_a_message_is_the_bytes_that_the_contract_says() -> None:
         kv_transfer_pb2.KvContent(
             stamp=kv_transfer_pb2.KvStamp(model_fingerprint="m", worker_id="prefill-0")
         ),
-        [b"k", b"v"],
+        payload_of(b"kv"),
     )
     assert message == b"\x0a\x10" + content + b"\x11" + checksum + b"\x1a\x02kv"
 
@@ -53,7 +54,7 @@ def test_a_message_is_the_bytes_that_the_contract_says() -> None:
 def test_protobuf_reads_and_writes_the_same_bytes(
     content: kv_transfer_pb2.KvContent, payload: bytes
 ) -> None:
-    message = encode_frame(content, [payload] if payload else [])
+    message = encode_frame(content, payload_of(payload))
     chunk = kv_transfer_pb2.KvChunk.FromString(message)
     assert kv_transfer_pb2.KvContent.FromString(chunk.content) == content
     assert chunk.payload == payload
@@ -62,12 +63,7 @@ def test_protobuf_reads_and_writes_the_same_bytes(
 
 
 def test_what_was_sent_is_received_in_one_piece_without_a_copy() -> None:
-    pieces: list[bytes | memoryview] = [
-        PAYLOAD[:100],
-        memoryview(PAYLOAD)[100:356].cast("B", (16, 16)),
-        PAYLOAD[356:],
-    ]
-    message = encode_frame(BLOCKS, pieces)
+    message = encode_frame(BLOCKS, payload_of(PAYLOAD))
     frame = decode_frame(message)
     assert frame.content == BLOCKS
     assert frame.payload == PAYLOAD
@@ -80,7 +76,7 @@ def test_what_was_sent_is_received_in_one_piece_without_a_copy() -> None:
     ids=["header", "first token", "blocks"],
 )
 def test_every_flipped_bit_is_seen(content: kv_transfer_pb2.KvContent, payload: bytes) -> None:
-    message = encode_frame(content, [payload] if payload else [])
+    message = encode_frame(content, payload_of(payload))
     for bit in range(8 * len(message)):
         spoiled = bytearray(message)
         spoiled[bit // 8] ^= 1 << bit % 8
@@ -88,7 +84,7 @@ def test_every_flipped_bit_is_seen(content: kv_transfer_pb2.KvContent, payload: 
 
 
 def test_a_flip_is_reported_by_where_it_is() -> None:
-    message = encode_frame(BLOCKS, [PAYLOAD])
+    message = encode_frame(BLOCKS, payload_of(PAYLOAD))
     content_size = BLOCKS.ByteSize()
     begin_of_checksum = 2 + content_size
     places = {
@@ -108,7 +104,7 @@ def test_a_flip_is_reported_by_where_it_is() -> None:
 
 
 def test_every_truncation_and_every_addition_is_seen() -> None:
-    message = encode_frame(BLOCKS, [PAYLOAD])
+    message = encode_frame(BLOCKS, payload_of(PAYLOAD))
     for length in range(len(message)):
         # Behind the checksum the message without its payload has a form, but another sum.
         assert refusal(message[:length]) in ("KV_MALFORMED", "KV_WRONG_CHECKSUM"), length
@@ -142,7 +138,7 @@ def test_arbitrary_bytes_are_refused(message: bytes) -> None:
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_whatever_happens_to_a_message_is_seen(data: st.DataObject) -> None:
-    message = encode_frame(BLOCKS, [PAYLOAD])
+    message = encode_frame(BLOCKS, payload_of(PAYLOAD))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(message)), min_size=2, max_size=2)))
     first, middle, last = message[: cuts[0]], message[cuts[0] : cuts[1]], message[cuts[1] :]
     change = data.draw(st.sampled_from(["drop", "double", "zero", "reverse", "swap"]))

@@ -51,7 +51,7 @@ class Stream:
         self.receiver = KvReceiver(self.choose_way, STAMP, self.received)
 
     def choose_way(self, header: kv_transfer_pb2.KvHeader) -> ReceivingWay:
-        return PayloadReceiving(self.kv, LAYOUT)
+        return PayloadReceiving(self.kv)
 
     def accept(self, message: KvMessage) -> Accepted:
         return self.receiver.accept(message.frame())
