@@ -82,20 +82,25 @@ class HostMemory:
 
         That raises UnavailableError when the sender's memory is out of reach.
         """
+        is_asked_for = self.identity_for(sender) is not None
         with self._memories.use(_key(sender)) as open_memory:
-            yield partial(self._receiving_way, open_memory)
+            yield partial(self._receiving_way, open_memory, is_asked_for)
 
     def close(self) -> None:
         """Let go of what is mapped; no stream may be left. Idempotent."""
         self._memories.close()
 
     def _receiving_way(
-        self, open_memory: Callable[[MemoryName], PeerMemory], header: kv_transfer_pb2.KvHeader
+        self,
+        open_memory: Callable[[MemoryName], PeerMemory],
+        is_asked_for: bool,
+        header: kv_transfer_pb2.KvHeader,
     ) -> ReceivingWay:
         if not header.HasField("memory"):
             return PayloadReceiving(self._kv)
-        if not isinstance(self._kv, KvMemory):
-            raise unreachable("this worker's KV is no memory of the host")
+        # Nobody else makes this worker open what it names.
+        if not is_asked_for or not isinstance(self._kv, KvMemory):
+            raise unreachable("this worker has not said that it can read it")
         return HostMemoryReceiving(self._kv, open_memory(memory_name(header)))
 
 

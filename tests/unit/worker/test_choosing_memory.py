@@ -90,6 +90,22 @@ async def test_the_header_chooses_the_way() -> None:
     receiver.close()
 
 
+async def test_memory_that_was_not_asked_for_is_not_opened() -> None:
+    sender = HostMemory(on_host(), LAYOUT)
+    header = header_of(sender)
+    unwilling, disappointed = (
+        HostMemory(on_host(), LAYOUT, share=False),
+        HostMemory(on_host(), LAYOUT),
+    )
+    disappointed.note_unreachable(PEER)
+    for memory in (unwilling, disappointed):
+        with memory.stream(PEER) as choose_way:
+            with pytest.raises(UnavailableError) as caught:
+                choose_way(header)
+            assert caught.value.reason == "KV_MEMORY_UNREACHABLE"
+        memory.close()
+
+
 def worker_ids(memory: HostMemory, peers: Sequence[types_pb2.PeerWorker]) -> list[str]:
     return [peer.worker_id for peer in peers if memory.identity_for(peer) is None]
 
