@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Any
 
@@ -184,6 +185,19 @@ async def test_a_prefill_worker_pulls_what_it_computes_sooner_than_the_decode_wo
         assert await went(mesh) == ["local", "remote_pull"]
         assert prefill.metric("pagemesh:kv_tokens_received_total") == 288
         assert decode.metric("pagemesh:kv_tokens_received_total") == 300
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])
+async def test_numbers_that_cannot_be_are_as_good_as_none(wrong: float) -> None:
+    async with measured_mesh(prefill=1) as mesh:
+        await mesh.add(
+            DECODE_ROLE, "decode-odd", prefill_rate=RATE._replace(seconds_per_token=wrong)
+        )
+        await know_link(mesh, "decode-0", "prefill-0", FAST, latency=wrong)
+        await know_link(mesh, "decode-odd", "prefill-0", FAST)
+        for start in range(4):
+            await ask(mesh, prompt=PROMPT[start:])
+        assert await counted(mesh, "kv_path_plans_total") == {"remote": 4}
 
 
 async def test_a_plan_that_fails_is_counted_under_the_way_that_was_taken() -> None:

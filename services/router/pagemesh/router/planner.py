@@ -5,8 +5,9 @@ Owns the way from a prompt to its workers. The decision itself is `pagemesh.rout
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -216,19 +217,26 @@ class Planner:
             links={
                 link.worker_id: Link(link.bytes_per_second, link.latency_seconds)
                 for link in worker.load.links
+                if _can_be((link.bytes_per_second, link.latency_seconds))
             },
             own_transfers=self._in_flight.transfers(worker.worker_id),
         )
 
 
 def _rate(rate: types_pb2.PrefillRate) -> PrefillRate:
-    return PrefillRate(
+    reported = PrefillRate(
         rate.seconds_per_token,
         rate.seconds_per_pair,
         rate.seconds_per_step,
         rate.step_token_count,
         rate.mean_pair_count,
     )
+    return reported if _can_be(reported) else PrefillRate()
+
+
+def _can_be(measured: Iterable[float]) -> bool:
+    """Whether these may have been measured: one worker's nonsense must not decide about all requests."""
+    return all(math.isfinite(number) and number >= 0 for number in measured)
 
 
 def _layout(layout: types_pb2.KvLayout) -> BlockLayout:
