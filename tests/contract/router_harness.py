@@ -116,9 +116,10 @@ async def running_mesh(
     request_timeout: float = 20.0,
     max_waiting_requests: int = 64,
     remote_prefill_min_tokens: int | None = 16,
+    grace_period: float = 0.2,
     **engine: Any,
 ) -> AsyncIterator[Mesh]:
-    """A mesh whose workers are named decode-0, prefill-0 …"""
+    """A mesh whose workers are named decode-0, prefill-0 …; the grace period is the router's."""
     kvstore = KvStoreService(KvStoreConfig(server=ServerConfig(grace_period=0.2)))
     address = await kvstore.start()
     config = RouterConfig(
@@ -130,7 +131,7 @@ async def running_mesh(
         routing=RoutingConfig(
             policy=policy, lookup_timeout=5.0, remote_prefill_min_tokens=remote_prefill_min_tokens
         ),
-        server=ServerConfig(grace_period=0.2),
+        server=ServerConfig(grace_period=grace_period),
     )
     router = RouterProcess(config)
     mesh: Mesh | None = None

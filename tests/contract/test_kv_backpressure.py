@@ -12,7 +12,7 @@ from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
-from pagemesh.rpc.channels import open_channel
+from pagemesh.rpc.channels import BULK_WINDOW_BYTES, open_channel
 from pagemesh.v1 import (
     decode_pb2,
     kv_transfer_pb2,
@@ -42,7 +42,7 @@ async def test_nobody_is_called_before_there_are_blocks() -> None:
             yield chunk
 
     # Room for one request; decoding takes it long enough.
-    decode_engine = FakeEngine(num_blocks=16, seconds_per_token=0.005)
+    decode_engine = FakeEngine(num_blocks=16, seconds_per_token=0.01)
     async with (
         running_worker(sabotaged_role(noted), FakeEngine()) as prefill,
         running_worker(DECODE_ROLE, FakeEngine()) as holder,
@@ -69,7 +69,7 @@ async def test_nobody_is_called_before_there_are_blocks() -> None:
 
 
 async def test_a_prefill_worker_that_queues_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 1.0)
+    monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 2.0)
     monkeypatch.setattr(servicer, "ALIVE_INTERVAL", 0.05)
     async with (
         running_worker(PREFILL_ROLE, FakeEngine(num_blocks=12)) as prefill,
@@ -84,7 +84,7 @@ async def test_a_prefill_worker_that_queues_is_waited_for(monkeypatch: pytest.Mo
         await session.submit(1, PROMPT, plan=prefill.plan)
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
-        await wait_until(lambda: loop.time() > asked_at + 1.5, "longer than a stall may last")
+        await wait_until(lambda: loop.time() > asked_at + 2.5, "longer than a stall may last")
         assert decode.sample("pagemesh:remote_prefills_total", outcome="fallback") == 0
         first.cancel()
         assert tuple((await session.over(1)).token_ids) == expected_tokens(PROMPT, 8)
@@ -161,7 +161,8 @@ async def test_a_reader_that_stops_reading_stops_the_encoding_and_frees_its_bloc
                 pass
         num_bytes = large.sample("pagemesh:kv_bytes_sent_total", rpc="prefill")
         num_bytes += large.sample("pagemesh:kv_bytes_sent_total", rpc="fetch")
-        assert num_bytes / 2**20 - 3 * 32 <= 8
+        # What may be under way, a message that is read, one that is written and one behind it.
+        assert num_bytes / 2**20 - 3 * 32 <= BULK_WINDOW_BYTES / 2**20 + 6
         assert not large.all_blocks_free()
         stalled.cancel()
         await wait_until(large.all_blocks_free, "all blocks free")

@@ -32,7 +32,7 @@ async def test_an_answer_cut_by_the_routers_stop_ends_with_an_error(stream: bool
 
 
 async def test_an_answer_that_ends_within_the_grace_period_is_complete() -> None:
-    async with running_mesh(seconds_per_token=0.01) as mesh:
+    async with running_mesh(seconds_per_token=0.01, grace_period=10.0) as mesh:
         call = mesh.openai.Completions(http_body({**REQUEST, "max_tokens": 5, "stream": True}))
         answer = asyncio.create_task(read(call))
         engine = mesh.workers["decode-0"].engine
