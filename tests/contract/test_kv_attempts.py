@@ -14,7 +14,7 @@ from pagemesh.errors import UnavailableError
 from pagemesh.kvship import parts
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import decode_pb2, types_pb2
-from pagemesh.worker import kv_streams
+from pagemesh.worker import kv_importer, kv_streams
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.recording_engine import RecordingEngine
 from tests.support.saboteur import Chunks, kind_of, sabotaged_role
@@ -205,6 +205,22 @@ async def test_whatever_is_wrong_with_a_worker_the_next_one_serves(
     assert (outcomes(decode, "complete"), failures(decode, reason)) == (1, 1)
     assert received.usage is not None
     assert received.usage.received_token_count == 150
+
+
+async def test_other_workers_cannot_make_up_reasons_without_end(
+    decode: RunningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_importer, "MAX_REASONS", 3)
+    numbers = iter(range(6))
+
+    async def sabotage(chunks: Chunks) -> Chunks:
+        raise UnavailableError("not today", reason=f"REASON_{next(numbers)}")
+        yield b""
+
+    async with running_worker(sabotaged_role(sabotage), FakeEngine()) as first:
+        await run(decode, plan_of(*[first] * 6))
+    assert [failures(decode, f"REASON_{number}") for number in range(6)] == [1, 1, 1, 0, 0, 0]
+    assert failures(decode, "OTHER") == 3
 
 
 @pytest.mark.parametrize("how", ["cancel", "break"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import grpc
 import structlog
@@ -29,6 +29,12 @@ from pagemesh.worker.worker import Worker
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+MAX_REASONS: Final = 64
+"""Reasons of failures that are counted by their names; more than there are."""
+
+OTHER_REASON: Final = "OTHER"
+"""Stands for all that came later."""
+
 
 class KvImporter:
     """Runs the imports of one worker, each as a task. Belongs to one event loop."""
@@ -38,6 +44,7 @@ class KvImporter:
         self._peers = PeerChannels()
         self._streams = KvStreams(worker)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reasons: set[str] = set()
         metrics = worker.metrics
         self._failures = metrics.counter(declared.KV_IMPORT_FAILURES)
         self._pulls = metrics.counter(declared.KV_PULLS)
@@ -167,7 +174,7 @@ class KvImporter:
     def _note_failure(
         self, rpc: str, kv: KvImport, peer: types_pb2.PeerWorker, error: PagemeshError
     ) -> None:
-        self._failures.labels(rpc, error.reason).inc()
+        self._failures.labels(rpc, self._known_reason(error.reason)).inc()
         log.warning(
             "another worker did not deliver KV",
             request_id=kv.client_request_id,
@@ -178,6 +185,12 @@ class KvImporter:
             num_verified_tokens=kv.num_verified_tokens,
             num_prompt_tokens=kv.num_prompt_tokens,
         )
+
+    def _known_reason(self, reason: str) -> str:
+        """The reason as a label: other workers choose theirs, and labels are never forgotten."""
+        if len(self._reasons) < MAX_REASONS:
+            self._reasons.add(reason)
+        return reason if reason in self._reasons else OTHER_REASON
 
     def _finish(self, kv: KvImport, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
