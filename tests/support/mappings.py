@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 
 def num_read_only_mappings(process_id: int | None = None) -> int:
@@ -14,10 +17,14 @@ def num_read_only_mappings(process_id: int | None = None) -> int:
     return sum("w" not in access for _, access, *_ in lines)
 
 
-def num_descriptors() -> int:
-    """Open descriptors of this process."""
+def num_descriptors(*others: str) -> int:
+    """Descriptors of this process that are KV memory, or processes, or have one of these other targets.
+
+    Not of everything: gRPC closes connections of earlier tests whenever it likes.
+    """
     _collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
+    kinds = ("pagemesh-kv", "[pidfd]", *others)
+    return sum(any(kind in target for kind in kinds) for target, _ in _descriptors("self"))
 
 
 def _collect() -> None:
@@ -27,7 +34,11 @@ def _collect() -> None:
 
 def num_memories_held(process_id: int) -> int:
     """KV memories that a process has descriptors of, its own with them."""
-    descriptors = Path(f"/proc/{process_id}/fd").iterdir()
-    return len(
-        {each.stat().st_ino for each in descriptors if "pagemesh-kv" in str(each.readlink())}
-    )
+    return len({inode for target, inode in _descriptors(process_id) if "pagemesh-kv" in target})
+
+
+def _descriptors(process_id: int | Literal["self"]) -> Iterator[tuple[str, int]]:
+    """Target and inode of each that a process has open, and does not close meanwhile."""
+    for each in Path(f"/proc/{process_id}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            yield str(each.readlink()), each.stat().st_ino
