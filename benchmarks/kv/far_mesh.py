@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,11 +17,10 @@ from kv.members import members, metric
 from kv.namespaces import Cable, Network
 from mesh import START_DEADLINE_S
 
+from pagemesh.cli.up.bound_process import bound_to
 from pagemesh.v1 import types_pb2
 
 _PORT, _METRICS_PORT = 5001, 5002
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 class FarMesh:
@@ -90,14 +87,13 @@ class FarMesh:
         program = [sys.executable, "-P", "-m", "pagemesh.cli", role]
         address = ["--host", self._network.address(name), "--port", str(_PORT)]
         address += ["--metrics-port", str(_METRICS_PORT)]
-        parent = os.getpid()
+        command = (*self._network.prefix(name), *program, *flags, *address)
         self._processes.append(
             subprocess.Popen(
-                [*self._network.prefix(name), *program, *flags, *address],
+                bound_to(os.getpid(), command),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
-                preexec_fn=lambda: _die_with(parent),
             )
         )
 
@@ -121,10 +117,3 @@ class FarMesh:
             process.wait()
         self._network.__exit__(None, None, None)
         self._log.close()
-
-
-def _die_with(parent: int) -> None:
-    """In the child: have the kernel end it when this process is gone, however it went."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

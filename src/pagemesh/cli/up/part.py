@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
-import sys
 from collections import deque
 from pathlib import Path
 
+from pagemesh.cli.up.bound_process import bound_to
 from pagemesh.cli.up.plan import PartPlan
-
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Part:
@@ -37,17 +33,15 @@ class Part:
 
     async def start(self) -> None:
         """Start the process in a session of its own, so that Ctrl-C reaches the supervisor alone."""
-        supervisor = os.getpid()
         with self.log_path.open("ab") as log:
             self._log_offset = log.tell()
             self._process = await asyncio.create_subprocess_exec(
-                *self.plan.command,
+                *bound_to(os.getpid(), self.plan.command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.plan.environment},
                 start_new_session=True,
-                preexec_fn=lambda: _die_with(supervisor),
             )
 
     async def ended(self) -> int:
@@ -81,12 +75,3 @@ class Part:
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
-
-
-def _die_with(supervisor: int) -> None:
-    """In the child before exec: have the kernel kill it when the supervisor dies, however it dies."""
-    if _LIBC is None:
-        return
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != supervisor:
-        os._exit(1)
