@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -68,3 +69,12 @@ def no_process_outlives_the_tests() -> Iterator[None]:
     for process in left:
         process.kill()
     assert not commands, "processes outlived the tests:\n" + "\n".join(commands)
+
+
+@pytest.fixture(scope="module")
+def settled_heap() -> Iterator[None]:
+    """For tests that count what garbage may hold: what is older costs their collections nothing."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

@@ -21,6 +21,8 @@ from tests.support.saboteur import Chunks, sabotaged_role
 from tests.support.waiting import wait_until
 from tests.support.workers import RouterSession, RunningWorker, running_worker
 
+pytestmark = pytest.mark.usefixtures("settled_heap")
+
 PROMPT = [10 + (7 * i) % 900 for i in range(150)]
 NUM_TOKENS = 12
 SMALL_CHUNKS = SchedulerConfig(8, max_num_batched_tokens=32)

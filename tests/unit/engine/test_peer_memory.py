@@ -23,6 +23,8 @@ from pagemesh.errors import KvIntegrityError, UnavailableError
 from tests.support.kv_bytes import read_kv
 from tests.support.mappings import num_descriptors, num_read_only_mappings
 
+pytestmark = pytest.mark.usefixtures("settled_heap")
+
 LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 
 

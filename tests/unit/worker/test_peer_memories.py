@@ -18,6 +18,8 @@ from pagemesh.worker.peer_memories import PeerMemories
 from tests.support.mappings import num_descriptors, num_read_only_mappings
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("settled_heap")
+
 LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 OWNER = ("prefill-0", 7)
 PROGRAM = """
