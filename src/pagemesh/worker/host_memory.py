@@ -52,7 +52,6 @@ class HostMemory:
         """Without `share` all KV travels in messages."""
         self._payload = PayloadSending(kv)
         self._kv = kv
-        self._layout = layout
         self._identity: kv_transfer_pb2.HostIdentity | None = None
         self._sending: SendingWay = self._payload
         if share and isinstance(kv, KvMemory) and (name := kv.share()) is not None:

@@ -62,7 +62,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         """Generates text; the stream carries text as it is produced."""
         with self._admission.place():
-            prepared = await self._prepare(request, context)
+            prepared = await self._prepare(request)
             with self._generator.start(prepared) as generation:
                 async with aclosing(generation.deltas()) as deltas:
                     async for delta in deltas:
@@ -76,7 +76,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.EmbedResponse:
         """Embeds texts, where the model can."""
         with self._admission.place():
-            call = read_call(context, self._request_timeout)
+            call = read_call(self._request_timeout)
             self._model.check_name(request.model)
             return await embed_texts(self._embedder, request, call)
 
@@ -119,10 +119,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         )
         return inference_pb2.ListModelsResponse(models=[model])
 
-    async def _prepare(
-        self, request: inference_pb2.GenerateRequest, context: AnyContext
-    ) -> GenerationRequest:
-        call = read_call(context, self._request_timeout)
+    async def _prepare(self, request: inference_pb2.GenerateRequest) -> GenerationRequest:
+        call = read_call(self._request_timeout)
         self._model.check_name(request.model)
         _check_stops(request)
         field = request.WhichOneof("prompt") or "prompt"

@@ -74,7 +74,7 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         try:
             with self._admission.place():
                 check_is_json(request.content_type)
-                call = read_call(context, self._request_timeout)
+                call = read_call(self._request_timeout)
                 answer = json_pieces(await self._embeddings.answer(request.data, call))
         # RPC boundary: clients of HTTP must get a body, which the server's own boundary cannot send.
         except Exception as error:
@@ -130,7 +130,7 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         try:
             with self._admission.place():
                 check_is_json(request.content_type)
-                job = await prepare(request.data, read_call(context, self._request_timeout))
+                job = await prepare(request.data, read_call(self._request_timeout))
                 with self._generator.start(job.request) as generation:
                     if not job.stream:
                         yield await collect(job, generation)
