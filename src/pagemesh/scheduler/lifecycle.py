@@ -125,18 +125,17 @@ class Lifecycle:
     ) -> None:
         """Report an import's first token, unless the request is over or has generated tokens.
 
-        Nor is it when its log probabilities were asked for and did not come: it is sampled here then. So
-        is the token of an export, whose end it is: that must not come before all KV is here.
+        Nor is it when its log probabilities were asked for and did not come, or when it is no token of the
+        vocabulary: it is sampled here then. So is the token of an export, whose end it is: that must not
+        come before all KV is here.
         """
         request = self._requests.get(request_id)
         if request is None or request.state is not RequestState.WAITING_KV:
             return
-        has_logprobs = logprobs is not None or request.spec.sampling.logprobs is None
-        if request.num_generated_tokens or request.spec.hold_blocks or not has_logprobs:
+        if request.num_generated_tokens or request.spec.hold_blocks:
             return
-        if not 0 <= token_id < self._vocab_size:
-            message = f"first token {token_id} is outside the vocabulary of {self._vocab_size}"
-            self.finish(request, FinishReason.ERROR, InternalError(message))
+        has_logprobs = logprobs is not None or request.spec.sampling.logprobs is None
+        if not has_logprobs or not 0 <= token_id < self._vocab_size:
             return
         self.append_token(request, token_id, logprobs)
 
