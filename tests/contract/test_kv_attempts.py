@@ -207,6 +207,32 @@ async def test_whatever_is_wrong_with_a_worker_the_next_one_serves(
     assert received.usage.received_token_count == 150
 
 
+async def test_a_stream_that_waits_to_be_read_is_not_taken_for_a_silent_one(
+    prefill: RunningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_streams, "MAX_STREAMS", 1)
+    monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 1.0)
+    asked = asyncio.Event()
+
+    async def silent(chunks: Chunks) -> Chunks:
+        asked.set()
+        async for chunk in mute(chunks):
+            yield chunk
+
+    async with (
+        running_worker(sabotaged_role(silent), FakeEngine()) as first,
+        running_worker(DECODE_ROLE, FakeEngine()) as decode,
+        RouterSession(decode.address) as session,
+    ):
+        await session.submit(1, PROMPT, plan=plan_of(first))
+        await asyncio.wait_for(asked.wait(), 5)
+        await session.submit(2, PROMPT[::-1], plan=plan_of(prefill))
+        assert tuple((await session.over(2)).token_ids) == expected_tokens(PROMPT[::-1], 8)
+        assert tuple((await session.over(1)).token_ids) == expected_tokens(PROMPT, 8)
+        assert failures(decode, "KV_STALLED") == 1
+        assert outcomes(decode, "complete") == 1
+
+
 async def test_other_workers_cannot_make_up_reasons_without_end(
     decode: RunningWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

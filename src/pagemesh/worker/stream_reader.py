@@ -47,18 +47,19 @@ class StreamReader:
         self._copying = copying
         self._tell = tell
         self._is_over = is_over
-        self._heard_at = time.monotonic()
+        self._heard_at: float | None = None
 
     @property
     def seconds_silent(self) -> float:
-        """Since the last message, or since the call."""
-        return time.monotonic() - self._heard_at
+        """Since the last message, or since somebody listens; 0 as long as nobody does."""
+        return 0.0 if self._heard_at is None else time.monotonic() - self._heard_at
 
     def run(self) -> None:
         """Read the stream and end it.
 
         Raises UnavailableError when it ends early, what `KvReceiver` raises, and grpc.RpcError.
         """
+        self._heard_at = time.monotonic()
         try:
             for message in self._call:
                 accepted = self._accept(message)
