@@ -43,6 +43,14 @@ def test_make_targets_in_documents_exist() -> None:
     assert unknown == []
 
 
+def test_decisions_are_numbered_one_by_one_as_their_files_say() -> None:
+    records = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
+    numbers = [int(path.name[:4]) for path in records]
+    assert numbers == list(range(1, len(records) + 1))
+    titles = [path.read_text(encoding="utf-8").splitlines()[0] for path in records]
+    assert [int(re.findall(r"^# (\d+)\. ", title)[0]) for title in titles] == numbers
+
+
 def test_files_that_documents_run_exist() -> None:
     named = in_code(r"(?:python|pytest|ARGS=\"?) ?((?:[\w-]+/)+[\w.-]+)")
     assert [(path, file) for path, file in named if not (ROOT / file).exists()] == []
