@@ -23,6 +23,9 @@ _CONTENT_TAG: Final = 0x0A  # field 1, with a length
 _CHECKSUM_TAG: Final = 0x11  # field 2, eight bytes
 _PAYLOAD_TAG: Final = 0x1A  # field 3, with a length
 _CHECKSUM_SIZE: Final = 8
+MAX_CONTENT_BYTES: Final = 4 * 1024 * 1024
+"""Names and numbers of the blocks of a prompt of three million tokens. A few bytes can unpack to many."""
+
 _LONGEST_VARINT: Final = 5
 """Bytes; enough for lengths below 2^35, and gRPC's messages are below 2^32."""
 
@@ -70,6 +73,8 @@ def decode_frame(message: bytes) -> Frame:
     KV_WRONG_CHECKSUM. Nothing of the content is looked at before its checksum was found to be right.
     """
     head, checksum, payload = _split(memoryview(message))
+    if len(head) > MAX_CONTENT_BYTES:
+        raise _malformed(f"its content has {len(head)} bytes, more than {MAX_CONTENT_BYTES}")
     actual = xxhash.xxh3_64(head)
     actual.update(payload)
     if actual.intdigest() != checksum:

@@ -168,3 +168,11 @@ def test_lengths_have_protobufs_form(number: int, data: str) -> None:
 def test_a_length_has_one_form(data: str) -> None:
     with pytest.raises(KvIntegrityError, match="a length is no number"):
         decode_varint(memoryview(bytes.fromhex(data)))
+
+
+def test_content_that_could_unpack_to_anything_is_refused() -> None:
+    names = kv_transfer_pb2.KvBlocks(block_hashes=[b""] * (2 * 1024 * 1024 - 10))
+    assert len(decode_frame(encode_frame(kv_transfer_pb2.KvContent(blocks=names))).payload) == 0
+    names.block_hashes.extend([b""] * 100)
+    message = encode_frame(kv_transfer_pb2.KvContent(blocks=names))
+    assert refusal(message) == "KV_MALFORMED"
