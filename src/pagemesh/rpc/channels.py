@@ -24,8 +24,7 @@ KEEPALIVE_TIME_MS: Final = 500
 KEEPALIVE_TIMEOUT_MS: Final = 900
 """A peer that does not answer for so long is gone: one that froze is noticed within two seconds.
 
-Pings are answered by gRPC's own threads, whatever holds the GIL: on two cores with ten busy processes
-the slowest of some hundred answers took 0.1 s."""
+Pings are answered by gRPC's own threads, whatever holds the GIL: a busy process is not taken for a dead one."""
 
 SHARED_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

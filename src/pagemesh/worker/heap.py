@@ -1,8 +1,8 @@
 """Keeps the memory of messages in the process: what one message of a KV stream frees, the next one takes.
 
 glibc hands large pieces back to the system as soon as they are free, and gets new pages, zeroed one by
-one, for the next ones. At a message of 1 MiB after the other that costs more than all else: a stream was
-five times as slow on a virtual machine.
+one, for the next ones. At a message of 1 MiB after the other that can cost more than all else, above
+all on a virtual machine, where page faults are dear.
 """
 
 from __future__ import annotations

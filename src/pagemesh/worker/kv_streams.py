@@ -116,7 +116,10 @@ class KvStreams:
 
 
 def _run_on(loop: asyncio.AbstractEventLoop, function: Callable[[Any], T], argument: Any) -> T:
-    """Call a function that belongs to the loop, from a thread; waits for it."""
+    """Call a function that belongs to the loop, from a thread; waits for it.
+
+    Needs no deadline: whoever had the thread read is on that loop and waits for the thread's end.
+    """
     outcome: Future[T] = Future()
 
     def run() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.parts import KvPart
@@ -12,6 +12,9 @@ from pagemesh.kvship.ways import SendingWay
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import kv_transfer_pb2
 from pagemesh.worker.worker import Worker
+
+LONGEST_LEASE: Final = 600.0
+"""Seconds behind the last message; as long as the service config lets a whole call of the mesh last."""
 
 
 class KvSender:
@@ -88,7 +91,8 @@ class SentStream:
     async def finish(self) -> None:
         """Return when the blocks may be given back, behind the last message.
 
-        Where the receiver reads them itself, that is never: it cancels the call, or its deadline does.
+        Where the receiver reads them itself, it cancels the call when it has, or its deadline does. One
+        that came without a deadline gets no more time than others.
         """
         if self._way.needs_blocks_until_cancelled:
-            await asyncio.Event().wait()
+            await asyncio.sleep(LONGEST_LEASE)
