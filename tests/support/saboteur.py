@@ -11,8 +11,8 @@ import grpc
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
+from pagemesh.rpc.raw_streams import Behavior, RequestT
 from pagemesh.rpc.server import GrpcServer
-from pagemesh.v1 import kv_transfer_pb2, prefill_pb2
 from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.kv_methods import FETCH, PREFILL
@@ -29,22 +29,18 @@ def kind_of(chunk: bytes) -> str:
     return str(KvMessage.of_frame(chunk).kind)
 
 
-class Saboteur:
-    """A prefill worker whose stream goes through `sabotage`."""
+def sabotaged(
+    honest: Behavior[RequestT], sabotage: Callable[[Chunks], Chunks]
+) -> Behavior[RequestT]:
+    """A method whose stream goes through `sabotage`."""
 
-    def __init__(self, honest: PrefillServicer, sabotage: Callable[[Chunks], Chunks]) -> None:
-        self._honest = honest
-        self._sabotage = sabotage
-
-    async def Prefill(  # noqa: N802  # the name of the RPC
-        self,
-        request: prefill_pb2.PrefillRequest,
-        context: grpc.aio.ServicerContext[Any, Any],
-    ) -> Chunks:
-        honest = self._honest.Prefill(request, context)
-        async with aclosing(honest), aclosing(self._sabotage(honest)) as spoiled:
+    async def serve(request: RequestT, context: grpc.aio.ServicerContext[Any, Any]) -> Chunks:
+        chunks = honest(request, context)
+        async with aclosing(chunks), aclosing(sabotage(chunks)) as spoiled:
             async for chunk in spoiled:
                 yield chunk
+
+    return serve
 
 
 def sabotaged_role(sabotage: Callable[[Chunks], Chunks]) -> Role:
@@ -52,27 +48,9 @@ def sabotaged_role(sabotage: Callable[[Chunks], Chunks]) -> Role:
         importer = KvImporter(worker)
         stack.push_async_callback(importer.close)
         honest = PrefillServicer(worker, importer)
-        server.add(PREFILL.add_to_server, Saboteur(honest, sabotage).Prefill)
+        server.add(PREFILL.add_to_server, sabotaged(honest.Prefill, sabotage))
 
     return Role("prefill", PREFILL_ROLE.service_name, add_services)
-
-
-class FetchSaboteur:
-    """A holder of blocks whose stream goes through `sabotage`."""
-
-    def __init__(self, honest: KvTransferServicer, sabotage: Callable[[Chunks], Chunks]) -> None:
-        self._honest = honest
-        self._sabotage = sabotage
-
-    async def Fetch(  # noqa: N802  # the name of the RPC
-        self,
-        request: kv_transfer_pb2.FetchRequest,
-        context: grpc.aio.ServicerContext[Any, Any],
-    ) -> Chunks:
-        honest = self._honest.Fetch(request, context)
-        async with aclosing(honest), aclosing(self._sabotage(honest)) as spoiled:
-            async for chunk in spoiled:
-                yield chunk
 
 
 def sabotaged_holder(sabotage: Callable[[Chunks], Chunks]) -> Role:
@@ -81,6 +59,6 @@ def sabotaged_holder(sabotage: Callable[[Chunks], Chunks]) -> Role:
     def add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
         DECODE_ROLE.add_services(worker, server, stack)
         # Of two handlers of one method, the first one is taken.
-        server.add(FETCH.add_to_server, FetchSaboteur(KvTransferServicer(worker), sabotage).Fetch)
+        server.add(FETCH.add_to_server, sabotaged(KvTransferServicer(worker).Fetch, sabotage))
 
     return Role("decode", DECODE_ROLE.service_name, add_services)
