@@ -147,7 +147,9 @@ async def test_memory_out_of_reach_is_tried_once(
         assert [witness.payloads(0), witness.payloads(1)] == [0, 10 * 512]
         async with RouterSession(decode.address) as session:
             await session.generate(1, PROMPT[::-1], plan=prefill.plan)
-        assert len(witness.streams) == 3
+        # What the first one sent cannot be taken for the second one's.
+        nonces = {stream[0].content.stamp.stream_nonce for stream in witness.streams}
+        assert len(nonces) == len(witness.streams) == 3
         assert witness.payloads(2) == 10 * 512
         await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
     assert outcomes(decode, "complete") == 2

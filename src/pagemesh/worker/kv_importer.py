@@ -87,11 +87,10 @@ class KvImporter:
             cache_salt=kv.request.cache_salt,
             priority=kv.request.priority,
             source=source,
-            stream_nonce=kv.new_stream(),
         )
 
         async def receive(channel: grpc.Channel) -> None:
-            self._say_host(request, peer)
+            self._begin(request, kv, peer)
             prefill = PREFILL.client(channel)
             call = prefill(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
             await self._streams.receive_prefill(call, kv, peer)
@@ -115,11 +114,10 @@ class KvImporter:
             kv_layout=self._worker.info.kv_layout,
             first_block_index=kv.num_verified_blocks,
             request_id=kv.client_request_id,
-            stream_nonce=kv.new_stream(),
         )
 
         async def receive(channel: grpc.Channel) -> None:
-            self._say_host(request, source.worker)
+            self._begin(request, kv, source.worker)
             fetch = FETCH.client(channel)
             call = fetch(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
             await self._streams.receive_fetch(call, kv, source.worker)
@@ -160,12 +158,17 @@ class KvImporter:
             return True
         return False
 
-    def _say_host(
+    def _begin(
         self,
         request: prefill_pb2.PrefillRequest | kv_transfer_pb2.FetchRequest,
+        kv: KvImport,
         sender: types_pb2.PeerWorker,
     ) -> None:
-        """Tell the sender of the host whose memory can be read here, unless its memory cannot."""
+        """Fill in what each stream has of its own.
+
+        The sender is told of the host whose memory can be read here, unless its memory cannot.
+        """
+        request.stream_nonce = kv.new_stream()
         request.ClearField("caller_host")
         host = self._worker.host_memory.identity_for(sender)
         if host is not None:
