@@ -143,6 +143,41 @@ async def test_what_the_last_worker_did_not_deliver_is_computed_here(
     assert received.usage.kv_path == types_pb2.KV_PATH_LOCAL
 
 
+@pytest.mark.parametrize(
+    ("sabotage", "imported", "num_pulls", "outcome", "path"),
+    [
+        pytest.param(broken("header"), 96, 1, "pulled", types_pb2.KV_PATH_PULL, id="nothing"),
+        pytest.param(broken("blocks"), 96, 1, "pulled", types_pb2.KV_PATH_PULL, id="less"),
+        pytest.param(broken("blocks", 4), 128, 0, "fallback", types_pb2.KV_PATH_LOCAL, id="more"),
+    ],
+)
+async def test_behind_the_last_worker_the_source_is_asked_for_what_it_holds_beyond_that(
+    decode: RunningWorker,
+    decode_engine: RecordingEngine,
+    sabotage: Callable[[Chunks], Chunks],
+    imported: int,
+    num_pulls: int,
+    outcome: str,
+    path: types_pb2.KvPath.ValueType,
+) -> None:
+    async with (
+        running_worker(sabotaged_role(sabotage), FakeEngine(scheduler=SMALL_CHUNKS)) as first,
+        running_worker(DECODE_ROLE, FakeEngine()) as holder,
+    ):
+        async with RouterSession(holder.address) as session:
+            await session.generate(1, PROMPT[:100], max_tokens=1)
+        plan = plan_of(first)
+        plan.source.CopyFrom(holder.source(6))
+        received = await run(decode, plan)
+    assert decode_engine.imported == [imported]
+    # No block came twice.
+    assert decode.sample("pagemesh:kv_bytes_received_total") == imported // 16 * 512
+    assert decode.sample("pagemesh:kv_pulls_total", outcome="complete") == num_pulls
+    assert outcomes(decode, outcome) == 1
+    assert received.usage is not None
+    assert received.usage.kv_path == path
+
+
 async def test_a_first_token_alone_is_sampled_here(
     decode: RunningWorker, decode_engine: RecordingEngine, prefill: RunningWorker
 ) -> None:

@@ -193,8 +193,8 @@ KV_REJECTED: Final = CounterSpec(
 REMOTE_PREFILLS: Final = CounterSpec(
     "pagemesh:remote_prefills",
     "Prompts with a prefill plan, by outcome: complete (all KV came from prefill workers), pulled (some "
-    "came from another worker's cache, as planned), local (too little was missing), overruled (sooner "
-    "computed here than planned), fallback (computed here after failures), or cancelled.",
+    "came out of another worker's cache, the rest was computed here), local (too little was missing), "
+    "overruled (sooner computed here than planned), fallback (computed here after failures), or cancelled.",
     ("outcome",),
 )
 KV_IMPORT_FAILURES: Final = CounterSpec(

@@ -158,8 +158,8 @@ class PrefillPlan(_message.Message):
     """
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PeerWorker]:
-        """Prefill workers in order of preference: when one fails, the next is asked for what is still missing,
-        and behind the last the decode worker computes it. None: the decode worker computes the prompt.
+        """Prefill workers in order of preference: when one fails, the next is asked for what is still missing.
+        Behind the last, or without any, the decode worker pulls from the source and computes the rest.
         """
 
     @_builtins.property

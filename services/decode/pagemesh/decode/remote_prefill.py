@@ -38,27 +38,27 @@ class RemotePrefiller:
             outcome = "local"
         elif self._is_sooner_here(kv, plan):
             outcome = "overruled"
-        elif plan.workers:
-            outcome = await self._prefill(kv, plan)
-        elif self._importer.wanted_from(kv, plan.source):
+        elif await self._prefill(kv, plan):
+            outcome = "complete"
+        elif kv.is_worth_asking and self._importer.wanted_from(kv, plan.source):
             await self._importer.pull(kv, plan.source)
             outcome = "pulled" if kv.num_pulled_tokens else "fallback"
         else:
-            outcome = "local"
+            outcome = "fallback" if plan.workers else "local"
         self._outcomes.labels(outcome).inc()
 
-    async def _prefill(self, kv: KvImport, plan: decode_pb2.PrefillPlan) -> str:
-        """Ask one prefill worker after another for what is still missing; gives the outcome."""
+    async def _prefill(self, kv: KvImport, plan: decode_pb2.PrefillPlan) -> bool:
+        """Ask one prefill worker after another for what is still missing; whether everything came."""
         started_at = time.monotonic()
         source = plan.source if plan.HasField("source") else None
         for worker in plan.workers:
             if await self._importer.prefill(kv, worker, source):
                 self._seconds.observe(time.monotonic() - started_at)
                 self._exposed_seconds.observe(kv.exposed_seconds)
-                return "complete"
+                return True
             if not kv.is_worth_asking:
                 break
-        return "fallback"
+        return False
 
     def _is_sooner_here(self, kv: KvImport, plan: decode_pb2.PrefillPlan) -> bool:
         """Whether the missing tokens would be computed here so soon that the plan would have said so.
