@@ -9,14 +9,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.engine.interface import EngineRequest, FinishReason, KvGrant, RequestOutput
 from pagemesh.prefill.service import PREFILL_ROLE
-from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
-from pagemesh.worker.dispatcher import RequestEvent
-from pagemesh.worker.kv_import import KvImport
+from pagemesh.worker import kv_importer
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.saboteur import Chunks, sabotaged_holder
 from tests.support.waiting import wait_until
@@ -25,6 +21,12 @@ from tests.support.workers import RouterSession, RunningWorker, running_worker
 PROMPT = [10 + (7 * i) % 900 for i in range(150)]
 
 HOW = pytest.mark.parametrize("how", ["cancel", "break", "deadline"])
+
+
+@pytest.fixture(autouse=True)
+def patient_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a request's time be over before that of its pull."""
+    monkeypatch.setattr(kv_importer, "PULL_SHARE", 2.0)
 
 
 @pytest.fixture
@@ -192,22 +194,3 @@ async def test_while_the_prefill_worker_connects_to_the_source(
         await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
         await wait_until(decode.all_blocks_free, "all blocks of decode free")
         assert prefill.sample("pagemesh:kv_pulls_total", outcome="complete") == 0
-
-
-async def test_what_nobody_waits_for_any_more_is_not_computed(decode: RunningWorker) -> None:
-    events: list[RequestEvent] = []
-    request = EngineRequest("r", tuple(PROMPT), SamplingParams(max_tokens=4), await_kv=True)
-    decode.worker.dispatcher.submit(request, events.append)
-    await wait_until(lambda: bool(events), "the grant")
-    grant = events[0]
-    assert isinstance(grant, KvGrant)
-    prefiller = RemotePrefiller(decode.worker)
-    deadline = asyncio.get_running_loop().time() - 1.0
-    kv = KvImport(decode.worker, request, "client-1", grant, deadline)
-    plan = decode_pb2.PrefillPlan(workers=[silent_peer("127.0.0.1:1")])
-    await prefiller.start(kv, plan)
-    await wait_until(lambda: len(events) == 2, "the end of the request")
-    end = events[1]
-    assert isinstance(end, RequestOutput)
-    assert (end.token_ids, end.finish_reason) == ((), FinishReason.CANCELLED)
-    await prefiller.close()

@@ -13,7 +13,7 @@ from pagemesh.kvship import parts
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
-from pagemesh.worker import kv_streams
+from pagemesh.worker import kv_importer, kv_streams
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.computed_tokens import ComputedTokens
 from tests.support.saboteur import Chunks, kind_of, sabotaged_holder
@@ -171,11 +171,17 @@ async def test_a_source_that_fails_costs_only_time(
     assert prefill.sample(failures, rpc="fetch", reason=reason) == 1
 
 
+@pytest.mark.parametrize(
+    ("what_ends_it", "reason"),
+    [("stall", "KV_STALLED"), ("its share of the time", "DEADLINE_EXCEEDED")],
+)
 async def test_a_source_that_stalls_keeps_what_it_sent(
     prefill: RunningWorker,
     decode: RunningWorker,
     computed: ComputedTokens,
     monkeypatch: pytest.MonkeyPatch,
+    what_ends_it: str,
+    reason: str,
 ) -> None:
     async def stall_behind_two_blocks(chunks: Chunks) -> Chunks:
         async for chunk in chunks:
@@ -185,7 +191,11 @@ async def test_a_source_that_stalls_keeps_what_it_sent(
 
     async with running_worker(sabotaged_holder(stall_behind_two_blocks), FakeEngine()) as holder:
         await first_turn(holder)
-        monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.6)
+        if what_ends_it == "stall":
+            monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.6)
+        else:
+            # Of 20 s.
+            monkeypatch.setattr(kv_importer, "PULL_SHARE", 0.03)
         # The decode worker, which waits for the one who waits, hears that it lives.
         monkeypatch.setattr(servicer, "ALIVE_INTERVAL", 0.02)
         received = await second_turn(decode, plan_of(prefill, holder.source(NUM_HELD_BLOCKS)))
@@ -193,13 +203,14 @@ async def test_a_source_that_stalls_keeps_what_it_sent(
     assert path_of(received) == types_pb2.KV_PATH_REMOTE_PULL
     assert computed.count == 170 - 32
     failures = "pagemesh:kv_import_failures_total"
-    assert prefill.sample(failures, rpc="fetch", reason="KV_STALLED") == 1
+    assert prefill.sample(failures, rpc="fetch", reason=reason) == 1
 
 
 @pytest.mark.parametrize("how", ["cancel", "break", "deadline", "prefill stops"])
 async def test_a_request_that_ends_while_the_prefill_worker_pulls_frees_all_three(
-    decode: RunningWorker, how: str
+    decode: RunningWorker, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kv_importer, "PULL_SHARE", 2.0)
     pulling = asyncio.Event()
 
     async def stall_behind_two_blocks(chunks: Chunks) -> Chunks:

@@ -35,6 +35,9 @@ MAX_REASONS: Final = 64
 OTHER_REASON: Final = "OTHER"
 """Stands for all that came later."""
 
+PULL_SHARE: Final = 0.5
+"""Of the time that a request has left, what a pull may take: what it does not bring can still be computed."""
+
 
 class KvImporter:
     """Runs the imports of one worker, each as a task. Belongs to one event loop."""
@@ -95,7 +98,7 @@ class KvImporter:
             call = prefill(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
             await self._streams.receive_prefill(call, kv, peer)
 
-        return await self._try("prefill", kv, peer, receive)
+        return await self._try("prefill", kv, peer, kv.seconds_left, receive)
 
     def wanted_from(self, kv: KvImport, source: kv_transfer_pb2.KvSource) -> Sequence[bytes]:
         """Names of the missing blocks that the source is thought to hold; none when that is this worker."""
@@ -105,6 +108,7 @@ class KvImporter:
 
     async def pull(self, kv: KvImport, source: kv_transfer_pb2.KvSource) -> None:
         """Fetch the blocks that are wanted from the source; there must be any."""
+        seconds = kv.seconds_left * PULL_SHARE
         num_before = kv.num_verified_tokens
         names = self.wanted_from(kv, source)
         end_block = kv.num_verified_blocks + len(names)
@@ -119,12 +123,12 @@ class KvImporter:
         async def receive(channel: grpc.Channel) -> None:
             self._begin(request, kv, source.worker)
             fetch = FETCH.client(channel)
-            call = fetch(request, timeout=kv.seconds_left, metadata=outgoing_metadata())
+            call = fetch(request, timeout=seconds, metadata=outgoing_metadata())
             await self._streams.receive_fetch(call, kv, source.worker)
 
         outcome = "cancelled"
         try:
-            came = await self._try("fetch", kv, source.worker, receive)
+            came = await self._try("fetch", kv, source.worker, seconds, receive)
             has_all = kv.num_verified_blocks == end_block
             outcome = "failed" if not came else "complete" if has_all else "partial"
         finally:
@@ -136,11 +140,12 @@ class KvImporter:
         rpc: Literal["prefill", "fetch"],
         kv: KvImport,
         peer: types_pb2.PeerWorker,
+        seconds: float,
         receive: Callable[[grpc.Channel], Awaitable[None]],
     ) -> bool:
         """Run one stream; whether it brought all that it should. Only cancellation is raised."""
         try:
-            async with asyncio.timeout_at(kv.deadline), self._peers.use(peer.address) as channel:
+            async with asyncio.timeout(seconds), self._peers.use(peer.address) as channel:
                 try:
                     await receive(channel)
                 except UnavailableError as error:
@@ -200,7 +205,4 @@ class KvImporter:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("import failed", request_id=kv.client_request_id, exc_info=error)
         self._tokens_received.inc(kv.num_received_tokens)
-        if kv.seconds_left <= 0:
-            # Nobody waits for it any more: what is missing is not to be computed.
-            self._worker.engine.cancel(kv.grant.request_id)
         self._worker.engine.finish_import(kv.grant.request_id, kv.num_verified_tokens)

@@ -10,7 +10,7 @@ from google.protobuf import duration_pb2
 from pagemesh.decode.outbox import Outbox
 from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.submission import Submission
-from pagemesh.engine.interface import FinishReason, KvGrant, RequestOutput
+from pagemesh.engine.interface import KvGrant, RequestOutput
 from pagemesh.errors import DeadlineError, PagemeshError
 from pagemesh.rpc.call_context import CallContext, run_for
 from pagemesh.v1 import decode_pb2, types_pb2
@@ -61,10 +61,6 @@ class ActiveRequest:
         """The engine's name for the request."""
         return self._submission.request.request_id
 
-    @property
-    def _is_late(self) -> bool:
-        return self._loop.time() >= self._deadline
-
     def start(self) -> None:
         """Submit to the engine; raises UnavailableError when that is stopped."""
         self._worker.dispatcher.submit(self._submission.request, self._on_event)
@@ -96,10 +92,6 @@ class ActiveRequest:
         if isinstance(event, KvGrant):
             self._fill(event)
         elif isinstance(event, RequestOutput):
-            if event.finish_reason is FinishReason.CANCELLED and self._is_late:
-                # Whoever noticed first and had the engine end it: that is why.
-                self._expire()
-                return
             self._outbox.add(self._translate(event))
             if event.finish_reason is not None:
                 self._end()
