@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
+from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
@@ -71,8 +72,14 @@ async def test_nobody_is_called_before_there_are_blocks() -> None:
 async def test_a_prefill_worker_that_queues_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 2.0)
     monkeypatch.setattr(servicer, "ALIVE_INTERVAL", 0.05)
+    # Room for one prompt, which takes 19 steps.
+    engine = FakeEngine(
+        num_blocks=12,
+        seconds_per_token=0.2,
+        scheduler=SchedulerConfig(8, max_num_batched_tokens=8),
+    )
     async with (
-        running_worker(PREFILL_ROLE, FakeEngine(num_blocks=12)) as prefill,
+        running_worker(PREFILL_ROLE, engine) as prefill,
         running_worker(DECODE_ROLE, FakeEngine()) as decode,
         open_channel(prefill.address) as channel,
         RouterSession(decode.address) as session,
@@ -81,13 +88,14 @@ async def test_a_prefill_worker_that_queues_is_waited_for(monkeypatch: pytest.Mo
         first = stub.Prefill(prefill_request(prefill, OTHER_PROMPT), timeout=20)
         await first.read()
         await wait_until(lambda: not prefill.all_blocks_free(), "the first one has its blocks")
-        await session.submit(1, PROMPT, plan=prefill.plan)
+        await session.submit(1, PROMPT[:48], plan=prefill.plan)
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         await wait_until(lambda: loop.time() > asked_at + 2.5, "longer than a stall may last")
+        assert engine.load().num_waiting == 1
         assert decode.sample("pagemesh:remote_prefills_total", outcome="fallback") == 0
         first.cancel()
-        assert tuple((await session.over(1)).token_ids) == expected_tokens(PROMPT, 8)
+        assert tuple((await session.over(1)).token_ids) == expected_tokens(PROMPT[:48], 8)
         assert decode.sample("pagemesh:remote_prefills_total", outcome="complete") == 1
 
 
