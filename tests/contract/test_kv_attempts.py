@@ -306,6 +306,27 @@ async def test_a_request_that_ends_while_the_second_worker_computes_frees_all_th
     assert outcomes(decode, "cancelled") == 1
 
 
+async def test_a_request_that_is_over_with_its_first_token_was_not_cancelled(
+    decode: RunningWorker,
+) -> None:
+    async def token_alone(chunks: Chunks) -> Chunks:
+        async for chunk in chunks:
+            if kind_of(chunk) in ("header", "first_token"):
+                yield chunk
+        await asyncio.Event().wait()
+
+    async with (
+        running_worker(sabotaged_role(token_alone), FakeEngine()) as prefill,
+        RouterSession(decode.address) as session,
+    ):
+        received = await session.generate(1, PROMPT, max_tokens=1, plan=plan_of(prefill))
+        # Nobody waits for the KV.
+        await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
+        await wait_until(decode.all_blocks_free, "all blocks of decode free")
+    assert tuple(received.token_ids) == expected_tokens(PROMPT, 1)
+    assert (outcomes(decode, "finished"), outcomes(decode, "cancelled")) == (1, 0)
+
+
 async def test_waiting_for_kv_behind_the_first_token_is_measured(
     decode: RunningWorker, prefill: RunningWorker
 ) -> None:

@@ -194,7 +194,8 @@ REMOTE_PREFILLS: Final = CounterSpec(
     "pagemesh:remote_prefills",
     "Prompts with a prefill plan, by outcome: complete (all KV came from prefill workers), pulled (some "
     "came out of another worker's cache, the rest was computed here), local (too little was missing), "
-    "overruled (sooner computed here than planned), fallback (computed here after failures), or cancelled.",
+    "overruled (sooner computed here than planned), fallback (computed here after failures), finished (the "
+    "request was over with its first token, before all KV was there), or cancelled.",
     ("outcome",),
 )
 KV_IMPORT_FAILURES: Final = CounterSpec(

@@ -33,6 +33,8 @@ class KvImport:
         self.grant = grant
         self.deadline = deadline
         """Loop time at which the request's time is over."""
+        self.is_needed = True
+        """Whether the request has not come to its own end, which may be its first token."""
         self.num_pulled_tokens = 0
         """Prompt tokens whose KV came out of another worker's cache; the others' was computed for this."""
         self._worker = worker

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from google.protobuf import duration_pb2
 
 from pagemesh.decode.outbox import Outbox
 from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.submission import Submission
-from pagemesh.engine.interface import KvGrant, RequestOutput
+from pagemesh.engine.interface import FinishReason, KvGrant, RequestOutput
 from pagemesh.errors import DeadlineError, PagemeshError
 from pagemesh.rpc.call_context import CallContext, run_for
 from pagemesh.v1 import decode_pb2, types_pb2
@@ -18,6 +19,8 @@ from pagemesh.worker.dispatcher import RequestEvent
 from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.messages import error_to_proto, finish_reason_to_proto, logprobs_to_proto
 from pagemesh.worker.worker import Worker
+
+_ENDS_OF_ITS_OWN: Final = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 def error_output(handle: int, error: PagemeshError) -> decode_pb2.RequestOutput:
@@ -94,6 +97,8 @@ class ActiveRequest:
         elif isinstance(event, RequestOutput):
             self._outbox.add(self._translate(event))
             if event.finish_reason is not None:
+                if self._import is not None:
+                    self._import.is_needed = event.finish_reason not in _ENDS_OF_ITS_OWN
                 self._end()
 
     def _fill(self, grant: KvGrant) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import decode_pb2
@@ -26,7 +27,7 @@ class RemotePrefiller:
     def start(self, kv: KvImport, plan: decode_pb2.PrefillPlan) -> asyncio.Task[None]:
         """Fill the granted blocks; cancel the task when the request ended. It gives the grant back."""
         task = self._importer.start(kv, self._run(kv, plan))
-        task.add_done_callback(self._count_cancelled)
+        task.add_done_callback(partial(self._count_cancelled, kv))
         return task
 
     async def close(self) -> None:
@@ -73,6 +74,6 @@ class RemotePrefiller:
         seconds = load.prefill_seconds(kv.num_prompt_tokens - num_held, num_held)
         return seconds is not None and seconds < plan.overrule_seconds
 
-    def _count_cancelled(self, task: asyncio.Task[None]) -> None:
+    def _count_cancelled(self, kv: KvImport, task: asyncio.Task[None]) -> None:
         if task.cancelled():
-            self._outcomes.labels("cancelled").inc()
+            self._outcomes.labels("cancelled" if kv.is_needed else "finished").inc()
