@@ -195,8 +195,8 @@ async def test_a_request_of_one_token_needs_no_blocks_afterwards(
     assert tuple(received.token_ids) == expected_tokens(PROMPT, 1)
 
 
-async def test_a_resumed_request_is_prefilled_where_it_runs(
-    prefill: RunningWorker, decode: RunningWorker
+async def test_a_resumed_request_gets_the_kv_of_its_prompt_and_goes_on_behind_its_tokens(
+    prefill: RunningWorker, decode: RunningWorker, decode_engine: RecordingEngine
 ) -> None:
     tokens = expected_tokens(PROMPT, NUM_TOKENS)
     async with RouterSession(decode.address) as session:
@@ -204,7 +204,8 @@ async def test_a_resumed_request_is_prefilled_where_it_runs(
             1, PROMPT, resume=tokens[:4], max_tokens=NUM_TOKENS, plan=prefill.plan
         )
     assert tuple(received.token_ids) == tokens[4:]
-    assert prefill.sample("pagemesh:kv_bytes_sent_total", rpc="prefill") == 0
+    assert decode_engine.imported == [150]
+    assert outcomes(decode, "complete") == 1
 
 
 async def test_a_prefill_worker_that_is_not_there_costs_only_time(decode: RunningWorker) -> None:

@@ -93,6 +93,20 @@ async def test_a_whole_prompt_may_be_pulled(
     assert received.usage.kv_path == types_pb2.KV_PATH_PULL
 
 
+async def test_a_resumed_request_pulls_what_is_held_of_its_prompt(
+    decode: RunningWorker, decode_engine: RecordingEngine, holder: RunningWorker
+) -> None:
+    tokens = expected_tokens(PROMPT, NUM_TOKENS)
+    async with RouterSession(decode.address) as session:
+        received = await session.generate(
+            1, PROMPT, resume=tokens[:4], max_tokens=NUM_TOKENS, plan=plan_of(holder.source(6))
+        )
+    assert tuple(received.token_ids) == tokens[4:]
+    assert decode_engine.imported == [96]
+    assert received.usage is not None
+    assert received.usage.kv_path == types_pb2.KV_PATH_PULL
+
+
 @pytest.mark.parametrize(
     ("num_blocks", "imported", "outcome"),
     [(9, 96, "partial"), (200, 96, "partial"), (3, 48, "complete")],

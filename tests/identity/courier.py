@@ -74,7 +74,7 @@ class Courier:
             num_wanted = (grant.num_held_tokens + num_wanted) // 2
         parts = PartCutter(self.decode.engine.info.layout, grant.num_held_tokens, num_tokens)
         self.transfers[grant.request_id] = Transfer(grant, num_wanted, parts)
-        self.prefill.engine.submit(replace(request, hold_blocks=True))
+        self.prefill.engine.submit(replace(request, hold_blocks=True, resume_token_ids=()))
 
     def carry(self, progress: KvProgress) -> None:
         """Copy what can be read, and end the transfer when that is enough."""

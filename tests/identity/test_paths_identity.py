@@ -151,6 +151,21 @@ def test_resuming_elsewhere_does_not_matter(subject: Subject) -> None:
     assert_same(answers, without_known(subject.expected, resumed))
 
 
+def test_resuming_with_kv_from_another_engine_does_not_matter(subject: Subject) -> None:
+    resumed = [
+        replace(
+            request,
+            sampling=replace(request.sampling, prompt_logprobs=None),
+            resume_token_ids=subject.expected[request.request_id].token_ids[: 1 + i % 8],
+        )
+        for i, request in enumerate(subject.requests)
+    ]
+    courier = Courier(Peer(subject.model), Peer(subject.model), resumed)
+    expected = without_known(subject.expected, resumed)
+    assert courier.run() == {name: answer.token_ids for name, answer in expected.items()}
+    assert courier.num_received_tokens > 500
+
+
 @pytest.mark.parametrize(("num_tokens", "num_blocks"), [(16, 1024), (512, 1024), (64, 48)], ids=str)
 def test_prefilling_on_another_engine_does_not_matter(
     subject: Subject, num_tokens: int, num_blocks: int, monkeypatch: pytest.MonkeyPatch

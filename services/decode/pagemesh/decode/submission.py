@@ -62,10 +62,8 @@ def parse_submit(
 
 
 def _plan(submit: decode_pb2.Submit) -> decode_pb2.PrefillPlan | None:
-    # A prefill worker samples what follows the prompt; a resumed request is past that.
     # Log probabilities of a prompt come from computing all of it in one place, which is here.
-    is_local = submit.resume_token_ids or submit.sampling.HasField("prompt_logprobs")
-    if not submit.HasField("prefill_plan") or is_local:
+    if not submit.HasField("prefill_plan") or submit.sampling.HasField("prompt_logprobs"):
         return None
     if submit.fork_of_handle:
         raise InvalidRequestError(
