@@ -207,8 +207,8 @@ class MemberConfig:
     """host:port under which others reach the worker; its own listening address when unset."""
 
     share_kv_memory: bool = True
-    """Let workers of the same user on this host read the KV cache in memory; they then send each other
-    where KV lies, and through the network only what cannot be read so."""
+    """Let workers of the same user on this host read the KV cache, in memory or on a GPU; they then send each
+    other where KV lies, and through the network only what cannot be read so."""
 
 
 @dataclass(frozen=True, slots=True)

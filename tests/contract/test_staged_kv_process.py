@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from pagemesh.engine import staging_channel
+from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.interface import KvExport
 from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
@@ -116,6 +117,44 @@ async def test_blocks_that_are_not_there_are_refused(demo_model: Path) -> None:
             engine.kv.write([0], 0, 1, b"abc")
 
 
+def unreachable(engine: RemoteEngine, sender: RemoteEngine) -> bool:
+    assert isinstance(engine.kv, StagedKv)
+    try:
+        engine.kv.copy_from(name_of(sender), [0], [0], 0, 1)
+    except UnavailableError as error:
+        assert error.reason == "KV_MEMORY_UNREACHABLE", error
+        return True
+    return False
+
+
+def name_of(engine: RemoteEngine) -> DeviceMemoryName:
+    assert isinstance(engine.kv, StagedKv)
+    assert engine.kv.name is not None
+    return engine.kv.name
+
+
+async def test_an_engine_copies_blocks_out_of_the_memory_of_another_as_long_as_that_lives(
+    demo_model: Path,
+) -> None:
+    async with running(demo_model) as (sender, steps), running(demo_model) as (receiver, _):
+        assert isinstance(sender.kv, StagedKv)
+        assert isinstance(receiver.kv, StagedKv)
+        exported = await export(sender, steps)
+        sources, targets = exported.block_ids, exported.block_ids[::-1]
+        name, (owner, _) = name_of(sender), psutil.Process().children()
+        assert name.process_id == owner.pid
+        told = sender.kv.checksum(sources, 0, 6)
+        assert receiver.kv.copy_from(name, sources, targets, 0, 6) == told
+        assert read_kv(receiver.kv, targets, 0, 6) == read_all(sender, exported)
+        assert any(read_all(sender, exported))
+        # As if the sender had given the block to somebody else.
+        sender.kv.write(sources[1:2], 5, 1, bytes(sender.info.layout.num_bytes_per_layer))
+        assert receiver.kv.copy_from(name, sources, targets, 0, 6) != told
+        owner.kill()
+        await wait_until(lambda: unreachable(receiver, sender), "memory of the dead is let go of")
+        assert any(read_kv(receiver.kv, targets, 0, 6))
+
+
 @pytest.fixture
 async def hanging(
     demo_model: Path, monkeypatch: pytest.MonkeyPatch
@@ -147,6 +186,16 @@ async def test_whoever_waits_for_a_copy_learns_at_once_that_the_engine_was_kille
     await asyncio.wait_for(engine.ended(), 5)
     with pytest.raises(UnavailableError):
         read_kv(engine.kv, [0], 0, 1)
+
+
+async def test_an_engine_whose_device_fails_on_anothers_memory_is_ended(
+    hanging: tuple[RemoteEngine, psutil.Process],
+) -> None:
+    engine, _ = hanging
+    assert isinstance(engine.kv, StagedKv)
+    with pytest.raises(UnavailableError, match="the engine is gone"):
+        await asyncio.to_thread(engine.kv.copy_from, name_of(engine), [0], [1], 0, 1)
+    await asyncio.wait_for(engine.ended(), 5)
 
 
 async def test_an_engine_that_does_not_copy_in_time_is_ended(

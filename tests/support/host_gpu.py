@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pagemesh.engine.gpu_budget import GpuReading
 from tests.support.host_accelerator import HostAccelerator
+from tests.support.host_sharing import HostSharing
 
 GIB = 2**30
 NOTHING_TAKEN = GpuReading(8 * GIB, 0)
@@ -21,6 +22,7 @@ class HostGpu:
     readings: list[GpuReading] = field(default_factory=lambda: [NOTHING_TAKEN])
     peak_bytes: int = 0
     accelerator: HostAccelerator = field(default_factory=HostAccelerator)
+    sharing: HostSharing = field(default_factory=HostSharing)
     is_alone: bool = False
 
     def read(self) -> GpuReading:

@@ -1,6 +1,6 @@
 """An engine's process whose KV the worker cannot map: `python -m tests.support.staged_engine …`.
 
-With STAGING_HANGS in the environment, copies never end.
+With STAGING_HANGS in the environment, copies never end, and those between devices fail.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
+from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.interface import Engine
 from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.process import main
@@ -23,6 +25,15 @@ class HangingStager:
         threading.Event().wait()
 
     stage_in = stage_out
+
+    def sum(self, slot: int, piece: Piece) -> int:
+        threading.Event().wait()
+        raise AssertionError
+
+    def copy(
+        self, slot: int, peer: DeviceMemoryName, source_ids: Sequence[int], piece: Piece
+    ) -> int:
+        raise RuntimeError("the memory behind the address is gone")
 
 
 def make_engine(settings: EngineSettings, memory: int) -> Engine:

@@ -12,7 +12,7 @@ from tools.kernel_cases.case import Case, meta
 
 
 def cases() -> Iterator[Case]:
-    """Out of a pool, into it, and from one to another."""
+    """Out of a pool, into it, from one to another, and summed up where they are."""
     copier = make_block_copier(torch.device("meta"))
     pool, buffer = (meta(64, count, 4096, dtype=torch.int64) for count in (999, 8))
     ids = meta(8, dtype=torch.int64)
@@ -21,3 +21,5 @@ def cases() -> Iterator[Case]:
     yield Case("copy", partial(copier.copy, pool, ids, pool, ids))
     rows = meta(8, 64, 4096, dtype=torch.int64).transpose(0, 1)
     yield Case("copy to rows", partial(copier.copy, pool, ids, rows, ids))
+    yield Case("copy and sum", partial(copier.copy_and_sum, pool, ids, pool, ids))
+    yield Case("sum", partial(copier.sum, pool, ids))

@@ -16,6 +16,8 @@ import torch
 
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
+from pagemesh.engine.cuda.ipc import CudaSharing
+from pagemesh.engine.cuda.sharing import MemorySharing
 from pagemesh.engine.gpu_budget import GpuReading
 
 log = structlog.get_logger(__name__)
@@ -31,6 +33,11 @@ class Gpu(Protocol):
     @property
     def accelerator(self) -> Accelerator:
         """Asks it for work."""
+        ...
+
+    @property
+    def sharing(self) -> MemorySharing:
+        """Its memory, for other processes."""
         ...
 
     @property
@@ -63,11 +70,17 @@ class CudaGpu:
         torch.cuda.set_device(device)
         self._device = device
         self._accelerator = CudaAccelerator(device)
+        self._sharing = CudaSharing(self._accelerator.device)
 
     @property
     def accelerator(self) -> CudaAccelerator:
         """See `Gpu`."""
         return self._accelerator
+
+    @property
+    def sharing(self) -> CudaSharing:
+        """See `Gpu`."""
+        return self._sharing
 
     @property
     def total_bytes(self) -> int:

@@ -14,6 +14,7 @@ from pagemesh.config import (
     SchedulerConfig,
     ServerConfig,
 )
+from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.interface import EngineInfo
 from pagemesh.engine.staged_kv import StagingArea
 from pagemesh.errors import PagemeshError
@@ -61,6 +62,9 @@ class Loaded:
     staging: StagingArea | None
     """The buffers in the shared memory through which KV is read and written; None when the memory is the
     KV itself."""
+
+    memory: DeviceMemoryName | None = None
+    """How other engines find the KV where it is on a device; None when they cannot."""
 
 
 class Pipe:

@@ -59,11 +59,11 @@ def main(
     # every token waits for, and for seconds when the process ends.
     gc.freeze()
     loaded.set_result(engine)
-    staging = None
+    loaded_engine = Loaded(engine.info, staging=None)
     if isinstance(engine.kv, StagedKv):
-        staging = engine.kv.area
+        loaded_engine = Loaded(engine.info, engine.kv.area, engine.kv.name)
         serve([Pipe(channel) for channel in channels], engine.kv.stager)
-    pipe.send(Loaded(engine.info, staging))
+    pipe.send(loaded_engine)
     # Ends by the worker's word; if that never comes, because the worker is gone, `_follow` ends all.
     stop.wait()
     engine.stop()

@@ -86,7 +86,7 @@ class EngineProcess:
             return KvMemory(info.layout, info.num_blocks, self._memory)
         slots = map_slots(loaded.staging, self._memory)
         stager = RemoteStager(self._channels, self.kill)
-        return StagedKv(info.layout, info.num_blocks, slots, stager)
+        return StagedKv(info.layout, info.num_blocks, slots, stager, loaded.memory)
 
 
 class RemoteEngine:

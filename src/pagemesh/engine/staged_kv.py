@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.kv_ranges import check_blocks, check_layers, check_payload
 from pagemesh.errors import ConfigError, UnavailableError
@@ -68,6 +69,11 @@ class Piece(NamedTuple):
     first_plane: int
     num_planes: int
 
+    @property
+    def planes(self) -> range:
+        """Their numbers."""
+        return range(self.first_plane, self.first_plane + self.num_planes)
+
 
 class Stager(Protocol):
     """Moves pieces; each slot is used by one thread at a time."""
@@ -84,6 +90,20 @@ class Stager(Protocol):
         """The reverse."""
         ...
 
+    def sum(self, slot: int, piece: Piece) -> int:
+        """The checksum that `pagemesh.kernels.block_copy` gives of a piece, of any size. It stays there."""
+        ...
+
+    def copy(
+        self, slot: int, peer: DeviceMemoryName, source_ids: Sequence[int], piece: Piece
+    ) -> int:
+        """Fill a piece of any size with the same planes of another engine's blocks; gives its checksum.
+
+        It is that of what was copied, whatever becomes of the other blocks meanwhile. UnavailableError with
+        KV_MEMORY_UNREACHABLE when the device does not reach them.
+        """
+        ...
+
 
 class StagedKv:
     """Implements `KvAccess` over slots of host memory and a stager; any thread."""
@@ -94,8 +114,11 @@ class StagedKv:
         num_blocks: int,
         slots: npt.NDArray[np.uint8],
         stager: Stager,
+        name: DeviceMemoryName | None = None,
     ) -> None:
         """`slots` is [slots, bytes]."""
+        self.name = name
+        """How other engines on this host find the blocks; None when they cannot."""
         self.layout = layout
         self.num_blocks = num_blocks
         self._block_bytes = layout.num_bytes_per_layer // 2
@@ -139,6 +162,39 @@ class StagedKv:
                 self._slots[slot, : end - begin] = source[begin:end]
                 self.stager.stage_in(slot, piece)
             begin = end
+
+    def checksum(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> int:
+        """That of `pagemesh.kernels.block_copy`, of what `read` would give, which stays on the device.
+
+        UnavailableError when the engine is gone.
+        """
+        piece = self._piece(block_ids, first_layer, num_layers)
+        with self._slot() as slot:
+            return self.stager.sum(slot, piece)
+
+    def copy_from(
+        self,
+        peer: DeviceMemoryName,
+        source_ids: Sequence[int],
+        block_ids: Sequence[int],
+        first_layer: int,
+        num_layers: int,
+    ) -> int:
+        """Fill blocks with those of another engine of this layout, on its device or another of this host.
+
+        Gives what `checksum` would then give of the copies, if nobody else wrote them: it tells whether
+        they are right, whatever becomes of the other memory meanwhile. KvIntegrityError for blocks that
+        either side lacks, UnavailableError when the other's memory is out of reach or the engine is gone.
+        """
+        check_blocks(peer.num_blocks, source_ids)
+        piece = self._piece(block_ids, first_layer, num_layers)
+        with self._slot() as slot:
+            return self.stager.copy(slot, peer, source_ids, piece)
+
+    def _piece(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> Piece:
+        check_layers(self.layout, first_layer, num_layers)
+        check_blocks(self.num_blocks, block_ids)
+        return Piece(tuple(block_ids), 2 * first_layer, 2 * num_layers)
 
     def _pieces(
         self, block_ids: Sequence[int], first_layer: int, num_layers: int

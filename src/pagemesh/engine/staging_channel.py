@@ -1,4 +1,4 @@
-"""How a worker has its engine's process stage KV: a socket pair for each slot, one question at a time.
+"""How a worker has its engine's process move KV: a socket pair for each slot, one question at a time.
 
 Apart from the pipe of commands, so that a copy waits neither for the worker's event loop nor for commands
 in front of it, and is over for the worker at the moment when the engine's process is. Who may ask what is
@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 
+from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.pipe import Pipe
 from pagemesh.engine.staged_kv import Piece, Stager
 from pagemesh.errors import KvIntegrityError, UnavailableError
@@ -25,10 +26,29 @@ ANSWER_PATIENCE: Final = 60.0
 
 
 class Stage(NamedTuple):
-    """A question; the answer is None when it is done, or a KvIntegrityError."""
+    """A question; the answer is None when it is done. Of each question it may be an error instead."""
 
     direction: Literal["out", "in"]
     piece: Piece
+
+
+class Sum(NamedTuple):
+    """A question; the answer is the checksum."""
+
+    piece: Piece
+
+
+class Copy(NamedTuple):
+    """A question; the answer is the checksum."""
+
+    peer: DeviceMemoryName
+    source_ids: Sequence[int]
+    piece: Piece
+
+
+Question = Stage | Sum | Copy
+_ANSWERED_ERRORS: Final = (KvIntegrityError, UnavailableError)
+"""Of questions that cannot be fulfilled; any other is the device's."""
 
 
 class RemoteStager:
@@ -47,7 +67,17 @@ class RemoteStager:
         """See `Stager`."""
         self._ask(slot, Stage("in", piece))
 
-    def _ask(self, slot: int, question: Stage) -> None:
+    def sum(self, slot: int, piece: Piece) -> int:
+        """See `Stager`."""
+        return int(self._ask(slot, Sum(piece)))
+
+    def copy(
+        self, slot: int, peer: DeviceMemoryName, source_ids: Sequence[int], piece: Piece
+    ) -> int:
+        """See `Stager`."""
+        return int(self._ask(slot, Copy(peer, tuple(source_ids), piece)))
+
+    def _ask(self, slot: int, question: Question) -> Any:
         channel = self._channels[slot]
         try:
             channel.send(question)
@@ -60,8 +90,9 @@ class RemoteStager:
             answer = channel.receive()
         except (EOFError, OSError) as error:
             raise UnavailableError("the engine is gone") from error
-        if isinstance(answer, KvIntegrityError):
+        if isinstance(answer, _ANSWERED_ERRORS):
             raise answer
+        return answer
 
 
 def serve(channels: Sequence[Pipe], stager: Stager) -> None:
@@ -78,12 +109,10 @@ def _answer(channel: Pipe, slot: int, stager: Stager) -> None:
             question = channel.receive()
         except (EOFError, OSError):
             return
-        assert isinstance(question, Stage), question
-        stage = stager.stage_out if question.direction == "out" else stager.stage_in
-        answer: KvIntegrityError | None = None
+        answer: object
         try:
-            stage(slot, question.piece)
-        except KvIntegrityError as error:
+            answer = _do(question, slot, stager)
+        except _ANSWERED_ERRORS as error:
             answer = error
         except Exception:
             # Boundary to the device. The copy may still come to pass, into blocks that are somebody
@@ -94,3 +123,16 @@ def _answer(channel: Pipe, slot: int, stager: Stager) -> None:
             channel.send(answer)
         except OSError:
             return
+
+
+def _do(question: Question, slot: int, stager: Stager) -> int | None:
+    match question:
+        case Stage("out", piece):
+            stager.stage_out(slot, piece)
+        case Stage("in", piece):
+            stager.stage_in(slot, piece)
+        case Sum(piece):
+            return stager.sum(slot, piece)
+        case Copy(peer, source_ids, piece):
+            return stager.copy(slot, peer, source_ids, piece)
+    return None

@@ -7,8 +7,8 @@ from typing import Final
 
 from pagemesh.engine.kv_memory import KvMemory, MemoryName
 from pagemesh.engine.peer_memory import PeerMemory
-from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.frames import Payload
+from pagemesh.kvship.named_blocks import check_copies, named_blocks
 from pagemesh.kvship.parts import KvPart
 from pagemesh.v1 import kv_transfer_pb2
 
@@ -71,27 +71,11 @@ class HostMemoryReceiving:
         block_ids: Sequence[int],
     ) -> int:
         """Copy the blocks; raises with KV_WRONG_SIZE, KV_OUT_OF_RANGE or KV_WRONG_CHECKSUM."""
-        source_ids = blocks.memory_blocks.block_ids
-        if payload or len(source_ids) != len(block_ids):
-            raise KvIntegrityError(
-                f"{len(block_ids)} blocks are said to lie in {len(source_ids)} of the sender's, "
-                f"and {len(payload)} bytes travel with that",
-                reason="KV_WRONG_SIZE",
-            )
-        num_there = self._peer.blocks.shape[2]
-        if max(source_ids) >= num_there:
-            raise KvIntegrityError(
-                f"block {max(source_ids)} of the sender was named, which has {num_there}",
-                reason="KV_OUT_OF_RANGE",
-            )
+        source_ids = named_blocks(blocks, payload, len(block_ids), self._peer.blocks.shape[2])
         checksum = self._memory.copy_from(
             self._peer.blocks, source_ids, block_ids, blocks.first_layer, blocks.layer_count
         )
-        if checksum != blocks.memory_blocks.checksum:
-            raise KvIntegrityError(
-                "blocks out of the sender's memory do not match their checksum",
-                reason="KV_WRONG_CHECKSUM",
-            )
+        check_copies(blocks, checksum)
         layout = self._memory.layout
         return len(block_ids) * blocks.layer_count * layout.num_bytes_per_layer
 

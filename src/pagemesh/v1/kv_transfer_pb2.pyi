@@ -110,22 +110,26 @@ class HostIdentity(_message.Message):
     BOOT_ID_FIELD_NUMBER: _builtins.int
     PID_NAMESPACE_FIELD_NUMBER: _builtins.int
     USER_ID_FIELD_NUMBER: _builtins.int
+    ON_DEVICE_FIELD_NUMBER: _builtins.int
     boot_id: _builtins.str
     """Changes with every start of the machine; no other machine has it."""
     pid_namespace: _builtins.int
     """Of the PID namespace, which tells containers apart: their process ids mean different processes."""
     user_id: _builtins.int
     """Effective user."""
+    on_device: _builtins.bool
+    """Whether the process reads the memory of CUDA devices; if not, that of the host."""
     def __init__(
         self,
         *,
         boot_id: _builtins.str = ...,
         pid_namespace: _builtins.int = ...,
         user_id: _builtins.int = ...,
+        on_device: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "pid_namespace", b"pid_namespace", "user_id", b"user_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "on_device", b"on_device", "pid_namespace", b"pid_namespace", "user_id", b"user_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -166,6 +170,40 @@ class HostMemory(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HostMemory: _TypeAlias = HostMemory  # noqa: Y015
+
+@_typing.final
+class DeviceMemory(_message.Message):
+    """Memory of a CUDA device with the KV of all blocks of a sender, in the order of HostMemory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    HANDLE_FIELD_NUMBER: _builtins.int
+    BYTE_OFFSET_FIELD_NUMBER: _builtins.int
+    BLOCK_COUNT_FIELD_NUMBER: _builtins.int
+    process_id: _builtins.int
+    """The process that has it; when that ends, nobody may read it any more."""
+    handle: _builtins.bytes
+    """CUDA's interprocess handle of the allocation."""
+    byte_offset: _builtins.int
+    """Where the KV begins in the allocation, in bytes."""
+    block_count: _builtins.int
+    """Blocks in it."""
+    def __init__(
+        self,
+        *,
+        process_id: _builtins.int = ...,
+        handle: _builtins.bytes = ...,
+        byte_offset: _builtins.int = ...,
+        block_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "byte_offset", b"byte_offset", "handle", b"handle", "process_id", b"process_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceMemory: _TypeAlias = DeviceMemory  # noqa: Y015
 
 @_typing.final
 class KvChunk(_message.Message):
@@ -301,25 +339,31 @@ class KvHeader(_message.Message):
 
     BLOCK_COUNT_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
+    DEVICE_MEMORY_FIELD_NUMBER: _builtins.int
     block_count: _builtins.int
     """Blocks that will follow."""
     @_builtins.property
     def memory(self) -> Global___HostMemory:
-        """Where their KV lies; unset when it follows in messages. The sender keeps the blocks until the caller
-        cancels the stream, or its deadline is over: it ends the stream in no other way.
-        """
+        """In the host's memory."""
+
+    @_builtins.property
+    def device_memory(self) -> Global___DeviceMemory:
+        """In a device's memory."""
 
     def __init__(
         self,
         *,
         block_count: _builtins.int = ...,
         memory: Global___HostMemory | None = ...,
+        device_memory: Global___DeviceMemory | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["device_memory", b"device_memory", "memory", b"memory", "place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "memory", b"memory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "device_memory", b"device_memory", "memory", b"memory", "place", b"place"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_place: _TypeAlias = _typing.Literal["memory", "device_memory"]  # noqa: Y015
+    _WhichOneofArgType_place: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_place) -> _WhichOneofReturnType_place | None: ...
 
 Global___KvHeader: _TypeAlias = KvHeader  # noqa: Y015
 
@@ -388,7 +432,9 @@ class MemoryBlocks(_message.Message):
     BLOCK_IDS_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     checksum: _builtins.int
-    """XXH3-64 of what would be the payload."""
+    """Of what would be the payload: XXH3-64 where the memory is the host's, else the sum of all words of eight
+    bytes, each mixed with its place, modulo 2^64, as a device computes it.
+    """
     @_builtins.property
     def block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The sender's ids of the blocks, one each."""

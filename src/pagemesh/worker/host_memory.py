@@ -1,4 +1,4 @@
-"""Which workers on this host can read each other's KV memory, and what is mapped of it at the moment."""
+"""Which workers on this host can read each other's KV memory, and what is mapped of the host's at present."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ import structlog
 from pagemesh.engine.interface import BlockLayout, KvAccess
 from pagemesh.engine.kv_memory import KvMemory, MemoryName
 from pagemesh.engine.peer_memory import PeerMemory, unreachable
+from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.kvship.device_memory import (
+    DeviceMemoryReceiving,
+    DeviceMemorySending,
+    device_memory_name,
+)
 from pagemesh.kvship.host_memory import HostMemoryReceiving, HostMemorySending, memory_name
 from pagemesh.kvship.ways import PayloadReceiving, PayloadSending, ReceivingWay, SendingWay
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
@@ -28,8 +34,8 @@ _MAX_UNREACHABLE: Final = 1024
 ChooseWay = Callable[[kv_transfer_pb2.KvHeader], ReceivingWay]
 
 
-def host_identity() -> kv_transfer_pb2.HostIdentity | None:
-    """Of this process; None on a system where no process reads another's memory this way."""
+def host_identity(*, on_device: bool = False) -> kv_transfer_pb2.HostIdentity | None:
+    """Of this process, whose KV is on a device or not; None on a system where no process reads another's memory this way."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -37,6 +43,7 @@ def host_identity() -> kv_transfer_pb2.HostIdentity | None:
             boot_id=Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip(),
             pid_namespace=Path("/proc/self/ns/pid").stat().st_ino,
             user_id=os.geteuid(),
+            on_device=on_device,
         )
     except OSError:
         return None
@@ -57,6 +64,9 @@ class HostMemory:
         if share and isinstance(kv, KvMemory) and (name := kv.share()) is not None:
             self._identity = host_identity()
             self._sending = HostMemorySending(kv, name)
+        elif share and isinstance(kv, StagedKv) and kv.name is not None:
+            self._identity = host_identity(on_device=True)
+            self._sending = DeviceMemorySending(kv, kv.name)
         self._memories = PeerMemories(layout)
         self._unreachable: dict[Incarnation, None] = {}
 
@@ -79,7 +89,8 @@ class HostMemory:
     def stream(self, sender: types_pb2.PeerWorker) -> Iterator[ChooseWay]:
         """For one stream from a sender, as long as it may copy: gives what chooses the way by its header.
 
-        That raises UnavailableError when the sender's memory is out of reach.
+        That raises UnavailableError when the sender's memory is out of reach. So does a device's, when the
+        first blocks are to be copied: only then is it opened.
         """
         is_asked_for = self.identity_for(sender) is not None
         with self._memories.use(_key(sender)) as open_memory:
@@ -95,12 +106,18 @@ class HostMemory:
         is_asked_for: bool,
         header: kv_transfer_pb2.KvHeader,
     ) -> ReceivingWay:
-        if not header.HasField("memory"):
-            return PayloadReceiving(self._kv)
-        # Nobody else makes this worker open what it names.
-        if not is_asked_for or not isinstance(self._kv, KvMemory):
-            raise unreachable("this worker has not said that it can read it")
-        return HostMemoryReceiving(self._kv, open_memory(memory_name(header)))
+        match header.WhichOneof("place"):
+            case None:
+                return PayloadReceiving(self._kv)
+            # Nobody else makes this worker open what it names.
+            case _ if not is_asked_for:
+                raise unreachable("this worker has not said that it can read it")
+            case "memory" if isinstance(self._kv, KvMemory):
+                return HostMemoryReceiving(self._kv, open_memory(memory_name(header)))
+            case "device_memory" if isinstance(self._kv, StagedKv):
+                return DeviceMemoryReceiving(self._kv, device_memory_name(header))
+            case place:
+                raise unreachable(f"a {place} is not like this worker's own")
 
 
 def _key(sender: types_pb2.PeerWorker) -> Incarnation:

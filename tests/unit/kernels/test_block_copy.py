@@ -89,6 +89,30 @@ def test_blocks_are_copied_to_rows_in_which_their_planes_lie_side_by_side(
     assert not back.cpu()[:, [0, 2, 3, 4]].any()
 
 
+@sizes
+def test_blocks_are_summed_up_while_they_are_copied_between_pools(
+    device: torch.device, num_words: int
+) -> None:
+    pool, other = words(3, 6, num_words), words(3, 9, num_words) ^ 3
+    there, other_there = pool.to(device), other.to(device, copy=True)
+    sources, targets = (torch.tensor(ids, device=device) for ids in ([4, 0, 5], [8, 2, 3]))
+    checksum = make_block_copier(device).copy_and_sum(there, sources, other_there, targets)
+    other[:, [8, 2, 3]] = pool[:, [4, 0, 5]]
+    assert torch.equal(other_there.cpu(), other)
+    assert unsigned(checksum) == checksum_of(pool[:, [4, 0, 5]].contiguous().numpy().tobytes())
+
+
+@sizes
+def test_blocks_are_summed_up_where_they_are(device: torch.device, num_words: int) -> None:
+    pool = words(3, 6, num_words)
+    there, ids = pool.to(device, copy=True), torch.tensor([4, 0, 5], device=device)
+    checksum = make_block_copier(device).sum(there, ids)
+    assert unsigned(checksum) == checksum_of(pool[:, [4, 0, 5]].contiguous().numpy().tobytes())
+    assert torch.equal(there.cpu(), pool)
+    none = torch.empty(0, dtype=torch.int64, device=device)
+    assert int(make_block_copier(device).sum(there, none)) == 0
+
+
 def test_blocks_that_there_are_not_are_zeros_and_never_written(device: torch.device) -> None:
     memory = words(4, 5, 20)
     there, ids = memory.to(device, copy=True), torch.tensor([-1, 5, 3, 1 << 40], device=device)
@@ -166,6 +190,12 @@ def test_what_does_not_fit_is_refused(device: torch.device) -> None:
         copier.gather(pool, ids.to("meta"), out)
     with pytest.raises(ValueError, match=r"cannot be copied to \[1\]"):
         copier.copy(pool, ids, pool, ids[:1])
+    with pytest.raises(ValueError, match=r"cannot be copied to \[1\]"):
+        copier.copy_and_sum(pool, ids, pool, ids[:1])
+    with pytest.raises(ValueError, match=r"strides \[20, 4, 2\], .* dense words"):
+        copier.sum(pool[..., ::2], ids)
+    with pytest.raises(ValueError, match=r"the ids are torch\.int32 \[2\], not int64"):
+        copier.sum(pool, ids.int())
     with pytest.raises(
         ValueError, match=r"\[2, 5, 4\] cannot be copied to \[2\] of .* \[1, 5, 4\]"
     ):

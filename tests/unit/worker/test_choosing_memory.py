@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.interface import BlockLayout, KvAccess
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.staged_kv import Piece, StagedKv
 from pagemesh.errors import UnavailableError
+from pagemesh.kvship.device_memory import DeviceMemoryReceiving, device_memory_name
 from pagemesh.kvship.host_memory import HostMemoryReceiving, HostMemorySending
 from pagemesh.kvship.ways import PayloadReceiving, PayloadSending
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
@@ -29,6 +31,14 @@ class NoStager:
         raise AssertionError
 
     def stage_in(self, slot: int, piece: Piece) -> None:
+        raise AssertionError
+
+    def sum(self, slot: int, piece: Piece) -> int:
+        raise AssertionError
+
+    def copy(
+        self, slot: int, peer: DeviceMemoryName, source_ids: Sequence[int], piece: Piece
+    ) -> int:
         raise AssertionError
 
 
@@ -76,6 +86,28 @@ async def test_other_kv_travels_in_messages_both_ways(kv: KvAccess, share: bool)
     assert not header_of(memory).HasField("memory")
     with memory.stream(PEER) as choose_way:
         assert isinstance(choose_way(kv_transfer_pb2.KvHeader()), PayloadReceiving)
+
+
+async def test_a_devices_memory_is_named_to_callers_with_devices_alone() -> None:
+    name = DeviceMemoryName(123, bytes(64), 512, 10)
+    kv = StagedKv(LAYOUT, 10, np.zeros((2, 1024), np.uint8), NoStager(), name)
+    memory = HostMemory(kv, LAYOUT)
+    identity, elsewhere = host_identity(on_device=True), host_identity()
+    assert memory.identity_for(PEER) == identity != elsewhere
+    assert identity is not None
+    assert elsewhere is not None
+    assert isinstance(memory.sending_way(elsewhere), PayloadSending)
+    header = kv_transfer_pb2.KvHeader()
+    memory.sending_way(identity).announce(header)
+    assert device_memory_name(header) == name
+    with memory.stream(PEER) as choose_way:
+        assert isinstance(choose_way(header), DeviceMemoryReceiving)
+        with pytest.raises(UnavailableError, match="a memory is not like this worker's own"):
+            choose_way(header_of(HostMemory(on_host(), LAYOUT)))
+    private = HostMemory(kv, LAYOUT, share=False)
+    assert private.identity_for(PEER) is None
+    with private.stream(PEER) as choose_way, pytest.raises(UnavailableError, match="has not said"):
+        choose_way(header)
 
 
 async def test_the_header_chooses_the_way() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pagemesh.kernels.block_copy.checksum import checksum_of
-from pagemesh.kernels.block_copy.interface import check_copy, check_move
+from pagemesh.kernels.block_copy.interface import check_copy, check_move, check_sum
 
 
 class CpuBlockCopier:
@@ -36,11 +36,39 @@ class CpuBlockCopier:
         target_ids: torch.Tensor,
     ) -> None:
         """See `BlockCopier`."""
-        check_copy(source, source_ids, target, target_ids)
-        exists = _existing(target, target_ids)
-        blocks = torch.empty(source.shape[0], len(source_ids), source.shape[2], dtype=torch.int64)
-        _gather(source, source_ids, blocks)
-        target[:, target_ids[exists]] = blocks[:, exists]
+        _copy(source, source_ids, target, target_ids)
+
+    def copy_and_sum(
+        self,
+        source: torch.Tensor,
+        source_ids: torch.Tensor,
+        target: torch.Tensor,
+        target_ids: torch.Tensor,
+    ) -> torch.Tensor:
+        """See `BlockCopier`."""
+        return _checksum(_copy(source, source_ids, target, target_ids))
+
+    def sum(self, pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
+        """See `BlockCopier`."""
+        check_sum(pool, block_ids)
+        return _checksum(_gathered(pool, block_ids))
+
+
+def _copy(
+    source: torch.Tensor, source_ids: torch.Tensor, target: torch.Tensor, target_ids: torch.Tensor
+) -> torch.Tensor:
+    """Copy blocks by way of a buffer, [planes, N, words], which is given back."""
+    check_copy(source, source_ids, target, target_ids)
+    exists = _existing(target, target_ids)
+    blocks = _gathered(source, source_ids)
+    target[:, target_ids[exists]] = blocks[:, exists]
+    return blocks
+
+
+def _gathered(pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
+    blocks = torch.empty(pool.shape[0], len(block_ids), pool.shape[2], dtype=torch.int64)
+    _gather(pool, block_ids, blocks)
+    return blocks
 
 
 def _gather(pool: torch.Tensor, block_ids: torch.Tensor, out: torch.Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 
-from pagemesh.kernels.block_copy.interface import check_copy, check_move
+from pagemesh.kernels.block_copy.interface import check_copy, check_move, check_sum
 from pagemesh.kernels.block_copy.kernel import copy_blocks_kernel
 from pagemesh.kernels.launch import launch
 
@@ -40,11 +40,27 @@ class CudaBlockCopier:
         check_copy(source, source_ids, target, target_ids)
         _move(source, source_ids, target, target_ids, len(source_ids), sums=False)
 
+    def copy_and_sum(
+        self,
+        source: torch.Tensor,
+        source_ids: torch.Tensor,
+        target: torch.Tensor,
+        target_ids: torch.Tensor,
+    ) -> torch.Tensor:
+        """See `BlockCopier`."""
+        check_copy(source, source_ids, target, target_ids)
+        return _move(source, source_ids, target, target_ids, len(source_ids), sums=True)
+
+    def sum(self, pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
+        """See `BlockCopier`."""
+        check_sum(pool, block_ids)
+        return _move(pool, block_ids, None, None, len(block_ids), sums=True)
+
 
 def _move(
     source: torch.Tensor,
     source_ids: torch.Tensor | None,
-    target: torch.Tensor,
+    target: torch.Tensor | None,
     target_ids: torch.Tensor | None,
     num_blocks: int,
     *,
@@ -67,10 +83,10 @@ def _move(
             "source_ids": source_ids,
             "source_blocks": source.shape[1],
             "target": target,
-            "target_plane": target.stride(0),
-            "target_block": target.stride(1),
+            "target_plane": 0 if target is None else target.stride(0),
+            "target_block": 0 if target is None else target.stride(1),
             "target_ids": target_ids,
-            "target_blocks": target.shape[1],
+            "target_blocks": 0 if target is None else target.shape[1],
             "num_words": num_words,
             "sums": parts if sums else None,
             "BLOCK": block,

@@ -45,6 +45,24 @@ class BlockCopier(Protocol):
         """
         ...
 
+    def copy_and_sum(
+        self,
+        source: torch.Tensor,
+        source_ids: torch.Tensor,
+        target: torch.Tensor,
+        target_ids: torch.Tensor,
+    ) -> torch.Tensor:
+        """`copy`, with the checksum of what was copied: that which `gather` gives of the sources.
+
+        It is that of the words as they were read, once: also when somebody else writes them meanwhile, it
+        is that of the words in the targets.
+        """
+        ...
+
+    def sum(self, pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
+        """The checksum that `gather` gives, of blocks that stay where they are."""
+        ...
+
 
 def check_pairs(
     pairs: Sequence[tuple[int, int]], num_sources: int, num_targets: int, same_pool: bool
@@ -101,3 +119,14 @@ def check_copy(
             f"{list(source_ids.shape)} blocks of {source.dtype} {list(source.shape)} cannot be copied"
             f" to {list(target_ids.shape)} of {target.dtype} {list(target.shape)}"
         )
+
+
+def check_sum(pool: torch.Tensor, block_ids: torch.Tensor) -> None:
+    """Raise ValueError unless blocks of the pool can be summed up."""
+    if pool.dtype != torch.int64 or pool.ndim != 3 or pool.stride(-1) != 1:
+        raise ValueError(
+            f"the pool is {pool.dtype} {list(pool.shape)} with strides {list(pool.stride())},"
+            " but must be torch.int64 [planes, blocks, dense words]"
+        )
+    if block_ids.dtype != torch.int64 or block_ids.ndim != 1:
+        raise ValueError(f"the ids are {block_ids.dtype} {list(block_ids.shape)}, not int64 [N]")

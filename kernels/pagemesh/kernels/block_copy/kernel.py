@@ -27,7 +27,7 @@ def copy_blocks_kernel(
     source_block,
     source_ids,  # int64 [N]; None: the blocks in their order, as `target_ids`
     source_blocks,
-    target,
+    target,  # None: nothing is written
     target_plane,
     target_block,
     target_ids,
@@ -53,8 +53,9 @@ def copy_blocks_kernel(
     is_target = (target_id >= 0) & (target_id < target_blocks)
     begin = source + plane * source_plane + source_id * source_block
     words = tl.load(begin + places, mask=is_word & is_source, other=0)
-    end = target + plane * target_plane + target_id * target_block
-    tl.store(end + places, words, mask=is_word & is_target)
+    if target is not None:
+        end = target + plane * target_plane + target_id * target_block
+        tl.store(end + places, words, mask=is_word & is_target)
     if sums is not None:
         block = plane * tl.num_programs(1) + number
         mixed = tl.where(is_word, _mix(words, block * num_words + places), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pagemesh.kernels.block_copy.checksum import FIRST, PLACE, SECOND
-from pagemesh.kernels.block_copy.interface import check_copy, check_move
+from pagemesh.kernels.block_copy.interface import check_copy, check_move, check_sum
 
 _MASK = 0xFFFFFFFFFFFFFFFF
 
@@ -41,6 +41,16 @@ class ReferenceBlockCopier:
         target_ids: torch.Tensor,
     ) -> None:
         """See `BlockCopier`."""
+        self.copy_and_sum(source, source_ids, target, target_ids)
+
+    def copy_and_sum(
+        self,
+        source: torch.Tensor,
+        source_ids: torch.Tensor,
+        target: torch.Tensor,
+        target_ids: torch.Tensor,
+    ) -> torch.Tensor:
+        """See `BlockCopier`."""
         check_copy(source, source_ids, target, target_ids)
         blocks = torch.zeros(source.shape[0], len(source_ids), source.shape[2], dtype=torch.int64)
         for place, block_id in enumerate(source_ids.tolist()):
@@ -49,6 +59,13 @@ class ReferenceBlockCopier:
         for place, block_id in enumerate(target_ids.tolist()):
             if 0 <= block_id < target.shape[1]:
                 target[:, block_id] = blocks[:, place]
+        return _checksum(blocks)
+
+    def sum(self, pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
+        """See `BlockCopier`."""
+        check_sum(pool, block_ids)
+        out = torch.empty(pool.shape[0], len(block_ids), pool.shape[2], dtype=torch.int64)
+        return self.gather(pool.contiguous(), block_ids, out)
 
 
 def _checksum(words: torch.Tensor) -> torch.Tensor:

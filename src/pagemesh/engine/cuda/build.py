@@ -10,6 +10,7 @@ from typing import NamedTuple
 import structlog
 
 from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
+from pagemesh.engine import gpu_budget
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.block_mover import num_swap_blocks_for
 from pagemesh.engine.built import Built
@@ -18,9 +19,9 @@ from pagemesh.engine.cuda.block_mover import DeviceBlockMover
 from pagemesh.engine.cuda.host_buffers import HostBuffers
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
+from pagemesh.engine.cuda.peer_pools import PeerPools, name_pool
 from pagemesh.engine.cuda.runner import DeviceRunner
 from pagemesh.engine.gpu import Gpu
-from pagemesh.engine.gpu_budget import GpuUse, fit_blocks, runtime_bytes, terms
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.memory_check import check_swap_space, largest_batch
 from pagemesh.engine.staged_kv import StagedKv
@@ -57,8 +58,11 @@ class GpuBuilder:
         """Reserve the KV cache, of `max_num_blocks` at most; nobody else may load on the device meanwhile.
 
         The buffers through which KV is read and written lie in the memory behind `kv_descriptor`, or in
-        memory of their own. Raises ConfigError, with all figures, when one request of full length does
-        not fit, and when the machine has no room for the swap space.
+        memory of their own. With a descriptor, the cache is shared with other engines' processes, where the
+        device allows it: it is then there until this process ends.
+
+        Raises ConfigError, with all figures, when one request of full length does not fit, and when the
+        machine has no room for the swap space.
         """
         cache, layout = self._cache, self._layout
         accelerator = self._gpu.accelerator
@@ -67,7 +71,7 @@ class GpuBuilder:
         buffers = HostBuffers.reserve(layout, num_swap_blocks, kv_descriptor)
         buffers.pin(accelerator)
         use, seconds = self._measure(buffers)
-        num_blocks = fit_blocks(
+        num_blocks = gpu_budget.fit_blocks(
             use,
             layout,
             self._model.max_model_len,
@@ -76,14 +80,18 @@ class GpuBuilder:
         )
         num_blocks = min(num_blocks, max_num_blocks or num_blocks)
         self._log(use, num_blocks, num_swap_blocks)
-        parts = self._assemble(num_blocks, buffers, accelerator)
+        peers = PeerPools(layout, self._gpu.sharing)
+        parts = self._assemble(num_blocks, buffers, accelerator, peers)
         # A cache so large has offsets of more bits, for which kernels are compiled anew.
         for batch in self._first_steps():
             self._rehearse(parts.runner, batch)
         warm_up.moves(parts.runner, parts.stager, num_blocks, num_swap_blocks)
+        parts.stager.rehearse()
         self._capture(parts.runner)
-        kv = StagedKv(layout, num_blocks, buffers.slots.numpy(), parts.stager)
-        release = partial(_release, parts.pool, buffers, accelerator)
+        name = None if kv_descriptor is None else name_pool(parts.pool, self._gpu.sharing)
+        kv = StagedKv(layout, num_blocks, buffers.slots.numpy(), parts.stager, name)
+        own_pool = parts.pool if name is None else None
+        release = partial(_release, own_pool, peers, buffers, accelerator)
         return Built(
             parts.runner,
             kv,
@@ -94,12 +102,18 @@ class GpuBuilder:
             release=release,
         )
 
-    def _assemble(self, num_blocks: int, buffers: HostBuffers, accelerator: Accelerator) -> _Parts:
+    def _assemble(
+        self,
+        num_blocks: int,
+        buffers: HostBuffers,
+        accelerator: Accelerator,
+        peers: PeerPools | None = None,
+    ) -> _Parts:
         pool = KvPool(self._layout, num_blocks, accelerator.device)
         # Zeros are there before any stream looks.
         accelerator.settle()
         mover = DeviceBlockMover(pool, accelerator, buffers.swap_space)
-        stager = KvStager(pool, accelerator, buffers.slots)
+        stager = KvStager(pool, accelerator, buffers.slots, peers)
         runner = DeviceRunner(
             self._model,
             pool,
@@ -109,7 +123,7 @@ class GpuBuilder:
         )
         return _Parts(pool, stager, runner)
 
-    def _measure(self, buffers: HostBuffers) -> tuple[GpuUse, float]:
+    def _measure(self, buffers: HostBuffers) -> tuple[gpu_budget.GpuUse, float]:
         """What everything but the KV takes, and the seconds of the largest step.
 
         With a cache that is as large as that step needs it, and a request of full length, for whose block
@@ -137,13 +151,13 @@ class GpuBuilder:
         kept = after.reserved - loaded.reserved - parts.pool.planes.nbytes
         del parts
         gc.collect()
-        use = GpuUse(
+        use = gpu_budget.GpuUse(
             total=gpu.total_bytes,
             free=gpu.read().free,
             model=loaded.reserved,
             activations=max(0, activations),
             kept=max(0, kept),
-            runtime=runtime_bytes(gpu.total_bytes, loaded, after),
+            runtime=gpu_budget.runtime_bytes(gpu.total_bytes, loaded, after),
         )
         return use, seconds
 
@@ -186,7 +200,7 @@ class GpuBuilder:
                 f" {error.message}"
             ) from error
 
-    def _log(self, use: GpuUse, num_blocks: int, num_swap_blocks: int) -> None:
+    def _log(self, use: gpu_budget.GpuUse, num_blocks: int, num_swap_blocks: int) -> None:
         log.info(
             "memory",
             device=str(self._gpu.accelerator.device),
@@ -197,13 +211,17 @@ class GpuBuilder:
             activation_bytes=use.activations,
             graph_bytes=use.kept,
             runtime_bytes=use.runtime,
-            taken_bytes=sum(terms(use).values()),
+            taken_bytes=sum(gpu_budget.terms(use).values()),
             kv_bytes=num_blocks * self._layout.num_bytes,
             swap_bytes=num_swap_blocks * self._layout.num_bytes,
         )
 
 
-def _release(pool: KvPool, buffers: HostBuffers, accelerator: Accelerator) -> None:
+def _release(
+    pool: KvPool | None, peers: PeerPools, buffers: HostBuffers, accelerator: Accelerator
+) -> None:
+    """Without a pool when others may have it open: to free it then is undefined."""
+    peers.close()
     try:
         accelerator.settle()
     except RuntimeError:
@@ -211,4 +229,5 @@ def _release(pool: KvPool, buffers: HostBuffers, accelerator: Accelerator) -> No
         log.warning("the GPU's memory is left to the end of the process", exc_info=True)
         return
     buffers.unpin(accelerator)
-    pool.free()
+    if pool is not None:
+        pool.free()

@@ -69,6 +69,17 @@ class KvPool:
         """Copy blocks within the pool; no target is a source or there twice."""
         self._copier.copy(self.planes, source_ids, self.planes, target_ids)
 
+    def sum(self, block_ids: torch.Tensor, planes: range) -> torch.Tensor:
+        """The checksum of blocks in some planes, int64 [1]; see `BlockCopier`."""
+        return self._copier.sum(self.planes[planes.start : planes.stop], block_ids)
+
+    def copy_from(
+        self, other: torch.Tensor, source_ids: torch.Tensor, block_ids: torch.Tensor, planes: range
+    ) -> torch.Tensor:
+        """Fill blocks, in some planes, with those of another pool's `planes`; gives their checksum."""
+        part = slice(planes.start, planes.stop)
+        return self._copier.copy_and_sum(other[part], source_ids, self.planes[part], block_ids)
+
     def copy_out(self, block_ids: torch.Tensor, rows: torch.Tensor) -> None:
         """Copy blocks into rows [N, planes, words], a block's planes side by side."""
         self._copier.copy(self.planes, block_ids, rows.transpose(0, 1), _in_order(rows))

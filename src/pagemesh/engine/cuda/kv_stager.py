@@ -1,4 +1,4 @@
-"""Moves KV between blocks on the device and buffers on the host, beside the steps: a `Stager`.
+"""Moves KV between blocks on the device and elsewhere, beside the steps: a `Stager`.
 
 Each slot has a stream of its own. Whoever asks has leased the blocks, which orders it with the steps:
 
@@ -20,7 +20,10 @@ import torch
 
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cuda.kv_pool import KvPool
+from pagemesh.engine.cuda.peer_pools import PeerPools
 from pagemesh.engine.cuda.transfers import Transfers
+from pagemesh.engine.device_memory import DeviceMemoryName
+from pagemesh.engine.peer_memory import unreachable
 from pagemesh.engine.staged_kv import Piece
 
 COPY_PATIENCE: Final = 30.0
@@ -31,8 +34,19 @@ hangs."""
 class KvStager:
     """Implements `Stager` for the process that has the device."""
 
-    def __init__(self, pool: KvPool, accelerator: Accelerator, slots: torch.Tensor) -> None:
-        """`slots`, uint8 [slots, bytes], is host memory that the device copies from and to by itself."""
+    def __init__(
+        self,
+        pool: KvPool,
+        accelerator: Accelerator,
+        slots: torch.Tensor,
+        peers: PeerPools | None = None,
+    ) -> None:
+        """`slots`, uint8 [slots, bytes], is host memory that the device copies from and to by itself.
+
+        Without `peers` no other pool is within reach.
+        """
+        self._pool = pool
+        self._peers = peers
         self._slots = [_Slot(pool, accelerator.beside(), memory) for memory in slots]
 
     def stage_out(self, slot: int, piece: Piece) -> None:
@@ -42,6 +56,25 @@ class KvStager:
     def stage_in(self, slot: int, piece: Piece) -> None:
         """See `Stager`; DeviceLostError when the device hangs."""
         self._slots[slot].into(piece)
+
+    def sum(self, slot: int, piece: Piece) -> int:
+        """See `Stager`; DeviceLostError when the device hangs."""
+        return self._slots[slot].sum(piece)
+
+    def copy(
+        self, slot: int, peer: DeviceMemoryName, source_ids: Sequence[int], piece: Piece
+    ) -> int:
+        """See `Stager`; DeviceLostError when the device hangs."""
+        if self._peers is None:
+            raise unreachable("this engine does not read others' devices")
+        with self._peers.use(peer) as planes:
+            return self._slots[slot].copy(planes, source_ids, piece)
+
+    def rehearse(self) -> None:
+        """Do `sum` and `copy` once, with the first block, so that what they need is compiled."""
+        keys = Piece((0,), first_plane=0, num_planes=1)
+        self.sum(0, keys)
+        self._slots[0].copy(self._pool.planes, (0,), keys)
 
 
 class _Slot:
@@ -79,6 +112,25 @@ class _Slot:
             done = self._accelerator.record()
         self._accelerator.wait(done, COPY_PATIENCE)
 
+    def sum(self, piece: Piece) -> int:
+        """Of the blocks, where they are."""
+        with self._accelerator.computing():
+            if self._pool.moved is not None:
+                self._accelerator.follow(self._pool.moved)
+            checksum = self._pool.sum(self._ids(piece.block_ids), piece.planes)
+            download = self._transfers.download([checksum])
+        return _unsigned(*download.read())
+
+    def copy(self, other: torch.Tensor, source_ids: Sequence[int], piece: Piece) -> int:
+        """From another pool's planes into the blocks."""
+        with self._accelerator.computing():
+            if self._pool.moved is not None:
+                self._accelerator.follow(self._pool.moved)
+            sources, targets = self._ids(source_ids), self._ids(piece.block_ids)
+            checksum = self._pool.copy_from(other, sources, targets, piece.planes)
+            download = self._transfers.download([checksum])
+        return _unsigned(*download.read())
+
     def _views(self, piece: Piece) -> tuple[torch.Tensor, torch.Tensor]:
         """Where the piece lies in both buffers, [planes, blocks, words]."""
         shape = (piece.num_planes, len(piece.block_ids), self._block_words)
@@ -88,3 +140,7 @@ class _Slot:
     def _ids(self, block_ids: Sequence[int]) -> torch.Tensor:
         (ids,) = self._transfers.upload([np.array(block_ids, np.int64)])
         return ids
+
+
+def _unsigned(checksum: torch.Tensor) -> int:
+    return int(checksum) % 2**64

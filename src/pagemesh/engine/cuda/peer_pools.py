@@ -1,0 +1,129 @@
+"""KV pools of other engines' processes on this host: opened when first read, closed when their owner ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from pagemesh.engine.cuda.kv_pool import KvPool
+from pagemesh.engine.cuda.sharing import MemorySharing, OpenedMemory
+from pagemesh.engine.device_memory import DeviceMemoryName
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.peer_memory import unreachable
+
+
+def name_pool(pool: KvPool, sharing: MemorySharing) -> DeviceMemoryName | None:
+    """Let other processes open a pool of this one, which stays until this one ends; None if they cannot."""
+    exported = sharing.export(pool.planes)
+    if exported is None:
+        return None
+    return DeviceMemoryName(os.getpid(), exported.handle, exported.offset, pool.num_blocks)
+
+
+@dataclass(eq=False)
+class _Peer:
+    opened: OpenedMemory
+    planes: torch.Tensor
+    wake: int | None
+    """Descriptor of a pipe; closed to end the wait for the owner's end."""
+    num_users: int = 0
+    has_ended: bool = False
+
+
+class PeerPools:
+    """Of engines with the same layout. Any thread.
+
+    Nothing in them can be trusted before a checksum said so: their owners write as they like.
+    """
+
+    def __init__(self, layout: BlockLayout, sharing: MemorySharing) -> None:
+        self._layout = layout
+        self._sharing = sharing
+        self._lock = threading.Lock()
+        self._peers: dict[DeviceMemoryName, _Peer] = {}
+        self._watchers: list[threading.Thread] = []
+
+    @contextmanager
+    def use(self, name: DeviceMemoryName) -> Iterator[torch.Tensor]:
+        """The pool, as `KvPool.planes`: stays open meanwhile, whatever becomes of its owner.
+
+        Behind it nothing that was asked of the device may read it. UnavailableError when it is out of
+        reach, or its owner has ended.
+        """
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is None:
+                peer = self._peers[name] = self._open(name)
+            peer.num_users += 1
+        try:
+            yield peer.planes
+        finally:
+            with self._lock:
+                peer.num_users -= 1
+                self._close_unused(peer)
+
+    def close(self) -> None:
+        """Close all; nobody uses any. Idempotent."""
+        with self._lock:
+            for peer in self._peers.values():
+                _wake(peer)
+            watchers = list(self._watchers)
+        # Those too whose owner has just ended: a thread that still gives tensors back when the interpreter
+        # ends would take the process down.
+        for watcher in watchers:
+            watcher.join()
+
+    def _open(self, name: DeviceMemoryName) -> _Peer:
+        num_bytes = name.num_blocks * self._layout.num_bytes
+        if num_bytes <= 0:
+            raise unreachable(f"it has {name.num_blocks} blocks")
+        try:
+            # Before the memory is opened: a process that ends meanwhile is noticed.
+            owner = os.pidfd_open(name.process_id)
+        except (OSError, OverflowError, AttributeError) as error:
+            raise unreachable(f"process {name.process_id} cannot be watched: {error}") from error
+        try:
+            opened = self._sharing.open(name, num_bytes)
+        except BaseException:
+            os.close(owner)
+            raise
+        shape = (2 * self._layout.num_layers, name.num_blocks, -1)
+        stopped, wake = os.pipe()
+        peer = _Peer(opened, opened.memory.view(torch.int64).view(shape), wake)
+        watcher = threading.Thread(
+            target=self._watch, args=(name, peer, owner, stopped), name="kv-peer", daemon=True
+        )
+        self._watchers = [each for each in self._watchers if each.is_alive()]
+        self._watchers.append(watcher)
+        watcher.start()
+        return peer
+
+    def _watch(self, name: DeviceMemoryName, peer: _Peer, owner: int, stopped: int) -> None:
+        """Wait until the owner has ended, or `close` was called."""
+        poll = select.poll()
+        poll.register(owner, select.POLLIN)
+        poll.register(stopped, select.POLLHUP)
+        poll.poll()
+        with self._lock:
+            del self._peers[name]
+            _wake(peer)
+            peer.has_ended = True
+            self._close_unused(peer)
+        os.close(owner)
+        os.close(stopped)
+
+    def _close_unused(self, peer: _Peer) -> None:
+        if peer.has_ended and not peer.num_users:
+            peer.opened.close()
+
+
+def _wake(peer: _Peer) -> None:
+    if peer.wake is not None:
+        os.close(peer.wake)
+        peer.wake = None
