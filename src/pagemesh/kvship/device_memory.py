@@ -16,8 +16,8 @@ from pagemesh.kvship.parts import KvPart
 from pagemesh.v1 import kv_transfer_pb2
 
 MAX_PART_BYTES: Final = 32 * 1024 * 1024
-"""More than between memories of the host, because a device copies so much in less time than it takes to ask
-it. Not measured."""
+"""More than between memories of the host, for a device copies faster, and each message costs both sides a
+question to their engine's process. A guess: not measured."""
 
 
 class DeviceMemorySending:

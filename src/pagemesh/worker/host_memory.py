@@ -35,7 +35,7 @@ ChooseWay = Callable[[kv_transfer_pb2.KvHeader], ReceivingWay]
 
 
 def host_identity(*, on_device: bool = False) -> kv_transfer_pb2.HostIdentity | None:
-    """Of this process, whose KV is on a device or not; None on a system where no process reads another's memory this way."""
+    """Of this process, with its KV on a device or not; None where no process reads another's memory."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -78,12 +78,16 @@ class HostMemory:
         """What a sender is told of this host; None when its KV has to travel in messages."""
         return None if _key(sender) in self._unreachable else self._identity
 
-    def note_unreachable(self, sender: types_pb2.PeerWorker) -> None:
-        """The sender's memory could not be mapped."""
+    def note_unreachable(self, sender: types_pb2.PeerWorker, why: str) -> None:
+        """The sender's memory is out of reach."""
         if len(self._unreachable) >= _MAX_UNREACHABLE:
             del self._unreachable[next(iter(self._unreachable))]
         self._unreachable[_key(sender)] = None
-        log.warning("KV from a worker on this host travels in messages", peer=sender.worker_id)
+        log.warning(
+            "KV from a worker on this host travels in messages",
+            peer=sender.worker_id,
+            error=why,
+        )
 
     @contextmanager
     def stream(self, sender: types_pb2.PeerWorker) -> Iterator[ChooseWay]:

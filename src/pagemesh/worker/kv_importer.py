@@ -151,7 +151,7 @@ class KvImporter:
                 except UnavailableError as error:
                     if error.reason != UNREACHABLE:
                         raise
-                    self._worker.host_memory.note_unreachable(peer)
+                    self._worker.host_memory.note_unreachable(peer, error.message)
                     await receive(channel)
         except (PagemeshError, grpc.RpcError, TimeoutError) as error:
             self._note_failure(rpc, kv, peer, as_pagemesh_error(error))

@@ -165,6 +165,24 @@ def test_what_the_driver_refuses_is_out_of_reach(
     assert driver.contexts == []
 
 
+def no_such_library(name: str) -> ctypes.CDLL:
+    raise OSError(f"{name}: cannot open shared object file")
+
+
+@pytest.mark.parametrize(
+    "load", [no_such_library, {"libcuda.so.1": object()}.__getitem__], ids=["none", "too old"]
+)
+def test_without_the_drivers_handles_nothing_is_shared(
+    monkeypatch: pytest.MonkeyPatch, load: Callable[[str], Any]
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    sharing = CudaSharing(CPU)
+    assert sharing.export(torch.zeros(8)) is None
+    with pytest.raises(UnavailableError, match="no interprocess handles") as caught:
+        sharing.open(name(), 16)
+    assert caught.value.reason == "KV_MEMORY_UNREACHABLE"
+
+
 def test_what_is_no_handle_is_not_given_to_the_driver(driver: Driver, sharing: CudaSharing) -> None:
     with pytest.raises(UnavailableError, match="a handle has 63 bytes, not 64"):
         sharing.open(name(HANDLE[:63]), 16)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.peer_pools import PeerPools, name_pool
 from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.staged_kv import StagedKv
-from pagemesh.errors import KvIntegrityError, UnavailableError
+from pagemesh.errors import DeviceLostError, KvIntegrityError, UnavailableError
 from pagemesh.kernels.block_copy import checksum_of
 from tests.support.host_accelerator import HostAccelerator
 from tests.support.host_sharing import HostSharing
@@ -128,6 +129,65 @@ def test_a_pool_in_use_is_closed_behind_its_last_use(
     assert sharing.opened == []
 
 
+def test_nothing_is_opened_of_a_process_that_has_ended_and_is_not_reaped(
+    peers: PeerPools, sharing: HostSharing
+) -> None:
+    pool = make_pool()
+    before = num_descriptors("pipe:")
+    with owner_of(share(pool)) as (name, process):
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(UnavailableError, match="has ended") as caught, peers.use(name):
+            raise AssertionError
+        assert caught.value.reason == "KV_MEMORY_UNREACHABLE"
+    assert sharing.num_opened == 0
+    assert num_descriptors("pipe:") == before
+
+
+def test_nobody_begins_to_read_behind_the_owners_end_before_it_is_noticed(
+    peers: PeerPools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notices, watch = threading.Event(), PeerPools._watch
+
+    def watch_late(peers: PeerPools, *arguments: Any) -> None:
+        notices.wait(10)
+        watch(peers, *arguments)
+
+    monkeypatch.setattr(PeerPools, "_watch", watch_late)
+    pool = make_pool()
+    with owner_of(share(pool)) as (name, process):
+        with peers.use(name):
+            pass
+        process.kill()
+        process.wait(10)
+        with pytest.raises(UnavailableError, match="has ended"), peers.use(name):
+            raise AssertionError
+        notices.set()
+
+
+def test_a_pool_that_a_device_may_still_read_is_not_closed(sharing: HostSharing) -> None:
+    peers, pool = PeerPools(LAYOUT, sharing), make_pool()
+    with owner_of(share(pool)) as (name, process):
+        with pytest.raises(DeviceLostError), peers.use(name):
+            end(process)
+            raise DeviceLostError("the copy has not finished")
+        assert len(sharing.opened) == 1
+        peers.close()
+        assert len(sharing.opened) == 1
+
+
+def test_a_process_has_one_pool(peers: PeerPools, sharing: HostSharing) -> None:
+    pool, another = make_pool(), make_pool()
+    name = share(pool)
+    with peers.use(name):
+        pass
+    for other in (name._replace(num_blocks=8), name._replace(offset=8), share(another)):
+        with pytest.raises(UnavailableError, match="named other memory before"), peers.use(other):
+            raise AssertionError
+    assert sharing.num_opened == 1
+    assert len(watchers()) == 1
+
+
 class PausingOs:
     """The system's functions, but whoever watches an owner pauses when it has told of its end."""
 
@@ -172,6 +232,7 @@ def test_pools_that_cannot_be_opened_leave_nothing_behind(peers: PeerPools) -> N
     for wrong in (
         name._replace(num_blocks=10),
         name._replace(num_blocks=0),
+        name._replace(num_blocks=8, offset=4),
         name._replace(process_id=2**40),
         name._replace(handle=b"99999"),
     ):
@@ -210,6 +271,19 @@ def test_a_checksum_is_that_of_the_copies(peers: PeerPools) -> None:
         assert got == target.checksum([0, 1], 0, 3)
         theirs.planes[plane, block, word] ^= 1 << 40
     assert target.copy_from(name, [7, 2], [0, 1], 0, 3) == told
+
+
+def test_a_copy_and_a_sum_follow_the_last_moves(peers: PeerPools) -> None:
+    pool, theirs = make_pool(), make_pool()
+    kv, name = staged(pool, peers), share(theirs)
+    steps = HostAccelerator()
+    for read in (
+        partial(kv.checksum, [0], 0, 1),
+        partial(kv.copy_from, name, [0], [1], 0, 1),
+    ):
+        pool.moved = moved = steps.record()
+        read()
+        assert moved.query()
 
 
 def test_blocks_that_either_side_lacks_are_refused(peers: PeerPools) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.interface import BlockLayout, KvAccess
@@ -21,6 +22,8 @@ from pagemesh.worker import host_memory
 from pagemesh.worker.host_memory import HostMemory, host_identity
 
 LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
+NAME = DeviceMemoryName(123, bytes(64), 512, 10)
+WHY = "a sender's memory is out of reach: no peer access"
 PEER = types_pb2.PeerWorker(worker_id="prefill-0", epoch=7)
 
 
@@ -51,13 +54,13 @@ def on_host(*, shared: bool = True) -> KvMemory:
     return memory
 
 
-def on_device() -> StagedKv:
-    return StagedKv(LAYOUT, 10, np.zeros((2, 1024), np.uint8), NoStager())
+def on_device(name: DeviceMemoryName | None = None) -> StagedKv:
+    return StagedKv(LAYOUT, 10, np.zeros((2, 1024), np.uint8), NoStager(), name)
 
 
-def header_of(memory: HostMemory) -> kv_transfer_pb2.KvHeader:
+def header_of(memory: HostMemory, *, on_device: bool = False) -> kv_transfer_pb2.KvHeader:
     header = kv_transfer_pb2.KvHeader()
-    identity = host_identity()
+    identity = host_identity(on_device=on_device)
     assert identity is not None
     memory.sending_way(identity).announce(header)
     return header
@@ -89,25 +92,17 @@ async def test_other_kv_travels_in_messages_both_ways(kv: KvAccess, share: bool)
 
 
 async def test_a_devices_memory_is_named_to_callers_with_devices_alone() -> None:
-    name = DeviceMemoryName(123, bytes(64), 512, 10)
-    kv = StagedKv(LAYOUT, 10, np.zeros((2, 1024), np.uint8), NoStager(), name)
-    memory = HostMemory(kv, LAYOUT)
+    memory = HostMemory(on_device(NAME), LAYOUT)
     identity, elsewhere = host_identity(on_device=True), host_identity()
     assert memory.identity_for(PEER) == identity != elsewhere
-    assert identity is not None
     assert elsewhere is not None
     assert isinstance(memory.sending_way(elsewhere), PayloadSending)
-    header = kv_transfer_pb2.KvHeader()
-    memory.sending_way(identity).announce(header)
-    assert device_memory_name(header) == name
+    header = header_of(memory, on_device=True)
+    assert device_memory_name(header) == NAME
     with memory.stream(PEER) as choose_way:
         assert isinstance(choose_way(header), DeviceMemoryReceiving)
         with pytest.raises(UnavailableError, match="a memory is not like this worker's own"):
             choose_way(header_of(HostMemory(on_host(), LAYOUT)))
-    private = HostMemory(kv, LAYOUT, share=False)
-    assert private.identity_for(PEER) is None
-    with private.stream(PEER) as choose_way, pytest.raises(UnavailableError, match="has not said"):
-        choose_way(header)
 
 
 async def test_the_header_chooses_the_way() -> None:
@@ -122,20 +117,26 @@ async def test_the_header_chooses_the_way() -> None:
     receiver.close()
 
 
-async def test_memory_that_was_not_asked_for_is_not_opened() -> None:
-    sender = HostMemory(on_host(), LAYOUT)
-    header = header_of(sender)
-    unwilling, disappointed = (
-        HostMemory(on_host(), LAYOUT, share=False),
-        HostMemory(on_host(), LAYOUT),
-    )
-    disappointed.note_unreachable(PEER)
+@pytest.mark.parametrize("kv", [on_host(), on_device(NAME)], ids=["on the host", "on a device"])
+async def test_memory_that_was_not_asked_for_is_not_opened(kv: KvAccess) -> None:
+    header = header_of(HostMemory(kv, LAYOUT), on_device=isinstance(kv, StagedKv))
+    assert header.WhichOneof("place") is not None
+    unwilling, disappointed = HostMemory(kv, LAYOUT, share=False), HostMemory(kv, LAYOUT)
+    disappointed.note_unreachable(PEER, WHY)
     for memory in (unwilling, disappointed):
+        assert memory.identity_for(PEER) is None
         with memory.stream(PEER) as choose_way:
-            with pytest.raises(UnavailableError) as caught:
+            with pytest.raises(UnavailableError, match="has not said") as caught:
                 choose_way(header)
             assert caught.value.reason == "KV_MEMORY_UNREACHABLE"
         memory.close()
+
+
+async def test_the_log_says_why_memory_is_out_of_reach() -> None:
+    with capture_logs() as logs:
+        HostMemory(on_host(), LAYOUT).note_unreachable(PEER, WHY)
+    (entry,) = logs
+    assert (entry["peer"], entry["error"]) == ("prefill-0", WHY)
 
 
 def worker_ids(memory: HostMemory, peers: Sequence[types_pb2.PeerWorker]) -> list[str]:
@@ -148,10 +149,10 @@ async def test_an_incarnation_out_of_reach_is_remembered_and_no_other(
     monkeypatch.setattr(host_memory, "_MAX_UNREACHABLE", 2)
     memory = HostMemory(on_host(), LAYOUT)
     peers = [types_pb2.PeerWorker(worker_id=name, epoch=1) for name in "abc"]
-    memory.note_unreachable(peers[0])
-    memory.note_unreachable(peers[1])
+    memory.note_unreachable(peers[0], WHY)
+    memory.note_unreachable(peers[1], WHY)
     assert worker_ids(memory, peers) == ["a", "b"]
     restarted = types_pb2.PeerWorker(worker_id="a", epoch=2)
     assert memory.identity_for(restarted) == host_identity()
-    memory.note_unreachable(peers[2])
+    memory.note_unreachable(peers[2], WHY)
     assert worker_ids(memory, peers) == ["b", "c"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Final
 
 import structlog
@@ -41,12 +42,6 @@ class CudaSharing:
     def __init__(self, device: torch.device) -> None:
         """`device` has an index."""
         self._device = device
-        self._driver = ctypes.CDLL("libcuda.so.1")
-        self._driver.cuIpcOpenMemHandle_v2.argtypes = (
-            ctypes.POINTER(_Address),
-            _Handle,
-            ctypes.c_uint,
-        )
 
     def export(self, memory: torch.Tensor) -> Exported | None:
         """See `MemorySharing`. Memory that torch made with expandable segments cannot be exported."""
@@ -88,6 +83,20 @@ class CudaSharing:
         except UnavailableError as error:
             # Of a device that is lost, for example: it is unmapped with the end of this process.
             log.warning("memory of another process stays open", error=error.message)
+
+    @cached_property
+    def _driver(self) -> ctypes.CDLL:
+        """Loaded when it is needed: an engine that shares nothing does without it."""
+        try:
+            driver = ctypes.CDLL("libcuda.so.1")
+            driver.cuIpcOpenMemHandle_v2.argtypes = (
+                ctypes.POINTER(_Address),
+                _Handle,
+                ctypes.c_uint,
+            )
+        except (OSError, AttributeError) as error:
+            raise unreachable(f"CUDA's driver has no interprocess handles: {error}") from error
+        return driver
 
     def _range_of(self, address: int) -> tuple[int, int]:
         """First address and size of the allocation that an address is in."""

@@ -15,7 +15,7 @@ from pagemesh.engine.interface import BlockLayout
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.block_copy import make_block_copier
 
-_WORD_BYTES: Final = 8
+WORD_BYTES: Final = 8
 """Blocks are moved in words of this size."""
 
 
@@ -28,12 +28,12 @@ class KvPool:
         self.num_blocks = num_blocks
         num_planes = 2 * layout.num_layers
         block_bytes = layout.num_bytes_per_layer // 2
-        if block_bytes % _WORD_BYTES:
+        if block_bytes % WORD_BYTES:
             raise ConfigError(
                 f"--block-size is {layout.block_size}, but on {device.type} devices the keys of a block"
-                f" must be whole words of {_WORD_BYTES} bytes, and here they are {block_bytes} bytes"
+                f" must be whole words of {WORD_BYTES} bytes, and here they are {block_bytes} bytes"
             )
-        num_words = block_bytes // _WORD_BYTES
+        num_words = block_bytes // WORD_BYTES
         try:
             self.planes = torch.zeros(
                 num_planes, num_blocks, num_words, dtype=torch.int64, device=device

@@ -27,8 +27,7 @@ from pagemesh.engine.peer_memory import unreachable
 from pagemesh.engine.staged_kv import Piece
 
 COPY_PATIENCE: Final = 30.0
-"""Seconds for a few MiB over PCIe, which takes less than a millisecond; a device that needs longer
-hangs."""
+"""Seconds for some MiB over PCIe, which takes milliseconds; a device that needs longer hangs."""
 
 
 class KvStager:

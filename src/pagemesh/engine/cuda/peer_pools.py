@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pagemesh.engine.cuda.kv_pool import KvPool
+from pagemesh.engine.cuda.kv_pool import WORD_BYTES, KvPool
 from pagemesh.engine.cuda.sharing import MemorySharing, OpenedMemory
 from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.interface import BlockLayout
@@ -28,8 +28,11 @@ def name_pool(pool: KvPool, sharing: MemorySharing) -> DeviceMemoryName | None:
 
 @dataclass(eq=False)
 class _Peer:
+    name: DeviceMemoryName
     opened: OpenedMemory
     planes: torch.Tensor
+    owner: int
+    """Descriptor of the owner's process, until `has_ended`."""
     wake: int | None
     """Descriptor of a pipe; closed to end the wait for the owner's end."""
     num_users: int = 0
@@ -37,7 +40,7 @@ class _Peer:
 
 
 class PeerPools:
-    """Of engines with the same layout. Any thread.
+    """Of engines with the same layout, one of each process. Any thread.
 
     Nothing in them can be trusted before a checksum said so: their owners write as they like.
     """
@@ -46,27 +49,31 @@ class PeerPools:
         self._layout = layout
         self._sharing = sharing
         self._lock = threading.Lock()
-        self._peers: dict[DeviceMemoryName, _Peer] = {}
+        self._peers: dict[int, _Peer] = {}  # by the owner's process
         self._watchers: list[threading.Thread] = []
 
     @contextmanager
     def use(self, name: DeviceMemoryName) -> Iterator[torch.Tensor]:
         """The pool, as `KvPool.planes`: stays open meanwhile, whatever becomes of its owner.
 
-        Behind it nothing that was asked of the device may read it. UnavailableError when it is out of
-        reach, or its owner has ended.
+        Behind it nothing that was asked of the device may read it; whoever leaves it by an exception need
+        not know that, so then it stays open until this process ends. UnavailableError when it is out of
+        reach, its owner has ended, or named another one before.
         """
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._peers.get(name.process_id)
             if peer is None:
-                peer = self._peers[name] = self._open(name)
+                peer = self._peers[name.process_id] = self._open(name)
+            elif peer.name != name:
+                raise unreachable(f"process {name.process_id} named other memory before")
+            elif _has_ended(peer.owner):
+                # Nobody has heard of it yet, but what is left of the memory may be anybody's.
+                raise unreachable(f"process {name.process_id} has ended")
             peer.num_users += 1
-        try:
-            yield peer.planes
-        finally:
-            with self._lock:
-                peer.num_users -= 1
-                self._close_unused(peer)
+        yield peer.planes
+        with self._lock:
+            peer.num_users -= 1
+            self._close_unused(peer)
 
     def close(self) -> None:
         """Close all; nobody uses any. Idempotent."""
@@ -81,41 +88,44 @@ class PeerPools:
 
     def _open(self, name: DeviceMemoryName) -> _Peer:
         num_bytes = name.num_blocks * self._layout.num_bytes
-        if num_bytes <= 0:
-            raise unreachable(f"it has {name.num_blocks} blocks")
+        if num_bytes <= 0 or name.offset % WORD_BYTES:
+            raise unreachable(f"it has {name.num_blocks} blocks, from byte {name.offset} on")
         try:
             # Before the memory is opened: a process that ends meanwhile is noticed.
             owner = os.pidfd_open(name.process_id)
         except (OSError, OverflowError, AttributeError) as error:
             raise unreachable(f"process {name.process_id} cannot be watched: {error}") from error
         try:
+            if _has_ended(owner):
+                raise unreachable(f"process {name.process_id} has ended")
             opened = self._sharing.open(name, num_bytes)
         except BaseException:
             os.close(owner)
             raise
         shape = (2 * self._layout.num_layers, name.num_blocks, -1)
         stopped, wake = os.pipe()
-        peer = _Peer(opened, opened.memory.view(torch.int64).view(shape), wake)
+        planes = opened.memory.view(torch.int64).view(shape)
+        peer = _Peer(name, opened, planes, owner, wake)
         watcher = threading.Thread(
-            target=self._watch, args=(name, peer, owner, stopped), name="kv-peer", daemon=True
+            target=self._watch, args=(peer, stopped), name="kv-peer", daemon=True
         )
         self._watchers = [each for each in self._watchers if each.is_alive()]
         self._watchers.append(watcher)
         watcher.start()
         return peer
 
-    def _watch(self, name: DeviceMemoryName, peer: _Peer, owner: int, stopped: int) -> None:
+    def _watch(self, peer: _Peer, stopped: int) -> None:
         """Wait until the owner has ended, or `close` was called."""
         poll = select.poll()
-        poll.register(owner, select.POLLIN)
+        poll.register(peer.owner, select.POLLIN)
         poll.register(stopped, select.POLLHUP)
         poll.poll()
         with self._lock:
-            del self._peers[name]
+            del self._peers[peer.name.process_id]
             _wake(peer)
             peer.has_ended = True
             self._close_unused(peer)
-        os.close(owner)
+        os.close(peer.owner)
         os.close(stopped)
 
     def _close_unused(self, peer: _Peer) -> None:
@@ -127,3 +137,10 @@ def _wake(peer: _Peer) -> None:
     if peer.wake is not None:
         os.close(peer.wake)
         peer.wake = None
+
+
+def _has_ended(process: int) -> bool:
+    """Whether the process of a descriptor computes nothing any more, though it may not be reaped yet."""
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    return bool(poll.poll(0))
