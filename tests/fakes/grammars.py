@@ -28,8 +28,11 @@ class FakeConstraint:
     def is_over(self) -> bool:
         return self.accepted[-1:] == [self.end]
 
+    def allows(self, token_id: int) -> bool:
+        return token_id != self.refused
+
     def accept(self, token_id: int) -> bool:
-        if token_id == self.refused:
+        if not self.allows(token_id):
             return False
         self.accepted.append(token_id)
         return True

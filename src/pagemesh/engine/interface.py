@@ -336,7 +336,8 @@ class Engine(Protocol):
         """Import: report the first token, sampled elsewhere, before all KV is here; at most once.
 
         Without the `logprobs` that the request asks for, the token is sampled here instead. So is one that is
-        not in the vocabulary, and that of a request which exports as well.
+        not in the vocabulary or that the structured output does not allow, and that of a request which
+        exports as well.
         """
         ...
 

@@ -126,8 +126,8 @@ class Lifecycle:
         """Report an import's first token, unless the request is over or has generated tokens.
 
         Nor is it when its log probabilities were asked for and did not come, or when it is no token of the
-        vocabulary: it is sampled here then. So is the token of an export, whose end it is: that must not
-        come before all KV is here.
+        vocabulary or none that the structured output allows: it is sampled here then. So is the token of
+        an export, whose end it is: that must not come before all KV is here.
         """
         request = self._requests.get(request_id)
         if request is None or request.state is not RequestState.WAITING_KV:
@@ -136,6 +136,8 @@ class Lifecycle:
             return
         has_logprobs = logprobs is not None or request.spec.sampling.logprobs is None
         if not has_logprobs or not 0 <= token_id < self._vocab_size:
+            return
+        if request.constraint is not None and not request.constraint.allows(token_id):
             return
         self.append_token(request, token_id, logprobs)
 

@@ -33,8 +33,11 @@ class Allow:
 
     is_over = False
 
-    def accept(self, token_id: int) -> bool:
+    def allows(self, token_id: int) -> bool:
         return token_id in self.token_ids
+
+    def accept(self, token_id: int) -> bool:
+        return self.allows(token_id)
 
     def fill_mask(self, mask: npt.NDArray[np.int32], avoid: Sequence[int] = ()) -> None:
         self.avoided.append(tuple(avoid))

@@ -176,20 +176,44 @@ def test_a_resumed_request_goes_on_where_its_constraint_is() -> None:
 
 def test_an_import_takes_its_first_token_under_the_constraint() -> None:
     stepper = Stepper()
-    requests = [make_request(n, 8, await_kv=True, structured=OUTPUTS) for n in ("good", "bad")]
-    stepper.submit(*requests)
+    request = make_request("a", 8, await_kv=True, structured=OUTPUTS)
+    stepper.submit(request)
     constraint = FakeConstraint()
-    stepper.scheduler.constraints.open(requests[0], constraint)
-    stepper.scheduler.constraints.open(requests[1], FakeConstraint(refused=77))
+    stepper.scheduler.constraints.open(request, constraint)
     stepper.step()
-    stepper.requests.first_token("good", 77)
-    stepper.requests.first_token("bad", 77)
+    stepper.requests.first_token("a", 77)
     stepper.collect()
-    assert constraint.accepted == stepper.tokens["good"] == [77]
-    error = stepper.ends["bad"][0].error
-    assert isinstance(error, InternalError)
-    assert error.message == "token 77 is none that the structured output allows"
-    for name in ("good", "bad"):
-        stepper.requests.finish_import(name, 0)
+    assert constraint.accepted == stepper.tokens["a"] == [77]
+    stepper.requests.finish_import("a", 0)
     stepper.run()
-    assert (stepper.reason("good"), stepper.num_free_blocks) == ("length", 16)
+    assert (stepper.reason("a"), stepper.num_free_blocks) == ("length", 16)
+
+
+def test_a_first_token_that_the_constraint_forbids_is_sampled_here() -> None:
+    prompt = range(100, 108)
+    stepper = Stepper()
+    request = make_request("a", prompt, await_kv=True, structured=OUTPUTS)
+    stepper.submit(request)
+    constraint = FakeConstraint(refused=77)
+    stepper.scheduler.constraints.open(request, constraint)
+    stepper.step()
+    stepper.requests.first_token("a", 77)
+    stepper.requests.finish_import("a", 0)
+    stepper.run()
+    assert tuple(stepper.tokens["a"]) == expected_tokens(prompt, 4)
+    assert constraint.accepted == stepper.tokens["a"]
+    assert stepper.num_free_blocks == 16
+
+
+def test_a_token_that_is_sampled_here_and_refused_ends_the_request() -> None:
+    prompt = range(100, 108)
+    (token_id,) = expected_tokens(prompt, 1)
+    stepper = Stepper()
+    request = make_request("a", prompt, structured=OUTPUTS)
+    stepper.submit(request)
+    stepper.scheduler.constraints.open(request, FakeConstraint(refused=token_id))
+    stepper.run()
+    error = stepper.ends["a"][0].error
+    assert isinstance(error, InternalError)
+    assert error.message == f"token {token_id} is none that the structured output allows"
+    assert stepper.num_free_blocks == 16

@@ -24,6 +24,10 @@ class TokenConstraint(Protocol):
         """Whether an end of sequence was accepted."""
         ...
 
+    def allows(self, token_id: int) -> bool:
+        """Whether a token may come next; nothing changes."""
+        ...
+
     def accept(self, token_id: int) -> bool:
         """Move on past a token; False when it may not come here, and then this is of no use any more."""
         ...

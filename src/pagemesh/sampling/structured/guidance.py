@@ -105,6 +105,11 @@ class GuidanceConstraint:
         """Whether an end of sequence was accepted."""
         return self._is_over
 
+    def allows(self, token_id: int) -> bool:
+        """Whether a token may come next."""
+        # The library's own question says no to an end of sequence where nothing else may come.
+        return not self._is_over and self._matcher.deep_copy().consume_token(token_id)
+
     def accept(self, token_id: int) -> bool:
         """Move on past a token."""
         if self._is_over or not self._matcher.consume_token(token_id):

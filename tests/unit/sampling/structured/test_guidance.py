@@ -146,6 +146,16 @@ def test_tokens_to_avoid_are_allowed_only_where_nothing_else_is(backend: Guidanc
     assert allowed(start_after(grammar, [a, b]), avoid=EOS) == set(EOS)
 
 
+def test_whether_a_token_may_come_is_told_without_consequences(backend: GuidanceBackend) -> None:
+    constraint = start(backend, regex="ab?")
+    for token_id, following in ((67, {68, *EOS}), (68, set(EOS)), (EOS[0], set())):
+        may_come = allowed(constraint)
+        asked = {i for i in range(VOCAB_SIZE) if constraint.allows(i)}
+        assert asked == may_come == allowed(constraint)
+        assert constraint.accept(token_id)
+        assert {i for i in range(VOCAB_SIZE) if constraint.allows(i)} == following
+
+
 def test_a_token_that_may_not_come_is_not_accepted(backend: GuidanceBackend) -> None:
     a, b = 67, 68
     for wrong in (b, 2, 0, 1, VOCAB_SIZE - 1):
