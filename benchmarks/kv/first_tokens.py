@@ -91,8 +91,8 @@ async def _measure(
             answer = await session.submit(prompt, 2, plan)
             await answer.until_over()
             if plan is not None:
-                usage = answer.usage
-                assert usage is not None and usage.received_token_count == length, usage
+                kv = answer.kv
+                assert kv is not None and kv.received_token_count == length, kv
             return answer.first_ms
 
         # The first round only warms up.

@@ -26,7 +26,7 @@ class Answer:
     arrivals: list[float] = field(default_factory=list)
     """When tokens came, once for each message that brought some."""
     num_tokens: int = 0
-    usage: types_pb2.PromptUsage | None = None
+    kv: types_pb2.KvOutcome | None = None
     error: str = ""
     first: asyncio.Event = field(default_factory=asyncio.Event)
     """Set with the first token, and with the end."""
@@ -133,8 +133,8 @@ class WorkerSession:
 
     def _take(self, output: decode_pb2.RequestOutput, now: float) -> None:
         answer = self._answers[output.handle]
-        if output.HasField("prompt_usage"):
-            answer.usage = output.prompt_usage
+        if output.HasField("kv_outcome"):
+            answer.kv = output.kv_outcome
         if output.token_ids:
             answer.arrivals.append(now)
             answer.num_tokens += len(output.token_ids)

@@ -111,9 +111,9 @@ async def test_a_holder_of_kv_is_told_likewise(
         if by == "prefill":
             plan.workers.append(prefill.peer)
         received = await session.generate(7, PROMPT, plan=plan, trace=TRACE, time_limit=9.0)
-    assert received.usage is not None
+    assert received.kv is not None
     path = types_pb2.KV_PATH_REMOTE_PULL if by == "prefill" else types_pb2.KV_PATH_PULL
-    assert received.usage.kv_path == path
+    assert received.kv.path == path
     assert [(call.request_id, call.trace) for call in calls] == [("client-7", TRACE)]
     assert calls[0].deadline is not None
     assert calls[0].deadline <= asyncio.get_running_loop().time() + 9.0

@@ -85,8 +85,8 @@ async def test_a_prompt_is_prefilled_on_another_worker(
     async with RouterSession(decode.address) as session:
         received = await session.generate(1, PROMPT, max_tokens=NUM_TOKENS, plan=prefill.plan)
     assert tuple(received.token_ids) == expected_tokens(PROMPT, NUM_TOKENS)
-    assert received.usage is not None
-    assert received.usage.received_token_count == 150
+    assert received.kv is not None
+    assert received.kv.received_token_count == 150
     assert decode_engine.imported == [150]
     assert outcomes(decode, "complete") == 1
     assert decode.sample("pagemesh:kv_tokens_received_total") == 150
@@ -158,9 +158,9 @@ async def test_only_what_the_decode_worker_lacks_travels(
         await session.generate(1, PROMPT[:64])
         received = await session.generate(2, PROMPT, max_tokens=NUM_TOKENS, plan=prefill.plan)
     assert tuple(received.token_ids) == expected_tokens(PROMPT, NUM_TOKENS)
-    assert received.usage is not None
+    assert received.usage is not None and received.kv is not None
     assert received.usage.cached_token_count == 64
-    assert received.usage.received_token_count == 86
+    assert received.kv.received_token_count == 86
     assert decode.sample("pagemesh:kv_tokens_received_total") == 86
 
 

@@ -41,7 +41,9 @@ async def test_a_request_gets_its_tokens_and_usage(worker: RunningWorker) -> Non
     assert received.usage is not None
     assert received.usage.prompt_token_count == 37
     assert received.usage.cached_token_count == 0
-    assert received.usage.time_to_first_token.nanos > 0
+    assert received.kv is not None
+    assert received.kv.path == types_pb2.KV_PATH_LOCAL
+    assert received.kv.time_to_ready.nanos > 0
 
 
 async def test_a_repeated_prompt_reports_what_the_prefix_cache_held(worker: RunningWorker) -> None:

@@ -51,9 +51,7 @@ async def test_a_plan_is_overruled_when_the_prompt_is_computed_sooner_here(
         received = await session.generate(2, PROMPT, plan=plan)
     assert tuple(received.token_ids) == expected_tokens(PROMPT, 8)
     assert decode.sample("pagemesh:remote_prefills_total", outcome=outcome) == 1
-    assert received.usage is not None
+    assert received.kv is not None
     is_local = outcome == "overruled"
-    assert received.usage.received_token_count == (0 if is_local else 150)
-    assert received.usage.kv_path == (
-        types_pb2.KV_PATH_LOCAL if is_local else types_pb2.KV_PATH_REMOTE
-    )
+    assert received.kv.received_token_count == (0 if is_local else 150)
+    assert received.kv.path == (types_pb2.KV_PATH_LOCAL if is_local else types_pb2.KV_PATH_REMOTE)

@@ -67,9 +67,9 @@ async def test_blocks_that_another_worker_holds_are_pulled_and_the_rest_is_compu
 ) -> None:
     received = await run(decode, plan_of(holder.source(6)))
     assert decode_engine.imported == [96]
-    assert received.usage is not None
-    assert received.usage.received_token_count == 96
-    assert received.usage.kv_path == types_pb2.KV_PATH_PULL
+    assert received.kv is not None
+    assert received.kv.received_token_count == 96
+    assert received.kv.path == types_pb2.KV_PATH_PULL
     assert (outcomes(decode, "pulled"), pulls(decode, "complete")) == (1, 1)
     assert holder.sample("pagemesh:kv_blocks_sent_total", rpc="fetch") == 6
     assert decode.sample("pagemesh:kv_tokens_received_total") == 96
@@ -89,8 +89,8 @@ async def test_a_whole_prompt_may_be_pulled(
 ) -> None:
     received = await run(decode, plan_of(holder.source(6)), PROMPT[:96])
     assert decode_engine.imported == [96]
-    assert received.usage is not None
-    assert received.usage.kv_path == types_pb2.KV_PATH_PULL
+    assert received.kv is not None
+    assert received.kv.path == types_pb2.KV_PATH_PULL
 
 
 async def test_a_resumed_request_pulls_what_is_held_of_its_prompt(
@@ -103,8 +103,8 @@ async def test_a_resumed_request_pulls_what_is_held_of_its_prompt(
         )
     assert tuple(received.token_ids) == tokens[4:]
     assert decode_engine.imported == [96]
-    assert received.usage is not None
-    assert received.usage.kv_path == types_pb2.KV_PATH_PULL
+    assert received.kv is not None
+    assert received.kv.path == types_pb2.KV_PATH_PULL
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ async def test_a_holder_that_has_nothing_any_more_costs_only_time(
     async with running_worker(DECODE_ROLE, FakeEngine()) as empty:
         received = await run(decode, plan_of(empty.source(6)))
     assert decode_engine.imported == [0]
-    assert received.usage is not None
-    assert received.usage.kv_path == types_pb2.KV_PATH_LOCAL
+    assert received.kv is not None
+    assert received.kv.path == types_pb2.KV_PATH_LOCAL
     assert (outcomes(decode, "fallback"), pulls(decode, "partial")) == (1, 1)
 
 
@@ -156,8 +156,8 @@ async def test_a_holder_that_fails_costs_only_time(
     else:
         holder.worker.info.model_fingerprint = "other"
     received = await run(decode, plan_of(source))
-    assert received.usage is not None
-    assert received.usage.kv_path == types_pb2.KV_PATH_LOCAL
+    assert received.kv is not None
+    assert received.kv.path == types_pb2.KV_PATH_LOCAL
     assert (outcomes(decode, "fallback"), pulls(decode, "failed")) == (1, 1)
     failures = "pagemesh:kv_import_failures_total"
     assert decode.sample(failures, rpc="fetch", reason=reason) == 1

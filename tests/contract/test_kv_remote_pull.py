@@ -87,8 +87,8 @@ async def second_turn(decode: RunningWorker, plan: decode_pb2.PrefillPlan) -> Re
 
 
 def path_of(received: Received) -> types_pb2.KvPath.ValueType:
-    assert received.usage is not None
-    return received.usage.kv_path
+    assert received.kv is not None
+    return received.kv.path
 
 
 def pulls(worker: RunningWorker, outcome: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from pagemesh.v1 import types_pb2
 from tests.faults.pair import LONG_PROMPT, Pair, until
 from tests.support.link.faults import Fault, Kind
 
@@ -122,6 +123,7 @@ async def test_a_sender_killed_at_every_stage_of_a_request_costs_only_time(pair:
         for received in await asyncio.gather(
             *(pair.assert_same_tokens(session, handle) for handle in handles)
         ):
-            assert received.usage is not None
+            assert received.kv is not None
+            assert received.kv.path == types_pb2.KV_PATH_LOCAL
     assert pair.failures("UNAVAILABLE") - failed == len(stages)
     await pair.assert_all_blocks_free()

@@ -74,9 +74,9 @@ async def generate(
             1, prompt, sampling=sampling, plan=plan, cache_salt=cache_salt
         )
     assert received.error is None
-    assert received.usage is not None
+    assert received.kv is not None
     assert len(received.token_ids) == NUM_ANSWER_TOKENS
-    return received.token_ids, received.usage.kv_path
+    return received.token_ids, received.kv.path
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "seeded"])

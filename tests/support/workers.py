@@ -93,6 +93,7 @@ class Received:
     finish_reason: types_pb2.FinishReason.ValueType = types_pb2.FINISH_REASON_UNSPECIFIED
     error: types_pb2.Error | None = None
     usage: types_pb2.PromptUsage | None = None
+    kv: types_pb2.KvOutcome | None = None
     logprobs: list[types_pb2.TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[types_pb2.TokenLogprobs] = field(default_factory=list)
     num_outputs: int = 0
@@ -207,3 +208,6 @@ class RouterSession:
             received.error = output.error
         if output.HasField("prompt_usage"):
             received.usage = output.prompt_usage
+        if output.HasField("kv_outcome"):
+            assert received.kv is None, f"a second outcome of request {output.handle}"
+            received.kv = output.kv_outcome

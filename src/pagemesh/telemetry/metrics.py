@@ -239,13 +239,13 @@ KV_PATH_PREDICTED_SECONDS: Final = HistogramSpec(
 )
 KV_PATH_SECONDS: Final = HistogramSpec(
     "pagemesh:kv_path_seconds",
-    "From submission to the first token on the decode worker, by the way that was taken.",
+    "From submission until the decode worker could go on by itself, by the way that was taken.",
     _TTFT_BUCKETS,
     ("path",),
 )
 KV_PATH_REGRET_SECONDS: Final = HistogramSpec(
     "pagemesh:kv_path_regret_seconds",
-    "By how much the first token came later than the best other way had promised; 0 when it did not.",
+    "By how much later that was than the best other way had promised; 0 when it was not.",
     _TTFT_BUCKETS,
 )
 ROUTING_WITHOUT_INDEX: Final = CounterSpec(

@@ -248,6 +248,7 @@ class RequestOutput(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     EMBEDDING_FIELD_NUMBER: _builtins.int
+    KV_OUTCOME_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """The handle given in Submit."""
     finish_reason: _types_pb2.FinishReason.ValueType
@@ -274,6 +275,12 @@ class RequestOutput(_message.Message):
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TokenLogprobs]:
         """With the first token, when the request asks for them: of each prompt token but the first."""
 
+    @_builtins.property
+    def kv_outcome(self) -> _types_pb2.KvOutcome:
+        """Set once, of a request for tokens: with the first output behind the moment when the first token and all KV
+        in front of it were there. That is the first token's unless a prefill worker sent the token before the KV.
+        """
+
     def __init__(
         self,
         *,
@@ -285,10 +292,11 @@ class RequestOutput(_message.Message):
         logprobs: _abc.Iterable[_types_pb2.TokenLogprobs] | None = ...,
         prompt_logprobs: _abc.Iterable[_types_pb2.TokenLogprobs] | None = ...,
         embedding: _builtins.bytes = ...,
+        kv_outcome: _types_pb2.KvOutcome | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "prompt_usage", b"prompt_usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "kv_outcome", b"kv_outcome", "prompt_usage", b"prompt_usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "error", b"error", "finish_reason", b"finish_reason", "handle", b"handle", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_usage", b"prompt_usage", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "error", b"error", "finish_reason", b"finish_reason", "handle", b"handle", "kv_outcome", b"kv_outcome", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_usage", b"prompt_usage", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

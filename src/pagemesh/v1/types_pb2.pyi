@@ -85,7 +85,7 @@ class _KvPathEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KvPath.ValueTy
     KV_PATH_UNSPECIFIED: _KvPath.ValueType  # 0
     """Not known."""
     KV_PATH_LOCAL: _KvPath.ValueType  # 1
-    """Computed on the decode worker."""
+    """Computed on the decode worker, all of it or what a prefill worker left undone."""
     KV_PATH_REMOTE: _KvPath.ValueType  # 2
     """Computed on a prefill worker."""
     KV_PATH_PULL: _KvPath.ValueType  # 3
@@ -99,7 +99,7 @@ class KvPath(_KvPath, metaclass=_KvPathEnumTypeWrapper):
 KV_PATH_UNSPECIFIED: KvPath.ValueType  # 0
 """Not known."""
 KV_PATH_LOCAL: KvPath.ValueType  # 1
-"""Computed on the decode worker."""
+"""Computed on the decode worker, all of it or what a prefill worker left undone."""
 KV_PATH_REMOTE: KvPath.ValueType  # 2
 """Computed on a prefill worker."""
 KV_PATH_PULL: KvPath.ValueType  # 3
@@ -665,40 +665,60 @@ Global___WorkerLoad: _TypeAlias = WorkerLoad  # noqa: Y015
 
 @_typing.final
 class PromptUsage(_message.Message):
-    """Where the tokens of a prompt came from."""
+    """How long a prompt is, and how much of it the worker had."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     CACHED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    RECEIVED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    TIME_TO_FIRST_TOKEN_FIELD_NUMBER: _builtins.int
-    KV_PATH_FIELD_NUMBER: _builtins.int
     prompt_token_count: _builtins.int
     """Prompt length in tokens."""
     cached_token_count: _builtins.int
     """Prefix tokens whose KV was taken from the worker's own prefix cache."""
-    received_token_count: _builtins.int
-    """Tokens whose KV was received from other workers."""
-    kv_path: Global___KvPath.ValueType
-    """The way that was taken, whatever had been planned."""
-    @_builtins.property
-    def time_to_first_token(self) -> _duration_pb2.Duration:
-        """From submission on the worker until the first token."""
-
     def __init__(
         self,
         *,
         prompt_token_count: _builtins.int = ...,
         cached_token_count: _builtins.int = ...,
-        received_token_count: _builtins.int = ...,
-        time_to_first_token: _duration_pb2.Duration | None = ...,
-        kv_path: Global___KvPath.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time_to_first_token", b"time_to_first_token"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "kv_path", b"kv_path", "prompt_token_count", b"prompt_token_count", "received_token_count", b"received_token_count", "time_to_first_token", b"time_to_first_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "prompt_token_count", b"prompt_token_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PromptUsage: _TypeAlias = PromptUsage  # noqa: Y015
+
+@_typing.final
+class KvOutcome(_message.Message):
+    """What came of the KV of a prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    TIME_TO_READY_FIELD_NUMBER: _builtins.int
+    RECEIVED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    path: Global___KvPath.ValueType
+    """The way that was taken, whatever had been planned."""
+    received_token_count: _builtins.int
+    """Prompt tokens whose KV was received from other workers."""
+    @_builtins.property
+    def time_to_ready(self) -> _duration_pb2.Duration:
+        """From submission on the worker until the first token and all KV in front of it were there, so that the
+        answer could go on. An answer of one token goes on nowhere, and waits for the token alone.
+        """
+
+    def __init__(
+        self,
+        *,
+        path: Global___KvPath.ValueType = ...,
+        time_to_ready: _duration_pb2.Duration | None = ...,
+        received_token_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time_to_ready", b"time_to_ready"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "received_token_count", b"received_token_count", "time_to_ready", b"time_to_ready"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvOutcome: _TypeAlias = KvOutcome  # noqa: Y015

@@ -43,7 +43,8 @@ class KvImport:
         self._first_token: kv_transfer_pb2.FirstToken | None = None
         self._stream_nonce = 0
         self._first_token_at = 0.0
-        self._completed_at: float | None = None
+        self.completed_at: float | None = None
+        """Loop time at which all KV was known to be here; None while something is missing."""
 
     @property
     def seconds_left(self) -> float:
@@ -86,13 +87,16 @@ class KvImport:
         """Whether another worker has sampled the first token."""
         return self._first_token is not None
 
-    @property
-    def path(self) -> types_pb2.KvPath.ValueType:
-        """How the first token is come by, as far as that is decided."""
-        if self._first_token is not None and self._first_token.received_token_count:
-            return types_pb2.KV_PATH_REMOTE_PULL
+    def path(self, *, needs_kv: bool) -> types_pb2.KvPath.ValueType:
+        """How the answer came to its prompt's KV, when what did not come was computed here.
+
+        An answer that was over with the first token needed no KV behind that.
+        """
         is_prefilled = self.is_complete and self.num_received_tokens > self.num_pulled_tokens
-        if self._first_token is not None or is_prefilled:
+        if self._first_token is not None and (is_prefilled or not needs_kv):
+            has_pulled = self._first_token.received_token_count > 0
+            return types_pb2.KV_PATH_REMOTE_PULL if has_pulled else types_pb2.KV_PATH_REMOTE
+        if is_prefilled:
             return types_pb2.KV_PATH_REMOTE
         return types_pb2.KV_PATH_PULL if self.num_pulled_tokens else types_pb2.KV_PATH_LOCAL
 
@@ -100,8 +104,8 @@ class KvImport:
     def exposed_seconds(self) -> float:
         """Of a complete import with its first token: for how long KV was waited for behind that token."""
         assert self._first_token is not None, "there is no first token"
-        assert self._completed_at is not None, "KV is missing"
-        return max(0.0, self._completed_at - self._first_token_at)
+        assert self.completed_at is not None, "KV is missing"
+        return max(0.0, self.completed_at - self._first_token_at)
 
     def new_stream(self) -> int:
         """The number of the next stream, which all its messages must have."""
@@ -121,8 +125,8 @@ class KvImport:
 
     def on_message(self, first_token: kv_transfer_pb2.FirstToken | None) -> None:
         """Take note of what a verified message brought, and report the first token, once."""
-        if self._completed_at is None and self.is_complete:
-            self._completed_at = self._loop.time()
+        if self.completed_at is None and self.is_complete:
+            self.completed_at = self._loop.time()
         if first_token is None or self._first_token is not None:
             return
         self._first_token = first_token

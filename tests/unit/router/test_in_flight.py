@@ -48,7 +48,7 @@ def test_workers_and_links_are_busy_until_the_last_claim_ends() -> None:
     assert in_flight.transfers("p") == {}
 
 
-def test_what_a_prompt_keeps_busy_is_free_with_its_first_token_or_its_end() -> None:
+def test_what_a_prompt_keeps_busy_is_free_with_its_kv_or_its_end() -> None:
     in_flight = InFlight(FakeClock())
     first, second = in_flight.begin(remote(2.0, 3.0)), in_flight.begin(remote(1.0, 1.5))
     first.end_prefill()

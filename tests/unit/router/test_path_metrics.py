@@ -26,7 +26,7 @@ class Watched:
     def prompt(self, plan: PrefillPlan, path: types_pb2.KvPath.ValueType, seconds: float) -> None:
         took = duration_pb2.Duration()
         took.FromNanoseconds(round(seconds * 1e9))
-        self.paths.on_prompt(plan, types_pb2.PromptUsage(kv_path=path, time_to_first_token=took))
+        self.paths.on_kv(plan, types_pb2.KvOutcome(path=path, time_to_ready=took))
 
     def sample(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"pagemesh:{name}", labels) or 0.0
@@ -43,7 +43,7 @@ def test_plans_are_counted_with_what_is_predicted() -> None:
     assert watched.sample("kv_path_predicted_seconds_count", path="local") == 0
 
 
-@pytest.mark.parametrize(("seconds", "regret"), [(0.6, 0.0), (0.7, 0.0), (1.0, 0.3)])
+@pytest.mark.parametrize(("seconds", "regret"), [(0.6, 0.0), (0.7, 0.0), (1.0, 0.3), (10.0, 9.3)])
 def test_regret_is_what_the_best_other_way_would_have_saved(seconds: float, regret: float) -> None:
     watched = Watched()
     watched.prompt(PLAN, types_pb2.KV_PATH_REMOTE, seconds)

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from google.protobuf import duration_pb2
-
+from pagemesh.decode.kv_outcome import KvOutcome
 from pagemesh.decode.outbox import Outbox
 from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.submission import Submission
@@ -52,8 +51,9 @@ class ActiveRequest:
         self._submission = submission
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._submitted_at = self._loop.time()
-        self._deadline = self._submitted_at + submission.timeout
+        submitted_at = self._loop.time()
+        self._deadline = submitted_at + submission.timeout
+        self._kv_outcome = KvOutcome(submitted_at)
         self._timer: asyncio.TimerHandle | None = None
         self._import: KvImport | None = None
         self._remote_prefill: asyncio.Task[None] | None = None
@@ -123,7 +123,11 @@ class ActiveRequest:
         is_first = output.token_ids and not self._has_tokens
         if is_first or output.embedding is not None:
             self._has_tokens = True
-            message.prompt_usage.CopyFrom(self._prompt_usage(output))
+            message.prompt_usage.prompt_token_count = len(self._submission.request.prompt_token_ids)
+            message.prompt_usage.cached_token_count = output.num_cached_tokens
+        outcome = self._kv_outcome.on_output(output, self._import, self._loop.time())
+        if outcome is not None:
+            message.kv_outcome.CopyFrom(outcome)
         message.logprobs.extend(map(logprobs_to_proto, output.logprobs or ()))
         message.prompt_logprobs.extend(map(logprobs_to_proto, output.prompt_logprobs or ()))
         if output.finish_reason is not None:
@@ -131,14 +135,3 @@ class ActiveRequest:
         if output.error is not None:
             message.error.CopyFrom(error_to_proto(output.error))
         return message
-
-    def _prompt_usage(self, output: RequestOutput) -> types_pb2.PromptUsage:
-        time_to_first_token = duration_pb2.Duration()
-        time_to_first_token.FromNanoseconds(int((self._loop.time() - self._submitted_at) * 1e9))
-        return types_pb2.PromptUsage(
-            prompt_token_count=len(self._submission.request.prompt_token_ids),
-            cached_token_count=output.num_cached_tokens,
-            received_token_count=output.num_received_tokens,
-            time_to_first_token=time_to_first_token,
-            kv_path=types_pb2.KV_PATH_LOCAL if self._import is None else self._import.path,
-        )

@@ -19,7 +19,7 @@ _PATHS: Final = {
 
 
 class PathMetrics:
-    """Told of every plan, and of the first token that followed."""
+    """Told of every plan, and of what came of it."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._plans = metrics.counter(declared.KV_PATH_PLANS)
@@ -34,13 +34,13 @@ class PathMetrics:
         if plan.predicted_seconds:
             self._predicted.labels(plan.path.value).observe(plan.predicted_seconds)
 
-    def on_prompt(self, plan: PrefillPlan, usage: types_pb2.PromptUsage) -> None:
-        """The first token is here, whichever way it came."""
-        path = _PATHS.get(usage.kv_path)
+    def on_kv(self, plan: PrefillPlan, outcome: types_pb2.KvOutcome) -> None:
+        """The first token and the KV in front of it are there, whichever way they came."""
+        path = _PATHS.get(outcome.path)
         if path is None:
             # A worker that does not say.
             return
-        took = usage.time_to_first_token
+        took = outcome.time_to_ready
         seconds = took.seconds + took.nanos / 1e9
         self._seconds.labels(path.value).observe(seconds)
         if path is not plan.path:

@@ -135,11 +135,11 @@ class Planner:
         route = Route(decode, plan)
         return Placement(route, session, self._in_flight.begin(route))
 
-    def on_prompt(self, placement: Placement, usage: types_pb2.PromptUsage) -> None:
-        """The first token of a placed request is here."""
+    def on_kv(self, placement: Placement, outcome: types_pb2.KvOutcome) -> None:
+        """The first token of a placed request and its prompt's KV are there."""
         placement.flight.end_prefill()
         if placement.route.plan is not None:
-            self._paths.on_prompt(placement.route.plan, usage)
+            self._paths.on_kv(placement.route.plan, outcome)
 
     def place_beside(self, placement: Placement) -> Placement:
         """Place a request where another one has, or is about to have, the KV of its prompt."""

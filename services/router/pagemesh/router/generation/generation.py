@@ -149,8 +149,8 @@ class Generation:
             raise UnavailableError("the worker cancelled the request")
         if output.HasField("prompt_usage"):
             running.num_cached_tokens = output.prompt_usage.cached_token_count
-            if running.placement is not None:
-                self._planner.on_prompt(running.placement, output.prompt_usage)
+        if output.HasField("kv_outcome") and running.placement is not None:
+            self._planner.on_kv(running.placement, output.kv_outcome)
         delta = running.text.push(tuple(output.token_ids), _STOP_REASONS[output.finish_reason])
         if delta.stop_reason is not None:
             running.end()

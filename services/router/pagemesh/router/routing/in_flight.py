@@ -84,7 +84,7 @@ class Flight:
         self._running = True
 
     def end_prefill(self) -> None:
-        """The first token is here: the prefill worker has nothing more to do."""
+        """The first token and all KV are there: the prefill worker has nothing more to do."""
         if self._prompt_pending:
             self._prompt_pending = False
             self._in_flight.end_claims(self, self._route)
