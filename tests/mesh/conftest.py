@@ -27,12 +27,21 @@ def aggregated_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         yield running
 
 
+@pytest.fixture(scope="module", params=[True, False], ids=["memory", "messages"])
+def shares_memory(request: pytest.FixtureRequest) -> bool:
+    """Whether KV is read out of the prefill worker's memory, or else travels in messages."""
+    return bool(request.param)
+
+
 @pytest.fixture(scope="module")
-def disaggregated_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+def disaggregated_mesh(
+    shares_memory: bool, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mesh]:
     """Every prompt of a block and more is prefilled remotely, in small steps, and never found cached."""
     arguments = ["--model", str(DEMO), "--no-sample", "--no-enable-prefix-caching"]
     arguments += ["--block-size", "4", "--max-num-batched-tokens", "48", "--max-num-seqs", "32"]
     arguments += ["--remote-prefill-min-tokens", "4"]
+    arguments += ["--share-kv-memory" if shares_memory else "--no-share-kv-memory"]
     with running_mesh(tmp_path_factory.mktemp("disaggregated"), *arguments) as running:
         yield running
 

@@ -12,6 +12,7 @@ import pytest
 
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 from tests.mesh.harness import DEADLINE_S, MODEL, Mesh
+from tests.support.mappings import num_read_only_mappings
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 STORY = "Once there was a mesh of four parts that answered every question it was asked. "
@@ -85,7 +86,10 @@ def generate_all(
     ],
 )
 def test_40_prompts_give_the_same_tokens_on_both_paths(
-    aggregated_mesh: Mesh, disaggregated_mesh: Mesh, sampling: types_pb2.SamplingParams
+    aggregated_mesh: Mesh,
+    disaggregated_mesh: Mesh,
+    sampling: types_pb2.SamplingParams,
+    shares_memory: bool,
 ) -> None:
     asked = prompts()
     assert len(set(asked)) == 40
@@ -101,6 +105,8 @@ def test_40_prompts_give_the_same_tokens_on_both_paths(
     remote = [answer for answer in aggregated if answer.num_prompt_tokens >= 4]
     assert len(remote) >= 35
     assert num_remote_prefills(disaggregated_mesh) - before == len(remote)
+    decode = disaggregated_mesh.parts()["decode-0"]
+    assert num_read_only_mappings(decode.pid) == (1 if shares_memory else 0)
     aggregated_mesh.wait_until_idle()
     disaggregated_mesh.wait_until_idle()
 

@@ -42,6 +42,10 @@ class UpConfig:
     threads: int = 0
     """Cores for all workers together; 0 takes every core of the machine."""
 
+    share_kv_memory: bool = True
+    """Let the workers read each other's KV cache; without, all KV travels through the network, as between
+    hosts."""
+
     hub: HubConfig = field(default_factory=HubConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)

@@ -30,7 +30,7 @@ WORKER = WorkerConfig(
     HardwareConfig("cuda", 0.5, True),
     CacheConfig(8, 0.5, "fp8", 1.5, False),
     SchedulerConfig(4, 32),
-    MemberConfig("a:1", "decode-0", "b:2"),
+    MemberConfig("a:1", "decode-0", "b:2", False),
     ServerConfig("::1", 5, 0, 1.5, "debug", "console"),
 )
 
@@ -40,7 +40,18 @@ WORKER = WorkerConfig(
     [
         UpConfig(),
         UpConfig(
-            "m", "n", 0, 2, "::", 80, 7, HUB, HardwareConfig("cpu"), CacheConfig(4), log_dir="logs"
+            "m",
+            "n",
+            0,
+            2,
+            "::",
+            80,
+            7,
+            False,
+            HUB,
+            HardwareConfig("cpu"),
+            CacheConfig(4),
+            log_dir="logs",
         ),
         WORKER,
         WorkerConfig(ModelConfig("m")),

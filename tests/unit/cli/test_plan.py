@@ -103,8 +103,16 @@ def test_settings_reach_the_parts() -> None:
     assert (decode.cache, decode.scheduler) == (config.cache, config.scheduler)
     assert (decode.member.worker_id, decode.member.kvstore) == ("decode-0", kvstore_address)
     assert decode.model.threads == 3
+    assert decode.member.share_kv_memory
     assert gateway.routers == (f"127.0.0.1:{router.server.port}",)
     assert gateway.admin_socket == "/run/pagemesh/envoy.sock"
+
+
+def test_workers_share_their_kv_memory_unless_told_otherwise() -> None:
+    mesh = plan(UpConfig(share_kv_memory=False))
+    for name in ("prefill-0", "decode-0"):
+        worker = settings_of(mesh, name, WorkerConfig)
+        assert isinstance(worker, WorkerConfig) and not worker.member.share_kv_memory
 
 
 def test_no_openmp_thread_of_a_worker_spins() -> None:

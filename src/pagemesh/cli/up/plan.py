@@ -165,7 +165,9 @@ def _worker(
         hardware=hardware,
         cache=config.cache,
         scheduler=config.scheduler,
-        member=MemberConfig(kvstore=kvstore, worker_id=name),
+        member=MemberConfig(
+            kvstore=kvstore, worker_id=name, share_kv_memory=config.share_kv_memory
+        ),
         server=server,
     )
     return _part(name, Stage.WORKER, role, settings, server, environment)
