@@ -44,11 +44,15 @@ class BlockPool:
         return num_blocks <= self.num_free_blocks - num_kept
 
     def allocate(self, num_blocks: int) -> list[int]:
-        """Hold `num_blocks` blocks without a name, evicting named ones as needed; ask `can_allocate` first."""
+        """Hold `num_blocks` blocks without a name, evicting named ones as needed; ask `can_allocate` first.
+
+        In the order in which they lie in memory: whoever reads or copies them one after the other then
+        meets as many neighbours as there are.
+        """
         assert self.can_allocate(num_blocks), (
             f"{num_blocks} blocks wanted of {self.num_free_blocks}"
         )
-        block_ids = [self._take_free() for _ in range(num_blocks)]
+        block_ids = sorted(self._take_free() for _ in range(num_blocks))
         for block_id in block_ids:
             self._ref_counts[block_id] = 1
         return block_ids

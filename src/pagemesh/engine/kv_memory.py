@@ -25,8 +25,8 @@ from pagemesh.errors import ConfigError
 NONCE_BYTES: Final = 16
 
 SHORT_RUN: Final = 4
-"""Consecutive blocks, below which a plane is gathered and scattered as a whole: block by block, Python
-would take longer than the copies."""
+"""Consecutive blocks, below which a plane is summed up as a whole: block by block, Python would take
+longer than the sums."""
 
 
 def open_memory() -> int:
@@ -108,15 +108,8 @@ class KvMemory:
         rows = np.frombuffer(target, np.uint8).reshape(
             len(planes), len(block_ids), planes.shape[-1]
         )
-        runs = list(joint_runs(block_ids, range(len(block_ids))))
-        if _is_scattered(runs, block_ids):
-            sources = np.array(block_ids)
-            for plane, copy in zip(planes, rows, strict=True):
-                np.take(plane, sources, axis=0, out=copy, mode="clip")
-            return
-        for plane, copy in zip(planes, rows, strict=True):
-            for begin, row, count in runs:
-                copy[row : row + count] = plane[begin : begin + count]
+        # One call for all: between the calls of two threads they would wait for each other's GIL.
+        np.take(planes, _indices(block_ids), axis=1, out=rows, mode="clip")
 
     def checksum(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> int:
         """XXH3-64 of what `read` would give."""
@@ -126,7 +119,7 @@ class KvMemory:
         checksum = xxhash.xxh3_64()
         if _is_scattered(runs, block_ids):
             # Together they are summed up at once, and a plane's blocks stay in the processor's cache.
-            sources = np.array(block_ids)
+            sources = _indices(block_ids)
             gathered = np.empty((len(sources), planes.shape[-1]), np.uint8)
             for plane in planes:
                 np.take(plane, sources, axis=0, out=gathered, mode="clip")
@@ -151,10 +144,7 @@ class KvMemory:
         rows = np.frombuffer(payload, np.uint8).reshape(
             len(planes), len(block_ids), planes.shape[-1]
         )
-        runs = list(joint_runs(range(len(block_ids)), block_ids))
-        for plane, source in zip(planes, rows, strict=True):
-            for row, begin, count in runs:
-                plane[begin : begin + count] = source[row : row + count]
+        planes[:, _indices(block_ids)] = rows
 
     def copy_from(
         self,
@@ -177,7 +167,7 @@ class KvMemory:
         others = source[first_layer : first_layer + num_layers].reshape(-1, *source.shape[2:])
         checksum = xxhash.xxh3_64()
         if _is_scattered(runs, block_ids):
-            targets, sources = np.array(block_ids), np.array(source_ids)
+            targets, sources = _indices(block_ids), _indices(source_ids)
             gathered = np.empty((len(targets), planes.shape[-1]), np.uint8)
             for plane, other in zip(planes, others, strict=True):
                 np.take(other, sources, axis=0, out=gathered, mode="clip")
@@ -196,6 +186,10 @@ class KvMemory:
         check_layers(self.layout, first_layer, num_layers)
         layers = self.bytes[first_layer : first_layer + num_layers]
         return layers.reshape(-1, *self.bytes.shape[2:])
+
+
+def _indices(block_ids: Sequence[int]) -> npt.NDArray[np.intp]:
+    return np.array(block_ids, np.intp)
 
 
 def _is_scattered(runs: Sequence[tuple[int, int, int]], block_ids: Sequence[int]) -> bool:

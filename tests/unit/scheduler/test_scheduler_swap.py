@@ -54,7 +54,7 @@ def test_a_swapped_request_continues_where_it_was() -> None:
         stepper.step()
     assert stepper.reason("a") == "length"
     assert stepper.step() == [("b", 12, 1)]
-    assert stepper.moves.swap_ins == ((0, 3), (1, 2), (2, 4))
+    assert stepper.moves.swap_ins == ((0, 1), (1, 2), (2, 3))
     assert stepper.scheduler.load().num_swapped == 0
     check_tokens(stepper, a=6, b=3)
     assert stepper.num_free_blocks == 5
