@@ -13,7 +13,6 @@ from pagemesh.kvship import host_memory
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
-from pagemesh.worker import sender
 from pagemesh.worker.host_memory import host_identity
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.kv_messages import KvMessage, read_messages
@@ -220,16 +219,14 @@ async def test_the_sender_keeps_its_blocks_until_the_receiver_ends_the_stream(
         await wait_until(prefill.all_blocks_free, "all blocks free")
 
 
-async def test_a_caller_that_never_ends_the_stream_is_not_waited_for_without_end(
-    prefill: RunningWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sender, "LONGEST_LEASE", 0.1)
-    async with open_channel(prefill.address) as channel:
+async def test_nobody_keeps_blocks_without_a_deadline(prefill: RunningWorker) -> None:
+    # A channel of its own: those of the mesh give every call a deadline.
+    async with grpc.aio.insecure_channel(prefill.address) as channel:
         stub: prefill_pb2_grpc.PrefillAsyncStub = prefill_pb2_grpc.PrefillStub(channel)
-        call = stub.Prefill(raw_request(prefill), timeout=20.0)
-        await read_messages(call)
-        assert await call.code() is grpc.StatusCode.OK
-    await wait_until(prefill.all_blocks_free, "all blocks free")
+        with pytest.raises(grpc.aio.AioRpcError, match="the call has no deadline") as caught:
+            await read_messages(stub.Prefill(raw_request(prefill)))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert prefill.all_blocks_free()
 
 
 @pytest.mark.parametrize("field", ["boot_id", "pid_namespace", "user_id", "all"])

@@ -23,7 +23,7 @@ from pagemesh.worker.messages import logprobs_from_proto
 from tests.fakes.engine import FakeEngine, expected_tokens, fake_logprobs
 from tests.support.kv_messages import KvMessage, read_messages
 from tests.support.waiting import wait_until
-from tests.support.workers import RunningWorker, running_worker, unused_context
+from tests.support.workers import RunningWorker, direct_call, running_worker
 
 PROMPT = [10 + (3 * i) % 900 for i in range(70)]
 
@@ -68,7 +68,7 @@ def make_request(
 def serve(prefill: RunningWorker, request: prefill_pb2.PrefillRequest) -> AsyncGenerator[bytes]:
     """The stream without a connection: it goes on only when it is read."""
     servicer = PrefillServicer(prefill.worker, KvImporter(prefill.worker))
-    return servicer.Prefill(request, unused_context())
+    return servicer.Prefill(request, direct_call())
 
 
 def slots(message: KvMessage) -> list[int]:

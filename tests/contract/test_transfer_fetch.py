@@ -18,7 +18,7 @@ from pagemesh.worker.server import Role
 from tests.fakes.engine import FakeEngine
 from tests.support.kv_messages import KvMessage, read_messages
 from tests.support.waiting import wait_until
-from tests.support.workers import RouterSession, RunningWorker, running_worker, unused_context
+from tests.support.workers import RouterSession, RunningWorker, direct_call, running_worker
 
 PROMPT = [10 + (3 * i) % 900 for i in range(70)]
 NAMES = hash_blocks(root_hash("fake", 16, "float32", b""), PROMPT, 16)
@@ -104,8 +104,20 @@ async def test_a_place_behind_the_longest_prompt_is_refused(holder: RunningWorke
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_nobody_pins_blocks_without_a_deadline(holder: RunningWorker) -> None:
+    # A channel of its own: those of the mesh give every call a deadline.
+    async with grpc.aio.insecure_channel(holder.address) as channel:
+        stub: kv_transfer_pb2_grpc.KvTransferAsyncStub = kv_transfer_pb2_grpc.KvTransferStub(
+            channel
+        )
+        with pytest.raises(grpc.aio.AioRpcError, match="the call has no deadline") as caught:
+            await read_messages(stub.Fetch(make_request(holder, NAMES)))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await wait_until(holder.all_blocks_free, "all blocks free")
+
+
 async def test_blocks_are_pinned_as_long_as_the_stream_is_open(holder: RunningWorker) -> None:
-    stream = KvTransferServicer(holder.worker).Fetch(make_request(holder, NAMES), unused_context())
+    stream = KvTransferServicer(holder.worker).Fetch(make_request(holder, NAMES), direct_call())
     await anext(stream)
     await holder.step_has_passed()
     assert holder.worker.engine.load().num_free_blocks == 60

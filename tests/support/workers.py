@@ -13,6 +13,7 @@ from google.protobuf import duration_pb2
 
 from pagemesh.config import ModelConfig, ServerConfig, WorkerConfig
 from pagemesh.engine.interface import Engine
+from pagemesh.rpc.call_context import CallContext, bind_call
 from pagemesh.rpc.channels import open_channel
 from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, kv_transfer_pb2, types_pb2
@@ -67,8 +68,9 @@ class RunningWorker:
         return self.worker.engine.load().num_free_blocks == self.worker.engine.info.num_blocks
 
 
-def unused_context() -> grpc.aio.ServicerContext[Any, Any]:
-    """For servicers called directly whose RPC does not look at its context."""
+def direct_call(seconds: float = 20.0) -> grpc.aio.ServicerContext[Any, Any]:
+    """For servicers called directly whose RPC does not look at its context: the task works for a call."""
+    bind_call(CallContext(deadline=asyncio.get_running_loop().time() + seconds))
     return cast(grpc.aio.ServicerContext[Any, Any], None)
 
 

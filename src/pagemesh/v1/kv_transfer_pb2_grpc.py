@@ -48,7 +48,7 @@ class KvTransferServicer:
 
     def Fetch(self, request, context):
         """Streams the longest run of the named blocks that the worker holds, from the first on. The blocks
-        are pinned exactly as long as the stream is open.
+        are pinned exactly as long as the stream is open. A call without a deadline is refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,7 +35,7 @@ class KvTransferStub:
     def __new__(cls, channel: _aio.Channel) -> KvTransferAsyncStub: ...
     Fetch: _grpc.UnaryStreamMultiCallable[_kv_transfer_pb2.FetchRequest, _kv_transfer_pb2.KvChunk]
     """Streams the longest run of the named blocks that the worker holds, from the first on. The blocks
-    are pinned exactly as long as the stream is open.
+    are pinned exactly as long as the stream is open. A call without a deadline is refused.
     """
 
 @_typing.type_check_only
@@ -45,7 +45,7 @@ class KvTransferAsyncStub(KvTransferStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Fetch: _aio.UnaryStreamMultiCallable[_kv_transfer_pb2.FetchRequest, _kv_transfer_pb2.KvChunk]  # type: ignore[assignment]
     """Streams the longest run of the named blocks that the worker holds, from the first on. The blocks
-    are pinned exactly as long as the stream is open.
+    are pinned exactly as long as the stream is open. A call without a deadline is refused.
     """
 
 class KvTransferServicer(metaclass=_abc_1.ABCMeta):
@@ -58,7 +58,7 @@ class KvTransferServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_kv_transfer_pb2.KvChunk], _abc.AsyncIterator[_kv_transfer_pb2.KvChunk]]:
         """Streams the longest run of the named blocks that the worker holds, from the first on. The blocks
-        are pinned exactly as long as the stream is open.
+        are pinned exactly as long as the stream is open. A call without a deadline is refused.
         """
 
 def add_KvTransferServicer_to_server(servicer: KvTransferServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

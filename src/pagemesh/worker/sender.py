@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Literal
 
+from pagemesh.errors import DeadlineError, InvalidRequestError
 from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.parts import KvPart
 from pagemesh.kvship.ways import SendingWay
+from pagemesh.rpc.call_context import current_call
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import kv_transfer_pb2
 from pagemesh.worker.worker import Worker
-
-LONGEST_LEASE: Final = 600.0
-"""Seconds behind the last message; as long as the service config lets a whole call of the mesh last."""
 
 
 class KvSender:
@@ -26,10 +25,19 @@ class KvSender:
         self._bytes_sent = worker.metrics.counter(declared.KV_BYTES_SENT).labels(rpc)
 
     def begin(self, caller: kv_transfer_pb2.HostIdentity, stream_nonce: int) -> SentStream:
-        """A stream to a caller that can read the memory of this host, if it names that."""
+        """A stream to a caller that can read the memory of this host, if it names that.
+
+        InvalidRequestError when the present call has no deadline: nobody's blocks are held without end.
+        """
+        deadline = current_call().deadline
+        if deadline is None:
+            raise InvalidRequestError(
+                "the call has no deadline, but the worker's blocks are held for it until then",
+                reason="NO_DEADLINE",
+            )
         way = self._worker.host_memory.sending_way(caller)
         encoder = KvEncoder(self._worker.info, way, stream_nonce)
-        return SentStream(self._worker, way, encoder, self._count)
+        return SentStream(self._worker, way, encoder, deadline, self._count)
 
     def _count(self, part: KvPart) -> None:
         layout = self._worker.engine.info.layout
@@ -47,11 +55,13 @@ class SentStream:
         worker: Worker,
         way: SendingWay,
         encoder: KvEncoder,
+        deadline: float,
         on_part: Callable[[KvPart], None],
     ) -> None:
         self._worker = worker
         self._way = way
         self._encoder = encoder
+        self._deadline = deadline  # of the call, as loop time
         self._on_part = on_part
 
     @property
@@ -91,8 +101,9 @@ class SentStream:
     async def finish(self) -> None:
         """Return when the blocks may be given back, behind the last message.
 
-        Where the receiver reads them itself, it cancels the call when it has, or its deadline does. One
-        that came without a deadline gets no more time than others.
+        Where the receiver reads them itself, it cancels the call when it has, or the call's deadline does:
+        then DeadlineError, unless gRPC is faster.
         """
         if self._way.needs_blocks_until_cancelled:
-            await asyncio.sleep(LONGEST_LEASE)
+            await asyncio.sleep(self._deadline - asyncio.get_running_loop().time())
+            raise DeadlineError("the caller did not end the stream before its deadline")
