@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.cuda import warm_up
+from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.runner import DeviceRunner
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.loading import load_engine
@@ -83,6 +85,26 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     monkeypatch.setattr(DeviceRunner, "rehearse", note)
     monkeypatch.setattr(DeviceRunner, "move", note_moves)
     return noted
+
+
+def test_what_a_copy_between_devices_needs_is_compiled_by_doing_it(
+    demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sums, copies = KvPool.sum, KvPool.copy_from
+    done = []
+
+    def note_sum(pool: KvPool, *arguments: Any) -> torch.Tensor:
+        done.append("sum")
+        return sums(pool, *arguments)
+
+    def note_copy(pool: KvPool, *arguments: Any) -> torch.Tensor:
+        done.append("copy")
+        return copies(pool, *arguments)
+
+    monkeypatch.setattr(KvPool, "sum", note_sum)
+    monkeypatch.setattr(KvPool, "copy_from", note_copy)
+    load(demo_model, swap_space=0.0)
+    assert done == ["sum", "copy"]
 
 
 def load(demo_model: Path, swap_space: float) -> None:
