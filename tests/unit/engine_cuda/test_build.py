@@ -15,7 +15,6 @@ import structlog
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine import loading, memory_check
 from pagemesh.engine.cuda.kv_pool import KvPool
-from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.gpu import locked
 from pagemesh.engine.gpu_budget import GpuReading
@@ -25,9 +24,7 @@ from pagemesh.errors import ConfigError
 from pagemesh.scheduler.scheduler import Scheduler
 from tests.fakes.inbox import Inbox
 from tests.identity.encoder_checkpoints import RECIPES, make_encoder
-from tests.support.host_device import Device
 from tests.support.host_gpu import HostGpu
-from tests.support.host_sharing import HostSharing
 from tests.unit.scheduler.builders import FixedGrowth, FixedWay, make_request
 
 GIB, MIB = 2**30, 2**20
@@ -175,19 +172,6 @@ def test_an_engine_that_has_stopped_gives_its_memory_back(demo_model: Path) -> N
     engine.stop()
     assert pools[0].planes.untyped_storage().nbytes() == 0
     assert [each.dim() for each in gpu.accelerator._pinned].count(2) == 0
-
-
-@pytest.mark.parametrize("exports", [True, False])
-def test_a_cache_that_others_may_have_open_is_left_to_the_end_of_the_process(
-    demo_model: Path, exports: bool
-) -> None:
-    device = Device(demo_model, HostSharing(exports=exports))
-    assert (device.kv.name is not None) == exports
-    num_bytes = device.kv.num_blocks * device.kv.layout.num_bytes
-    assert isinstance(device.kv.stager, KvStager)
-    planes = device.kv.stager._pool.planes
-    device.engine.stop()
-    assert planes.untyped_storage().nbytes() == (num_bytes if exports else 0)
 
 
 def test_an_engine_whose_device_was_lost_stops_all_the_same(demo_model: Path) -> None:

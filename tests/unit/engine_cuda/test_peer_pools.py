@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.errors import DeviceLostError, KvIntegrityError, UnavailableError
 from pagemesh.kernels.block_copy import checksum_of
 from tests.support.host_accelerator import HostAccelerator
+from tests.support.host_device import Device
 from tests.support.host_sharing import HostSharing
 from tests.support.kv_bytes import read_kv
 from tests.support.mappings import num_descriptors
@@ -245,6 +247,19 @@ def test_pools_that_cannot_be_opened_leave_nothing_behind(peers: PeerPools) -> N
 
 def test_a_pool_that_cannot_be_exported_has_no_name() -> None:
     assert name_pool(make_pool(), HostSharing(exports=False)) is None
+
+
+@pytest.mark.parametrize("exports", [True, False])
+def test_a_cache_that_others_may_have_open_is_left_to_the_end_of_the_process(
+    demo_model: Path, exports: bool
+) -> None:
+    device = Device(demo_model, HostSharing(exports=exports))
+    assert (device.kv.name is not None) == exports
+    num_bytes = device.kv.num_blocks * device.kv.layout.num_bytes
+    assert isinstance(device.kv.stager, KvStager)
+    planes = device.kv.stager._pool.planes
+    device.engine.stop()
+    assert planes.untyped_storage().nbytes() == (num_bytes if exports else 0)
 
 
 def test_blocks_are_copied_between_pools_of_different_sizes(peers: PeerPools) -> None:
