@@ -131,7 +131,6 @@ async def large() -> AsyncIterator[RunningWorker]:
 
 def prefill_request(worker: RunningWorker, prompt: list[int]) -> prefill_pb2.PrefillRequest:
     return prefill_pb2.PrefillRequest(
-        request_id="client-1",
         prompt_token_ids=prompt,
         sampling=types_pb2.SamplingParams(max_tokens=4),
         model_fingerprint="fake",

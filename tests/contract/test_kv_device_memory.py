@@ -190,7 +190,6 @@ async def test_devices_out_of_reach_are_tried_once(
 
 def raw_request(prefill: RunningWorker, *, on_device: bool) -> prefill_pb2.PrefillRequest:
     return prefill_pb2.PrefillRequest(
-        request_id="client-1",
         prompt_token_ids=PROMPT,
         sampling=types_pb2.SamplingParams(max_tokens=4),
         model_fingerprint=prefill.worker.info.model_fingerprint,

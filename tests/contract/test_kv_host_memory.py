@@ -175,7 +175,6 @@ async def test_blocks_that_change_under_the_receiver_are_never_used(decode: Runn
 
 def raw_request(prefill: RunningWorker) -> prefill_pb2.PrefillRequest:
     return prefill_pb2.PrefillRequest(
-        request_id="client-1",
         prompt_token_ids=PROMPT,
         sampling=types_pb2.SamplingParams(max_tokens=4),
         model_fingerprint="fake",

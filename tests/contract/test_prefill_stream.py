@@ -56,7 +56,6 @@ def make_request(
     max_tokens: int = 16,
 ) -> prefill_pb2.PrefillRequest:
     return prefill_pb2.PrefillRequest(
-        request_id="client-1",
         prompt_token_ids=prompt,
         sampling=types_pb2.SamplingParams(max_tokens=max_tokens),
         held_token_count=held,

@@ -57,15 +57,12 @@ class FetchRequest(_message.Message):
     MODEL_FINGERPRINT_FIELD_NUMBER: _builtins.int
     KV_LAYOUT_FIELD_NUMBER: _builtins.int
     FIRST_BLOCK_INDEX_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
     CALLER_HOST_FIELD_NUMBER: _builtins.int
     STREAM_NONCE_FIELD_NUMBER: _builtins.int
     model_fingerprint: _builtins.str
     """Must equal the worker's fingerprint."""
     first_block_index: _builtins.int
     """Position of the first named block in the caller's block table, from which the messages count."""
-    request_id: _builtins.str
-    """The client's request id, for logs and traces."""
     stream_nonce: _builtins.int
     """Drawn by the caller; in every message of the stream."""
     @_builtins.property
@@ -87,13 +84,12 @@ class FetchRequest(_message.Message):
         model_fingerprint: _builtins.str = ...,
         kv_layout: _types_pb2.KvLayout | None = ...,
         first_block_index: _builtins.int = ...,
-        request_id: _builtins.str = ...,
         caller_host: Global___HostIdentity | None = ...,
         stream_nonce: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller_host", b"caller_host", "kv_layout", b"kv_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "caller_host", b"caller_host", "first_block_index", b"first_block_index", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "request_id", b"request_id", "stream_nonce", b"stream_nonce"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "caller_host", b"caller_host", "first_block_index", b"first_block_index", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "stream_nonce", b"stream_nonce"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -49,6 +49,7 @@ class KvTransferServicer:
     def Fetch(self, request, context):
         """Streams the longest run of the named blocks that the worker holds, from the first on. The blocks
         are pinned exactly as long as the stream is open. A call without a deadline is refused.
+        The client's request id and trace come as metadata.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,6 +36,7 @@ class KvTransferStub:
     Fetch: _grpc.UnaryStreamMultiCallable[_kv_transfer_pb2.FetchRequest, _kv_transfer_pb2.KvChunk]
     """Streams the longest run of the named blocks that the worker holds, from the first on. The blocks
     are pinned exactly as long as the stream is open. A call without a deadline is refused.
+    The client's request id and trace come as metadata.
     """
 
 @_typing.type_check_only
@@ -46,6 +47,7 @@ class KvTransferAsyncStub(KvTransferStub):
     Fetch: _aio.UnaryStreamMultiCallable[_kv_transfer_pb2.FetchRequest, _kv_transfer_pb2.KvChunk]  # type: ignore[assignment]
     """Streams the longest run of the named blocks that the worker holds, from the first on. The blocks
     are pinned exactly as long as the stream is open. A call without a deadline is refused.
+    The client's request id and trace come as metadata.
     """
 
 class KvTransferServicer(metaclass=_abc_1.ABCMeta):
@@ -59,6 +61,7 @@ class KvTransferServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_kv_transfer_pb2.KvChunk], _abc.AsyncIterator[_kv_transfer_pb2.KvChunk]]:
         """Streams the longest run of the named blocks that the worker holds, from the first on. The blocks
         are pinned exactly as long as the stream is open. A call without a deadline is refused.
+        The client's request id and trace come as metadata.
         """
 
 def add_KvTransferServicer_to_server(servicer: KvTransferServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

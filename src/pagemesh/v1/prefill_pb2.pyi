@@ -26,7 +26,6 @@ class PrefillRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     HELD_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
@@ -37,8 +36,6 @@ class PrefillRequest(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     CALLER_HOST_FIELD_NUMBER: _builtins.int
     STREAM_NONCE_FIELD_NUMBER: _builtins.int
-    request_id: _builtins.str
-    """The client's request id, for logs and traces."""
     held_token_count: _builtins.int
     """Leading tokens whose KV the caller has; a multiple of the block size. Only the rest is sent."""
     model_fingerprint: _builtins.str
@@ -74,7 +71,6 @@ class PrefillRequest(_message.Message):
     def __init__(
         self,
         *,
-        request_id: _builtins.str = ...,
         prompt_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         sampling: _types_pb2.SamplingParams | None = ...,
         held_token_count: _builtins.int = ...,
@@ -88,7 +84,7 @@ class PrefillRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller_host", b"caller_host", "kv_layout", b"kv_layout", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "caller_host", b"caller_host", "held_token_count", b"held_token_count", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "source", b"source", "stream_nonce", b"stream_nonce"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "caller_host", b"caller_host", "held_token_count", b"held_token_count", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "sampling", b"sampling", "source", b"source", "stream_nonce", b"stream_nonce"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -50,7 +50,7 @@ class PrefillServicer:
     def Prefill(self, request, context):
         """Streams the prompt's KV while it is computed, and the first token. The sender's blocks are owned
         by the stream: when it ends, for whatever reason, the computation stops and the blocks are freed.
-        A call without a deadline is refused.
+        A call without a deadline is refused. The client's request id and trace come as metadata.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,7 +37,7 @@ class PrefillStub:
     Prefill: _grpc.UnaryStreamMultiCallable[_prefill_pb2.PrefillRequest, _kv_transfer_pb2.KvChunk]
     """Streams the prompt's KV while it is computed, and the first token. The sender's blocks are owned
     by the stream: when it ends, for whatever reason, the computation stops and the blocks are freed.
-    A call without a deadline is refused.
+    A call without a deadline is refused. The client's request id and trace come as metadata.
     """
 
 @_typing.type_check_only
@@ -48,7 +48,7 @@ class PrefillAsyncStub(PrefillStub):
     Prefill: _aio.UnaryStreamMultiCallable[_prefill_pb2.PrefillRequest, _kv_transfer_pb2.KvChunk]  # type: ignore[assignment]
     """Streams the prompt's KV while it is computed, and the first token. The sender's blocks are owned
     by the stream: when it ends, for whatever reason, the computation stops and the blocks are freed.
-    A call without a deadline is refused.
+    A call without a deadline is refused. The client's request id and trace come as metadata.
     """
 
 class PrefillServicer(metaclass=_abc_1.ABCMeta):
@@ -62,7 +62,7 @@ class PrefillServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_kv_transfer_pb2.KvChunk], _abc.AsyncIterator[_kv_transfer_pb2.KvChunk]]:
         """Streams the prompt's KV while it is computed, and the first token. The sender's blocks are owned
         by the stream: when it ends, for whatever reason, the computation stops and the blocks are freed.
-        A call without a deadline is refused.
+        A call without a deadline is refused. The client's request id and trace come as metadata.
         """
 
 def add_PrefillServicer_to_server(servicer: PrefillServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -81,7 +81,6 @@ class KvImporter:
         The worker first pulls from `source`, if there is one.
         """
         request = prefill_pb2.PrefillRequest(
-            request_id=kv.client_request_id,
             prompt_token_ids=kv.request.prompt_token_ids,
             sampling=sampling_to_proto(kv.request.sampling),
             held_token_count=kv.num_verified_tokens,
@@ -117,7 +116,6 @@ class KvImporter:
             model_fingerprint=self._worker.info.model_fingerprint,
             kv_layout=self._worker.info.kv_layout,
             first_block_index=kv.num_verified_blocks,
-            request_id=kv.client_request_id,
         )
 
         async def receive(channel: grpc.Channel) -> None:

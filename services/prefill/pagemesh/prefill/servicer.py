@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -16,7 +15,7 @@ from pagemesh.kvship.layout import require_same_kv
 from pagemesh.kvship.parts import KvPart, num_blocks_of
 from pagemesh.prefill.export import Export
 from pagemesh.prefill.source import SourcePull, has_source
-from pagemesh.rpc.call_context import bind_call, current_call
+from pagemesh.rpc.call_context import current_call
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2
 from pagemesh.worker.dispatcher import RequestEvent
 from pagemesh.worker.kv_importer import KvImporter
@@ -43,7 +42,6 @@ class PrefillServicer:
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncGenerator[bytes]:
         """Header, then blocks and the first token, each as soon as it is there."""
-        bind_call(replace(current_call(), request_id=request.request_id))
         worker = self._worker
         engine_request = self._engine_request(request)
         num_tokens = len(engine_request.prompt_token_ids)
@@ -85,7 +83,7 @@ class PrefillServicer:
                 param="held_token_count",
             )
         return EngineRequest(
-            request_id=worker.dispatcher.unique_id(request.request_id),
+            request_id=worker.dispatcher.unique_id(current_call().request_id),
             prompt_token_ids=prompt,
             sampling=sampling_from_proto(request.sampling),
             priority=request.priority,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
 from pagemesh.engine.interface import EngineRequest, KvGrant
 from pagemesh.errors import InvalidRequestError
@@ -12,9 +11,6 @@ from pagemesh.v1 import prefill_pb2
 from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.worker import Worker
-
-DEFAULT_TIMEOUT: Final = 600.0
-"""Seconds for a caller that set no deadline."""
 
 
 def has_source(request: prefill_pb2.PrefillRequest) -> bool:
@@ -52,9 +48,8 @@ class SourcePull:
     def fill(self, grant: KvGrant) -> None:
         """Pull what the source holds and the grant lacks, then give the grant back."""
         deadline = self._call.deadline
-        if deadline is None:
-            deadline = asyncio.get_running_loop().time() + DEFAULT_TIMEOUT
-        kv = KvImport(self._worker, self._engine_request, self._request.request_id, grant, deadline)
+        assert deadline is not None, "a call without a deadline was refused"
+        kv = KvImport(self._worker, self._engine_request, self._call.request_id, grant, deadline)
         self._task = run_for(self._call, self._importer.start, kv, self._run(kv))
 
     def cancel(self) -> None:
