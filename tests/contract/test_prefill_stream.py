@@ -222,7 +222,6 @@ async def test_the_first_token_overtakes_blocks_that_wait(
     messages = await read_messages(stub.Prefill(make_request(prefill), timeout=10))
     position = [message.kind for message in messages].index("first_token")
     assert position < len(messages) - 1
-    assert messages[position].first_token.cached_token_count == 64
 
 
 async def test_a_queued_request_says_that_it_is_alive_until_blocks_are_free(

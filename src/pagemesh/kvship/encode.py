@@ -36,9 +36,9 @@ class KvEncoder:
         """The message of the first token."""
         return encode_frame(kv_transfer_pb2.KvContent(stamp=self._stamp, first_token=first_token))
 
-    def alive(self, num_computed_tokens: int) -> bytes:
+    def alive(self) -> bytes:
         """The message of a sender that has nothing else to send for a while."""
-        alive = kv_transfer_pb2.KvAlive(computed_token_count=num_computed_tokens)
+        alive = kv_transfer_pb2.KvAlive()
         return encode_frame(kv_transfer_pb2.KvContent(stamp=self._stamp, alive=alive))
 
     def part(

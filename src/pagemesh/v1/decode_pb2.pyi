@@ -148,10 +148,7 @@ class PrefillPlan(_message.Message):
 
     WORKERS_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
-    PREDICTED_SECONDS_FIELD_NUMBER: _builtins.int
     OVERRULE_SECONDS_FIELD_NUMBER: _builtins.int
-    predicted_seconds: _builtins.float
-    """Predicted seconds from the submission until the first token and the KV are there; 0 means unknown."""
     overrule_seconds: _builtins.float
     """The decode worker computes the prompt itself if it would have the first token in fewer seconds: its
     cache or its load may have changed since the router heard of them. 0 forbids it.
@@ -171,12 +168,11 @@ class PrefillPlan(_message.Message):
         *,
         workers: _abc.Iterable[_types_pb2.PeerWorker] | None = ...,
         source: _kv_transfer_pb2.KvSource | None = ...,
-        predicted_seconds: _builtins.float = ...,
         overrule_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["overrule_seconds", b"overrule_seconds", "predicted_seconds", b"predicted_seconds", "source", b"source", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["overrule_seconds", b"overrule_seconds", "source", b"source", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -211,24 +207,18 @@ class SessionResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OUTPUTS_FIELD_NUMBER: _builtins.int
-    LOAD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestOutput]:
         """At most one per request."""
-
-    @_builtins.property
-    def load(self) -> _types_pb2.WorkerLoad:
-        """The worker's load after the step."""
 
     def __init__(
         self,
         *,
         outputs: _abc.Iterable[Global___RequestOutput] | None = ...,
-        load: _types_pb2.WorkerLoad | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "outputs", b"outputs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outputs", b"outputs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -457,17 +457,12 @@ class KvAlive(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    COMPUTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
-    computed_token_count: _builtins.int
-    """Prompt tokens whose KV the sender has until now; 0 while the request waits for blocks."""
     def __init__(
         self,
-        *,
-        computed_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed_token_count", b"computed_token_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -480,13 +475,10 @@ class FirstToken(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_ID_FIELD_NUMBER: _builtins.int
-    CACHED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     RECEIVED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
     """Its id."""
-    cached_token_count: _builtins.int
-    """Prompt tokens that the sender took from its own prefix cache."""
     received_token_count: _builtins.int
     """Prompt tokens whose KV the sender received from another worker."""
     @_builtins.property
@@ -497,13 +489,12 @@ class FirstToken(_message.Message):
         self,
         *,
         token_id: _builtins.int = ...,
-        cached_token_count: _builtins.int = ...,
         logprobs: _types_pb2.TokenLogprobs | None = ...,
         received_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "logprobs", b"logprobs", "received_token_count", b"received_token_count", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "received_token_count", b"received_token_count", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -639,11 +639,11 @@ class WorkerLoad(_message.Message):
     """Prompt tokens not yet computed, over all requests."""
     @_builtins.property
     def prefill_rate(self) -> Global___PrefillRate:
-        """How long prompts take here; in heartbeats only."""
+        """How long prompts take here."""
 
     @_builtins.property
     def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkRate]:
-        """Links to this worker that were used; in heartbeats only."""
+        """Links to this worker that were used."""
 
     def __init__(
         self,

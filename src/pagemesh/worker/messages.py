@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pagemesh.engine.interface import EngineLoad, FinishReason
+from pagemesh.engine.interface import FinishReason
 from pagemesh.errors import InvalidRequestError, PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
@@ -30,16 +30,6 @@ def error_to_proto(error: PagemeshError) -> types_pb2.Error:
     """An error inside a stream."""
     return types_pb2.Error(
         code=error.grpc_code, reason=error.reason, message=error.message, param=error.param or ""
-    )
-
-
-def load_to_proto(load: EngineLoad) -> types_pb2.WorkerLoad:
-    """The worker's load."""
-    return types_pb2.WorkerLoad(
-        running_request_count=load.num_running,
-        waiting_request_count=load.num_waiting,
-        free_block_count=load.num_free_blocks,
-        pending_prefill_token_count=load.num_pending_prefill_tokens,
     )
 
 

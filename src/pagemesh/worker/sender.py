@@ -77,9 +77,9 @@ class SentStream:
         """The message of the first token."""
         return self._encoder.first_token(first_token)
 
-    def alive(self, num_computed_tokens: int) -> bytes:
-        """The message that tells nothing but how far the engine is."""
-        return self._encoder.alive(num_computed_tokens)
+    def alive(self) -> bytes:
+        """The message that tells nothing but that the engine answers."""
+        return self._encoder.alive()
 
     async def part(
         self,

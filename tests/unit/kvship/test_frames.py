@@ -15,7 +15,7 @@ from tests.support.kv_bytes import payload_of
 STAMP = kv_transfer_pb2.KvStamp(model_fingerprint="model", worker_id="prefill-0", epoch=7)
 HEADER = kv_transfer_pb2.KvContent(stamp=STAMP, header=kv_transfer_pb2.KvHeader(block_count=3))
 TOKEN = kv_transfer_pb2.KvContent(
-    stamp=STAMP, first_token=kv_transfer_pb2.FirstToken(token_id=4711, cached_token_count=64)
+    stamp=STAMP, first_token=kv_transfer_pb2.FirstToken(token_id=4711)
 )
 BLOCKS = kv_transfer_pb2.KvContent(
     stamp=STAMP,

@@ -375,8 +375,7 @@ def test_another_stream_carries_only_what_is_missing(stream: Stream) -> None:
 
 def test_a_sign_of_life_changes_nothing_and_comes_after_the_header_alone() -> None:
     stream = Stream()
-    alive = KvMessage.of_frame(stream.encoder.alive(4))
-    assert alive.content.alive.computed_token_count == 4
+    alive = KvMessage.of_frame(stream.encoder.alive())
     refuse(stream, alive, "KV_NO_HEADER")
     stream = Stream()
     stream.accept(stream.header())

@@ -14,7 +14,6 @@ def test_workers_and_source_are_named_with_their_epochs() -> None:
         Path.REMOTE_PULL,
         (make_prefill_worker("p", epoch=5), make_prefill_worker("q", epoch=6)),
         make_candidate("e", epoch=7, num_held_blocks=3),
-        predicted_seconds=0.5,
         overrule_seconds=0.25,
     )
     assert plan_to_proto(plan) == decode_pb2.PrefillPlan(
@@ -25,7 +24,6 @@ def test_workers_and_source_are_named_with_their_epochs() -> None:
         source=kv_transfer_pb2.KvSource(
             worker=types_pb2.PeerWorker(worker_id="e", address="e:1", epoch=7), block_count=3
         ),
-        predicted_seconds=0.5,
         overrule_seconds=0.25,
     )
 
@@ -37,4 +35,6 @@ def test_a_pull_names_no_workers() -> None:
 
 
 def test_a_local_prefill_needs_no_plan() -> None:
-    assert plan_to_proto(PrefillPlan(Path.LOCAL, predicted_seconds=0.5)) is None
+    assert (
+        plan_to_proto(PrefillPlan(Path.LOCAL, predicted_seconds=0.5, overrule_seconds=0.5)) is None
+    )

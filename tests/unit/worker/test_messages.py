@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pagemesh.engine.interface import EngineLoad, FinishReason
+from pagemesh.engine.interface import FinishReason
 from pagemesh.errors import ContextLengthError, InvalidRequestError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
@@ -16,7 +16,6 @@ from pagemesh.v1 import types_pb2
 from pagemesh.worker.messages import (
     error_to_proto,
     finish_reason_to_proto,
-    load_to_proto,
     logprobs_from_proto,
     logprobs_to_proto,
     prompt_from_proto,
@@ -126,15 +125,6 @@ def test_an_error_keeps_code_reason_message_and_field() -> None:
         "prompt",
     )
     assert error_to_proto(ContextLengthError("too long")).param == ""
-
-
-def test_a_load_keeps_its_numbers() -> None:
-    assert load_to_proto(EngineLoad(1, 2, 3, 4)) == types_pb2.WorkerLoad(
-        running_request_count=1,
-        waiting_request_count=2,
-        free_block_count=3,
-        pending_prefill_token_count=4,
-    )
 
 
 def test_an_empty_prompt_is_refused() -> None:

@@ -12,7 +12,6 @@ from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.submission import parse_submit
 from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError, UnavailableError
 from pagemesh.v1 import decode_pb2
-from pagemesh.worker.messages import load_to_proto
 from pagemesh.worker.worker import Worker
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -48,8 +47,7 @@ class Session:
         while not self._input_ended:
             outputs = await self._outbox.take()
             if outputs:
-                load = load_to_proto(self._worker.dispatcher.load)
-                yield decode_pb2.SessionResponse(outputs=outputs, load=load)
+                yield decode_pb2.SessionResponse(outputs=outputs)
             if self._draining and not self._requests and self._outbox.is_empty:
                 return
 

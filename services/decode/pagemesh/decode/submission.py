@@ -81,12 +81,11 @@ def _check_plan(plan: decode_pb2.PrefillPlan) -> None:
             "prefill_plan needs workers or a source, each with a worker_id, an address and an epoch",
             param="prefill_plan",
         )
-    for name in ("predicted_seconds", "overrule_seconds"):
-        seconds = getattr(plan, name)
-        if not (math.isfinite(seconds) and seconds >= 0):
-            raise InvalidRequestError(
-                f"{name} is {seconds:g}, but must be 0 or more", param="prefill_plan"
-            )
+    seconds = plan.overrule_seconds
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise InvalidRequestError(
+            f"overrule_seconds is {seconds:g}, but must be 0 or more", param="prefill_plan"
+        )
 
 
 def _timeout(submit: decode_pb2.Submit) -> float:

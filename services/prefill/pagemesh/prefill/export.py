@@ -26,11 +26,8 @@ class Export:
         """Of a prompt of so many tokens, of which the caller holds the first blocks."""
         self.block_ids: tuple[int, ...] = ()
         self.block_hashes: tuple[bytes, ...] = ()
-        self.num_computed_tokens = 0
-        """Prompt tokens whose KV is there in all layers."""
         self.ready_at = 0.0
         """Time, by time.monotonic, at which the last KV was there."""
-        self._layout = layout
         self._parts = PartCutter(layout, num_held_tokens, num_tokens, max_part_bytes)
         self._first_token: RequestOutput | None = None
         self._has_given_token = False
@@ -49,8 +46,6 @@ class Export:
         elif isinstance(event, KvProgress):
             self._parts.add_ready(event.num_tokens, event.num_layers)
             self.ready_at = time.monotonic()
-            if event.num_layers == self._layout.num_layers:
-                self.num_computed_tokens = event.num_tokens
         elif isinstance(event, RequestOutput):
             if event.token_ids:
                 self._first_token = event

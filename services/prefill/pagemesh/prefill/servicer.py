@@ -103,7 +103,7 @@ class PrefillServicer:
                 yield stream.first_token(_first_token(item))
             elif not await _has_news(export):
                 await self._worker.dispatcher.engine_answers()
-                yield stream.alive(export.num_computed_tokens)
+                yield stream.alive()
 
 
 async def _has_news(export: Export) -> bool:
@@ -118,7 +118,6 @@ async def _has_news(export: Export) -> bool:
 def _first_token(output: RequestOutput) -> kv_transfer_pb2.FirstToken:
     first_token = kv_transfer_pb2.FirstToken(
         token_id=output.token_ids[0],
-        cached_token_count=output.num_cached_tokens,
         received_token_count=output.num_received_tokens,
     )
     if output.logprobs is not None:

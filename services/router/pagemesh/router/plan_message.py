@@ -12,9 +12,7 @@ def plan_to_proto(plan: PrefillPlan) -> decode_pb2.PrefillPlan | None:
     if not plan.workers and plan.source is None:
         return None
     message = decode_pb2.PrefillPlan(
-        workers=map(_peer, plan.workers),
-        predicted_seconds=plan.predicted_seconds,
-        overrule_seconds=plan.overrule_seconds,
+        workers=map(_peer, plan.workers), overrule_seconds=plan.overrule_seconds
     )
     if plan.source is not None:
         message.source.CopyFrom(
