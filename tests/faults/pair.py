@@ -6,14 +6,16 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 
-from pagemesh.v1 import decode_pb2, types_pb2
+from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
 from tests.support.link.running import RunningLink
 from tests.support.worker_process import WorkerProcess
 from tests.support.workers import Received, RouterSession
 
 NUM_TOKENS = 8
+BLOCK_SIZE = 16
 PROMPT = tuple(20 + (7 * i) % 400 for i in range(650))
 LONG_PROMPT = tuple(20 + (11 * i) % 400 for i in range(1900))
+SECOND_TURN = PROMPT + LONG_PROMPT[:600]
 
 # Far from greedy: of a model this small, the likeliest token is often the same for any prompt.
 SAMPLING = types_pb2.SamplingParams(
@@ -31,6 +33,13 @@ async def until(get: Callable[[], bool], what: str, within: float = 10.0) -> Non
     while not await asyncio.to_thread(get):
         assert loop.time() < deadline, f"not within {within:g} s: {what}"
         await asyncio.sleep(0.01)
+
+
+async def assert_blocks_free(worker: WorkerProcess, within: float = 10.0) -> None:
+    """Nobody owns a block of a worker's any more."""
+    await until(
+        lambda: worker.num_used_blocks() == 0, f"{worker.worker_id} has all its blocks", within
+    )
 
 
 class Pair:
@@ -64,17 +73,27 @@ class Pair:
         """A router's end; an async context."""
         return RouterSession(self.decode.address)
 
+    def new_salt(self) -> bytes:
+        """Under it, nobody has anything cached."""
+        return next(self._salts).to_bytes(4, "big")
+
     async def submit(
-        self, session: RouterSession, *workers: types_pb2.PeerWorker, prompt: Sequence[int] = PROMPT
+        self,
+        session: RouterSession,
+        *workers: types_pb2.PeerWorker,
+        prompt: Sequence[int] = PROMPT,
+        source: kv_transfer_pb2.KvSource | None = None,
+        salt: bytes | None = None,
     ) -> int:
-        """Submit a prompt that nobody has cached, to be prefilled by these; gives its handle."""
+        """Submit a prompt, to be prefilled by these; gives its handle. Without a salt, nobody has it cached."""
         handle = next(self._handles)
+        plan = decode_pb2.PrefillPlan(workers=workers, source=source)
         await session.submit(
             handle,
             prompt,
             sampling=SAMPLING,
-            plan=decode_pb2.PrefillPlan(workers=workers) if workers else None,
-            cache_salt=next(self._salts).to_bytes(4, "big"),
+            plan=plan if workers or source else None,
+            cache_salt=self.new_salt() if salt is None else salt,
             time_limit=60.0,
         )
         return handle
@@ -103,11 +122,21 @@ class Pair:
         """Nobody who lives owns a block any more."""
         for worker in (self.prefill, self.decode):
             if worker.process.poll() is None:
-                await until(
-                    lambda worker=worker: worker.num_used_blocks() == 0,  # type: ignore[misc]
-                    f"{worker.worker_id} has all its blocks",
-                    within,
-                )
+                await assert_blocks_free(worker, within)
+
+    async def hold_first_turn(
+        self, session: RouterSession, link: RunningLink
+    ) -> tuple[kv_transfer_pb2.KvSource, bytes]:
+        """Have the decode worker hold the beginning of SECOND_TURN, which nobody else does.
+
+        Gives who that is, as it is reached over a link to it, and the salt under which it holds that.
+        """
+        salt = self.new_salt()
+        await self.assert_same_tokens(session, await self.submit(session, salt=salt))
+        source = kv_transfer_pb2.KvSource(
+            worker=self.decode.peer(link.grpc_address), block_count=len(PROMPT) // BLOCK_SIZE
+        )
+        return source, salt
 
     def num_complete(self) -> float:
         """Prompts whose KV came from the prefill worker to the end."""

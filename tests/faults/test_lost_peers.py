@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
-from pagemesh.v1 import types_pb2
 from tests.faults.pair import LONG_PROMPT, Pair, until
 from tests.support.link.faults import Fault, Kind
 
@@ -84,8 +82,9 @@ async def test_a_stalled_sender_is_given_up_and_a_full_pool_makes_others_wait(pa
         failed = pair.failures("KV_STALLED")
         pair.link.arm(Fault(Kind.HOLD, "blocks", 2))
         stalled = await pair.submit(session, pair.over_link)
-        # The pool has 546 blocks, and each of these prompts 119.
+        # Its pool has 546 blocks, and each of these prompts 119.
         handles = [await pair.submit(session, pair.over_link, prompt=LONG_PROMPT) for _ in range(7)]
+        await until(lambda: pair.decode.num_used_blocks() > 546 - 119, "no room for one more")
         for handle in handles:
             await pair.assert_same_tokens(session, handle, LONG_PROMPT)
         await pair.assert_same_tokens(session, stalled)
@@ -101,29 +100,4 @@ async def test_a_receiver_that_is_killed_leaves_the_sender_free(pair: Pair) -> N
         await until(lambda: pair.prefill.num_used_blocks() > 8, "the prompts are being prefilled")
         pair.decode.kill()
         await until(lambda: session.has_ended, "the session ended")
-    await pair.assert_all_blocks_free()
-
-
-async def test_a_sender_killed_at_every_stage_of_a_request_costs_only_time(pair: Pair) -> None:
-    stages = [
-        Fault(Kind.HOLD, "header"),
-        Fault(Kind.HOLD, "blocks", 0),
-        Fault(Kind.HOLD, "blocks", 5),
-        Fault(Kind.HOLD, "first_token"),
-        Fault(Kind.HOLD, "last_blocks"),
-    ]
-    async with pair.session() as session:
-        await pair.undisturbed(session)
-        failed = pair.failures("UNAVAILABLE")
-        held = pair.link.counts().get("hold", 0)
-        pair.link.arm(*stages)
-        handles = [await pair.submit(session, pair.over_link) for _ in stages]
-        await until(lambda: pair.link.counts().get("hold", 0) == held + len(stages), "all are held")
-        pair.prefill.kill()
-        for received in await asyncio.gather(
-            *(pair.assert_same_tokens(session, handle) for handle in handles)
-        ):
-            assert received.kv is not None
-            assert received.kv.path == types_pb2.KV_PATH_LOCAL
-    assert pair.failures("UNAVAILABLE") - failed == len(stages)
     await pair.assert_all_blocks_free()

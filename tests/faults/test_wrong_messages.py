@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.pair import PROMPT, REJECTED, Pair
+from tests.faults.pair import (
+    BLOCK_SIZE,
+    LONG_PROMPT,
+    PROMPT,
+    REJECTED,
+    SECOND_TURN,
+    Pair,
+    assert_blocks_free,
+)
 from tests.support.link.faults import Fault, Kind, Part
+from tests.support.link.running import RunningLink
+from tests.support.worker_process import WorkerProcess
+
+TOKENS_PULLED = "pagemesh:kv_tokens_received_total"
 
 WRONG_MESSAGES = [
     pytest.param(
@@ -40,10 +52,46 @@ async def test_what_is_wrong_is_refused_and_computed_here(
     async with pair.session() as session:
         await pair.undisturbed(session)
         refused, failed = pair.decode.metric(REJECTED, reason=reason), pair.failures(reason)
+        num_lines = len(pair.decode.lines())
         pair.link.arm(fault)
         await pair.assert_same_tokens(session, await pair.submit(session, pair.over_link))
     assert pair.decode.metric(REJECTED, reason=reason) - refused == 1
     assert pair.failures(reason) - failed == 1
+    (line,) = pair.decode.lines()[num_lines:]
+    assert (line["level"], line["reason"], line["peer"]) == ("warning", reason, "prefill-0")
+    await pair.assert_all_blocks_free()
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        pytest.param(
+            Fault(Kind.FLIP, "blocks", 1, Part.PAYLOAD, 0.6), "KV_WRONG_CHECKSUM", id="payload"
+        ),
+        pytest.param(
+            Fault(Kind.FLIP, "blocks", 0, Part.CONTENT, 0.3), "KV_WRONG_CHECKSUM", id="what it says"
+        ),
+        pytest.param(Fault(Kind.FLIP, "header", 0, Part.CONTENT), "KV_WRONG_CHECKSUM", id="header"),
+    ],
+)
+async def test_what_is_wrong_in_a_pull_is_refused_and_computed_by_who_pulled(
+    pair: Pair, link_to_decode: RunningLink, fault: Fault, reason: str
+) -> None:
+    def num_refused() -> float:
+        return pair.prefill.metric(REJECTED, reason=reason)
+
+    async with pair.session() as session:
+        source, salt = await pair.hold_first_turn(session, link_to_decode)
+        refused, complete = num_refused(), pair.num_complete()
+        pulled = pair.prefill.metric(TOKENS_PULLED)
+        link_to_decode.arm(fault)
+        handle = await pair.submit(
+            session, pair.prefill.peer(), prompt=SECOND_TURN, source=source, salt=salt
+        )
+        await pair.assert_same_tokens(session, handle, SECOND_TURN)
+    assert num_refused() - refused == 1
+    assert pair.prefill.metric(TOKENS_PULLED) - pulled < len(PROMPT) // BLOCK_SIZE * BLOCK_SIZE
+    assert pair.num_complete() - complete == 1
     await pair.assert_all_blocks_free()
 
 
@@ -78,14 +126,24 @@ async def test_blocks_in_another_order_are_as_good(pair: Pair) -> None:
     await pair.assert_all_blocks_free()
 
 
-async def test_the_next_worker_is_asked_for_the_rest(pair: Pair) -> None:
+async def test_the_next_worker_is_asked_for_the_rest(
+    pair: Pair, next_prefill: WorkerProcess
+) -> None:
+    def num_sent() -> float:
+        return next_prefill.metric("pagemesh:kv_blocks_sent_total", rpc="prefill")
+
     async with pair.session() as session:
-        complete = pair.decode.metric("pagemesh:remote_prefills_total", outcome="complete")
-        pair.link.arm(Fault(Kind.FLIP, "blocks", 3), Fault(Kind.TRUNCATE, "blocks", 1))
-        handle = await pair.submit(session, pair.over_link, pair.over_link, pair.over_link)
-        await pair.assert_same_tokens(session, handle)
-    assert pair.decode.metric("pagemesh:remote_prefills_total", outcome="complete") == complete + 1
+        complete, sent = pair.num_complete(), num_sent()
+        pair.link.arm(Fault(Kind.FLIP, "last_blocks"), Fault(Kind.TRUNCATE, "header"))
+        handle = await pair.submit(
+            session, pair.over_link, pair.over_link, next_prefill.peer(), prompt=LONG_PROMPT
+        )
+        await pair.assert_same_tokens(session, handle, LONG_PROMPT)
+    assert pair.num_complete() == complete + 1
+    # The last step of the first worker computed 44 tokens, of which a layer did not come.
+    assert num_sent() - sent == 3
     await pair.assert_all_blocks_free()
+    await assert_blocks_free(next_prefill)
 
 
 async def test_kv_of_an_earlier_incarnation_is_refused(pair: Pair) -> None:

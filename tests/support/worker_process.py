@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import httpx
@@ -154,11 +155,23 @@ class WorkerProcess:
 
 @contextmanager
 def worker_processes(
-    folder: Path, roles: dict[str, str], *arguments: str
+    folder: Path,
+    roles: dict[str, str],
+    *arguments: str,
+    own_arguments: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Iterator[list[WorkerProcess]]:
-    """Workers by id and role, started at the same time; killed at the end."""
+    """Workers by id and role, started at the same time; killed at the end.
+
+    All get the arguments, and some, by their ids, more.
+    """
     workers = [
-        WorkerProcess(role, worker_id, folder / f"{worker_id}.log", *arguments)
+        WorkerProcess(
+            role,
+            worker_id,
+            folder / f"{worker_id}.log",
+            *arguments,
+            *own_arguments.get(worker_id, ()),
+        )
         for worker_id, role in roles.items()
     ]
     with ExitStack() as stack:
