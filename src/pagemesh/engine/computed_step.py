@@ -32,6 +32,8 @@ class ComputedStep:
         # The step is kept for the next one, which need not have memory for both.
         self._hidden = None
         prompt_logprobs, errors = rows.score(hidden, self._head, HostSampler()).read()
+        if rows.probe is not None:
+            errors = {**rows.probe.errors(rows.probe.sums.numpy()), **errors}
         pooled = rows.pooled(hidden)
         states, pooling_errors = rows.states(None if pooled is None else pooled.numpy())
         errors |= pooling_errors

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.kv_probe import KvProbe
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.kernels.paged_attention import (
     AttentionPlan,
@@ -62,13 +63,16 @@ class PagedModel:
         plan: AttentionPlan,
         rows: torch.Tensor | None,
         watch: LayerWatch | None = None,
+        probe: KvProbe | None = None,
     ) -> torch.Tensor:
         """Run tokens, each int64 [T], and store their KV in the slots; see `CausalModel.forward`.
 
-        `watch` is told when the device was asked to write the layers.
+        `watch` is told when the device was asked to write the layers, and `probe` looks at the last one.
         """
         places = self._writer.places(slots, self._num_slots)
-        step = _PagedStep(self._layer_kv, self._layer_attention, self._writer, places, plan, watch)
+        step = _PagedStep(
+            self._layer_kv, self._layer_attention, self._writer, places, plan, watch, probe
+        )
         return self._decoder.forward(token_ids, positions, step, rows)
 
     def make_reusable_plan(self, max_num_seqs: int, max_num_blocks: int) -> ReusablePlan:
@@ -98,6 +102,7 @@ class _PagedStep:
         places: torch.Tensor,
         plan: AttentionPlan,
         watch: LayerWatch | None,
+        probe: KvProbe | None,
     ) -> None:
         self._layers = layers
         self._layer_attention = layer_attention
@@ -105,12 +110,15 @@ class _PagedStep:
         self._places = places
         self._plan = plan
         self._watch = watch
+        self._probe = probe
 
     def write(self, layer: int, keys_values: torch.Tensor) -> None:
         scales = self._layer_attention[layer].kv_scales
         self._writer.write(self._layers[layer], keys_values, self._places, scales)
         if self._watch is not None and layer + 1 in self._watch.num_layers:
             self._watch.tell(layer + 1)
+        if self._probe is not None and layer + 1 == len(self._layers):
+            self._probe.look(keys_values)
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         return self._plan.attend(query, self._layers[layer], self._layer_attention[layer])

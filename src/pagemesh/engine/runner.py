@@ -55,7 +55,7 @@ class ModelRunner:
     def launch(self, batch: Batch, watch: LayerWatch | None = None) -> ComputedStep:
         """Compute all tokens of the batch and store their KV: everything but the sampling is then done.
 
-        Requests whose logits are not finite are among the errors of the result. Unknown tokens are those
+        Requests whose KV or logits are not finite are among the errors of the result. Unknown tokens are those
         that the last launched batch sampled. Layers are told of when their KV is written.
         """
         inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
@@ -69,7 +69,7 @@ class ModelRunner:
         plan = self._model.attention.plan(paged_sequences(inputs.sequences))
         selection = rows.selection()
         needed = None if selection is None else torch.from_numpy(selection)
-        hidden = self._model.forward(token_ids, positions, slots, plan, needed, watch)
+        hidden = self._model.forward(token_ids, positions, slots, plan, needed, watch, rows.probe)
         places = rows.places(batch.sequences)
         self._launched = ComputedStep(rows, hidden, self._model.logits, places)
         return self._launched

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pagemesh.engine.kv_probe import KvProbe
 from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
@@ -38,6 +39,7 @@ class StepRows:
         sampled_rows: list[int] = []
         scored_rows: list[int] = []
         pooled_rows: list[int] = []
+        chunks: list[tuple[str, int, int]] = []
         num_tokens = 0
         for sequence in sequences:
             targets = sequence.prompt_targets
@@ -48,10 +50,14 @@ class StepRows:
             if sequence.pooled is not None:
                 pooled_rows += [num_tokens + index for index in sequence.pooled]
                 self._pooled.append((sequence.request_id, len(sequence.pooled)))
-            num_tokens += len(sequence.token_ids)
-            if sequence.sampling is not None:
+            first_token, num_tokens = num_tokens, num_tokens + len(sequence.token_ids)
+            if sequence.sampling is None:
+                chunks.append((sequence.request_id, first_token, num_tokens))
+            else:
                 sampled_rows.append(num_tokens - 1)
                 self.sampled.append(_sampled_row(sequence, sequence.sampling))
+        self.probe = KvProbe(chunks) if chunks else None
+        """What looks at the KV of chunks from which nothing is sampled, if there are any."""
         self._num_scored = len(scored_rows)
         self._rows = sampled_rows + scored_rows + pooled_rows
         self._are_all = not scored_rows and num_tokens in (len(sampled_rows), len(pooled_rows))

@@ -172,6 +172,19 @@ def test_a_failing_row_fails_alone(tmp_path: Path) -> None:
     assert [later.token_ids[i] for i in (0, 2)] == [expected[1][i] for i in (0, 2)]
 
 
+def test_a_chunk_whose_kv_is_broken_is_known_before_its_prompt_is_at_its_end(
+    model: LoadedModel,
+) -> None:
+    break_token(model, 3)
+    runner = make_device_runner(model).runner
+    broken = ScheduledSequence("broken", [1, 3, 1], 0, BLOCKS["a"], None)
+    sound = ScheduledSequence("sound", [1, 5, 1], 0, BLOCKS["c"], None)
+    result = compute_step(runner, Batch([sound, broken]))
+    assert {name: error.reason for name, error in result.errors.items()} == {
+        "broken": "KV_NOT_FINITE"
+    }
+
+
 def test_prompts_are_scored_and_states_pooled_as_on_the_cpu(model: LoadedModel) -> None:
     scored = ScheduledSequence(
         "a", PROMPTS["a"], 0, BLOCKS["a"], GREEDY, prompt_targets=PromptTargets(2, (9, 4, 4), 3)

@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from pagemesh.config import ModelConfig
+from pagemesh.config import ModelConfig, SchedulerConfig
+from pagemesh.engine.interface import EngineInfo, EngineRequest, FinishReason
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.step import compute_step
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
+from pagemesh.scheduler.scheduler import Scheduler
 from tests.unit.models.model_folder import break_token, write_model
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -121,6 +123,42 @@ def test_broken_logits_name_their_request_and_harm_nobody_after(model: LoadedMod
     expected = [next_token(model, PROMPT[:7]), next_token(model, PROMPT)]
     assert sampled(runner, *decodes) == expected
     assert runner.kv.layers[0][:, 8, 3].isnan().all()
+
+
+def test_a_chunk_whose_kv_is_broken_is_known_before_its_prompt_is_at_its_end(
+    model: LoadedModel,
+) -> None:
+    break_token(model, 7)
+    sequences = [
+        make_sequence("broken", [1, 7, 1], 0, (8, 9), sampling=None),
+        make_sequence("broken alone", [7], 0, (10,), sampling=None),
+        make_sequence("sound", PROMPT[:7], 0, (0, 1), sampling=None),
+        make_sequence("sampled", PROMPT[:7], 0, (2, 3)),
+        make_sequence("decode", [7], 0, (11,)),
+    ]
+    result = compute_step(make_runner(model), Batch(sequences))
+    assert {name: error.reason for name, error in result.errors.items()} == {
+        "broken": "KV_NOT_FINITE",
+        "broken alone": "KV_NOT_FINITE",
+        "decode": "LOGITS_NOT_FINITE",
+    }
+
+
+def test_no_block_of_a_broken_chunk_gets_into_the_cache_or_to_another_worker(
+    model: LoadedModel,
+) -> None:
+    break_token(model, 7)
+    info = EngineInfo("test", model.block_layout(4), 16, 64, 8)
+    scheduler = Scheduler(info, SchedulerConfig(8, 8), vocab_size=model.vocab_size)
+    prompt = (1, 5, 2, 9, 7, 4, 0, 8, 3, 3, 3, 3)
+    scheduler.requests.submit(EngineRequest("r", prompt, GREEDY, hold_blocks=True))
+    batch = scheduler.schedule()
+    assert [len(sequence.token_ids) for sequence in batch.sequences] == [8]
+    scheduler.update(batch, compute_step(make_runner(model), batch))
+    output = scheduler.take_output(scheduler.load())
+    assert output is not None
+    assert [end.finish_reason for end in output.outputs] == [FinishReason.ERROR]
+    assert (output.stored_block_hashes, output.progress) == ((), ())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -49,6 +49,7 @@ class DeviceStep:
         self._logits = logits
         self._scores: PromptScores | None = None
         self._states: Download | None = None
+        self._kv_sums: Download | None = None
         self._samples: PendingSamples | None = None
 
     def sample(self) -> None:
@@ -68,6 +69,9 @@ class DeviceStep:
             scores = PromptScores(()) if self._scores is None else self._scores
             prompt_logprobs, errors = scores.read()
             pooled = None if self._states is None else self._states.read()[0].numpy()
+            if self._kv_sums is not None and self._rows.probe is not None:
+                kv_sums = self._kv_sums.read()[0].numpy()
+                errors = {**self._rows.probe.errors(kv_sums), **errors}
             samples = None if self._samples is None else self._samples.read()
         states, pooling_errors = self._rows.states(pooled)
         errors |= pooling_errors
@@ -80,6 +84,8 @@ class DeviceStep:
     def _use_hidden(self, hidden: torch.Tensor) -> None:
         """Ask for everything that is made of hidden states."""
         rows = self._rows
+        if rows.probe is not None:
+            self._kv_sums = self._tools.transfers.download([rows.probe.sums])
         self._scores = rows.score(hidden, self._tools.head, self._tools.sampler)
         if (pooled := rows.pooled(hidden)) is not None:
             self._states = self._tools.transfers.download([pooled.float()])

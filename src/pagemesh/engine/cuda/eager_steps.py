@@ -55,4 +55,4 @@ class EagerSteps:
             token_ids[:num_mixed] = self._last_tokens.fill(token_ids[:num_mixed], kept)
         plan = self._model.attention.plan(paged_sequences(inputs.sequences))
         last = needed[0] if needed else None
-        return self._model.forward(token_ids, positions, slots, plan, last, watch)
+        return self._model.forward(token_ids, positions, slots, plan, last, watch, rows.probe)
