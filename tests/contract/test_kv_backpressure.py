@@ -173,4 +173,4 @@ async def test_a_reader_that_stops_reading_stops_the_encoding_and_frees_its_bloc
         assert not large.all_blocks_free()
         stalled.cancel()
         await wait_until(large.all_blocks_free, "all blocks free")
-    await peers.close()
+    peers.close()

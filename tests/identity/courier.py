@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pagemesh.engine.interface import EngineRequest, KvExport, KvGrant, KvProgress
-from pagemesh.kvship.parts import PartCutter
+from pagemesh.kvship.parts import MAX_PAYLOAD_BYTES, PartCutter
 from tests.identity.engines import DEADLINE, Peer, Steps, Tokens, next_step, running
 from tests.support.kv_bytes import read_kv
 
@@ -72,7 +72,9 @@ class Courier:
         num_wanted = num_tokens = len(request.prompt_token_ids)
         if grant.request_id in self.breaking:
             num_wanted = (grant.num_held_tokens + num_wanted) // 2
-        parts = PartCutter(self.decode.engine.info.layout, grant.num_held_tokens, num_tokens)
+        parts = PartCutter(
+            self.decode.engine.info.layout, grant.num_held_tokens, num_tokens, MAX_PAYLOAD_BYTES
+        )
         self.transfers[grant.request_id] = Transfer(grant, num_wanted, parts)
         self.prefill.engine.submit(replace(request, hold_blocks=True, resume_token_ids=()))
 

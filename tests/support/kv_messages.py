@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from pagemesh.kvship.frames import encode_frame
+from pagemesh.kvship.receive import Accepted, KvReceiver
 from pagemesh.v1 import kv_transfer_pb2
 from tests.support.kv_bytes import payload_of
 
@@ -52,3 +53,8 @@ class KvMessage:
 async def read_messages(chunks: AsyncIterable[kv_transfer_pb2.KvChunk]) -> list[KvMessage]:
     """All messages of a stream."""
     return [KvMessage.of_chunk(chunk) async for chunk in chunks]
+
+
+def accept(receiver: KvReceiver, frame: bytes) -> Accepted:
+    """Have a receiver check the bytes of one message and use it."""
+    return receiver.take(receiver.open(frame))

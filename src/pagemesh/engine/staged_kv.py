@@ -38,9 +38,9 @@ class StagingArea(NamedTuple):
     slot_bytes: int
 
 
-def staging_area(layout: BlockLayout, num_slots: int = NUM_SLOTS) -> StagingArea:
+def staging_area(layout: BlockLayout) -> StagingArea:
     """Buffers that hold at least the keys of a block in one layer."""
-    return StagingArea(num_slots, max(SLOT_BYTES, layout.num_bytes_per_layer // 2))
+    return StagingArea(NUM_SLOTS, max(SLOT_BYTES, layout.num_bytes_per_layer // 2))
 
 
 def map_slots(area: StagingArea, descriptor: int | None = None) -> npt.NDArray[np.uint8]:

@@ -13,9 +13,7 @@ from pagemesh.v1 import kv_transfer_pb2, types_pb2
 class KvEncoder:
     """Makes the messages of one stream; any thread."""
 
-    def __init__(
-        self, worker: types_pb2.WorkerInfo, way: SendingWay, stream_nonce: int = 0
-    ) -> None:
+    def __init__(self, worker: types_pb2.WorkerInfo, way: SendingWay, stream_nonce: int) -> None:
         """`stream_nonce` is what the caller drew for the stream."""
         self._stamp = kv_transfer_pb2.KvStamp(
             model_fingerprint=worker.model_fingerprint,

@@ -39,15 +39,9 @@ class PartCutter:
     off leaves whole blocks behind; layers that are ready together travel together.
     """
 
-    def __init__(
-        self, layout: BlockLayout, start: int, end: int, max_part_bytes: int | None = None
-    ) -> None:
-        """`start` is a multiple of the block size; `end` need not be. Nothing is ready yet.
-
-        Without `max_part_bytes`, parts have at most `MAX_PAYLOAD_BYTES`.
-        """
-        num_bytes = MAX_PAYLOAD_BYTES if max_part_bytes is None else max_part_bytes
-        self._pairs_per_part = max(1, num_bytes // layout.num_bytes_per_layer)
+    def __init__(self, layout: BlockLayout, start: int, end: int, max_part_bytes: int) -> None:
+        """`start` is a multiple of the block size; `end` need not be. Nothing is ready yet."""
+        self._pairs_per_part = max(1, max_part_bytes // layout.num_bytes_per_layer)
         self._layout = layout
         self._end = end
         self._end_block = num_blocks_of(end, layout.block_size)
@@ -100,7 +94,7 @@ class PartCutter:
 
 
 def cut_into_parts(
-    layout: BlockLayout, start: int, end: int, max_part_bytes: int | None = None
+    layout: BlockLayout, start: int, end: int, max_part_bytes: int
 ) -> Iterator[KvPart]:
     """Cut tokens [start, end), all of which are ready; see `PartCutter`."""
     cutter = PartCutter(layout, start, end, max_part_bytes)

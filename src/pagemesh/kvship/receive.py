@@ -43,7 +43,7 @@ class KvReceiver:
         """`stamp` is what all messages must have: the sender that was asked, its epoch,
         model and layout, and the number that was drawn for the stream.
 
-        `choose_way` gives the way that the header announces; what it raises, `accept` does.
+        `choose_way` gives the way that the header announces; what it raises, `take` does.
         """
         self._choose_way = choose_way
         self._stamp = stamp
@@ -57,10 +57,6 @@ class KvReceiver:
     def has_all_announced(self) -> bool:
         """Whether the header came, and all the blocks that it promised: perhaps fewer than are missing."""
         return self._way is not None and self._received.num_verified_blocks >= self._end_block
-
-    def accept(self, message: bytes) -> Accepted:
-        """Check one message and use it: `open`, then `take`. Belongs on a thread unless it is small."""
-        return self.take(self.open(message))
 
     def open(self, message: bytes) -> Frame:
         """The first half: form, checksum and sender are right. Reads the message once, and nothing else."""

@@ -70,7 +70,7 @@ class KvImporter:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._peers.close()
+        self._peers.close()
         await asyncio.to_thread(self._streams.close)
 
     async def prefill(

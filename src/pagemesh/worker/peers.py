@@ -44,7 +44,7 @@ class PeerChannels:
             peer.num_users -= 1
             peer.idle_since = loop.time()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close all channels; calls that still run on them fail. Idempotent."""
         while self._peers:
             _, peer = self._peers.popitem()

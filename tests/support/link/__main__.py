@@ -115,8 +115,6 @@ async def _obey(commands: asyncio.StreamReader, link: KvLink, relays: dict[str, 
                 link.plan(command["seed"], command["share"], command["longest_stall"])
             case "swallow":
                 relays[command["relay"]].swallow(command["swallows"])
-            case "sever":
-                relays[command["relay"]].sever()
         print(json.dumps({"counts": link.counts}), flush=True)
 
 

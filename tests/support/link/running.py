@@ -39,17 +39,9 @@ class RunningLink:
         """Begin or end to swallow everything both ways; at the end, connections break."""
         self._tell(do="swallow", swallows=swallows, relay=relay)
 
-    def sever(self, relay: str = "tcp") -> None:
-        """Break all connections."""
-        self._tell(do="sever", relay=relay)
-
     def counts(self) -> dict[str, int]:
         """Faults done so far, by kind."""
         return dict(self._tell(do="count")["counts"])
-
-    def num_injected(self) -> int:
-        """Faults done so far."""
-        return sum(self.counts().values())
 
     def _tell(self, **command: object) -> dict[str, Any]:
         assert self._process.stdin is not None

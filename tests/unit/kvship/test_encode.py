@@ -20,7 +20,7 @@ def make_encoder() -> tuple[KvEncoder, FakeKv]:
     kv = FakeKv(SMALL, num_blocks=6)
     for block in range(6):
         kv.memory[:, :, block] = block
-    return KvEncoder(worker, PayloadSending(kv)), kv
+    return KvEncoder(worker, PayloadSending(kv), stream_nonce=77), kv
 
 
 def test_every_message_says_whose_it_is() -> None:
@@ -33,6 +33,7 @@ def test_every_message_says_whose_it_is() -> None:
     ):
         stamp = KvMessage.of_frame(frame).content.stamp
         assert (stamp.worker_id, stamp.epoch, stamp.model_fingerprint) == ("p", 7, "f")
+        assert stamp.stream_nonce == 77
         assert (stamp.kv_layout.block_size, stamp.kv_layout.dtype) == (16, "float32")
 
 

@@ -21,15 +21,20 @@ from pagemesh.kvship.received import ReceivedKv
 from pagemesh.kvship.ways import ReceivingWay
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv
-from tests.support.kv_messages import KvMessage
+from tests.support.kv_messages import KvMessage, accept
 
 LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 NAMES = tuple(bytes([65 + block]) * 16 for block in range(4))
 SENDER = types_pb2.WorkerInfo(
     worker_id="prefill-0", epoch=1, model_fingerprint="model", kv_layout=layout_to_proto(LAYOUT)
 )
+STREAM_NONCE = 77
 STAMP = kv_transfer_pb2.KvStamp(
-    model_fingerprint="model", kv_layout=layout_to_proto(LAYOUT), worker_id="prefill-0", epoch=1
+    model_fingerprint="model",
+    kv_layout=layout_to_proto(LAYOUT),
+    worker_id="prefill-0",
+    epoch=1,
+    stream_nonce=STREAM_NONCE,
 )
 SENDER_TABLE = (9, 2, 7, 0, 4)
 RECEIVER_TABLE = (1, 8, 3, 6, 5)
@@ -46,12 +51,12 @@ class Stream:
         self.sent.memory[:] = np.arange(size, dtype=np.float32).reshape(self.sent.memory.shape)
         name = self.sent.share()
         assert name is not None
-        self.encoder = KvEncoder(SENDER, HostMemorySending(self.sent, name))
+        self.encoder = KvEncoder(SENDER, HostMemorySending(self.sent, name), STREAM_NONCE)
         self.kv = FakeKv(LAYOUT, 10)
         self.received = ReceivedKv(KvGrant("r", 0, RECEIVER_TABLE, NAMES), LAYOUT, 18)
         self.receiver = KvReceiver(self.choose_way, STAMP, self.received)
         self.peer: PeerMemory | None = None
-        self.receiver.accept(self.encoder.header(5))
+        accept(self.receiver, self.encoder.header(5))
 
     def choose_way(self, header: kv_transfer_pb2.KvHeader) -> ReceivingWay:
         self.peer = PeerMemory(memory_name(header), LAYOUT)
@@ -73,7 +78,7 @@ def stream() -> Iterator[Stream]:
 
 def refuse(stream: Stream, message: KvMessage, reason: str) -> None:
     with pytest.raises(KvIntegrityError) as caught:
-        stream.receiver.accept(message.frame())
+        accept(stream.receiver, message.frame())
     assert caught.value.reason == reason
     assert stream.received.num_verified_tokens == 0
 
@@ -85,9 +90,9 @@ def test_a_message_names_blocks_and_carries_none(stream: Stream) -> None:
 
 
 def test_blocks_land_where_the_grant_says(stream: Stream) -> None:
-    accepted = stream.receiver.accept(stream.part(0, 2).frame())
+    accepted = accept(stream.receiver, stream.part(0, 2).frame())
     assert accepted == Accepted(2 * LAYOUT.num_bytes)
-    stream.receiver.accept(stream.part(2, 3).frame())
+    accept(stream.receiver, stream.part(2, 3).frame())
     assert stream.received.is_complete
     there = stream.sent.memory[:, :, list(SENDER_TABLE)]
     assert np.array_equal(stream.kv.memory[:, :, list(RECEIVER_TABLE)], there)
@@ -164,11 +169,11 @@ def test_wrong_words_are_refused(
 
 
 def test_what_was_verified_is_not_written_again(stream: Stream) -> None:
-    stream.receiver.accept(stream.part(0, 2).frame())
+    accept(stream.receiver, stream.part(0, 2).frame())
     message = stream.part()
     stream.sent.memory[:] = 1.0
     before = stream.kv.memory.copy()
     with pytest.raises(KvIntegrityError) as caught:
-        stream.receiver.accept(message.frame())
+        accept(stream.receiver, message.frame())
     assert caught.value.reason == "KV_DUPLICATE"
     assert np.array_equal(stream.kv.memory, before, equal_nan=True)

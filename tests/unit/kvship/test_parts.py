@@ -7,7 +7,13 @@ import random
 import pytest
 
 from pagemesh.engine.interface import BlockLayout
-from pagemesh.kvship.parts import KvPart, PartCutter, cut_into_parts, num_blocks_of
+from pagemesh.kvship.parts import (
+    MAX_PAYLOAD_BYTES,
+    KvPart,
+    PartCutter,
+    cut_into_parts,
+    num_blocks_of,
+)
 
 SMALL = BlockLayout(block_size=16, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
 # 4 MiB a block, 128 KiB of it in each layer.
@@ -24,11 +30,11 @@ def test_blocks_are_counted_with_the_last_one(num_tokens: int, expected: int) ->
 
 
 def test_small_blocks_travel_together() -> None:
-    assert list(cut_into_parts(SMALL, 0, 70)) == [KvPart(0, 5, 0, 2, 70)]
+    assert list(cut_into_parts(SMALL, 0, 70, MAX_PAYLOAD_BYTES)) == [KvPart(0, 5, 0, 2, 70)]
 
 
 def test_blocks_are_cut_into_runs_of_about_a_mebibyte() -> None:
-    assert list(cut_into_parts(MEDIUM, 16, 90)) == [
+    assert list(cut_into_parts(MEDIUM, 16, 90, MAX_PAYLOAD_BYTES)) == [
         KvPart(1, 2, 0, 12, 32),
         KvPart(3, 2, 0, 12, 32),
         KvPart(5, 1, 0, 12, 10),
@@ -36,7 +42,7 @@ def test_blocks_are_cut_into_runs_of_about_a_mebibyte() -> None:
 
 
 def test_a_large_block_is_cut_by_layers() -> None:
-    assert list(cut_into_parts(LARGE, 16, 33)) == [
+    assert list(cut_into_parts(LARGE, 16, 33, MAX_PAYLOAD_BYTES)) == [
         KvPart(1, 1, 0, 8, 16),
         KvPart(1, 1, 8, 8, 16),
         KvPart(1, 1, 16, 8, 16),
@@ -49,14 +55,14 @@ def test_a_large_block_is_cut_by_layers() -> None:
 
 
 def test_nothing_is_cut_from_an_empty_range() -> None:
-    assert list(cut_into_parts(SMALL, 32, 32)) == []
+    assert list(cut_into_parts(SMALL, 32, 32, MAX_PAYLOAD_BYTES)) == []
 
 
 @pytest.mark.parametrize("layout", [SMALL, MEDIUM, LARGE], ids=["small", "medium", "large"])
 def test_parts_cover_each_block_and_layer_once(layout: BlockLayout) -> None:
     covered = [
         (block, layer)
-        for part in cut_into_parts(layout, 32, 16 * 11 + 3)
+        for part in cut_into_parts(layout, 32, 16 * 11 + 3, MAX_PAYLOAD_BYTES)
         for block in range(part.first_block, part.first_block + part.num_blocks)
         for layer in range(part.first_layer, part.first_layer + part.num_layers)
     ]
@@ -73,7 +79,7 @@ def drain(cutter: PartCutter) -> list[KvPart]:
 
 
 def test_nothing_is_cut_before_it_is_ready() -> None:
-    cutter = PartCutter(MEDIUM, 0, 70)
+    cutter = PartCutter(MEDIUM, 0, 70, MAX_PAYLOAD_BYTES)
     assert cutter.next_part() is None
     cutter.add_ready(15, 12)
     assert cutter.next_part() is None
@@ -81,7 +87,7 @@ def test_nothing_is_cut_before_it_is_ready() -> None:
 
 
 def test_early_layers_are_cut_while_later_ones_are_not_ready() -> None:
-    cutter = PartCutter(MEDIUM, 0, 512)
+    cutter = PartCutter(MEDIUM, 0, 512, MAX_PAYLOAD_BYTES)
     cutter.add_ready(512, 1)
     assert drain(cutter) == [KvPart(0, 32, 0, 1, 512)]
     cutter.add_ready(512, 4)
@@ -99,7 +105,7 @@ def test_early_layers_are_cut_while_later_ones_are_not_ready() -> None:
 
 
 def test_full_blocks_are_cut_and_the_last_one_when_the_prompt_ends_in_it() -> None:
-    cutter = PartCutter(SMALL, 16, 70)
+    cutter = PartCutter(SMALL, 16, 70, MAX_PAYLOAD_BYTES)
     cutter.add_ready(40, 2)
     assert drain(cutter) == [KvPart(1, 1, 0, 2, 16)]
     cutter.add_ready(69, 1)
@@ -112,7 +118,7 @@ def test_full_blocks_are_cut_and_the_last_one_when_the_prompt_ends_in_it() -> No
 
 
 def test_the_beginning_of_a_prompt_is_cut_before_what_is_behind_it() -> None:
-    cutter = PartCutter(MEDIUM, 0, 64)
+    cutter = PartCutter(MEDIUM, 0, 64, MAX_PAYLOAD_BYTES)
     cutter.add_ready(32, 6)
     assert drain(cutter) == [KvPart(0, 2, 0, 6, 32)]
     cutter.add_ready(32, 12)
@@ -121,7 +127,7 @@ def test_the_beginning_of_a_prompt_is_cut_before_what_is_behind_it() -> None:
 
 
 def test_what_is_told_late_or_twice_changes_nothing() -> None:
-    cutter = PartCutter(SMALL, 0, 32)
+    cutter = PartCutter(SMALL, 0, 32, MAX_PAYLOAD_BYTES)
     cutter.add_ready(32, 2)
     cutter.add_ready(32, 1)
     cutter.add_ready(16, 2)
@@ -138,7 +144,7 @@ def test_any_order_of_news_gives_each_block_and_layer_once_and_never_too_early(
 ) -> None:
     """`num_taken` parts at most are taken between two news."""
     end = 16 * 11 + 3
-    cutter = PartCutter(layout, 32, end)
+    cutter = PartCutter(layout, 32, end, MAX_PAYLOAD_BYTES)
     ready = [0] * layout.num_layers
     covered: list[tuple[int, int]] = []
 

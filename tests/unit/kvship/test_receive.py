@@ -19,7 +19,7 @@ from pagemesh.kvship.received import ReceivedKv
 from pagemesh.kvship.ways import PayloadReceiving, PayloadSending, ReceivingWay
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv
-from tests.support.kv_messages import KvMessage
+from tests.support.kv_messages import KvMessage, accept
 
 LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 NUM_TOKENS = 18
@@ -27,8 +27,13 @@ NAMES = tuple(bytes([65 + block]) * 16 for block in range(4))
 SENDER = types_pb2.WorkerInfo(
     worker_id="prefill-0", epoch=1, model_fingerprint="model", kv_layout=layout_to_proto(LAYOUT)
 )
+STREAM_NONCE = 77
 STAMP = kv_transfer_pb2.KvStamp(
-    model_fingerprint="model", kv_layout=layout_to_proto(LAYOUT), worker_id="prefill-0", epoch=1
+    model_fingerprint="model",
+    kv_layout=layout_to_proto(LAYOUT),
+    worker_id="prefill-0",
+    epoch=1,
+    stream_nonce=STREAM_NONCE,
 )
 SENDER_TABLE = (9, 2, 7, 0, 4)
 RECEIVER_TABLE = (1, 8, 3, 6, 5)
@@ -45,7 +50,7 @@ class Stream:
 
     def __init__(self, held: int = 4) -> None:
         self.sent = make_kv()
-        self.encoder = KvEncoder(SENDER, PayloadSending(self.sent))
+        self.encoder = KvEncoder(SENDER, PayloadSending(self.sent), STREAM_NONCE)
         self.kv = FakeKv(LAYOUT, num_blocks=10)
         self.received = ReceivedKv(KvGrant("r", held, RECEIVER_TABLE, NAMES), LAYOUT, NUM_TOKENS)
         self.receiver = KvReceiver(self.choose_way, STAMP, self.received)
@@ -54,7 +59,7 @@ class Stream:
         return PayloadReceiving(self.kv)
 
     def accept(self, message: KvMessage) -> Accepted:
-        return self.receiver.accept(message.frame())
+        return accept(self.receiver, message.frame())
 
     def header(self, num_blocks: int = 4) -> KvMessage:
         return KvMessage.of_frame(self.encoder.header(num_blocks))
@@ -98,7 +103,7 @@ def refuse_bytes(stream: Stream, frame: bytes, reason: str) -> None:
     before = stream.kv.memory.copy()
     num_verified = stream.received.num_verified_tokens
     with pytest.raises(KvIntegrityError) as caught:
-        stream.receiver.accept(frame)
+        accept(stream.receiver, frame)
     assert caught.value.reason == reason
     assert np.array_equal(stream.kv.memory, before, equal_nan=True)
     assert stream.received.num_verified_tokens == num_verified
@@ -294,7 +299,7 @@ def test_any_flipped_bit_is_seen(kind: str, place: float, bit: int) -> None:
     frame = bytearray(message.frame())
     frame[min(int(place * len(frame)), len(frame) - 1)] ^= 1 << bit
     with pytest.raises(KvIntegrityError):
-        stream.receiver.accept(bytes(frame))
+        accept(stream.receiver, bytes(frame))
     assert np.isnan(stream.kv.memory).all()
     assert stream.received.num_verified_tokens == 4
 

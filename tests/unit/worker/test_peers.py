@@ -19,7 +19,7 @@ async def test_one_address_has_one_channel() -> None:
         assert one is not other
     async with channels.use("127.0.0.1:1") as later:
         assert later is one
-    await channels.close()
+    channels.close()
 
 
 async def test_a_channel_that_nobody_uses_any_more_is_closed(
@@ -36,12 +36,12 @@ async def test_a_channel_that_nobody_uses_any_more_is_closed(
             assert still is used
     async with channels.use("127.0.0.1:1") as new:
         assert new is not left
-    await channels.close()
+    channels.close()
 
 
 async def test_closing_may_be_repeated() -> None:
     channels = PeerChannels()
     async with channels.use("127.0.0.1:1"):
         pass
-    await channels.close()
-    await channels.close()
+    channels.close()
+    channels.close()
