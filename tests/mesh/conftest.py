@@ -47,6 +47,17 @@ def disaggregated_mesh(
 
 
 @pytest.fixture(scope="module")
+def remembering_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """What lacks more than a block is prefilled remotely, in small steps: it is sooner pulled than computed."""
+    arguments = ["--model", str(DEMO), "--no-sample", "--remote-prefill-min-tokens", "17"]
+    arguments += ["--max-num-batched-tokens", "16", "--max-num-seqs", "4"]
+    # On busy cores, an answer of the index may take longer than a router would wait for it.
+    arguments += ["--lookup-timeout", "5"]
+    with running_mesh(tmp_path_factory.mktemp("remembering"), *arguments) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def healing_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """A mesh whose processes get killed; small steps make a long prompt's remote prefill take its time."""
     arguments = ["--model", str(DEMO), "--no-sample", "--no-enable-prefix-caching"]
