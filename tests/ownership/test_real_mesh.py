@@ -81,7 +81,7 @@ def make_patient(monkeypatch: pytest.MonkeyPatch) -> None:
         "grpc.http2.ping_timeout_ms": 60_000,
         "grpc.min_reconnect_backoff_ms": 60_000,
     }
-    for module, name in ((channels, "_CHANNEL_OPTIONS"), (server, "_SERVER_OPTIONS")):
+    for module, name in ((channels, "_CHANNEL_OPTIONS"), (server, "SERVER_OPTIONS")):
         options = {**dict(getattr(module, name)), **patience}
         monkeypatch.setattr(module, name, tuple(options.items()))
 

@@ -20,7 +20,7 @@ from pagemesh.rpc.channels import KEEPALIVE_TIME_MS, SHARED_OPTIONS
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-_SERVER_OPTIONS: Final = (
+SERVER_OPTIONS: Final = (
     *SHARED_OPTIONS,
     # A taken port is an error, not a second server that gets every other connection.
     ("grpc.so_reuseport", 0),
@@ -112,7 +112,7 @@ class GrpcServer:
         self._server = grpc.aio.server(
             handlers=[self._services],
             interceptors=[self._boundary],
-            options=_SERVER_OPTIONS,
+            options=SERVER_OPTIONS,
         )
 
     async def start(self) -> str:

@@ -22,6 +22,11 @@ def make_config(**settings: Any) -> GatewayConfig:
     return GatewayConfig(**{"routers": ("127.0.0.1:1", "router.example:50051"), **settings})
 
 
+def clusters(configuration: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = configuration["static_resources"]["clusters"]
+    return found
+
+
 def test_envoy_accepts_every_setting_without_a_warning(tmp_path: Path) -> None:
     config = make_config(
         host="::1",
@@ -63,6 +68,18 @@ def test_the_descriptors_are_complete_and_in_order() -> None:
     for file in files.file:
         pool.Add(file)
     assert pool.FindServiceByName("pagemesh.v1.OpenAI").methods_by_name["Health"]
+
+
+def test_a_router_that_froze_is_given_up_within_two_seconds() -> None:
+    (cluster,) = (c for c in clusters(bootstrap(make_config())) if "health_checks" in c)
+    (options,) = cluster["typed_extension_protocol_options"].values()
+    http2 = options["explicit_http_config"]["http2_protocol_options"]
+    interval, timeout = (
+        float(http2["connection_keepalive"][name].removesuffix("s"))
+        for name in ("interval", "timeout")
+    )
+    # Envoy makes intervals up to 15 % longer.
+    assert 1.15 * interval + timeout < 2.0
 
 
 def test_without_an_admin_socket_there_is_no_admin_interface() -> None:

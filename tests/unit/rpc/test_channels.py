@@ -1,14 +1,16 @@
-"""The service config that every channel uses."""
+"""What every channel is opened with: the service config, and how soon a silent peer is noticed."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from pagemesh.rpc.channels import service_config
+from pagemesh.rpc.channels import channel_options, service_config
+from pagemesh.rpc.server import SERVER_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[3]
 METHODS = [name for entry in json.loads(service_config())["methodConfig"] for name in entry["name"]]
@@ -25,6 +27,19 @@ RETRYABLE = {
 def test_the_packaged_copy_is_the_one_beside_the_protos() -> None:
     source = ROOT / "protos/pagemesh/v1/service_config.json"
     assert service_config() == source.read_text("utf-8")
+
+
+@pytest.mark.parametrize("options", [channel_options(), SERVER_OPTIONS], ids=["channel", "server"])
+def test_a_silent_peer_is_given_up_within_two_seconds(
+    options: Sequence[tuple[str, int | str]],
+) -> None:
+    number = {name: int(value) for name, value in options if name != "grpc.service_config"}
+    # gRPC asks at most once a second, however soon it is told to: a peer may have answered, and then frozen.
+    asked_ms = max(number["grpc.keepalive_time_ms"], 1_000)
+    answered_ms = max(number["grpc.keepalive_timeout_ms"], number["grpc.http2.ping_timeout_ms"])
+    assert asked_ms + answered_ms == 1_900
+    assert number["grpc.keepalive_permit_without_calls"] == 1
+    assert number["grpc.http2.max_pings_without_data"] == 0
 
 
 @pytest.mark.parametrize("name", METHODS, ids=lambda name: "/".join(name.values()))
