@@ -22,7 +22,7 @@ GPU_UNIT_TESTS := --ignore=tests/unit/kernels/test_resources.py tests/unit/kerne
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test ownership breakages lint protos kernels bench test-gpu bench-gpu clean
+.PHONY: help run test ownership soak-kv soak-netns breakages lint protos kernels bench test-gpu bench-gpu clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16

@@ -243,7 +243,8 @@ class RoutingConfig:
     """How the router chooses workers."""
 
     policy: Literal["kv_aware", "least_loaded", "round_robin"] = "kv_aware"
-    """kv_aware prefers workers that hold the prompt's prefix, then the least loaded."""
+    """How the decode worker of a prompt is chosen. kv_aware weighs how soon the prompt's KV can be there, by
+    whichever way, against the worker's load; least_loaded goes by load alone, round_robin by neither."""
 
     remote_prefill_min_tokens: int | None = None
     """Prompts with fewer uncached tokens than this are prefilled on the decode worker itself, all others on
