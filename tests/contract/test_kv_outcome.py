@@ -20,6 +20,7 @@ from tests.support.workers import RouterSession, RunningWorker, running_worker
 PROMPT = [10 + (7 * i) % 900 for i in range(150)]
 NUM_TOKENS = 12
 EXPOSED = "pagemesh:kv_transfer_exposed_seconds"
+REMOTE = "pagemesh:remote_prefill_seconds"
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +59,9 @@ async def test_waiting_for_kv_behind_the_first_token_is_measured(decode: Running
         received = await session.over(1)
     assert decode.sample(f"{EXPOSED}_count") == 1
     assert 0.05 <= decode.sample(f"{EXPOSED}_sum") < 5.0
+    # From the call on, and so longer.
+    assert decode.sample(f"{REMOTE}_count") == 1
+    assert decode.sample(f"{EXPOSED}_sum") < decode.sample(f"{REMOTE}_sum") < 5.0
     assert received.kv is not None
     assert received.kv.path == types_pb2.KV_PATH_REMOTE
     assert received.kv.received_token_count == 150
@@ -115,4 +119,6 @@ async def test_a_prompt_whose_stream_broke_behind_the_token_is_ready_when_it_is_
         assert received.kv.received_token_count == 0
         assert 0.3 <= received.kv.time_to_ready.ToNanoseconds() / 1e9 < 5.0
         await session.over(1)
+        # It was not complete.
+        assert (decode.sample(f"{REMOTE}_count"), decode.sample(f"{EXPOSED}_count")) == (0, 0)
     assert tuple(received.token_ids) == expected_tokens(PROMPT, NUM_TOKENS)

@@ -14,6 +14,7 @@ from pagemesh.engine.interface import (
     RequestOutput,
     StepOutput,
 )
+from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.telemetry.engine import EngineMetrics
 from pagemesh.telemetry.metrics import Metrics
@@ -115,3 +116,47 @@ def test_gauges_are_the_engines_load_at_the_moment(watched: Watched) -> None:
     assert watched.sample("pagemesh:kv_blocks_free") == 62
     assert watched.sample("vllm:kv_cache_usage_perc") == pytest.approx(2 / 64)
     assert watched.sample("pagemesh:kv_waste") == pytest.approx(12 / 32)
+
+
+class BusyEngine(FakeEngine):
+    """Says that it has a certain load."""
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(
+            num_running=3,
+            num_waiting=5,
+            num_free_blocks=7,
+            num_pending_prefill_tokens=11,
+            num_swapped=2,
+            prefill_rate=PrefillRate(0.25, 0.5, 0.125, 512, 100.0),
+        )
+
+
+def test_the_load_is_what_the_engine_says_when_it_is_asked() -> None:
+    engine = BusyEngine()
+    metrics = Metrics()
+    EngineMetrics(metrics, "demo", engine, FakeClock())
+    told = {
+        name: metrics.registry.get_sample_value(name, {"model_name": "demo"})
+        for name in (
+            "vllm:num_requests_running",
+            "vllm:num_requests_waiting",
+            "vllm:num_requests_swapped",
+            "pagemesh:kv_blocks_free",
+            "pagemesh:pending_prefill_tokens",
+            "pagemesh:prefill_seconds_per_token",
+            "pagemesh:prefill_seconds_per_pair",
+            "pagemesh:prefill_seconds_per_step",
+        )
+    }
+    assert told == {
+        "vllm:num_requests_running": 3,
+        "vllm:num_requests_waiting": 5,
+        "vllm:num_requests_swapped": 2,
+        "pagemesh:kv_blocks_free": 7,
+        "pagemesh:pending_prefill_tokens": 11,
+        "pagemesh:prefill_seconds_per_token": 0.25,
+        "pagemesh:prefill_seconds_per_pair": 0.5,
+        "pagemesh:prefill_seconds_per_step": 0.125,
+    }
+    engine.stop()
