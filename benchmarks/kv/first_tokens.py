@@ -1,7 +1,9 @@
 """How long to the first token when another worker prefills, and how much of it is the transfer?
 
-One mesh of a prefill and a decode worker with a thread each. The same decode worker is asked with and
-without a plan for a remote prefill, alternately, so that nothing else differs; every prompt is new.
+For each way that KV takes, over gRPC as between hosts and out of the sender's memory as on one host, a mesh
+of a prefill and a decode worker with a thread each; one of them computes at a time. The same decode worker
+is asked with and without a plan for a remote prefill, alternately, so that nothing else differs; every prompt
+is new.
 The exposed transfer is what the decode worker itself measures: from the first token's arrival to the last
 verified block.
 """
@@ -10,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from itertools import count
 
 from kv.members import members, metric, metrics_address, plan_of
@@ -31,24 +34,32 @@ MOST_EXPOSED = 0.1
 """Of the time to the first token."""
 EXPOSED = "pagemesh:kv_transfer_exposed_seconds"
 _TRIES = 100
-FLAGS = ("--threads", "2", "--kv-cache-memory", "1")
+FLAGS = ("--prefill", "1", "--decode", "1", "--threads", "2", "--kv-cache-memory", "1")
+WAYS = {"gRPC": "--no-share-kv-memory", "host memory": "--share-kv-memory"}
+"""That KV takes, and what a mesh is told for it."""
 
 
 def measure(report: Report, *, quick: bool) -> None:
-    """All lengths in turn, round by round."""
-    flags = ("--prefill", "1", "--decode", "1", *FLAGS)
-    with Mesh(*flags, model=make_model(MODEL)) as mesh:
-        mesh.await_ready()
+    """All lengths in turn, by all ways, round by round."""
+    with ExitStack() as stack:
+        meshes = {
+            way: stack.enter_context(Mesh(*FLAGS, flag, model=make_model(MODEL)))
+            for way, flag in WAYS.items()
+        }
+        for mesh in meshes.values():
+            mesh.await_ready()
         taken = asyncio.run(
             _measure(
-                mesh.parts(), QUICK_LENGTHS if quick else LENGTHS, num_rounds=3 if quick else 10
+                {way: mesh.parts() for way, mesh in meshes.items()},
+                QUICK_LENGTHS if quick else LENGTHS,
+                num_rounds=3 if quick else 10,
             )
         )
     _add_figures(report, taken)
 
 
 class _Times:
-    """Of one length, in ms, round by round."""
+    """Of one length by one way, in ms, round by round."""
 
     def __init__(self) -> None:
         self.aggregated: list[float] = []
@@ -75,52 +86,66 @@ class _Exposed:
         raise RuntimeError(f"{EXPOSED} does not count a transfer that has ended")
 
 
+class _Side:
+    """One mesh."""
+
+    def __init__(self, session: WorkerSession, parts: dict[str, Part]) -> None:
+        decode = parts["decode-0"]
+        self._session = session
+        self._remote = plan_of([members(decode.flags["--kvstore"])["prefill-0"]])
+        self._exposed = _Exposed(metrics_address(decode))
+
+    async def take(self, length: int, seeds: Iterator[int], times: _Times, *, remote: bool) -> None:
+        """One prompt of so many tokens."""
+        if not remote:
+            times.aggregated.append(await self._first_ms(length, next(seeds), None))
+            return
+        times.disaggregated.append(await self._first_ms(length, next(seeds), self._remote))
+        times.exposed.append(await self._exposed.next_ms())
+
+    async def _first_ms(self, length: int, seed: int, plan: decode_pb2.PrefillPlan | None) -> float:
+        prompt = make_prompt(length, LONG_SHAPES[MODEL].vocab_size, seed)
+        # The second token needs all of the KV.
+        answer = await self._session.submit(prompt, 2, plan)
+        await answer.until_over()
+        if plan is not None:
+            kv = answer.kv
+            assert kv is not None and kv.received_token_count == length, kv
+        return answer.first_ms
+
+
 async def _measure(
-    parts: dict[str, Part], lengths: Sequence[int], num_rounds: int
-) -> dict[int, _Times]:
-    taken: dict[int, _Times] = defaultdict(_Times)
-    decode = parts["decode-0"]
-    remote = plan_of([members(decode.flags["--kvstore"])["prefill-0"]])
+    meshes: dict[str, dict[str, Part]], lengths: Sequence[int], num_rounds: int
+) -> dict[tuple[int, str], _Times]:
+    taken: dict[tuple[int, str], _Times] = defaultdict(_Times)
     seeds = count(1)
-    exposed = _Exposed(metrics_address(decode))
-    async with WorkerSession(decode.address) as session:
-
-        async def first_ms(length: int, plan: decode_pb2.PrefillPlan | None) -> float:
-            prompt = make_prompt(length, LONG_SHAPES[MODEL].vocab_size, next(seeds))
-            # The second token needs all of the KV.
-            answer = await session.submit(prompt, 2, plan)
-            await answer.until_over()
-            if plan is not None:
-                kv = answer.kv
-                assert kv is not None and kv.received_token_count == length, kv
-            return answer.first_ms
-
+    async with AsyncExitStack() as stack:
+        sides = {}
+        for way, parts in meshes.items():
+            session = WorkerSession(parts["decode-0"].address)
+            sides[way] = _Side(await stack.enter_async_context(session), parts)
         # The first round only warms up.
         for number in range(num_rounds + 1):
             for length in lengths:
-                times = taken[length] if number else _Times()
-                for plan in (None, remote) if number % 2 else (remote, None):
-                    milliseconds = await first_ms(length, plan)
-                    if plan is None:
-                        times.aggregated.append(milliseconds)
-                    else:
-                        times.disaggregated.append(milliseconds)
-                        times.exposed.append(await exposed.next_ms())
+                for way, side in sides.items():
+                    times = taken[length, way] if number else _Times()
+                    for remote in (False, True) if number % 2 else (True, False):
+                        await side.take(length, seeds, times, remote=remote)
     return taken
 
 
-def _add_figures(report: Report, taken: dict[int, _Times]) -> None:
-    for length, times in taken.items():
-        name = f"TTFT of {length} tokens"
-        report.add(f"{name}, aggregated", "ms", times.aggregated)
-        report.add(f"{name}, disaggregated", "ms", times.disaggregated)
-        report.add(f"{name}, exposed transfer", "ms", times.exposed)
+def _add_figures(report: Report, taken: dict[tuple[int, str], _Times]) -> None:
+    for (length, way), times in taken.items():
+        name = f"TTFT of {length} tokens, {way}"
+        report.add(f"{name}: aggregated", "ms", times.aggregated)
+        report.add(f"{name}: disaggregated", "ms", times.disaggregated)
+        report.add(f"{name}: exposed transfer", "ms", times.exposed)
         shares = [
             exposed / first
             for exposed, first in zip(times.exposed, times.disaggregated, strict=True)
         ]
         report.add(
-            f"{name}, exposed transfer's share",
+            f"{name}: exposed transfer's share",
             "",
             shares,
             aim=MOST_EXPOSED if length >= LEAST_HIDDEN else None,

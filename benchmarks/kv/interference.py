@@ -2,9 +2,10 @@
 
 Two workers with a thread each, whatever the mesh: aggregated they are two decode workers with half of the
 streams and half of the long prompts each, disaggregated a decode worker with all streams and a prefill
-worker with all long prompts. The same prompts come at the same times. Nobody routes: requests go to the
-workers themselves, perfectly balanced, which flatters the aggregated mesh. A third mesh is aggregated with
-smaller steps, which trades the long prompts' time for the streams'.
+worker with all long prompts, whose KV goes over gRPC as between hosts. The same prompts come at the same
+times. Nobody routes: requests go to the workers themselves, perfectly balanced, which flatters the
+aggregated mesh. A third mesh is aggregated with smaller steps, which trades the long prompts' time for the
+streams'.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ AGGREGATED = ("--prefill", "0", "--decode", "2", *_COMMON)
 MESHES = {
     "aggregated": AGGREGATED,
     "aggregated, steps of 128 tokens": (*AGGREGATED, "--max-num-batched-tokens", "128"),
-    "disaggregated": ("--prefill", "1", "--decode", "1", *_COMMON),
+    "disaggregated": ("--prefill", "1", "--decode", "1", "--no-share-kv-memory", *_COMMON),
 }
 
 

@@ -1,8 +1,9 @@
 """How much slower do running streams decode while KV arrives at their worker?
 
 A real decode worker with a thread runs streams; a prefill worker over a hollow engine, which pretends to
-compute at a fixed rate, sends it the KV of prompts, some at a time. What arrives goes the way of all KV,
-checks included. A prompt ends with its first token, so the worker computes nothing of it.
+compute at a fixed rate, sends it the KV of prompts, some at a time. What arrives goes the way of all KV
+from another host, over gRPC and with all checks. A prompt ends with its first token, so the worker computes
+nothing of it.
 """
 
 from __future__ import annotations
