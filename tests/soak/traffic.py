@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.soak.questions import Question
 from tests.soak.stage import LostError, Stage
+from tests.soak.verdict import has_run_out_of_time, what_is_wrong
 from tests.support.workers import Received
 
 TIME_LIMIT_S = 60.0
@@ -108,16 +109,12 @@ class Traffic:
         self._judge(number, received, may_end_early=may_end_early)
 
     def _judge(self, number: int, received: Received, *, may_end_early: bool) -> None:
-        answer = self._answers[number]
-        if received.error is not None and received.error.code == "DEADLINE_EXCEEDED":
-            if not may_end_early:
-                self.tally.hung.append(f"question {number} took all its time")
-        elif received.error is not None:
-            self.tally.wrong.append(f"question {number}: {received.error.message}")
-        given = received.token_ids
-        is_right = given == answer[: len(given)] if may_end_early else given == answer
-        if received.error is None and not is_right:
-            self.tally.wrong.append(f"question {number}: {given}, not {answer}")
+        question = f"question {number}"
+        if has_run_out_of_time(received) and not may_end_early:
+            self.tally.hung.append(f"{question} took all its time")
+        fault = what_is_wrong(received, self._answers[number], may_end_early=may_end_early)
+        if fault is not None:
+            self.tally.wrong.append(f"{question}: {fault}")
 
     def _new_salt(self) -> bytes:
         self._num_salts += 1
