@@ -1,4 +1,6 @@
-"""How fast does KV get from one worker to another, beside memcpy and bare sockets, and what do the checks cost?
+"""How fast does KV get from one worker to another, beside memcpy, bare sockets and gRPC alone?
+
+And what do the checks cost?
 
 Two real workers, each a process, whose engines have KV and no model: a request is submitted to the decode
 worker, which has the prefill worker send it the whole prompt's KV. The time counts from the blocks'
@@ -18,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from kv.checksums import leave_out_checksums
+from kv.grpc_alone import GrpcAlone
 from kv.hollow_engine import HollowSettings, num_blocks_for, prompt_of
 from kv.hollow_worker import HollowWorker, WorkerSettings
 from kv.raw_paths import RAW, RawPair, Transfer
@@ -32,6 +35,8 @@ LAYOUT = BlockLayout(16, num_layers=12, num_kv_heads=4, head_dim=64, dtype="bflo
 
 PATHS = {"gRPC": ("raw TCP", 0.7), "host memory": ("memcpy", 0.5)}
 """Ways from worker to worker: what each is compared with, and the share of it to reach."""
+
+GRPC_ALONE = "gRPC alone"
 
 UNCHECKED = "without checksums"
 MOST_CHECKS = 0.05
@@ -97,7 +102,7 @@ async def _measure(report: Report, num_rounds: int, mebibytes: int) -> None:
     num_bytes = num_blocks * LAYOUT.num_bytes
     report.settings |= {"transfer_mib": mebibytes, "transfer_rounds": num_rounds}
     taken: dict[str, list[Transfer]] = defaultdict(list)
-    with RawPair(num_bytes) as raw:
+    with RawPair(num_bytes) as raw, GrpcAlone(num_bytes) as grpc_alone:
         async with AsyncExitStack() as stack:
             pairs = {}
             for path in PATHS:
@@ -105,12 +110,15 @@ async def _measure(report: Report, num_rounds: int, mebibytes: int) -> None:
                     shares = path == "host memory"
                     pair = WorkerPair(num_blocks, share_memory=shares, checks=checks)
                     pairs[name] = await stack.enter_async_context(pair)
-            names = [*RAW, *pairs]
+            names = [*RAW, GRPC_ALONE, *pairs]
             # The first round only warms up.
             for number in range(num_rounds + 1):
                 start = number % len(names)
                 for name in names[start:] + names[:start]:
-                    one = await pairs[name].run() if name in pairs else raw.run(name)
+                    if name in pairs:
+                        one = await pairs[name].run()
+                    else:
+                        one = grpc_alone.run() if name == GRPC_ALONE else raw.run(name)
                     if number:
                         taken[name].append(one)
     _add_figures(report, taken, num_bytes / 1e9)
@@ -124,6 +132,12 @@ def _add_figures(report: Report, taken: dict[str, list[Transfer]], gigabytes: fl
             report.add(f"{name}: CPU of the sender", "s/GB", cpu)
         cpu = [one.receiver_cpu / gigabytes for one in transfers]
         report.add(f"{name}: CPU of the receiver", "s/GB", cpu)
+    report.add(
+        f"{GRPC_ALONE}: share of raw TCP's speed", "", _ratios(taken["raw TCP"], taken[GRPC_ALONE])
+    )
+    report.add(
+        f"gRPC: share of {GRPC_ALONE}'s speed", "", _ratios(taken[GRPC_ALONE], taken["gRPC"])
+    )
     for path, (base, aim) in PATHS.items():
         report.add(
             f"{path}: share of {base}'s speed",

@@ -59,6 +59,8 @@ _BULK_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", BULK_WINDOW_BYTES),
+    # A message is one frame; else it is cut into pieces of 16 KiB, each with work at both ends.
+    ("grpc.http2.max_frame_size", BULK_WINDOW_BYTES),
 )
 
 

@@ -1,7 +1,7 @@
 """KV streams from other workers into a grant: each is read, verified and copied by a thread of its own.
 
-The event loop hears only of what was verified. Reading by asyncio takes more CPU time for the same bytes
-and keeps the loop longer from everybody else's tokens.
+The event loop hears only of what was verified, and not of each message. Reading by asyncio takes more CPU
+time for the same bytes and keeps the loop longer from everybody else's tokens.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class KvStreams:
                     receiver,
                     timer,
                     self._copying,
-                    tell=lambda accepted: loop.call_soon_threadsafe(self._note, kv, accepted),
+                    tell=partial(self._note, loop, kv),
                     is_over=is_over,
                 )
                 await self._run(reader, sender)
@@ -110,9 +110,11 @@ class KvStreams:
                 await until_done(future)
         future.result()
 
-    def _note(self, kv: KvImport, accepted: Accepted) -> None:
+    def _note(self, loop: asyncio.AbstractEventLoop, kv: KvImport, accepted: Accepted) -> None:
+        """On the reading thread: the loop is woken only for what it has to do something about."""
         self._bytes_received.inc(accepted.num_bytes)
-        kv.on_message(accepted.first_token)
+        if accepted.first_token is not None or kv.is_complete:
+            loop.call_soon_threadsafe(kv.on_message, accepted.first_token)
 
 
 def _run_on(loop: asyncio.AbstractEventLoop, function: Callable[[Any], T], argument: Any) -> T:
