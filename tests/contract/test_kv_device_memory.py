@@ -18,34 +18,15 @@ from tests.fakes.engine import FakeEngine
 from tests.support.host_device import Device
 from tests.support.host_sharing import HostSharing
 from tests.support.kv_messages import KvMessage, read_messages
-from tests.support.saboteur import Chunks, sabotaged_role
+from tests.support.saboteur import sabotaged_role
 from tests.support.waiting import wait_until
+from tests.support.witness import Witness
 from tests.support.workers import RouterSession, RunningWorker, running_worker
 
 PROMPT = [10 + (7 * i) % 900 for i in range(150)]
 NUM_TOKENS = 12
 NUM_BLOCKS = 10
 SAMPLING = types_pb2.SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True)
-
-
-class Witness:
-    """Notes the messages of all streams, and passes on what `change` makes of each."""
-
-    def __init__(self, change: Callable[[KvMessage], None] | None = None) -> None:
-        self.streams: list[list[KvMessage]] = []
-        self._change = change
-
-    async def __call__(self, chunks: Chunks) -> Chunks:
-        self.streams.append([])
-        async for chunk in chunks:
-            message = KvMessage.of_frame(chunk)
-            if self._change is not None:
-                await asyncio.to_thread(self._change, message)
-            self.streams[-1].append(message)
-            yield message.frame()
-
-    def payloads(self, stream: int) -> int:
-        return sum(len(message.payload) for message in self.streams[stream])
 
 
 @pytest.fixture(autouse=True)

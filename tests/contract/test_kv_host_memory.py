@@ -17,8 +17,9 @@ from pagemesh.worker.host_memory import host_identity
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.kv_messages import KvMessage, read_messages
 from tests.support.mappings import num_read_only_mappings
-from tests.support.saboteur import Chunks, sabotaged_role
+from tests.support.saboteur import sabotaged_role
 from tests.support.waiting import wait_until
+from tests.support.witness import Witness
 from tests.support.workers import RouterSession, RunningWorker, running_worker
 
 pytestmark = pytest.mark.usefixtures("settled_heap")
@@ -63,26 +64,6 @@ async def assert_same_tokens(decode: RunningWorker, plan: decode_pb2.PrefillPlan
 
 def outcomes(decode: RunningWorker, outcome: str) -> float:
     return decode.sample("pagemesh:remote_prefills_total", outcome=outcome)
-
-
-class Witness:
-    """Notes the messages of all streams, and passes on what `change` makes of each."""
-
-    def __init__(self, change: Callable[[KvMessage], None] | None = None) -> None:
-        self.streams: list[list[KvMessage]] = []
-        self._change = change
-
-    async def __call__(self, chunks: Chunks) -> Chunks:
-        self.streams.append([])
-        async for chunk in chunks:
-            message = KvMessage.of_frame(chunk)
-            if self._change is not None:
-                self._change(message)
-            self.streams[-1].append(message)
-            yield message.frame()
-
-    def payloads(self, stream: int) -> int:
-        return sum(len(message.payload) for message in self.streams[stream])
 
 
 async def test_no_kv_travels_between_workers_on_one_host(decode: RunningWorker) -> None:
