@@ -31,8 +31,9 @@ def main() -> None:
     for name in choice(options.only, PARTS):
         measure: Callable[..., None] = import_module(PARTS[name]).measure
         measure(report, quick=options.quick)
+        # All that there is by now: a later part may fail, or be ended.
+        report.write(options.json)
     report.print()
-    report.write(options.json)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,11 @@ class HollowWorker:
         """The next import that ended; RuntimeError when none does in time."""
         return self._receive(Import)
 
+    def forget_imports(self) -> None:
+        """For who does not ask for them: a worker that can tell of no more would stand still."""
+        while self._connection.poll():
+            self._connection.recv()
+
     def _receive(self, kind: type[_Message]) -> _Message:
         if not self._connection.poll(_DEADLINE_S):
             raise RuntimeError(f"a worker said nothing for {_DEADLINE_S:g} s")

@@ -64,7 +64,7 @@ def measure(report: Report, *, quick: bool) -> None:
         with HollowWorker(settings) as sender, HollowWorker(elsewhere) as other:
             plan = decode_pb2.PrefillPlan(workers=[sender.peer])
             alone, beside, receiving = asyncio.run(
-                _measure(decode, other.peer.address, plan, num_rounds=4 if quick else 16)
+                _measure(decode, other, plan, num_rounds=4 if quick else 16)
             )
     for name, side in (("alone", alone), ("beside a receiver", beside), ("receiving", receiving)):
         figure = f"{NUM_STREAMS} streams, {name}"
@@ -101,16 +101,20 @@ def _sender(worker: types_pb2.WorkerInfo) -> HollowSettings:
 
 
 async def _measure(
-    decode: Part, other: str, plan: decode_pb2.PrefillPlan, num_rounds: int
+    decode: Part, other: HollowWorker, plan: decode_pb2.PrefillPlan, num_rounds: int
 ) -> tuple[Side, Side, Side]:
     alone, beside, receiving = Side(), Side(), Side()
-    async with WorkerSession(decode.address) as session, WorkerSession(other) as elsewhere:
+    async with (
+        WorkerSession(decode.address) as session,
+        WorkerSession(other.peer.address) as elsewhere,
+    ):
         sides: list[tuple[Side, WorkerSession | None]]
         sides = [(alone, None), (beside, elsewhere), (receiving, session)]
         # The first round only warms up.
         for number in range(num_rounds + 1):
             for side, receiver in sides[number % 3 :] + sides[: number % 3]:
                 await _run(side if number else Side(), session, decode, plan, receiver)
+                other.forget_imports()
     return alone, beside, receiving
 
 
