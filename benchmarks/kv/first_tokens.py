@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from itertools import count
 
-from kv.members import members, metric, metrics_address, plan_of
+from kv.members import all_members, metric, metrics_address, plan_of
 from kv.sessions import WorkerSession
-from mesh import Mesh, Part
+from mesh import Mesh
 from random_models import LONG_SHAPES, make_model
 from report import Report
 from workload import make_prompt
@@ -50,7 +50,7 @@ def measure(report: Report, *, quick: bool) -> None:
             mesh.await_ready()
         taken = asyncio.run(
             _measure(
-                {way: mesh.parts() for way, mesh in meshes.items()},
+                meshes,
                 QUICK_LENGTHS if quick else LENGTHS,
                 num_rounds=3 if quick else 10,
             )
@@ -89,10 +89,10 @@ class _Exposed:
 class _Side:
     """One mesh."""
 
-    def __init__(self, session: WorkerSession, parts: dict[str, Part]) -> None:
-        decode = parts["decode-0"]
+    def __init__(self, session: WorkerSession, mesh: Mesh) -> None:
+        decode = mesh.parts()["decode-0"]
         self._session = session
-        self._remote = plan_of([members(decode.flags["--kvstore"])["prefill-0"]])
+        self._remote = plan_of([all_members(mesh)["prefill-0"]])
         self._exposed = _Exposed(metrics_address(decode))
 
     async def take(self, length: int, seeds: Iterator[int], times: _Times, *, remote: bool) -> None:
@@ -115,15 +115,15 @@ class _Side:
 
 
 async def _measure(
-    meshes: dict[str, dict[str, Part]], lengths: Sequence[int], num_rounds: int
+    meshes: dict[str, Mesh], lengths: Sequence[int], num_rounds: int
 ) -> dict[tuple[int, str], _Times]:
     taken: dict[tuple[int, str], _Times] = defaultdict(_Times)
     seeds = count(1)
     async with AsyncExitStack() as stack:
         sides = {}
-        for way, parts in meshes.items():
-            session = WorkerSession(parts["decode-0"].address)
-            sides[way] = _Side(await stack.enter_async_context(session), parts)
+        for way, mesh in meshes.items():
+            session = WorkerSession(mesh.parts()["decode-0"].address)
+            sides[way] = _Side(await stack.enter_async_context(session), mesh)
         # The first round only warms up.
         for number in range(num_rounds + 1):
             for length in lengths:

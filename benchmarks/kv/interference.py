@@ -15,7 +15,7 @@ import time
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 
-from kv.members import members, plan_of
+from kv.members import all_members, plan_of
 from kv.sessions import Answer, WorkerSession
 from kv.streams import fresh_prompt, gaps_ms, percentile, start_streams
 from mesh import Mesh
@@ -124,8 +124,7 @@ async def _measure(meshes: dict[str, Mesh], num_rounds: int, num_long: int) -> d
 
 
 async def _side(stack: AsyncExitStack, mesh: Mesh) -> Side:
-    parts = mesh.parts()
-    workers = members(parts["decode-0"].flags["--kvstore"])
+    workers = all_members(mesh)
     prefill = [worker for name, worker in workers.items() if name.startswith("prefill")]
     decode = [worker for name, worker in sorted(workers.items()) if name.startswith("decode")]
     sessions = [await stack.enter_async_context(WorkerSession(worker.address)) for worker in decode]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from urllib.request import urlopen
 
 import grpc
-from mesh import Part
+from mesh import START_DEADLINE_S, Mesh, Part
 from prometheus_client.parser import text_string_to_metric_families
 
 from pagemesh.v1 import decode_pb2, kvstore_pb2, kvstore_pb2_grpc, types_pb2
@@ -20,6 +21,25 @@ def members(kvstore: str) -> dict[str, types_pb2.WorkerInfo]:
         stub = kvstore_pb2_grpc.KvStoreStub(channel)
         state = stub.Snapshot(kvstore_pb2.SnapshotRequest(), timeout=_DEADLINE_S)
     return {entry.worker.worker_id: entry.worker for entry in state.workers}
+
+
+def all_members(mesh: Mesh) -> dict[str, types_pb2.WorkerInfo]:
+    """The workers of a mesh of `pagemesh up`, when the last one is known; RuntimeError if one never is.
+
+    A mesh is ready as soon as it can answer, which takes one decode worker.
+    """
+    parts = mesh.parts()
+    expected = {
+        name for name, part in parts.items() if "--kvstore" in part.flags and name != "router"
+    }
+    kvstore = parts["decode-0"].flags["--kvstore"]
+    deadline = time.monotonic() + START_DEADLINE_S
+    while time.monotonic() < deadline:
+        known = members(kvstore)
+        if expected <= known.keys():
+            return known
+        time.sleep(0.02)
+    raise RuntimeError(f"of the workers {sorted(expected)} only {sorted(known)} are known")
 
 
 def peer(worker: types_pb2.WorkerInfo) -> types_pb2.PeerWorker:
