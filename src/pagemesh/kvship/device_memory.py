@@ -10,9 +10,7 @@ from typing import Final
 
 from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.staged_kv import StagedKv
-from pagemesh.kvship.frames import Payload
-from pagemesh.kvship.named_blocks import check_copies, named_blocks
-from pagemesh.kvship.parts import KvPart
+from pagemesh.kvship.named_blocks import NamedBlocksSending, check_copies, named_blocks
 from pagemesh.v1 import kv_transfer_pb2
 
 MAX_PART_BYTES: Final = 32 * 1024 * 1024
@@ -20,38 +18,16 @@ MAX_PART_BYTES: Final = 32 * 1024 * 1024
 question to their engine's process. A guess: not measured."""
 
 
-class DeviceMemorySending:
-    """Implements `SendingWay`: a message names the sender's blocks and has their checksum."""
+def device_memory_sending(kv: StagedKv, name: DeviceMemoryName) -> NamedBlocksSending:
+    """The sender's end; `name` is of the memory in which `kv` lies."""
 
-    def __init__(self, kv: StagedKv, name: DeviceMemoryName) -> None:
-        self._kv = kv
-        self._name = name
+    def announce(header: kv_transfer_pb2.KvHeader) -> None:
+        header.device_memory.process_id = name.process_id
+        header.device_memory.handle = name.handle
+        header.device_memory.byte_offset = name.offset
+        header.device_memory.block_count = name.num_blocks
 
-    @property
-    def max_part_bytes(self) -> int:
-        """See `SendingWay`."""
-        return MAX_PART_BYTES
-
-    @property
-    def needs_blocks_until_cancelled(self) -> bool:
-        """Always: nobody but the receiver knows when it has copied the last one."""
-        return True
-
-    def announce(self, header: kv_transfer_pb2.KvHeader) -> None:
-        """Name the memory."""
-        header.device_memory.process_id = self._name.process_id
-        header.device_memory.handle = self._name.handle
-        header.device_memory.byte_offset = self._name.offset
-        header.device_memory.block_count = self._name.num_blocks
-
-    def load(
-        self, blocks: kv_transfer_pb2.KvBlocks, part: KvPart, block_ids: Sequence[int]
-    ) -> Payload | None:
-        """Name the blocks."""
-        checksum = self._kv.checksum(block_ids, part.first_layer, part.num_layers)
-        blocks.memory_blocks.block_ids.extend(block_ids)
-        blocks.memory_blocks.checksum = checksum
-        return None
+    return NamedBlocksSending(kv, announce, MAX_PART_BYTES)
 
 
 class DeviceMemoryReceiving:

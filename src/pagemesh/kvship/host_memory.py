@@ -7,9 +7,7 @@ from typing import Final
 
 from pagemesh.engine.kv_memory import KvMemory, MemoryName
 from pagemesh.engine.peer_memory import PeerMemory
-from pagemesh.kvship.frames import Payload
-from pagemesh.kvship.named_blocks import check_copies, named_blocks
-from pagemesh.kvship.parts import KvPart
+from pagemesh.kvship.named_blocks import NamedBlocksSending, check_copies, named_blocks
 from pagemesh.v1 import kv_transfer_pb2
 
 MAX_PART_BYTES: Final = 8 * 1024 * 1024
@@ -17,41 +15,16 @@ MAX_PART_BYTES: Final = 8 * 1024 * 1024
 the receiver copies the one before."""
 
 
-class HostMemorySending:
-    """Implements `SendingWay`: a message names the sender's blocks and has their checksum."""
+def host_memory_sending(memory: KvMemory, name: MemoryName) -> NamedBlocksSending:
+    """The sender's end; `name` is what `memory.share` gave."""
 
-    def __init__(self, memory: KvMemory, name: MemoryName) -> None:
-        """`name` is what `memory.share` gave."""
-        self._memory = memory
-        self._name = name
-
-    @property
-    def max_part_bytes(self) -> int:
-        """See `SendingWay`."""
-        return MAX_PART_BYTES
-
-    @property
-    def needs_blocks_until_cancelled(self) -> bool:
-        """Always: nobody but the receiver knows when it has copied the last one."""
-        return True
-
-    def announce(self, header: kv_transfer_pb2.KvHeader) -> None:
-        """Name the memory."""
-        name = self._name
+    def announce(header: kv_transfer_pb2.KvHeader) -> None:
         header.memory.process_id = name.process_id
         header.memory.descriptor_number = name.descriptor
         header.memory.block_count = name.num_blocks
         header.memory.nonce = name.nonce
 
-    def load(
-        self, blocks: kv_transfer_pb2.KvBlocks, part: KvPart, block_ids: Sequence[int]
-    ) -> Payload | None:
-        """Name the blocks."""
-        blocks.memory_blocks.block_ids.extend(block_ids)
-        blocks.memory_blocks.checksum = self._memory.checksum(
-            block_ids, part.first_layer, part.num_layers
-        )
-        return None
+    return NamedBlocksSending(memory, announce, MAX_PART_BYTES)
 
 
 class HostMemoryReceiving:

@@ -1,11 +1,61 @@
-"""What every message is checked for that names blocks in the sender's memory, whichever memory that is."""
+"""Messages that name blocks in the sender's memory, whichever memory that is: made here, and checked here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from pagemesh.errors import KvIntegrityError
+from pagemesh.kvship.frames import Payload
+from pagemesh.kvship.parts import KvPart
 from pagemesh.v1 import kv_transfer_pb2
+
+
+class Summed(Protocol):
+    """KV in blocks that can be summed up where it lies."""
+
+    def checksum(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> int:
+        """Of these blocks in these layers, as the receiver takes it of its copies."""
+        ...
+
+
+class NamedBlocksSending:
+    """Implements `SendingWay`: a message names the sender's blocks and has their checksum."""
+
+    def __init__(
+        self,
+        kv: Summed,
+        announce: Callable[[kv_transfer_pb2.KvHeader], None],
+        max_part_bytes: int,
+    ) -> None:
+        """`announce` names the memory in a header."""
+        self._kv = kv
+        self._announce = announce
+        self._max_part_bytes = max_part_bytes
+
+    @property
+    def max_part_bytes(self) -> int:
+        """See `SendingWay`."""
+        return self._max_part_bytes
+
+    @property
+    def needs_blocks_until_cancelled(self) -> bool:
+        """Always: nobody but the receiver knows when it has copied the last one."""
+        return True
+
+    def announce(self, header: kv_transfer_pb2.KvHeader) -> None:
+        """Name the memory."""
+        self._announce(header)
+
+    def load(
+        self, blocks: kv_transfer_pb2.KvBlocks, part: KvPart, block_ids: Sequence[int]
+    ) -> Payload | None:
+        """Name the blocks."""
+        blocks.memory_blocks.block_ids.extend(block_ids)
+        blocks.memory_blocks.checksum = self._kv.checksum(
+            block_ids, part.first_layer, part.num_layers
+        )
+        return None
 
 
 def named_blocks(

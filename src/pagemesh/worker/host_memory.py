@@ -18,10 +18,10 @@ from pagemesh.engine.peer_memory import PeerMemory, unreachable
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.kvship.device_memory import (
     DeviceMemoryReceiving,
-    DeviceMemorySending,
     device_memory_name,
+    device_memory_sending,
 )
-from pagemesh.kvship.host_memory import HostMemoryReceiving, HostMemorySending, memory_name
+from pagemesh.kvship.host_memory import HostMemoryReceiving, host_memory_sending, memory_name
 from pagemesh.kvship.ways import PayloadReceiving, PayloadSending, ReceivingWay, SendingWay
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker.peer_memories import Incarnation, PeerMemories
@@ -63,10 +63,10 @@ class HostMemory:
         self._sending: SendingWay = self._payload
         if share and isinstance(kv, KvMemory) and (name := kv.share()) is not None:
             self._identity = host_identity()
-            self._sending = HostMemorySending(kv, name)
+            self._sending = host_memory_sending(kv, name)
         elif share and isinstance(kv, StagedKv) and kv.name is not None:
             self._identity = host_identity(on_device=True)
-            self._sending = DeviceMemorySending(kv, kv.name)
+            self._sending = device_memory_sending(kv, kv.name)
         self._memories = PeerMemories(layout)
         self._unreachable: dict[Incarnation, None] = {}
 

@@ -13,7 +13,7 @@ from pagemesh.engine.kv_memory import open_memory
 from pagemesh.engine.peer_memory import PeerMemory
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.encode import KvEncoder
-from pagemesh.kvship.host_memory import HostMemoryReceiving, HostMemorySending, memory_name
+from pagemesh.kvship.host_memory import HostMemoryReceiving, host_memory_sending, memory_name
 from pagemesh.kvship.layout import layout_to_proto
 from pagemesh.kvship.parts import KvPart
 from pagemesh.kvship.receive import Accepted, KvReceiver
@@ -51,7 +51,7 @@ class Stream:
         self.sent.memory[:] = np.arange(size, dtype=np.float32).reshape(self.sent.memory.shape)
         name = self.sent.share()
         assert name is not None
-        self.encoder = KvEncoder(SENDER, HostMemorySending(self.sent, name), STREAM_NONCE)
+        self.encoder = KvEncoder(SENDER, host_memory_sending(self.sent, name), STREAM_NONCE)
         self.kv = FakeKv(LAYOUT, 10)
         self.received = ReceivedKv(KvGrant("r", 0, RECEIVER_TABLE, NAMES), LAYOUT, 18)
         self.receiver = KvReceiver(self.choose_way, STAMP, self.received)

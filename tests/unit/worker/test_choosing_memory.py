@@ -15,7 +15,8 @@ from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.staged_kv import Piece, StagedKv
 from pagemesh.errors import UnavailableError
 from pagemesh.kvship.device_memory import DeviceMemoryReceiving, device_memory_name
-from pagemesh.kvship.host_memory import HostMemoryReceiving, HostMemorySending
+from pagemesh.kvship.host_memory import HostMemoryReceiving
+from pagemesh.kvship.named_blocks import NamedBlocksSending
 from pagemesh.kvship.ways import PayloadReceiving, PayloadSending
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker import host_memory
@@ -72,7 +73,7 @@ async def test_memory_of_the_host_is_named_to_callers_of_this_host_alone() -> No
     assert header_of(memory).HasField("memory")
     identity = host_identity()
     assert identity is not None
-    assert isinstance(memory.sending_way(identity), HostMemorySending)
+    assert isinstance(memory.sending_way(identity), NamedBlocksSending)
     identity.boot_id = "another machine's"
     assert isinstance(memory.sending_way(identity), PayloadSending)
     assert isinstance(memory.sending_way(kv_transfer_pb2.HostIdentity()), PayloadSending)
