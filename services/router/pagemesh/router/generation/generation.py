@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from google.protobuf import duration_pb2
 from prometheus_client import Counter
 
-from pagemesh.errors import DeadlineError, PagemeshError, UnavailableError
+from pagemesh.errors import PagemeshError, UnavailableError
 from pagemesh.router.generation.choice_text import ChoiceText
 from pagemesh.router.generation.idle import IdleClock
 from pagemesh.router.generation.request import (
@@ -21,9 +21,8 @@ from pagemesh.router.generation.request import (
     StopReason,
     Usage,
 )
-from pagemesh.router.plan_message import plan_to_proto
+from pagemesh.router.placed_request import Order, PlacedRequest
 from pagemesh.router.planner import Placement, Planner
-from pagemesh.rpc.status import make_error
 from pagemesh.tokenizer.tokenizer import Tokenizer
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker.messages import logprobs_from_proto, sampling_to_proto
@@ -33,9 +32,6 @@ FIRST_IDLE_S: Final = 1.0
 
 IDLE_S: Final = 10.0
 """Silence between two signs of life after that; proxies usually close after 30 s or more."""
-
-_DEADLINE_GRACE_S: Final = 1.0
-"""The worker ends a late request itself; the router does it this much later if it stays silent."""
 
 _STOP_REASONS: Final = {
     types_pb2.FINISH_REASON_UNSPECIFIED: None,
@@ -48,24 +44,14 @@ _Event = tuple[int, decode_pb2.RequestOutput] | Idle | PagemeshError
 """Index of a choice and what its worker sent; silence; or why the request as a whole ends."""
 
 
+@dataclass(slots=True)
 class _Running:
     """One choice on its way."""
 
-    def __init__(self, index: int, choice: Choice, text: ChoiceText) -> None:
-        self.index = index
-        self.choice = choice
-        self.text = text
-        self.num_cached_tokens = 0
-        self.num_attempts = 0
-        self.placement: Placement | None = None
-        self.handle = 0
-
-    def end(self) -> None:
-        """Give its place back and, if it still runs, cancel it on the worker."""
-        if self.placement is not None:
-            self.placement.session.cancel(self.handle)
-            self.placement.flight.end()
-            self.placement = None
+    choice: Choice
+    text: ChoiceText
+    placed: PlacedRequest
+    num_cached_tokens: int = 0
 
 
 class Generation:
@@ -80,20 +66,19 @@ class Generation:
     ) -> None:
         self._request = request
         self._planner = planner
-        self._resubmitted = resubmitted
-        self._loop = asyncio.get_running_loop()
+        order = Order(request.call, request.priority, len(request.choices), resubmitted)
         self._choices = [
             _Running(
-                index,
                 choice,
                 ChoiceText(index, tokenizer, request.stop, choice.sampling.min_tokens),
+                PlacedRequest(order, index),
             )
             for index, choice in enumerate(request.choices)
         ]
         # At most one entry per token of the request, so max_tokens bounds it.
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
         self._idle = IdleClock(self._report_idle, FIRST_IDLE_S, IDLE_S)
-        self._expiry = self._loop.call_at(request.deadline + _DEADLINE_GRACE_S, self._expire)
+        self._expiry = order.fail_when_late(self)
 
     async def deltas(self) -> AsyncGenerator[ChoiceDelta | Idle, None]:
         """What becomes known, in order; ends after the last choice's last delta.
@@ -127,7 +112,7 @@ class Generation:
         self._idle.close()
         self._expiry.cancel()
         for running in self._choices:
-            running.end()
+            running.placed.end()
 
     def usage(self) -> Usage:
         """Token counts so far."""
@@ -143,17 +128,22 @@ class Generation:
         """One output of a worker; None when it has nothing for the client."""
         running = self._choices[index]
         if output.finish_reason == types_pb2.FINISH_REASON_ERROR:
-            await self._recover(running, output.error)
+            await running.placed.recover(
+                output.error,
+                partial(self._submit, running),
+                # Tokens that the client has read cannot be taken back.
+                is_repeatable=not running.text.num_tokens,
+            )
             return None
         if output.finish_reason not in _STOP_REASONS:
             raise UnavailableError("the worker cancelled the request")
         if output.HasField("prompt_usage"):
             running.num_cached_tokens = output.prompt_usage.cached_token_count
-        if output.HasField("kv_outcome") and running.placement is not None:
-            self._planner.on_kv(running.placement, output.kv_outcome)
+        if output.HasField("kv_outcome") and running.placed.placement is not None:
+            self._planner.on_kv(running.placed.placement, output.kv_outcome)
         delta = running.text.push(tuple(output.token_ids), _STOP_REASONS[output.finish_reason])
         if delta.stop_reason is not None:
-            running.end()
+            running.placed.end()
         if not output.logprobs and not output.prompt_logprobs:
             return delta
         return replace(
@@ -163,54 +153,15 @@ class Generation:
             prompt_logprobs=tuple(map(logprobs_from_proto, output.prompt_logprobs)),
         )
 
-    async def _recover(self, running: _Running, error: types_pb2.Error) -> None:
-        """Try another worker, once, if the first was lost before it gave a token; else raise."""
-        cause = make_error(error.code, error.reason, error.message, error.param or None)
-        lost = running.placement
-        running.end()
-        if (
-            lost is None
-            or not isinstance(cause, UnavailableError)
-            or running.text.num_tokens
-            or running.num_attempts > 1
-        ):
-            raise cause
-        try:
-            await self._submit(running, frozenset({lost.route.decode.worker_id}))
-        except PagemeshError:
-            # That there is nobody else is not what went wrong.
-            raise cause from None
-        self._resubmitted.inc()
-
     async def _submit(self, running: _Running, excluded: frozenset[str]) -> None:
         """Place a choice on a worker and send it there."""
-        choice, request = running.choice, self._request
-        running.num_attempts += 1
-        placement, leader_handle = await self._place(running, excluded)
-        # The old handle means something else on the new session.
-        running.placement, running.handle = placement, 0
-        remaining = request.deadline - self._loop.time()
-        if remaining <= 0:
-            raise DeadlineError("the request's time was over before a worker could start it")
-        timeout = duration_pb2.Duration()
-        timeout.FromNanoseconds(int(remaining * 1e9))
-        suffix = f"-{running.index}" if len(self._choices) > 1 else ""
+        choice = running.choice
         submit = decode_pb2.Submit(
-            request_id=request.request_id + suffix,
-            prompt_token_ids=choice.prompt_token_ids,
-            sampling=sampling_to_proto(choice.sampling),
-            timeout=timeout,
-            priority=request.priority,
-            traceparent=request.trace.traceparent,
-            tracestate=request.trace.tracestate,
-            fork_of_handle=leader_handle,
+            prompt_token_ids=choice.prompt_token_ids, sampling=sampling_to_proto(choice.sampling)
         )
-        if placement.route.plan is not None and (plan := plan_to_proto(placement.route.plan)):
-            submit.prefill_plan.CopyFrom(plan)
-        index = running.index
-        running.handle = placement.session.submit(
-            submit, lambda output: self._events.put_nowait((index, output))
-        )
+        placement, leader_handle = await self._place(running, excluded)
+        submit.fork_of_handle = leader_handle
+        running.placed.send(placement, submit, partial(self._on_output, running.placed.index))
 
     async def _place(self, running: _Running, excluded: frozenset[str]) -> tuple[Placement, int]:
         """Where a choice goes, and the handle there of another one with the same prompt, or 0.
@@ -218,15 +169,16 @@ class Generation:
         The answers to one prompt go where the first of them runs, and share its KV.
         """
         num_answers = len(self._choices) // self._request.num_prompts
-        leader = self._choices[running.index - running.index % num_answers]
-        beside = leader.placement
+        index = running.placed.index
+        leader = self._choices[index - index % num_answers]
+        beside = leader.placed.placement
         if (
             leader is not running
             and beside is not None
             and beside.session.is_live
             and beside.route.decode.worker_id not in excluded
         ):
-            return self._planner.place_beside(beside), leader.handle
+            return self._planner.place_beside(beside), leader.placed.handle
         choice = running.choice
         placement = await self._planner.place(
             choice.prompt_token_ids,
@@ -237,8 +189,8 @@ class Generation:
         )
         return placement, 0
 
-    def _expire(self) -> None:
-        self.fail(DeadlineError("the request took longer than it was given"))
+    def _on_output(self, index: int, output: decode_pb2.RequestOutput) -> None:
+        self._events.put_nowait((index, output))
 
     def _report_idle(self) -> None:
         self._events.put_nowait(Idle.IDLE)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from pagemesh.router.call import Call
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Choice:
 class GenerationRequest:
     """A client's request: one or several sequences that end together."""
 
-    request_id: str
+    call: Call
+    """The client's."""
 
     choices: tuple[Choice, ...]
     """By index: all answers to the first prompt, then those to the second …"""
@@ -35,14 +36,8 @@ class GenerationRequest:
     stop: tuple[str, ...]
     """Strings that end a sequence; not part of its text."""
 
-    deadline: float
-    """Time of the event loop's clock at which the request is given up."""
-
-    priority: int = 0
+    priority: int
     """Lower runs first."""
-
-    trace: TraceContext = NO_TRACE
-    """The trace that it belongs to."""
 
 
 class StopReason(enum.Enum):

@@ -139,12 +139,10 @@ class Endpoints:
         responder: Responder,
     ) -> Job:
         request = GenerationRequest(
-            request_id=call.request_id,
+            call=call,
             choices=make_choices(prompts, max_tokens, fields, self._model),
             num_prompts=len(prompts),
             stop=fields.stop_strings,
-            deadline=call.deadline,
             priority=fields.priority or 0,
-            trace=call.trace,
         )
         return Job(request, responder, bool(fields.stream), fields.include_usage, fields.n or 1)

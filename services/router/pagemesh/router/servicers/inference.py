@@ -140,13 +140,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             wanted.seed = secrets.randbits(63)
         sampling = self._check_sampling(sampling_from_proto(wanted), request.bad_words)
         return GenerationRequest(
-            request_id=call.request_id,
+            call=call,
             choices=(Choice(tuple(prompt), sampling),),
             num_prompts=1,
             stop=tuple(request.stop),
-            deadline=call.deadline,
             priority=request.priority,
-            trace=call.trace,
         )
 
     def _check_sampling(self, sampling: SamplingParams, bad_words: Sequence[str]) -> SamplingParams:
