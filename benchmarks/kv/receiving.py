@@ -21,7 +21,7 @@ from mesh import Mesh, Part
 from random_models import make_model
 from report import Report
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.kvship.layout import layout_from_proto
 from pagemesh.v1 import decode_pb2, types_pb2
 
 MODEL = "160M-long"
@@ -91,10 +91,9 @@ def measure(report: Report, *, quick: bool) -> None:
 
 def _sender(worker: types_pb2.WorkerInfo) -> HollowSettings:
     """An engine whose KV the worker takes for its own model's."""
-    kv = worker.kv_layout
-    layout = BlockLayout(kv.block_size, kv.layer_count, kv.kv_head_count, kv.head_dim, kv.dtype)
+    layout = layout_from_proto(worker.kv_layout)
     # Blocks of a prompt that just ended may not be free yet when the next one comes.
-    num_blocks = 2 * NUM_PROMPTS * LONG_PROMPT // kv.block_size
+    num_blocks = 2 * NUM_PROMPTS * LONG_PROMPT // layout.block_size
     return HollowSettings(
         layout, worker.model_fingerprint, num_blocks, COMPUTED_GB_S * 1e9, step_tokens=STEP_TOKENS
     )

@@ -18,6 +18,17 @@ def layout_to_proto(layout: BlockLayout) -> types_pb2.KvLayout:
     )
 
 
+def layout_from_proto(message: types_pb2.KvLayout) -> BlockLayout:
+    """The layout that a message means."""
+    return BlockLayout(
+        block_size=message.block_size,
+        num_layers=message.layer_count,
+        num_kv_heads=message.kv_head_count,
+        head_dim=message.head_dim,
+        dtype=message.dtype,
+    )
+
+
 def describe_layout(layout: types_pb2.KvLayout) -> str:
     """A layout in words, for messages of errors."""
     return (

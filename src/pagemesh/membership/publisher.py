@@ -14,8 +14,8 @@ import grpc
 import structlog
 
 from pagemesh.engine.interface import Engine, EngineLoad, StepOutput
-from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.membership.backoff import Backoff
+from pagemesh.membership.load_message import load_to_proto
 from pagemesh.membership.outbox import CacheChanges, Outbox
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
@@ -172,7 +172,7 @@ class Publisher:
             if loop.time() >= next_load_at:
                 load = self._engine.load()
                 if load != reported_load or loop.time() - reported_at >= heartbeat_interval:
-                    message = _load_message(load, self._links())
+                    message = load_to_proto(load, self._links())
                     requests.append(kvstore_pb2.PublishRequest(load=message))
                     reported_load, reported_at = load, loop.time()
                 next_load_at = loop.time() + load_period
@@ -214,26 +214,3 @@ def _packed(block_hashes: Sequence[bytes]) -> Iterator[bytes]:
     """The hashes joined into pieces that fit into one event each."""
     for start in range(0, len(block_hashes), MAX_BLOCKS_PER_EVENT):
         yield b"".join(block_hashes[start : start + MAX_BLOCKS_PER_EVENT])
-
-
-def _load_message(load: EngineLoad, links: Sequence[types_pb2.LinkRate]) -> types_pb2.WorkerLoad:
-    return types_pb2.WorkerLoad(
-        running_request_count=load.num_running,
-        waiting_request_count=load.num_waiting,
-        free_block_count=load.num_free_blocks,
-        pending_prefill_token_count=load.num_pending_prefill_tokens,
-        prefill_rate=_rate_message(load.prefill_rate),
-        links=links,
-    )
-
-
-def _rate_message(rate: PrefillRate) -> types_pb2.PrefillRate | None:
-    if not rate.is_known:
-        return None
-    return types_pb2.PrefillRate(
-        seconds_per_token=rate.seconds_per_token,
-        seconds_per_pair=rate.seconds_per_pair,
-        seconds_per_step=rate.seconds_per_step,
-        step_token_count=rate.num_tokens_per_step,
-        mean_pair_count=rate.num_pairs_per_token,
-    )

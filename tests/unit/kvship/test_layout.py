@@ -6,7 +6,7 @@ import pytest
 
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.errors import FailedPreconditionError
-from pagemesh.kvship.layout import layout_to_proto, require_same_kv
+from pagemesh.kvship.layout import layout_from_proto, layout_to_proto, require_same_kv
 from pagemesh.v1 import types_pb2
 
 LAYOUT = BlockLayout(block_size=16, num_layers=4, num_kv_heads=2, head_dim=64, dtype="bfloat16")
@@ -19,6 +19,7 @@ def test_a_layout_keeps_all_its_fields() -> None:
     assert layout_to_proto(LAYOUT) == types_pb2.KvLayout(
         block_size=16, layer_count=4, kv_head_count=2, head_dim=64, dtype="bfloat16"
     )
+    assert layout_from_proto(layout_to_proto(LAYOUT)) == LAYOUT
 
 
 def test_equal_model_and_layout_are_accepted() -> None:

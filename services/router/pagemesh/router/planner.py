@@ -5,18 +5,18 @@ Owns the way from a prompt to its workers. The decision itself is `pagemesh.rout
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.config import RoutingConfig
 from pagemesh.engine.interface import BlockLayout
-from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import UnavailableError
+from pagemesh.kvship.layout import layout_from_proto
 from pagemesh.membership.directory import Directory
+from pagemesh.membership.load_message import is_possible, rate_from_proto
 from pagemesh.membership.roster import WorkerState
 from pagemesh.router.path_metrics import PathMetrics
 from pagemesh.router.routing.candidate import Candidate, Role, RouteRequest
@@ -201,7 +201,7 @@ class Planner:
             epoch=worker.info.epoch,
             model_name=worker.info.model_name,
             model_fingerprint=worker.info.model_fingerprint,
-            layout=_layout(worker.info.kv_layout),
+            layout=layout_from_proto(worker.info.kv_layout),
             max_model_len=worker.info.max_model_len,
             max_num_seqs=max(1, worker.info.max_num_seqs),
             # A prefill worker that the kvstore cannot confirm costs a retry at worst; the decode
@@ -211,42 +211,16 @@ class Planner:
             num_requests=max(num_reported, self._in_flight.count(worker.worker_id)),
             num_held_blocks=num_held_blocks,
             num_running=worker.load.running_request_count,
-            prefill_rate=_rate(worker.load.prefill_rate),
+            prefill_rate=rate_from_proto(worker.load.prefill_rate),
             num_pending_tokens=worker.load.pending_prefill_token_count,
             own_queue_seconds=self._in_flight.queue_seconds(worker.worker_id),
             links={
                 link.worker_id: Link(link.bytes_per_second, link.latency_seconds)
                 for link in worker.load.links
-                if _can_be((link.bytes_per_second, link.latency_seconds))
+                if is_possible((link.bytes_per_second, link.latency_seconds))
             },
             own_transfers=self._in_flight.transfers(worker.worker_id),
         )
-
-
-def _rate(rate: types_pb2.PrefillRate) -> PrefillRate:
-    reported = PrefillRate(
-        rate.seconds_per_token,
-        rate.seconds_per_pair,
-        rate.seconds_per_step,
-        rate.step_token_count,
-        rate.mean_pair_count,
-    )
-    return reported if _can_be(reported) else PrefillRate()
-
-
-def _can_be(measured: Iterable[float]) -> bool:
-    """Whether these may have been measured: one worker's nonsense must not decide about all requests."""
-    return all(math.isfinite(number) and number >= 0 for number in measured)
-
-
-def _layout(layout: types_pb2.KvLayout) -> BlockLayout:
-    return BlockLayout(
-        block_size=layout.block_size,
-        num_layers=layout.layer_count,
-        num_kv_heads=layout.kv_head_count,
-        head_dim=layout.head_dim,
-        dtype=layout.dtype,
-    )
 
 
 @lru_cache(maxsize=64)

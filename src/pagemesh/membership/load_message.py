@@ -1,0 +1,49 @@
+"""How busy a worker is and how fast, as a message: written by the worker, read by routers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from pagemesh.engine.interface import EngineLoad
+from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.v1 import types_pb2
+
+
+def load_to_proto(load: EngineLoad, links: Sequence[types_pb2.LinkRate]) -> types_pb2.WorkerLoad:
+    """What a worker reports; without a rate until one was measured."""
+    return types_pb2.WorkerLoad(
+        running_request_count=load.num_running,
+        waiting_request_count=load.num_waiting,
+        free_block_count=load.num_free_blocks,
+        pending_prefill_token_count=load.num_pending_prefill_tokens,
+        prefill_rate=_rate_to_proto(load.prefill_rate) if load.prefill_rate.is_known else None,
+        links=links,
+    )
+
+
+def _rate_to_proto(rate: PrefillRate) -> types_pb2.PrefillRate:
+    return types_pb2.PrefillRate(
+        seconds_per_token=rate.seconds_per_token,
+        seconds_per_pair=rate.seconds_per_pair,
+        seconds_per_step=rate.seconds_per_step,
+        step_token_count=rate.num_tokens_per_step,
+        mean_pair_count=rate.num_pairs_per_token,
+    )
+
+
+def rate_from_proto(message: types_pb2.PrefillRate) -> PrefillRate:
+    """What a worker reported; all zeros for numbers that cannot have been measured."""
+    rate = PrefillRate(
+        message.seconds_per_token,
+        message.seconds_per_pair,
+        message.seconds_per_step,
+        message.step_token_count,
+        message.mean_pair_count,
+    )
+    return rate if is_possible(rate) else PrefillRate()
+
+
+def is_possible(measured: Iterable[float]) -> bool:
+    """Whether these may have been measured: one worker's nonsense must not decide about all requests."""
+    return all(math.isfinite(number) and number >= 0 for number in measured)
