@@ -23,15 +23,7 @@ from mesh import MODEL, REQUEST_DEADLINE_S, Mesh, Part
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.interface import EngineRequest, StepOutput
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.v1 import (
-    decode_pb2,
-    decode_pb2_grpc,
-    inference_pb2,
-    inference_pb2_grpc,
-    kvstore_pb2,
-    kvstore_pb2_grpc,
-    types_pb2,
-)
+from pagemesh.v1 import decode_pb2, decode_pb2_grpc, inference_pb2, inference_pb2_grpc, types_pb2
 
 NUM_TOKENS = 64
 
@@ -121,10 +113,10 @@ class RouterPath:
 class WorkerPath:
     """The decode worker's Session, without gateway and router."""
 
-    def __init__(self, decode: Part, prefill: Part | None) -> None:
+    def __init__(self, decode: Part, plan: decode_pb2.PrefillPlan | None) -> None:
         self._channel = grpc.aio.insecure_channel(decode.address)
         self._session = decode_pb2_grpc.DecodeStub(self._channel).Session()
-        self._plan = _plan(prefill) if prefill else None
+        self._plan = plan
         self._handles = count(1)
 
     async def run(self, prompt: list[int]) -> Timing:
@@ -154,19 +146,6 @@ class WorkerPath:
         """End the session."""
         self._session.cancel()
         await self._channel.close()
-
-
-def _plan(prefill: Part) -> decode_pb2.PrefillPlan:
-    """The plan that names a prefill worker, of which the kvstore knows the epoch."""
-    with grpc.insecure_channel(prefill.flags["--kvstore"]) as channel:
-        stub = kvstore_pb2_grpc.KvStoreStub(channel)
-        state = stub.Snapshot(kvstore_pb2.SnapshotRequest(), timeout=REQUEST_DEADLINE_S)
-    worker_id = prefill.flags["--worker-id"]
-    epochs = {entry.worker.worker_id: entry.worker.epoch for entry in state.workers}
-    peer = types_pb2.PeerWorker(
-        worker_id=worker_id, address=prefill.address, epoch=epochs[worker_id]
-    )
-    return decode_pb2.PrefillPlan(workers=[peer])
 
 
 class EnginePath:

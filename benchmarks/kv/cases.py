@@ -13,9 +13,9 @@ from typing import Final, Self
 
 import grpc.aio
 from kv.far_mesh import FarMesh
-from kv.members import peer
 from kv.sessions import Answer, WorkerSession
 from kv.streams import fresh_prompt
+from members import peer
 from mesh import REQUEST_DEADLINE_S
 
 from pagemesh.rpc.channels import open_channel

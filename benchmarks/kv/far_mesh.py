@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import IO, Self
 
 import grpc
-from kv.members import members, metric
 from kv.namespaces import Cable, Network
+from members import members, metric
 from mesh import START_DEADLINE_S
 
 from pagemesh.cli.up.bound_process import bound_to

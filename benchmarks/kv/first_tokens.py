@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from itertools import count
 
-from kv.members import all_members, metric, metrics_address, plan_of
 from kv.sessions import WorkerSession
+from members import all_members, metric, metrics_address, plan_of
 from mesh import Mesh
 from random_models import LONG_SHAPES, make_model
 from report import Report

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from kv.hollow_engine import HollowEngine, HollowSettings, Import
+from members import peer
 
 from pagemesh.config import MemberConfig, ModelConfig, ServerConfig, WorkerConfig
 from pagemesh.decode.service import DECODE_ROLE
@@ -104,11 +105,7 @@ async def _serve(parent: Connection, settings: WorkerSettings) -> None:
     config = WorkerConfig(model=ModelConfig(model="hollow"), member=member, server=_SERVER)
     async with WorkerServer(config, _ROLES[settings.role]) as server:
         worker = await server.serve(HollowEngine(settings.engine, parent.send))
-        info = worker.info
-        peer = types_pb2.PeerWorker(
-            worker_id=info.worker_id, address=server.address, epoch=info.epoch
-        )
-        parent.send(peer.SerializeToString())
+        parent.send(peer(worker.info).SerializeToString())
         await asyncio.to_thread(_until_closed, parent)
 
 

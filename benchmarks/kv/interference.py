@@ -15,9 +15,9 @@ import time
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 
-from kv.members import all_members, plan_of
 from kv.sessions import Answer, WorkerSession
 from kv.streams import fresh_prompt, gaps_ms, percentile, start_streams
+from members import all_members, plan_of
 from mesh import Mesh
 from random_models import make_model
 from report import Report

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from kv.hollow_engine import HollowSettings
 from kv.hollow_worker import HollowWorker, WorkerSettings
-from kv.members import members, metric, metrics_address
 from kv.sessions import WorkerSession
 from kv.streams import fresh_prompt, gaps_ms, percentile, start_streams
+from members import all_members, metric, metrics_address
 from mesh import Mesh, Part
 from random_models import make_model
 from report import Report
@@ -58,7 +58,7 @@ def measure(report: Report, *, quick: bool) -> None:
     with Mesh(*flags, model=make_model(MODEL)) as mesh:
         mesh.await_ready()
         decode = mesh.parts()["decode-0"]
-        worker = members(decode.flags["--kvstore"])["decode-0"]
+        worker = all_members(mesh)["decode-0"]
         settings = WorkerSettings("prefill", _sender(worker))
         elsewhere = WorkerSettings("decode", _sender(worker))
         with HollowWorker(settings) as sender, HollowWorker(elsewhere) as other:
