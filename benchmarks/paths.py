@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import os
 import queue
 import time
@@ -18,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple, Protocol
 
 import grpc.aio
+from child import Child, questions
 from mesh import MODEL, REQUEST_DEADLINE_S, Mesh, Part
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
@@ -158,29 +158,20 @@ class EnginePath:
             if name.startswith(("OMP_", "KMP_"))
         }
         os.environ.update(openmp)
-        spawn = multiprocessing.get_context("spawn")
-        self._connection, theirs = spawn.Pipe()
-        self._process = spawn.Process(
-            target=_serve, args=(theirs, int(decode.flags["--threads"])), daemon=True
-        )
-        self._process.start()
-        theirs.close()
+        self._child = Child("the engine", _serve, int(decode.flags["--threads"]))
 
     async def run(self, prompt: list[int]) -> Timing:
         """One request; blocks the loop, on which nothing else runs meanwhile."""
-        self._connection.send(prompt)
-        assert self._connection.poll(REQUEST_DEADLINE_S), "the engine did not end the request"
-        taken: Timing = self._connection.recv()
+        taken: Timing = self._child.ask(prompt)
         return taken
 
     async def close(self) -> None:
         """End the process."""
-        self._connection.send(None)
-        self._process.join(REQUEST_DEADLINE_S)
+        self._child.close()
 
 
-def _serve(prompts: Connection, threads: int) -> None:
-    """Body of the engine's process: a prompt in, its timing out, until None comes."""
+def _serve(parent: Connection, threads: int) -> None:
+    """Body of the engine's process: a prompt in, its timing out."""
     # Here, so that the measuring process has no torch and none of its threads.
     from pagemesh.engine.loading import load_engine
 
@@ -189,14 +180,10 @@ def _serve(prompts: Connection, threads: int) -> None:
     steps: queue.SimpleQueue[tuple[float, StepOutput]] = queue.SimpleQueue()
     engine.start(lambda step: steps.put((time.perf_counter(), step)))
     sampling = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    for number in count():
-        # Ended by None, or by EOFError when the parent is gone.
-        prompt = prompts.recv()
-        if prompt is None:
-            break
+    for number, prompt in enumerate(questions(parent)):
         started = time.perf_counter()
         engine.submit(EngineRequest(f"benchmark-{number}", tuple(prompt), sampling))
-        prompts.send(timing(started, _arrivals(steps)))
+        parent.send(timing(started, _arrivals(steps)))
     engine.stop()
 
 

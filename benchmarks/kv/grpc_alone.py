@@ -7,15 +7,15 @@ is checked. Whatever pagemesh does, KV in messages is not faster than this.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
+from child import Child, questions
 from kv.raw_paths import MESSAGE_BYTES, Transfer
 
 from pagemesh.rpc.channels import SHARED_OPTIONS, open_bulk_channel
@@ -29,13 +29,18 @@ class GrpcAlone:
     """Two processes, one of which sends so many bytes to the other."""
 
     def __init__(self, num_bytes: int) -> None:
-        num_messages = num_bytes // MESSAGE_BYTES
-        self._num_bytes = num_messages * MESSAGE_BYTES
-        self._sender, self._sender_process = _start(_send, num_messages)
-        port = self._answer(self._sender)
-        self._receiver, self._receiver_process = _start(_receive, port)
+        self._num_messages = num_bytes // MESSAGE_BYTES
 
     def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._sender = stack.enter_context(
+                Child("the sender by gRPC alone", _send, self._num_messages)
+            )
+            port = self._sender.answer()
+            self._receiver = stack.enter_context(
+                Child("the receiver by gRPC alone", _receive, port)
+            )
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
@@ -44,41 +49,20 @@ class GrpcAlone:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for connection in (self._receiver, self._sender):
-            connection.close()
-        for process in (self._receiver_process, self._sender_process):
-            process.join(_DEADLINE_S)
+        self._stack.close()
 
     def run(self) -> Transfer:
         """Send them once; RuntimeError when not all arrived."""
-        self._sender.send(None)
-        cpu_before = self._answer(self._sender)
-        self._receiver.send(None)
-        seconds, receiver_cpu, num_bytes = self._answer(self._receiver)
-        if num_bytes != self._num_bytes:
-            raise RuntimeError(f"{num_bytes} of {self._num_bytes} bytes were received")
-        self._sender.send(None)
-        return Transfer(seconds, self._answer(self._sender) - cpu_before, receiver_cpu)
-
-    def _answer(self, connection: Connection) -> Any:
-        if not connection.poll(_DEADLINE_S):
-            raise RuntimeError(f"a peer said nothing for {_DEADLINE_S:g} s")
-        return connection.recv()
-
-
-def _start(
-    body: Callable[[Connection, int], None], argument: int
-) -> tuple[Connection, multiprocessing.process.BaseProcess]:
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=body, args=(theirs, argument), daemon=True)
-    process.start()
-    theirs.close()
-    return ours, process
+        expected = self._num_messages * MESSAGE_BYTES
+        cpu_before = self._sender.ask()
+        seconds, receiver_cpu, num_bytes = self._receiver.ask()
+        if num_bytes != expected:
+            raise RuntimeError(f"{num_bytes} of {expected} bytes were received")
+        return Transfer(seconds, self._sender.ask() - cpu_before, receiver_cpu)
 
 
 def _send(parent: Connection, num_messages: int) -> None:
-    """Body of the sender: its CPU time for each question, until the parent closes the pipe."""
+    """Body of the sender: its port, then its CPU time for each question."""
     asyncio.run(_serve(parent, num_messages))
 
 
@@ -103,19 +87,16 @@ async def _serve(parent: Connection, num_messages: int) -> None:
 
 
 def _tell_cpu_time(parent: Connection) -> None:
-    with suppress(EOFError):
-        while True:
-            parent.recv()
-            parent.send(time.process_time())
+    for _ in questions(parent):
+        parent.send(time.process_time())
 
 
 def _receive(parent: Connection, port: int) -> None:
     """Body of the receiver: (seconds, CPU seconds, bytes) for each question."""
     keep_freed_memory()
-    with open_bulk_channel(f"127.0.0.1:{port}") as channel, suppress(EOFError):
+    with open_bulk_channel(f"127.0.0.1:{port}") as channel:
         call: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(_METHOD)
-        while True:
-            parent.recv()
+        for _ in questions(parent):
             began, cpu = time.perf_counter(), time.process_time()
             num_bytes = sum(len(message) for message in call(b"", timeout=_DEADLINE_S))
             parent.send((time.perf_counter() - began, time.process_time() - cpu, num_bytes))

@@ -6,19 +6,19 @@ received into another one, so that neither lies in a cache.
 
 from __future__ import annotations
 
-import multiprocessing
 import socket
 import tempfile
 import time
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
+from child import Child, questions
 
 MESSAGE_BYTES = 1 << 20
-_DEADLINE_S = 60.0
 RAW: Final = ("memcpy", "raw TCP", "raw UDS")
 
 
@@ -42,20 +42,19 @@ class RawPair:
 
     def __init__(self, num_bytes: int) -> None:
         self._num_bytes = num_bytes
-        self._folder = tempfile.TemporaryDirectory()
-        spawn = multiprocessing.get_context("spawn")
-        path = str(Path(self._folder.name) / "socket")
-        self._receiver, theirs = spawn.Pipe()
-        self._processes = [spawn.Process(target=_receive, args=(theirs, path, num_bytes))]
-        self._processes[0].start()
-        theirs.close()
-        tcp = self._answer(self._receiver)
-        self._sender, theirs = spawn.Pipe()
-        self._processes.append(spawn.Process(target=_send, args=(theirs, path, tcp, num_bytes)))
-        self._processes[1].start()
-        theirs.close()
 
     def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            path = str(Path(folder) / "socket")
+            self._receiver = stack.enter_context(
+                Child("the receiver at bare sockets", _receive, path, self._num_bytes)
+            )
+            tcp = self._receiver.answer()
+            self._sender = stack.enter_context(
+                Child("the sender at bare sockets", _send, path, tcp, self._num_bytes)
+            )
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
@@ -64,30 +63,18 @@ class RawPair:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._sender.close()
-        self._receiver.close()
-        for process in self._processes:
-            process.join(_DEADLINE_S)
-        self._folder.cleanup()
+        self._stack.close()
 
     def run(self, kind: str) -> Transfer:
         """Move the bytes once, in one of the ways in RAW."""
-        self._receiver.send(kind)
-        sender_cpu = 0.0
-        if kind != "memcpy":
-            self._sender.send(kind)
-            sender_cpu = float(self._answer(self._sender))
-        seconds, receiver_cpu = self._answer(self._receiver)
+        self._receiver.tell(kind)
+        sender_cpu = 0.0 if kind == "memcpy" else self._sender.ask(kind)
+        seconds, receiver_cpu = self._receiver.answer()
         return Transfer(seconds, sender_cpu, receiver_cpu)
-
-    def _answer(self, connection: Connection) -> Any:
-        if not connection.poll(_DEADLINE_S):
-            raise RuntimeError(f"a peer said nothing for {_DEADLINE_S:g} s")
-        return connection.recv()
 
 
 def _receive(parent: Connection, path: str, num_bytes: int) -> None:
-    """Body of the receiver: a kind in, (seconds, CPU seconds) out, until the parent closes the pipe."""
+    """Body of the receiver: a kind in, (seconds, CPU seconds) out."""
     target = np.ones(num_bytes, np.uint8)
     source = np.ones(num_bytes, np.uint8)
     with (
@@ -98,7 +85,7 @@ def _receive(parent: Connection, path: str, num_bytes: int) -> None:
         unix.listen()
         parent.send(tcp.getsockname())
         peers = {"raw TCP": tcp.accept()[0], "raw UDS": unix.accept()[0]}
-        while (kind := _next(parent)) is not None:
+        for kind in questions(parent):
             if kind == "memcpy":
                 began, cpu = time.perf_counter(), time.process_time()
                 for at in range(0, num_bytes, MESSAGE_BYTES):
@@ -123,7 +110,7 @@ def _receive_all(peer: socket.socket, target: memoryview) -> tuple[float, float]
 
 
 def _send(parent: Connection, path: str, tcp: tuple[str, int], num_bytes: int) -> None:
-    """Body of the sender: a kind in, CPU seconds out, until the parent closes the pipe."""
+    """Body of the sender: a kind in, CPU seconds out."""
     source = np.ones(num_bytes, np.uint8).data
     with (
         socket.create_connection(tcp) as over_tcp,
@@ -131,15 +118,8 @@ def _send(parent: Connection, path: str, tcp: tuple[str, int], num_bytes: int) -
     ):
         over_unix.connect(path)
         peers = {"raw TCP": over_tcp, "raw UDS": over_unix}
-        while (kind := _next(parent)) is not None:
+        for kind in questions(parent):
             cpu = time.process_time()
             for at in range(0, num_bytes, MESSAGE_BYTES):
                 peers[kind].sendall(source[at : at + MESSAGE_BYTES])
             parent.send(time.process_time() - cpu)
-
-
-def _next(parent: Connection) -> str | None:
-    try:
-        return str(parent.recv())
-    except EOFError:
-        return None
