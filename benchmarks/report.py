@@ -165,15 +165,19 @@ def arguments(name: str, question: str) -> tuple[bool, Path]:
     return options.quick, options.json
 
 
-def make_parser(name: str, question: str) -> argparse.ArgumentParser:
-    """A parser with the options that all benchmarks have."""
+def make_parser(name: str, question: str, *, files: str = "") -> argparse.ArgumentParser:
+    """A parser with the options that all benchmarks have.
+
+    A benchmark that writes several files says which; then there is no default for `--json`.
+    """
+    default = None if files else RESULTS / f"{name}.json"
     parser = argparse.ArgumentParser(prog=f"python benchmarks/{name}.py", description=question)
     parser.add_argument("--quick", action="store_true", help="few rounds, for a first look")
     parser.add_argument(
         "--json",
         type=Path,
-        default=RESULTS / f"{name}.json",
-        help="file for the figures (default: %(default)s)",
+        default=default,
+        help=f"file for the figures (default: {files or default})",
     )
     return parser
 
