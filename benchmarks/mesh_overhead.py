@@ -29,6 +29,7 @@ from paths import (
 )
 from report import Report, arguments
 from tokenizers import Tokenizer
+from turns import turns
 
 QUESTION = "The mesh's own time per request and per token at one stream, over the engine's"
 MODES = {"aggregated": "0", "disaggregated": "1"}
@@ -75,9 +76,7 @@ async def measure(mesh: Mesh, num_rounds: int) -> dict[str, list[Round]]:
     try:
         # The first round only warms up.
         for number in range(num_rounds + 1):
-            names = list(paths)
-            start = number % len(names)
-            for name in names[start:] + names[:start]:
+            for name in turns(list(paths), number):
                 taken = [await paths[name].run(next(prompts)) for _ in range(REQUESTS_PER_ROUND)]
                 if number:
                     rounds[name].append(Round(taken))

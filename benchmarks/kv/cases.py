@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from itertools import product
@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import grpc.aio
 from kv.far_mesh import FarMesh
-from kv.sessions import Answer, WorkerSession
+from kv.sessions import Answer, TimedSession
 from kv.streams import fresh_prompt
 from members import peer
 from mesh import REQUEST_DEADLINE_S
@@ -100,11 +100,11 @@ class Cases:
         self._mesh = mesh
         self._stack = AsyncExitStack()
         self._workers = {name: mesh.worker(name) for name in ("decode-0", HOLDER, PREFILL)}
-        self._sessions: dict[str, WorkerSession] = {}
+        self._sessions: dict[str, TimedSession] = {}
 
     async def __aenter__(self) -> Self:
         for name in ("decode-0", HOLDER):
-            session = WorkerSession(self._workers[name].address)
+            session = TimedSession(self._workers[name].address)
             self._sessions[name] = await self._stack.enter_async_context(session)
         self._channel = await self._stack.enter_async_context(open_channel(self._mesh.router))
         return self
@@ -140,14 +140,7 @@ class Cases:
         prompt, busy = await self._prepare(case)
         before = self._counts()
         started, first = time.perf_counter(), 0.0
-        message = inference_pb2.GenerateRequest(
-            token_ids=inference_pb2.TokenIds(ids=prompt),
-            sampling=types_pb2.SamplingParams(max_tokens=2, ignore_eos=True),
-        )
-        stub: inference_pb2_grpc.InferenceAsyncStub = inference_pb2_grpc.InferenceStub(
-            self._channel
-        )
-        async for response in stub.Generate(message, timeout=2 * REQUEST_DEADLINE_S):
+        async for response in self._generate(prompt, 2):
             if response.token_ids and not first:
                 first = time.perf_counter()
         way = self._way_since(before)
@@ -183,24 +176,30 @@ class Cases:
         return plan
 
     async def _await_router(self) -> None:
-        """Until the router serves and reaches both decode workers."""
-        stub: inference_pb2_grpc.InferenceAsyncStub = inference_pb2_grpc.InferenceStub(
-            self._channel
-        )
+        """Until the router answers."""
         deadline = time.monotonic() + REQUEST_DEADLINE_S
-        message = inference_pb2.GenerateRequest(
-            token_ids=inference_pb2.TokenIds(ids=fresh_prompt(16)),
-            sampling=types_pb2.SamplingParams(max_tokens=1, ignore_eos=True),
-        )
         while time.monotonic() < deadline:
             try:
-                async for _ in stub.Generate(message, timeout=REQUEST_DEADLINE_S):
+                async for _ in self._generate(fresh_prompt(16), 1):
                     pass
                 return
             except grpc.aio.AioRpcError as error:
                 reason = error.details()
             await asyncio.sleep(0.1)
         raise RuntimeError(f"the router does not serve: {reason}\n{self._mesh.log()}")
+
+    def _generate(
+        self, prompt: list[int], num_tokens: int
+    ) -> AsyncIterable[inference_pb2.GenerateResponse]:
+        """What the router answers."""
+        request = inference_pb2.GenerateRequest(
+            token_ids=inference_pb2.TokenIds(ids=prompt),
+            sampling=types_pb2.SamplingParams(max_tokens=num_tokens, ignore_eos=True),
+        )
+        stub: inference_pb2_grpc.InferenceAsyncStub = inference_pb2_grpc.InferenceStub(
+            self._channel
+        )
+        return stub.Generate(request, timeout=2 * REQUEST_DEADLINE_S)
 
     def _counts(self) -> dict[str, float]:
         """What tells afterwards which way a prompt took."""

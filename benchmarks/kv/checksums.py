@@ -22,4 +22,3 @@ class _NoDigest:
 def leave_out_checksums() -> None:
     """Have all checksums of this process be zero; before it makes any."""
     setattr(xxhash, "xxh3_64", _NoDigest)  # noqa: B010 mypy knows xxhash's own types
-    xxhash.xxh3_64_intdigest = lambda data, seed=0: 0

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
-from itertools import count
 
-from kv.sessions import WorkerSession
+from kv.sessions import TimedSession
+from kv.streams import fresh_prompt
 from members import all_members, metric, metrics_address, plan_of
 from mesh import Mesh
-from random_models import LONG_SHAPES, make_model
+from random_models import make_model
 from report import Report
-from workload import make_prompt
+from turns import turns
 
 from pagemesh.v1 import decode_pb2
 
@@ -89,24 +89,23 @@ class _Exposed:
 class _Side:
     """One mesh."""
 
-    def __init__(self, session: WorkerSession, mesh: Mesh) -> None:
+    def __init__(self, session: TimedSession, mesh: Mesh) -> None:
         decode = mesh.parts()["decode-0"]
         self._session = session
         self._remote = plan_of([all_members(mesh)["prefill-0"]])
         self._exposed = _Exposed(metrics_address(decode))
 
-    async def take(self, length: int, seeds: Iterator[int], times: _Times, *, remote: bool) -> None:
+    async def take(self, length: int, times: _Times, *, remote: bool) -> None:
         """One prompt of so many tokens."""
         if not remote:
-            times.aggregated.append(await self._first_ms(length, next(seeds), None))
+            times.aggregated.append(await self._first_ms(length, None))
             return
-        times.disaggregated.append(await self._first_ms(length, next(seeds), self._remote))
+        times.disaggregated.append(await self._first_ms(length, self._remote))
         times.exposed.append(await self._exposed.next_ms())
 
-    async def _first_ms(self, length: int, seed: int, plan: decode_pb2.PrefillPlan | None) -> float:
-        prompt = make_prompt(length, LONG_SHAPES[MODEL].vocab_size, seed)
+    async def _first_ms(self, length: int, plan: decode_pb2.PrefillPlan | None) -> float:
         # The second token needs all of the KV.
-        answer = await self._session.submit(prompt, 2, plan)
+        answer = await self._session.submit(fresh_prompt(length), 2, plan)
         await answer.until_over()
         if plan is not None:
             kv = answer.kv
@@ -118,19 +117,18 @@ async def _measure(
     meshes: dict[str, Mesh], lengths: Sequence[int], num_rounds: int
 ) -> dict[tuple[int, str], _Times]:
     taken: dict[tuple[int, str], _Times] = defaultdict(_Times)
-    seeds = count(1)
     async with AsyncExitStack() as stack:
         sides = {}
         for way, mesh in meshes.items():
-            session = WorkerSession(mesh.parts()["decode-0"].address)
+            session = TimedSession(mesh.parts()["decode-0"].address)
             sides[way] = _Side(await stack.enter_async_context(session), mesh)
         # The first round only warms up.
         for number in range(num_rounds + 1):
             for length in lengths:
                 for way, side in sides.items():
                     times = taken[length, way] if number else _Times()
-                    for remote in (False, True) if number % 2 else (True, False):
-                        await side.take(length, seeds, times, remote=remote)
+                    for remote in turns((False, True), number):
+                        await side.take(length, times, remote=remote)
     return taken
 
 

@@ -15,12 +15,13 @@ import time
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 
-from kv.sessions import Answer, WorkerSession
+from kv.sessions import Answer, TimedSession
 from kv.streams import fresh_prompt, gaps_ms, percentile, start_streams
 from members import all_members, plan_of
 from mesh import Mesh
 from random_models import make_model
 from report import Report
+from turns import turns
 
 from pagemesh.v1 import decode_pb2
 
@@ -46,7 +47,7 @@ MESHES = {
 class Side:
     """A mesh with what came out of it, round by round."""
 
-    sessions: list[WorkerSession]
+    sessions: list[TimedSession]
     plan: decode_pb2.PrefillPlan | None
     p50_ms: list[float] = field(default_factory=list)
     p99_ms: list[float] = field(default_factory=list)
@@ -115,11 +116,9 @@ async def _measure(meshes: dict[str, Mesh], num_rounds: int, num_long: int) -> d
         for name, mesh in meshes.items():
             sides[name] = await _side(stack, mesh)
         spacing_s = SPACING * await _seconds_of_a_prefill(sides["disaggregated"])
-        names = list(sides)
         for number in range(num_rounds):
-            start = number % len(names)
-            for name in names[start:] + names[:start]:
-                await sides[name].run(num_long, spacing_s)
+            for side in turns(list(sides.values()), number):
+                await side.run(num_long, spacing_s)
     return sides
 
 
@@ -127,7 +126,7 @@ async def _side(stack: AsyncExitStack, mesh: Mesh) -> Side:
     workers = all_members(mesh)
     prefill = [worker for name, worker in workers.items() if name.startswith("prefill")]
     decode = [worker for name, worker in sorted(workers.items()) if name.startswith("decode")]
-    sessions = [await stack.enter_async_context(WorkerSession(worker.address)) for worker in decode]
+    sessions = [await stack.enter_async_context(TimedSession(worker.address)) for worker in decode]
     return Side(sessions, plan_of(prefill) if prefill else None)
 
 

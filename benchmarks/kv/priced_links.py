@@ -19,6 +19,7 @@ from kv.far_mesh import FarMesh
 from kv.namespaces import Cable, has_netem, why_not
 from random_models import make_model
 from report import Report
+from turns import turns
 
 MODEL = "160M-long"
 DELAY_MS = 1.0
@@ -74,9 +75,7 @@ async def _measure(mesh: FarMesh, cases: Sequence[Case], num_rounds: int) -> dic
         for number in range(num_rounds):
             for case in cases:
                 outcomes = taken[case.name]
-                turns = [*case.ways, None]
-                start = number % len(turns)
-                for way in turns[start:] + turns[:start]:
+                for way in turns([*case.ways, None], number):
                     if way is None:
                         chosen, first_ms = await runs.choose(case)
                         outcomes.rule.append(first_ms)

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 
 from kv.hollow_engine import HollowSettings
 from kv.hollow_worker import HollowWorker, WorkerSettings
-from kv.sessions import WorkerSession
+from kv.sessions import TimedSession
 from kv.streams import fresh_prompt, gaps_ms, percentile, start_streams
 from members import all_members, metric, metrics_address
 from mesh import Mesh, Part
 from random_models import make_model
 from report import Report
+from turns import turns
 
 from pagemesh.kvship.layout import layout_from_proto
 from pagemesh.v1 import decode_pb2, types_pb2
@@ -104,14 +105,14 @@ async def _measure(
 ) -> tuple[Side, Side, Side]:
     alone, beside, receiving = Side(), Side(), Side()
     async with (
-        WorkerSession(decode.address) as session,
-        WorkerSession(other.peer.address) as elsewhere,
+        TimedSession(decode.address) as session,
+        TimedSession(other.peer.address) as elsewhere,
     ):
-        sides: list[tuple[Side, WorkerSession | None]]
+        sides: list[tuple[Side, TimedSession | None]]
         sides = [(alone, None), (beside, elsewhere), (receiving, session)]
         # The first round only warms up.
         for number in range(num_rounds + 1):
-            for side, receiver in sides[number % 3 :] + sides[: number % 3]:
+            for side, receiver in turns(sides, number):
                 await _run(side if number else Side(), session, decode, plan, receiver)
                 other.forget_imports()
     return alone, beside, receiving
@@ -119,10 +120,10 @@ async def _measure(
 
 async def _run(
     side: Side,
-    session: WorkerSession,
+    session: TimedSession,
     decode: Part,
     plan: decode_pb2.PrefillPlan,
-    receiver: WorkerSession | None,
+    receiver: TimedSession | None,
 ) -> None:
     """Measure new streams for some seconds; with a receiver, while KV arrives there."""
     num_tokens = 64 + int(200 * (MEASURED_S + SETTLE_S))
@@ -150,7 +151,7 @@ async def _run(
 
 
 async def _arrive(
-    session: WorkerSession,
+    session: TimedSession,
     prompt: list[int],
     plan: decode_pb2.PrefillPlan,
     stop: asyncio.Event,

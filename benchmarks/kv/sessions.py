@@ -60,7 +60,7 @@ class Answer:
             raise RuntimeError(f"a request failed: {self.error}")
 
 
-class WorkerSession:
+class TimedSession:
     """One session with the decode worker at an address."""
 
     def __init__(self, address: str) -> None:

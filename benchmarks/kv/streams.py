@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import count, cycle
 
-from kv.sessions import Answer, WorkerSession
+from kv.sessions import Answer, TimedSession
 from random_models import LONG_SHAPES, SHAPES
 from workload import make_prompt
 
@@ -23,7 +23,7 @@ def fresh_prompt(num_tokens: int) -> list[int]:
 
 
 async def start_streams(
-    sessions: Sequence[WorkerSession], num_streams: int, prompt_tokens: int, num_tokens: int
+    sessions: Sequence[TimedSession], num_streams: int, prompt_tokens: int, num_tokens: int
 ) -> list[Answer]:
     """Streams that run, shared out equally among the workers; returns when all have a token."""
     answers = [

@@ -24,8 +24,9 @@ from kv.grpc_alone import GrpcAlone
 from kv.hollow_engine import HollowSettings, num_blocks_for, prompt_of
 from kv.hollow_worker import HollowWorker, WorkerSettings
 from kv.raw_paths import RAW, RawPair, Transfer
-from kv.sessions import WorkerSession
+from kv.sessions import TimedSession
 from report import Report
+from turns import turns
 
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.v1 import decode_pb2
@@ -60,7 +61,7 @@ class WorkerPair:
         sender = self._stack.enter_context(self._sender)
         receiver = self._stack.enter_context(self._receiver)
         self._plan = decode_pb2.PrefillPlan(workers=[sender.peer])
-        self._session = await self._stack.enter_async_context(WorkerSession(receiver.peer.address))
+        self._session = await self._stack.enter_async_context(TimedSession(receiver.peer.address))
         return self
 
     async def __aexit__(
@@ -113,8 +114,7 @@ async def _measure(report: Report, num_rounds: int, mebibytes: int) -> None:
             names = [*RAW, GRPC_ALONE, *pairs]
             # The first round only warms up.
             for number in range(num_rounds + 1):
-                start = number % len(names)
-                for name in names[start:] + names[:start]:
+                for name in turns(names, number):
                     if name in pairs:
                         one = await pairs[name].run()
                     else:
