@@ -175,7 +175,7 @@ class KvReceiver:
 
 
 def check_stamp(expected: kv_transfer_pb2.KvStamp, actual: kv_transfer_pb2.KvStamp) -> None:
-    """Raise KvIntegrityError unless a message is of the sender, epoch, model and layout expected."""
+    """Raise KvIntegrityError unless a message is of the sender, epoch, model, layout and stream expected."""
     if actual == expected:
         return
     if actual.worker_id != expected.worker_id:

@@ -176,7 +176,9 @@ LINK_LATENCY_SECONDS: Final = GaugeSpec(
     ("sender",),
 )
 KV_BLOCKS_SENT: Final = CounterSpec(
-    "pagemesh:kv_blocks_sent", "KV blocks sent to other workers; a part of one counts.", ("rpc",)
+    "pagemesh:kv_blocks_sent",
+    "KV blocks sent to other workers, a prompt's last, partly filled one as well; each with its last layer.",
+    ("rpc",),
 )
 KV_BYTES_SENT: Final = CounterSpec(
     "pagemesh:kv_bytes_sent", "KV bytes sent to other workers.", ("rpc",)
