@@ -10,7 +10,7 @@ from pagemesh.kvship.frames import Payload
 
 def read_kv(kv: KvAccess, block_ids: Sequence[int], first_layer: int, num_layers: int) -> bytes:
     """A copy of blocks, in the order of `KvAccess.read`."""
-    copy = bytearray(kv.layout.num_bytes_per_layer * len(block_ids) * num_layers)
+    copy = bytearray(kv.layout.num_bytes_of(len(block_ids), num_layers))
     kv.read(block_ids, first_layer, num_layers, memoryview(copy))
     return bytes(copy)
 

@@ -243,6 +243,10 @@ class BlockLayout:
         """Bytes of one block over all layers."""
         return self.num_layers * self.num_bytes_per_layer
 
+    def num_bytes_of(self, num_blocks: int, num_layers: int) -> int:
+        """Bytes of so many blocks in so many layers."""
+        return num_blocks * num_layers * self.num_bytes_per_layer
+
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:

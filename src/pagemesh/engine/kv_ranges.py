@@ -26,7 +26,7 @@ def check_blocks(num_blocks: int, block_ids: Sequence[int]) -> None:
 
 def check_payload(layout: BlockLayout, num_blocks: int, num_layers: int, num_bytes: int) -> None:
     """Raise KvIntegrityError unless a payload has the size of so many blocks in so many layers."""
-    expected = num_layers * num_blocks * layout.num_bytes_per_layer
+    expected = layout.num_bytes_of(num_blocks, num_layers)
     if num_bytes != expected:
         raise KvIntegrityError(
             f"KV of {num_blocks} blocks in {num_layers} layers has {num_bytes} bytes, "

@@ -5,12 +5,12 @@ As `host_memory`, but nobody maps anything here: both ends ask the process of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.staged_kv import StagedKv
-from pagemesh.kvship.named_blocks import NamedBlocksSending, check_copies, named_blocks
+from pagemesh.kvship.named_blocks import NamedBlocksReceiving, NamedBlocksSending
 from pagemesh.v1 import kv_transfer_pb2
 
 MAX_PART_BYTES: Final = 32 * 1024 * 1024
@@ -30,32 +30,12 @@ def device_memory_sending(kv: StagedKv, name: DeviceMemoryName) -> NamedBlocksSe
     return NamedBlocksSending(kv, announce, MAX_PART_BYTES)
 
 
-class DeviceMemoryReceiving:
-    """The other end: the device sums up what it copies, and the sum is compared.
+def device_memory_receiving(kv: StagedKv, peer: DeviceMemoryName) -> NamedBlocksReceiving:
+    """The other end: the device sums up what it copies.
 
-    Thus it does not matter when the sender frees its blocks: what it overwrites meanwhile is found out.
+    The copy raises UnavailableError with KV_MEMORY_UNREACHABLE when the device does not reach the memory.
     """
-
-    def __init__(self, kv: StagedKv, peer: DeviceMemoryName) -> None:
-        self._kv = kv
-        self._peer = peer
-
-    def unload(
-        self,
-        blocks: kv_transfer_pb2.KvBlocks,
-        payload: memoryview,
-        block_ids: Sequence[int],
-    ) -> int:
-        """Copy the blocks; raises with KV_WRONG_SIZE, KV_OUT_OF_RANGE or KV_WRONG_CHECKSUM.
-
-        UnavailableError with KV_MEMORY_UNREACHABLE when the engine's device does not reach the memory.
-        """
-        source_ids = named_blocks(blocks, payload, len(block_ids), self._peer.num_blocks)
-        checksum = self._kv.copy_from(
-            self._peer, source_ids, block_ids, blocks.first_layer, blocks.layer_count
-        )
-        check_copies(blocks, checksum)
-        return len(block_ids) * blocks.layer_count * self._kv.layout.num_bytes_per_layer
+    return NamedBlocksReceiving(kv.layout, peer.num_blocks, partial(kv.copy_from, peer))
 
 
 def device_memory_name(header: kv_transfer_pb2.KvHeader) -> DeviceMemoryName:

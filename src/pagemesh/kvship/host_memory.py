@@ -7,7 +7,7 @@ from typing import Final
 
 from pagemesh.engine.kv_memory import KvMemory, MemoryName
 from pagemesh.engine.peer_memory import PeerMemory
-from pagemesh.kvship.named_blocks import NamedBlocksSending, check_copies, named_blocks
+from pagemesh.kvship.named_blocks import NamedBlocksReceiving, NamedBlocksSending
 from pagemesh.v1 import kv_transfer_pb2
 
 MAX_PART_BYTES: Final = 8 * 1024 * 1024
@@ -27,30 +27,16 @@ def host_memory_sending(memory: KvMemory, name: MemoryName) -> NamedBlocksSendin
     return NamedBlocksSending(memory, announce, MAX_PART_BYTES)
 
 
-class HostMemoryReceiving:
-    """The other end: blocks are copied, then it is checked that the copies are right.
+def host_memory_receiving(memory: KvMemory, peer: PeerMemory) -> NamedBlocksReceiving:
+    """The other end: whoever unloads copies. `peer` is open as long as anybody does."""
 
-    Thus it does not matter when the sender frees its blocks: what it overwrites meanwhile is found out.
-    """
-
-    def __init__(self, memory: KvMemory, peer: PeerMemory) -> None:
-        self._memory = memory
-        self._peer = peer
-
-    def unload(
-        self,
-        blocks: kv_transfer_pb2.KvBlocks,
-        payload: memoryview,
-        block_ids: Sequence[int],
+    def copy(
+        source_ids: Sequence[int], block_ids: Sequence[int], first_layer: int, num_layers: int
     ) -> int:
-        """Copy the blocks; raises with KV_WRONG_SIZE, KV_OUT_OF_RANGE or KV_WRONG_CHECKSUM."""
-        source_ids = named_blocks(blocks, payload, len(block_ids), self._peer.blocks.shape[2])
-        checksum = self._memory.copy_from(
-            self._peer.blocks, source_ids, block_ids, blocks.first_layer, blocks.layer_count
-        )
-        check_copies(blocks, checksum)
-        layout = self._memory.layout
-        return len(block_ids) * blocks.layer_count * layout.num_bytes_per_layer
+        # Asked for each time: whoever kept the array would keep the memory behind its end.
+        return memory.copy_from(peer.blocks, source_ids, block_ids, first_layer, num_layers)
+
+    return NamedBlocksReceiving(memory.layout, peer.name.num_blocks, copy)
 
 
 def memory_name(header: kv_transfer_pb2.KvHeader) -> MemoryName:

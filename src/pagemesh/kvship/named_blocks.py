@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from pagemesh.engine.interface import BlockLayout
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.frames import Payload
 from pagemesh.kvship.parts import KvPart
@@ -17,6 +18,13 @@ class Summed(Protocol):
     def checksum(self, block_ids: Sequence[int], first_layer: int, num_layers: int) -> int:
         """Of these blocks in these layers, as the receiver takes it of its copies."""
         ...
+
+
+CopyBlocks = Callable[[Sequence[int], Sequence[int], int, int], int]
+"""From the sender's blocks to granted ones, by their ids, in a run of layers: the first one and how many.
+
+Gives the checksum of the copies.
+"""
 
 
 class NamedBlocksSending:
@@ -58,32 +66,44 @@ class NamedBlocksSending:
         return None
 
 
-def named_blocks(
-    blocks: kv_transfer_pb2.KvBlocks, payload: memoryview, num_blocks: int, num_there: int
-) -> Sequence[int]:
-    """The sender's ids of a message's blocks, of `num_there` that it has.
+class NamedBlocksReceiving:
+    """The other end: blocks are copied, then it is checked that the copies are right.
 
-    KvIntegrityError with KV_WRONG_SIZE or KV_OUT_OF_RANGE when there are not such.
+    Thus it does not matter when the sender frees its blocks: what it overwrites meanwhile is found out.
     """
-    source_ids = blocks.memory_blocks.block_ids
-    if payload or len(source_ids) != num_blocks:
-        raise KvIntegrityError(
-            f"{num_blocks} blocks are said to lie in {len(source_ids)} of the sender's, "
-            f"and {len(payload)} bytes travel with that",
-            reason="KV_WRONG_SIZE",
-        )
-    if max(source_ids) >= num_there:
-        raise KvIntegrityError(
-            f"block {max(source_ids)} of the sender was named, which has {num_there}",
-            reason="KV_OUT_OF_RANGE",
-        )
-    return source_ids
 
+    def __init__(self, layout: BlockLayout, num_there: int, copy: CopyBlocks) -> None:
+        """The sender has `num_there` blocks, of which `copy` copies some."""
+        self._layout = layout
+        self._num_there = num_there
+        self._copy = copy
 
-def check_copies(blocks: kv_transfer_pb2.KvBlocks, checksum: int) -> None:
-    """Raise KvIntegrityError with KV_WRONG_CHECKSUM unless the copies' checksum is the message's."""
-    if checksum != blocks.memory_blocks.checksum:
-        raise KvIntegrityError(
-            "blocks out of the sender's memory do not match their checksum",
-            reason="KV_WRONG_CHECKSUM",
-        )
+    def unload(
+        self,
+        blocks: kv_transfer_pb2.KvBlocks,
+        payload: memoryview,
+        block_ids: Sequence[int],
+    ) -> int:
+        """Copy the blocks; raises with KV_WRONG_SIZE, KV_OUT_OF_RANGE or KV_WRONG_CHECKSUM."""
+        named = blocks.memory_blocks
+        self._check_named(named.block_ids, payload, len(block_ids))
+        checksum = self._copy(named.block_ids, block_ids, blocks.first_layer, blocks.layer_count)
+        if checksum != named.checksum:
+            raise KvIntegrityError(
+                "blocks out of the sender's memory do not match their checksum",
+                reason="KV_WRONG_CHECKSUM",
+            )
+        return self._layout.num_bytes_of(len(block_ids), blocks.layer_count)
+
+    def _check_named(self, source_ids: Sequence[int], payload: memoryview, num_blocks: int) -> None:
+        if payload or len(source_ids) != num_blocks:
+            raise KvIntegrityError(
+                f"{num_blocks} blocks are said to lie in {len(source_ids)} of the sender's, "
+                f"and {len(payload)} bytes travel with that",
+                reason="KV_WRONG_SIZE",
+            )
+        if max(source_ids) >= self._num_there:
+            raise KvIntegrityError(
+                f"block {max(source_ids)} of the sender was named, which has {self._num_there}",
+                reason="KV_OUT_OF_RANGE",
+            )

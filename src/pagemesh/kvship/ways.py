@@ -82,7 +82,7 @@ class PayloadSending:
         self, blocks: kv_transfer_pb2.KvBlocks, part: KvPart, block_ids: Sequence[int]
     ) -> Payload | None:
         """The KV itself."""
-        num_bytes = len(block_ids) * part.num_layers * self._kv.layout.num_bytes_per_layer
+        num_bytes = self._kv.layout.num_bytes_of(len(block_ids), part.num_layers)
         return Payload(
             num_bytes, partial(self._kv.read, block_ids, part.first_layer, part.num_layers)
         )
@@ -101,7 +101,7 @@ class PayloadReceiving:
         block_ids: Sequence[int],
     ) -> int:
         """Write the payload, whose checksum was right; KV_WRONG_SIZE when it is not that of the blocks."""
-        num_bytes = len(block_ids) * blocks.layer_count * self._kv.layout.num_bytes_per_layer
+        num_bytes = self._kv.layout.num_bytes_of(len(block_ids), blocks.layer_count)
         if len(payload) != num_bytes:
             raise KvIntegrityError(
                 f"{len(block_ids)} blocks have {len(payload)} bytes, not {num_bytes}",

@@ -17,11 +17,15 @@ from pagemesh.engine.kv_memory import KvMemory, MemoryName
 from pagemesh.engine.peer_memory import PeerMemory, unreachable
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.kvship.device_memory import (
-    DeviceMemoryReceiving,
     device_memory_name,
+    device_memory_receiving,
     device_memory_sending,
 )
-from pagemesh.kvship.host_memory import HostMemoryReceiving, host_memory_sending, memory_name
+from pagemesh.kvship.host_memory import (
+    host_memory_receiving,
+    host_memory_sending,
+    memory_name,
+)
 from pagemesh.kvship.ways import PayloadReceiving, PayloadSending, ReceivingWay, SendingWay
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker.peer_memories import Incarnation, PeerMemories
@@ -117,9 +121,9 @@ class HostMemory:
             case _ if not is_asked_for:
                 raise unreachable("this worker has not said that it can read it")
             case "memory" if isinstance(self._kv, KvMemory):
-                return HostMemoryReceiving(self._kv, open_memory(memory_name(header)))
+                return host_memory_receiving(self._kv, open_memory(memory_name(header)))
             case "device_memory" if isinstance(self._kv, StagedKv):
-                return DeviceMemoryReceiving(self._kv, device_memory_name(header))
+                return device_memory_receiving(self._kv, device_memory_name(header))
             case place:
                 raise unreachable(f"a {place} is not like this worker's own")
 

@@ -44,7 +44,7 @@ class KvSender:
         if part.first_layer + part.num_layers == layout.num_layers:
             # Of a block that leaves in several parts, the last one.
             self._blocks_sent.inc(part.num_blocks)
-        self._bytes_sent.inc(part.num_blocks * part.num_layers * layout.num_bytes_per_layer)
+        self._bytes_sent.inc(layout.num_bytes_of(part.num_blocks, part.num_layers))
 
 
 class SentStream:

@@ -13,7 +13,7 @@ from pagemesh.engine.kv_memory import open_memory
 from pagemesh.engine.peer_memory import PeerMemory
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.encode import KvEncoder
-from pagemesh.kvship.host_memory import HostMemoryReceiving, host_memory_sending, memory_name
+from pagemesh.kvship.host_memory import host_memory_receiving, host_memory_sending, memory_name
 from pagemesh.kvship.layout import layout_to_proto
 from pagemesh.kvship.parts import KvPart
 from pagemesh.kvship.receive import Accepted, KvReceiver
@@ -60,7 +60,7 @@ class Stream:
 
     def choose_way(self, header: kv_transfer_pb2.KvHeader) -> ReceivingWay:
         self.peer = PeerMemory(memory_name(header), LAYOUT)
-        return HostMemoryReceiving(self.kv, self.peer)
+        return host_memory_receiving(self.kv, self.peer)
 
     def part(self, first_block: int = 0, num_blocks: int = 5) -> KvMessage:
         num_tokens = min(18, 4 * (first_block + num_blocks)) - 4 * first_block

@@ -14,9 +14,8 @@ from pagemesh.engine.interface import BlockLayout, KvAccess
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.staged_kv import Piece, StagedKv
 from pagemesh.errors import UnavailableError
-from pagemesh.kvship.device_memory import DeviceMemoryReceiving, device_memory_name
-from pagemesh.kvship.host_memory import HostMemoryReceiving
-from pagemesh.kvship.named_blocks import NamedBlocksSending
+from pagemesh.kvship.device_memory import device_memory_name
+from pagemesh.kvship.named_blocks import NamedBlocksReceiving, NamedBlocksSending
 from pagemesh.kvship.ways import PayloadReceiving, PayloadSending
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker import host_memory
@@ -101,7 +100,7 @@ async def test_a_devices_memory_is_named_to_callers_with_devices_alone() -> None
     header = header_of(memory, on_device=True)
     assert device_memory_name(header) == NAME
     with memory.stream(PEER) as choose_way:
-        assert isinstance(choose_way(header), DeviceMemoryReceiving)
+        assert isinstance(choose_way(header), NamedBlocksReceiving)
         with pytest.raises(UnavailableError, match="a memory is not like this worker's own"):
             choose_way(header_of(HostMemory(on_host(), LAYOUT)))
 
@@ -110,7 +109,7 @@ async def test_the_header_chooses_the_way() -> None:
     sender, receiver = HostMemory(on_host(), LAYOUT), HostMemory(on_host(), LAYOUT)
     header = header_of(sender)
     with receiver.stream(PEER) as choose_way:
-        assert isinstance(choose_way(header), HostMemoryReceiving)
+        assert isinstance(choose_way(header), NamedBlocksReceiving)
     with HostMemory(on_device(), LAYOUT).stream(PEER) as choose_way:
         with pytest.raises(UnavailableError) as caught:
             choose_way(header)
