@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.kvship import device_memory
+from pagemesh.kvship import device_transport
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
-from pagemesh.worker.host_memory import host_identity
+from pagemesh.worker.kv_transports import host_identity
 from tests.fakes.engine import FakeEngine
 from tests.support.host_device import Device
 from tests.support.host_sharing import HostSharing
@@ -31,7 +31,7 @@ SAMPLING = types_pb2.SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True)
 
 @pytest.fixture(autouse=True)
 def several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_memory, "MAX_PART_BYTES", 1 << 16)
+    monkeypatch.setattr(device_transport, "MAX_PART_BYTES", 1 << 16)
 
 
 @pytest.fixture
@@ -228,9 +228,9 @@ async def test_the_sender_keeps_its_blocks_until_the_receiver_ends_the_stream(
 
 
 async def test_memory_of_the_host_is_not_offered_to_a_device(decode: RunningWorker) -> None:
-    identity = decode.worker.host_memory.identity_for(types_pb2.PeerWorker(worker_id="x", epoch=1))
+    identity = decode.worker.transports.identity_for(types_pb2.PeerWorker(worker_id="x", epoch=1))
     assert identity == host_identity(on_device=True)
     async with running_worker(PREFILL_ROLE, FakeEngine(shared=True)) as on_host:
         assert identity is not None
-        way = on_host.worker.host_memory.sending_way(identity)
-        assert not way.needs_blocks_until_cancelled
+        transport = on_host.worker.transports.sending_to(identity)
+        assert not transport.needs_blocks_until_cancelled

@@ -9,11 +9,11 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.kvship import host_memory
+from pagemesh.kvship import host_transport
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
-from pagemesh.worker.host_memory import host_identity
+from pagemesh.worker.kv_transports import host_identity
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.kv_messages import KvMessage, read_messages
 from tests.support.mappings import num_read_only_mappings
@@ -32,7 +32,7 @@ SMALL_CHUNKS = SchedulerConfig(8, max_num_batched_tokens=32)
 @pytest.fixture(autouse=True)
 def two_blocks_per_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have also the fake's tiny blocks travel in several messages."""
-    monkeypatch.setattr(host_memory, "MAX_PART_BYTES", 1024)
+    monkeypatch.setattr(host_transport, "MAX_PART_BYTES", 1024)
 
 
 def shared_engine() -> FakeEngine:

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from pagemesh.engine import layer_watch
-from pagemesh.kvship import host_memory, parts
+from pagemesh.kvship import host_transport, parts
 from pagemesh.rpc import channels, server
 from pagemesh.worker import kv_streams
 from tests.ownership.events import Event, seeds, shrink
@@ -28,7 +28,7 @@ NUM_SEQUENCES = 100
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have also tiny blocks leave in several messages, and while layers compute."""
     monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 256)
-    monkeypatch.setattr(host_memory, "MAX_PART_BYTES", 256)
+    monkeypatch.setattr(host_transport, "MAX_PART_BYTES", 256)
     monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
 
 

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 from pagemesh.kvship.frames import encode_frame
 from pagemesh.kvship.parts import KvPart
-from pagemesh.kvship.ways import SendingWay
+from pagemesh.kvship.transports import SendingTransport
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 
 
 class KvEncoder:
     """Makes the messages of one stream; any thread."""
 
-    def __init__(self, worker: types_pb2.WorkerInfo, way: SendingWay, stream_nonce: int) -> None:
+    def __init__(
+        self, worker: types_pb2.WorkerInfo, transport: SendingTransport, stream_nonce: int
+    ) -> None:
         """`stream_nonce` is what the caller drew for the stream."""
         self._stamp = kv_transfer_pb2.KvStamp(
             model_fingerprint=worker.model_fingerprint,
@@ -22,12 +24,12 @@ class KvEncoder:
             epoch=worker.epoch,
             stream_nonce=stream_nonce,
         )
-        self._way = way
+        self._transport = transport
 
     def header(self, num_blocks: int) -> bytes:
         """The first message of a stream of so many blocks."""
         header = kv_transfer_pb2.KvHeader(block_count=num_blocks)
-        self._way.announce(header)
+        self._transport.announce(header)
         return encode_frame(kv_transfer_pb2.KvContent(stamp=self._stamp, header=header))
 
     def first_token(self, first_token: kv_transfer_pb2.FirstToken) -> bytes:
@@ -64,6 +66,6 @@ class KvEncoder:
             block_hashes=hashes,
             ready_seconds=ready_seconds,
         )
-        payload = self._way.load(blocks, part, block_ids[part.first_block : end_block])
+        payload = self._transport.load(blocks, part, block_ids[part.first_block : end_block])
         content = kv_transfer_pb2.KvContent(stamp=self._stamp, blocks=blocks)
         return encode_frame(content, payload)

@@ -28,7 +28,7 @@ Gives the checksum of the copies.
 
 
 class NamedBlocksSending:
-    """Implements `SendingWay`: a message names the sender's blocks and has their checksum."""
+    """Implements `SendingTransport`: a message names the sender's blocks and has their checksum."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class NamedBlocksSending:
 
     @property
     def max_part_bytes(self) -> int:
-        """See `SendingWay`."""
+        """See `SendingTransport`."""
         return self._max_part_bytes
 
     @property

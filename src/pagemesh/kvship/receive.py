@@ -10,7 +10,7 @@ from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.frames import Frame, decode_frame
 from pagemesh.kvship.layout import describe_layout
 from pagemesh.kvship.received import BlockRun, ReceivedKv
-from pagemesh.kvship.ways import ReceivingWay
+from pagemesh.kvship.transports import ReceivingTransport
 from pagemesh.v1 import kv_transfer_pb2
 
 
@@ -36,27 +36,27 @@ class KvReceiver:
 
     def __init__(
         self,
-        choose_way: Callable[[kv_transfer_pb2.KvHeader], ReceivingWay],
+        choose_transport: Callable[[kv_transfer_pb2.KvHeader], ReceivingTransport],
         stamp: kv_transfer_pb2.KvStamp,
         received: ReceivedKv,
     ) -> None:
         """`stamp` is what all messages must have: the sender that was asked, its epoch,
         model and layout, and the number that was drawn for the stream.
 
-        `choose_way` gives the way that the header announces; what it raises, `take` does.
+        `choose_transport` gives the one that the header announces; what it raises, `take` does.
         """
-        self._choose_way = choose_way
+        self._choose_transport = choose_transport
         self._stamp = stamp
         self._received = received
         self._first_block = self._end_block = received.begin_stream()
-        self._way: ReceivingWay | None = None  # unknown before the header
+        self._transport: ReceivingTransport | None = None  # unknown before the header
         self._has_first_token = False
         self._failed = False
 
     @property
     def has_all_announced(self) -> bool:
         """Whether the header came, and all the blocks that it promised: perhaps fewer than are missing."""
-        return self._way is not None and self._received.num_verified_blocks >= self._end_block
+        return self._transport is not None and self._received.num_verified_blocks >= self._end_block
 
     def open(self, message: bytes) -> Frame:
         """The first half: form, checksum and sender are right. Reads the message once, and nothing else."""
@@ -85,7 +85,7 @@ class KvReceiver:
 
     def _take(self, content: kv_transfer_pb2.KvContent, payload: memoryview) -> Accepted:
         kind = content.WhichOneof("kind")
-        if kind != "header" and self._way is None:
+        if kind != "header" and self._transport is None:
             raise KvIntegrityError(f"the stream begins with {kind}", reason="KV_NO_HEADER")
         if kind != "blocks" and payload:
             raise KvIntegrityError(f"a {kind} has a payload", reason="KV_WRONG_SIZE")
@@ -105,7 +105,7 @@ class KvReceiver:
         return Accepted()
 
     def _take_header(self, header: kv_transfer_pb2.KvHeader) -> None:
-        if self._way is not None:
+        if self._transport is not None:
             raise KvIntegrityError("the header came twice", reason="KV_DUPLICATE")
         num_missing = self._received.end_block - self._first_block
         if header.block_count > num_missing:
@@ -114,7 +114,7 @@ class KvReceiver:
                 reason="KV_OUT_OF_RANGE",
             )
         self._end_block = self._first_block + header.block_count
-        self._way = self._choose_way(header)
+        self._transport = self._choose_transport(header)
 
     def _take_first_token(self) -> None:
         if self._has_first_token:
@@ -130,8 +130,8 @@ class KvReceiver:
         )
         self._check_range(run, blocks.token_count)
         self._check_names(run, blocks)
-        assert self._way is not None, "blocks came before the header"
-        num_bytes = self._way.unload(blocks, payload, self._received.block_ids(run))
+        assert self._transport is not None, "blocks came before the header"
+        num_bytes = self._transport.unload(blocks, payload, self._received.block_ids(run))
         self._received.add(run)
         return num_bytes
 

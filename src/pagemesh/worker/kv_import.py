@@ -9,7 +9,7 @@ from pagemesh.engine.interface import EngineRequest, KvGrant
 from pagemesh.kvship.receive import KvReceiver
 from pagemesh.kvship.received import ReceivedKv
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
-from pagemesh.worker.host_memory import ChooseWay
+from pagemesh.worker.kv_transports import ChooseTransport
 from pagemesh.worker.messages import logprobs_from_proto
 from pagemesh.worker.worker import Worker
 
@@ -107,12 +107,14 @@ class KvImport:
         assert self.completed_at is not None, "KV is missing"
         return max(0.0, self.completed_at - self._first_token_at)
 
-    def new_stream(self) -> int:
-        """The number of the next stream, which all its messages must have."""
+    def draw_nonce(self) -> int:
+        """Draw the number of the next stream, which all its messages must have."""
         self._stream_nonce = secrets.randbits(64)
         return self._stream_nonce
 
-    def begin_stream(self, sender: types_pb2.PeerWorker, choose_way: ChooseWay) -> KvReceiver:
+    def begin_stream(
+        self, sender: types_pb2.PeerWorker, choose_transport: ChooseTransport
+    ) -> KvReceiver:
         """A receiver for a stream that begins behind what is verified; the one before must be over."""
         stamp = kv_transfer_pb2.KvStamp(
             model_fingerprint=self._worker.info.model_fingerprint,
@@ -121,7 +123,7 @@ class KvImport:
             epoch=sender.epoch,
             stream_nonce=self._stream_nonce,
         )
-        return KvReceiver(choose_way, stamp, self._received)
+        return KvReceiver(choose_transport, stamp, self._received)
 
     def on_message(self, first_token: kv_transfer_pb2.FirstToken | None) -> None:
         """Take note of what a verified message brought, and report the first token, once."""

@@ -149,7 +149,7 @@ class KvImporter:
                 except UnavailableError as error:
                     if error.reason != UNREACHABLE:
                         raise
-                    self._worker.host_memory.note_unreachable(peer, error.message)
+                    self._worker.transports.note_unreachable(peer, error.message)
                     await receive(channel)
         except (PagemeshError, grpc.RpcError, TimeoutError) as error:
             self._note_failure(rpc, kv, peer, as_pagemesh_error(error))
@@ -171,9 +171,9 @@ class KvImporter:
 
         The sender is told of the host whose memory can be read here, unless its memory cannot.
         """
-        request.stream_nonce = kv.new_stream()
+        request.stream_nonce = kv.draw_nonce()
         request.ClearField("caller_host")
-        host = self._worker.host_memory.identity_for(sender)
+        host = self._worker.transports.identity_for(sender)
         if host is not None:
             request.caller_host.CopyFrom(host)
 

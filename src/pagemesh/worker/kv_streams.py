@@ -73,8 +73,8 @@ class KvStreams:
         loop = asyncio.get_running_loop()
         timer = self._worker.links.begin(sender.worker_id)
         try:
-            with self._worker.host_memory.stream(sender) as choose_way:
-                receiver = kv.begin_stream(sender, partial(_run_on, loop, choose_way))
+            with self._worker.transports.stream(sender) as choose_transport:
+                receiver = kv.begin_stream(sender, partial(_run_on, loop, choose_transport))
                 reader = StreamReader(
                     call,
                     receiver,

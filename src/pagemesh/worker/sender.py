@@ -9,7 +9,7 @@ from typing import Literal
 from pagemesh.errors import DeadlineError, InvalidRequestError
 from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.parts import KvPart
-from pagemesh.kvship.ways import SendingWay
+from pagemesh.kvship.transports import SendingTransport
 from pagemesh.rpc.call_context import current_call
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import kv_transfer_pb2
@@ -35,9 +35,9 @@ class KvSender:
                 "the call has no deadline, but the worker's blocks are held for it until then",
                 reason="NO_DEADLINE",
             )
-        way = self._worker.host_memory.sending_way(caller)
-        encoder = KvEncoder(self._worker.info, way, stream_nonce)
-        return SentStream(self._worker, way, encoder, deadline, self._count)
+        transport = self._worker.transports.sending_to(caller)
+        encoder = KvEncoder(self._worker.info, transport, stream_nonce)
+        return SentStream(self._worker, transport, encoder, deadline, self._count)
 
     def _count(self, part: KvPart) -> None:
         layout = self._worker.engine.info.layout
@@ -53,13 +53,13 @@ class SentStream:
     def __init__(
         self,
         worker: Worker,
-        way: SendingWay,
+        transport: SendingTransport,
         encoder: KvEncoder,
         deadline: float,
         on_part: Callable[[KvPart], None],
     ) -> None:
         self._worker = worker
-        self._way = way
+        self._transport = transport
         self._encoder = encoder
         self._deadline = deadline  # of the call, as loop time
         self._on_part = on_part
@@ -67,7 +67,7 @@ class SentStream:
     @property
     def max_part_bytes(self) -> int:
         """Of KV that one part may have."""
-        return self._way.max_part_bytes
+        return self._transport.max_part_bytes
 
     def header(self, num_blocks: int) -> bytes:
         """The first message of a stream of so many blocks."""
@@ -104,6 +104,6 @@ class SentStream:
         Where the receiver reads them itself, it cancels the call when it has, or the call's deadline does:
         then DeadlineError, unless gRPC is faster.
         """
-        if self._way.needs_blocks_until_cancelled:
+        if self._transport.needs_blocks_until_cancelled:
             await asyncio.sleep(self._deadline - asyncio.get_running_loop().time())
             raise DeadlineError("the caller did not end the stream before its deadline")

@@ -19,8 +19,8 @@ from pagemesh.telemetry.engine import EngineMetrics
 from pagemesh.telemetry.metrics import Metrics, MetricsServer
 from pagemesh.worker.dispatcher import StepDispatcher
 from pagemesh.worker.fetch import KvTransferServicer
-from pagemesh.worker.host_memory import HostMemory
 from pagemesh.worker.kv_methods import FETCH
+from pagemesh.worker.kv_transports import KvTransports
 from pagemesh.worker.lease import BlockWorkers
 from pagemesh.worker.link_meter import LinkMeter
 from pagemesh.worker.link_metrics import LinkMetrics
@@ -90,13 +90,13 @@ class WorkerServer:
             engine=engine,
             dispatcher=StepDispatcher(engine, engine_metrics),
             block_workers=BlockWorkers(),
-            host_memory=HostMemory(
+            transports=KvTransports(
                 engine.kv, engine.info.layout, share=self._config.member.share_kv_memory
             ),
             links=LinkMeter(listener=LinkMetrics(self._metrics).on_measured),
             metrics=self._metrics,
         )
-        self._stack.callback(worker.host_memory.close)
+        self._stack.callback(worker.transports.close)
         self._stack.push_async_callback(asyncio.to_thread, worker.block_workers.close)
         self._stack.push_async_callback(asyncio.to_thread, engine.stop)
         self._join_mesh(worker)

@@ -12,7 +12,7 @@ from pagemesh.kvship.layout import layout_to_proto
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.dispatcher import StepDispatcher
-from pagemesh.worker.host_memory import HostMemory
+from pagemesh.worker.kv_transports import KvTransports
 from pagemesh.worker.lease import BlockWorkers
 from pagemesh.worker.link_meter import LinkMeter
 
@@ -29,7 +29,7 @@ class Worker:
     block_workers: BlockWorkers
     links: LinkMeter
     """How fast KV comes from the other workers."""
-    host_memory: HostMemory
+    transports: KvTransports
     """How KV travels between this worker and others."""
     metrics: Metrics
 

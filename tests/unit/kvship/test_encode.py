@@ -5,7 +5,7 @@ from __future__ import annotations
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.parts import KvPart
-from pagemesh.kvship.ways import PayloadSending
+from pagemesh.kvship.transports import PayloadSending
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv
 from tests.support.kv_messages import KvMessage

@@ -16,7 +16,7 @@ from pagemesh.kvship.layout import layout_to_proto
 from pagemesh.kvship.parts import KvPart
 from pagemesh.kvship.receive import Accepted, KvReceiver
 from pagemesh.kvship.received import ReceivedKv
-from pagemesh.kvship.ways import PayloadReceiving, PayloadSending, ReceivingWay
+from pagemesh.kvship.transports import PayloadReceiving, PayloadSending, ReceivingTransport
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv
 from tests.support.kv_messages import KvMessage, accept
@@ -53,9 +53,9 @@ class Stream:
         self.encoder = KvEncoder(SENDER, PayloadSending(self.sent), STREAM_NONCE)
         self.kv = FakeKv(LAYOUT, num_blocks=10)
         self.received = ReceivedKv(KvGrant("r", held, RECEIVER_TABLE, NAMES), LAYOUT, NUM_TOKENS)
-        self.receiver = KvReceiver(self.choose_way, STAMP, self.received)
+        self.receiver = KvReceiver(self.choose_transport, STAMP, self.received)
 
-    def choose_way(self, header: kv_transfer_pb2.KvHeader) -> ReceivingWay:
+    def choose_transport(self, header: kv_transfer_pb2.KvHeader) -> ReceivingTransport:
         return PayloadReceiving(self.kv)
 
     def accept(self, message: KvMessage) -> Accepted:
@@ -367,7 +367,7 @@ def test_another_stream_carries_only_what_is_missing(stream: Stream) -> None:
     other_stamp = kv_transfer_pb2.KvStamp()
     other_stamp.CopyFrom(STAMP)
     other_stamp.worker_id = "prefill-1"
-    stream.receiver = KvReceiver(stream.choose_way, other_stamp, stream.received)
+    stream.receiver = KvReceiver(stream.choose_transport, other_stamp, stream.received)
     header, repeated, rest = stream.header(2), stream.part(2, 1), stream.part(3, 2)
     for message in (header, repeated, rest):
         message.content.stamp.worker_id = "prefill-1"

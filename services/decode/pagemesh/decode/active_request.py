@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from pagemesh.decode.kv_outcome import KvOutcome
+from pagemesh.decode.kv_outcome import KvOutcomeWatch
 from pagemesh.decode.outbox import Outbox
 from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.submission import Submission
@@ -53,7 +53,7 @@ class ActiveRequest:
         self._loop = asyncio.get_running_loop()
         submitted_at = self._loop.time()
         self._deadline = submitted_at + submission.timeout
-        self._kv_outcome = KvOutcome(submitted_at)
+        self._kv_outcome = KvOutcomeWatch(submitted_at)
         self._timer: asyncio.TimerHandle | None = None
         self._import: KvImport | None = None
         self._remote_prefill: asyncio.Task[None] | None = None

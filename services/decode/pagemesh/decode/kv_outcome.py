@@ -1,4 +1,4 @@
-"""What came of the KV of one prompt: by which way, and when the answer could go on."""
+"""Finds out what came of the KV of one prompt: by which way, and when the answer could go on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pagemesh.v1 import types_pb2
 from pagemesh.worker.kv_import import KvImport
 
 
-class KvOutcome:
+class KvOutcomeWatch:
     """Watches a request's outputs until the first token and all KV in front of it are there.
 
     That is what the router predicts of each way. All times are the event loop's, in seconds.

@@ -1,4 +1,4 @@
-"""Which workers on this host can read each other's KV memory, and what is mapped of the host's at present."""
+"""Chooses the transport of each KV stream: in messages, or out of memory that both workers can read."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ from pagemesh.engine.interface import BlockLayout, KvAccess
 from pagemesh.engine.kv_memory import KvMemory, MemoryName
 from pagemesh.engine.peer_memory import PeerMemory, unreachable
 from pagemesh.engine.staged_kv import StagedKv
-from pagemesh.kvship.device_memory import (
+from pagemesh.kvship.device_transport import (
     device_memory_name,
     device_memory_receiving,
     device_memory_sending,
 )
-from pagemesh.kvship.host_memory import (
+from pagemesh.kvship.host_transport import (
     host_memory_receiving,
     host_memory_sending,
     memory_name,
 )
-from pagemesh.kvship.ways import PayloadReceiving, PayloadSending, ReceivingWay, SendingWay
+from pagemesh.kvship.transports import (
+    PayloadReceiving,
+    PayloadSending,
+    ReceivingTransport,
+    SendingTransport,
+)
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker.peer_memories import Incarnation, PeerMemories
 
@@ -35,7 +40,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 _MAX_UNREACHABLE: Final = 1024
 """Incarnations remembered; the one that was noted first goes first."""
 
-ChooseWay = Callable[[kv_transfer_pb2.KvHeader], ReceivingWay]
+ChooseTransport = Callable[[kv_transfer_pb2.KvHeader], ReceivingTransport]
 
 
 def host_identity(*, on_device: bool = False) -> kv_transfer_pb2.HostIdentity | None:
@@ -53,8 +58,8 @@ def host_identity(*, on_device: bool = False) -> kv_transfer_pb2.HostIdentity | 
         return None
 
 
-class HostMemory:
-    """The ways of one worker's KV, to and from others. Belongs to one event loop, but for the ways.
+class KvTransports:
+    """The transports of one worker's KV, to and from others. It belongs to one event loop, they do not.
 
     A worker whose memory turned out to be out of reach is not asked for it again in that incarnation.
     """
@@ -64,7 +69,7 @@ class HostMemory:
         self._payload = PayloadSending(kv)
         self._kv = kv
         self._identity: kv_transfer_pb2.HostIdentity | None = None
-        self._sending: SendingWay = self._payload
+        self._sending: SendingTransport = self._payload
         if share and isinstance(kv, KvMemory) and (name := kv.share()) is not None:
             self._identity = host_identity()
             self._sending = host_memory_sending(kv, name)
@@ -74,7 +79,7 @@ class HostMemory:
         self._memories = PeerMemories(layout)
         self._unreachable: dict[Incarnation, None] = {}
 
-    def sending_way(self, caller: kv_transfer_pb2.HostIdentity) -> SendingWay:
+    def sending_to(self, caller: kv_transfer_pb2.HostIdentity) -> SendingTransport:
         """For a stream whose caller says that it can read the memory of this host; an empty one cannot."""
         return self._sending if caller == self._identity else self._payload
 
@@ -94,26 +99,26 @@ class HostMemory:
         )
 
     @contextmanager
-    def stream(self, sender: types_pb2.PeerWorker) -> Iterator[ChooseWay]:
-        """For one stream from a sender, as long as it may copy: gives what chooses the way by its header.
+    def stream(self, sender: types_pb2.PeerWorker) -> Iterator[ChooseTransport]:
+        """For one stream from a sender, as long as it may copy: gives what chooses by the stream's header.
 
         That raises UnavailableError when the sender's memory is out of reach. So does a device's, when the
         first blocks are to be copied: only then is it opened.
         """
         is_asked_for = self.identity_for(sender) is not None
         with self._memories.use(_key(sender)) as open_memory:
-            yield partial(self._receiving_way, open_memory, is_asked_for)
+            yield partial(self._receiving_from, open_memory, is_asked_for)
 
     def close(self) -> None:
         """Let go of what is mapped; no stream may be left. Idempotent."""
         self._memories.close()
 
-    def _receiving_way(
+    def _receiving_from(
         self,
         open_memory: Callable[[MemoryName], PeerMemory],
         is_asked_for: bool,
         header: kv_transfer_pb2.KvHeader,
-    ) -> ReceivingWay:
+    ) -> ReceivingTransport:
         match header.WhichOneof("place"):
             case None:
                 return PayloadReceiving(self._kv)

@@ -13,12 +13,12 @@ from pagemesh.engine.kv_memory import open_memory
 from pagemesh.engine.peer_memory import PeerMemory
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.encode import KvEncoder
-from pagemesh.kvship.host_memory import host_memory_receiving, host_memory_sending, memory_name
+from pagemesh.kvship.host_transport import host_memory_receiving, host_memory_sending, memory_name
 from pagemesh.kvship.layout import layout_to_proto
 from pagemesh.kvship.parts import KvPart
 from pagemesh.kvship.receive import Accepted, KvReceiver
 from pagemesh.kvship.received import ReceivedKv
-from pagemesh.kvship.ways import ReceivingWay
+from pagemesh.kvship.transports import ReceivingTransport
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv
 from tests.support.kv_messages import KvMessage, accept
@@ -54,11 +54,11 @@ class Stream:
         self.encoder = KvEncoder(SENDER, host_memory_sending(self.sent, name), STREAM_NONCE)
         self.kv = FakeKv(LAYOUT, 10)
         self.received = ReceivedKv(KvGrant("r", 0, RECEIVER_TABLE, NAMES), LAYOUT, 18)
-        self.receiver = KvReceiver(self.choose_way, STAMP, self.received)
+        self.receiver = KvReceiver(self.choose_transport, STAMP, self.received)
         self.peer: PeerMemory | None = None
         accept(self.receiver, self.encoder.header(5))
 
-    def choose_way(self, header: kv_transfer_pb2.KvHeader) -> ReceivingWay:
+    def choose_transport(self, header: kv_transfer_pb2.KvHeader) -> ReceivingTransport:
         self.peer = PeerMemory(memory_name(header), LAYOUT)
         return host_memory_receiving(self.kv, self.peer)
 

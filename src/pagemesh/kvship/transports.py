@@ -1,7 +1,7 @@
 """How the bytes of KV get from one worker's blocks into another's: chosen once for each stream.
 
 Both ends agree by the stream's header. The messages, their order and their checks are the same for all
-ways; only what stands for the KV of a part differs.
+transports; only what stands for the KV of a part differs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pagemesh.kvship.parts import KvPart
 from pagemesh.v1 import kv_transfer_pb2
 
 
-class SendingWay(Protocol):
+class SendingTransport(Protocol):
     """The sender's end; any thread. The caller holds the blocks."""
 
     @property
@@ -32,7 +32,7 @@ class SendingWay(Protocol):
         ...
 
     def announce(self, header: kv_transfer_pb2.KvHeader) -> None:
-        """Say in the header which way it is."""
+        """Say in the header which transport it is."""
         ...
 
     def load(
@@ -42,7 +42,7 @@ class SendingWay(Protocol):
         ...
 
 
-class ReceivingWay(Protocol):
+class ReceivingTransport(Protocol):
     """The receiver's end; one message at a time."""
 
     def unload(
@@ -53,7 +53,7 @@ class ReceivingWay(Protocol):
     ) -> int:
         """Bring the KV of a message into granted blocks, verified; gives its bytes.
 
-        The message is right but for what this way alone knows: KvIntegrityError when that is wrong.
+        The message is right but for what this transport alone knows: KvIntegrityError when that is wrong.
         The blocks count as verified only when this has returned.
         """
         ...
@@ -67,7 +67,7 @@ class PayloadSending:
 
     @property
     def max_part_bytes(self) -> int:
-        """See `SendingWay`."""
+        """See `SendingTransport`."""
         return parts.MAX_PAYLOAD_BYTES
 
     @property
@@ -76,7 +76,7 @@ class PayloadSending:
         return False
 
     def announce(self, header: kv_transfer_pb2.KvHeader) -> None:
-        """This way needs no words."""
+        """This one needs no words."""
 
     def load(
         self, blocks: kv_transfer_pb2.KvBlocks, part: KvPart, block_ids: Sequence[int]

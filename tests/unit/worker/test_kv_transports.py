@@ -1,4 +1,4 @@
-"""Which way KV goes is decided by what both ends can do."""
+"""Which transport KV takes is decided by what both ends can do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pagemesh.engine.interface import BlockLayout, KvAccess
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.staged_kv import Piece, StagedKv
 from pagemesh.errors import UnavailableError
-from pagemesh.kvship.device_memory import device_memory_name
+from pagemesh.kvship.device_transport import device_memory_name
 from pagemesh.kvship.named_blocks import NamedBlocksReceiving, NamedBlocksSending
-from pagemesh.kvship.ways import PayloadReceiving, PayloadSending
+from pagemesh.kvship.transports import PayloadReceiving, PayloadSending
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
-from pagemesh.worker import host_memory
-from pagemesh.worker.host_memory import HostMemory, host_identity
+from pagemesh.worker import kv_transports
+from pagemesh.worker.kv_transports import KvTransports, host_identity
 
 LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 NAME = DeviceMemoryName(123, bytes(64), 512, 10)
@@ -58,24 +58,24 @@ def on_device(name: DeviceMemoryName | None = None) -> StagedKv:
     return StagedKv(LAYOUT, 10, np.zeros((2, 1024), np.uint8), NoStager(), name)
 
 
-def header_of(memory: HostMemory, *, on_device: bool = False) -> kv_transfer_pb2.KvHeader:
+def header_of(transports: KvTransports, *, on_device: bool = False) -> kv_transfer_pb2.KvHeader:
     header = kv_transfer_pb2.KvHeader()
     identity = host_identity(on_device=on_device)
     assert identity is not None
-    memory.sending_way(identity).announce(header)
+    transports.sending_to(identity).announce(header)
     return header
 
 
 async def test_memory_of_the_host_is_named_to_callers_of_this_host_alone() -> None:
-    memory = HostMemory(on_host(), LAYOUT)
-    assert memory.identity_for(PEER) == host_identity()
-    assert header_of(memory).HasField("memory")
+    transports = KvTransports(on_host(), LAYOUT)
+    assert transports.identity_for(PEER) == host_identity()
+    assert header_of(transports).HasField("memory")
     identity = host_identity()
     assert identity is not None
-    assert isinstance(memory.sending_way(identity), NamedBlocksSending)
+    assert isinstance(transports.sending_to(identity), NamedBlocksSending)
     identity.boot_id = "another machine's"
-    assert isinstance(memory.sending_way(identity), PayloadSending)
-    assert isinstance(memory.sending_way(kv_transfer_pb2.HostIdentity()), PayloadSending)
+    assert isinstance(transports.sending_to(identity), PayloadSending)
+    assert isinstance(transports.sending_to(kv_transfer_pb2.HostIdentity()), PayloadSending)
 
 
 @pytest.mark.parametrize(
@@ -84,75 +84,75 @@ async def test_memory_of_the_host_is_named_to_callers_of_this_host_alone() -> No
     ids=["on a device", "of its own", "not wanted"],
 )
 async def test_other_kv_travels_in_messages_both_ways(kv: KvAccess, share: bool) -> None:
-    memory = HostMemory(kv, LAYOUT, share=share)
-    assert memory.identity_for(PEER) is None
-    assert not header_of(memory).HasField("memory")
-    with memory.stream(PEER) as choose_way:
-        assert isinstance(choose_way(kv_transfer_pb2.KvHeader()), PayloadReceiving)
+    transports = KvTransports(kv, LAYOUT, share=share)
+    assert transports.identity_for(PEER) is None
+    assert not header_of(transports).HasField("memory")
+    with transports.stream(PEER) as choose_transport:
+        assert isinstance(choose_transport(kv_transfer_pb2.KvHeader()), PayloadReceiving)
 
 
 async def test_a_devices_memory_is_named_to_callers_with_devices_alone() -> None:
-    memory = HostMemory(on_device(NAME), LAYOUT)
+    transports = KvTransports(on_device(NAME), LAYOUT)
     identity, elsewhere = host_identity(on_device=True), host_identity()
-    assert memory.identity_for(PEER) == identity != elsewhere
+    assert transports.identity_for(PEER) == identity != elsewhere
     assert elsewhere is not None
-    assert isinstance(memory.sending_way(elsewhere), PayloadSending)
-    header = header_of(memory, on_device=True)
+    assert isinstance(transports.sending_to(elsewhere), PayloadSending)
+    header = header_of(transports, on_device=True)
     assert device_memory_name(header) == NAME
-    with memory.stream(PEER) as choose_way:
-        assert isinstance(choose_way(header), NamedBlocksReceiving)
+    with transports.stream(PEER) as choose_transport:
+        assert isinstance(choose_transport(header), NamedBlocksReceiving)
         with pytest.raises(UnavailableError, match="a memory is not like this worker's own"):
-            choose_way(header_of(HostMemory(on_host(), LAYOUT)))
+            choose_transport(header_of(KvTransports(on_host(), LAYOUT)))
 
 
-async def test_the_header_chooses_the_way() -> None:
-    sender, receiver = HostMemory(on_host(), LAYOUT), HostMemory(on_host(), LAYOUT)
+async def test_the_header_chooses_the_transport() -> None:
+    sender, receiver = KvTransports(on_host(), LAYOUT), KvTransports(on_host(), LAYOUT)
     header = header_of(sender)
-    with receiver.stream(PEER) as choose_way:
-        assert isinstance(choose_way(header), NamedBlocksReceiving)
-    with HostMemory(on_device(), LAYOUT).stream(PEER) as choose_way:
+    with receiver.stream(PEER) as choose_transport:
+        assert isinstance(choose_transport(header), NamedBlocksReceiving)
+    with KvTransports(on_device(), LAYOUT).stream(PEER) as choose_transport:
         with pytest.raises(UnavailableError) as caught:
-            choose_way(header)
+            choose_transport(header)
         assert caught.value.reason == "KV_MEMORY_UNREACHABLE"
     receiver.close()
 
 
 @pytest.mark.parametrize("kv", [on_host(), on_device(NAME)], ids=["on the host", "on a device"])
 async def test_memory_that_was_not_asked_for_is_not_opened(kv: KvAccess) -> None:
-    header = header_of(HostMemory(kv, LAYOUT), on_device=isinstance(kv, StagedKv))
+    header = header_of(KvTransports(kv, LAYOUT), on_device=isinstance(kv, StagedKv))
     assert header.WhichOneof("place") is not None
-    unwilling, disappointed = HostMemory(kv, LAYOUT, share=False), HostMemory(kv, LAYOUT)
+    unwilling, disappointed = KvTransports(kv, LAYOUT, share=False), KvTransports(kv, LAYOUT)
     disappointed.note_unreachable(PEER, WHY)
-    for memory in (unwilling, disappointed):
-        assert memory.identity_for(PEER) is None
-        with memory.stream(PEER) as choose_way:
+    for transports in (unwilling, disappointed):
+        assert transports.identity_for(PEER) is None
+        with transports.stream(PEER) as choose_transport:
             with pytest.raises(UnavailableError, match="has not said") as caught:
-                choose_way(header)
+                choose_transport(header)
             assert caught.value.reason == "KV_MEMORY_UNREACHABLE"
-        memory.close()
+        transports.close()
 
 
 async def test_the_log_says_why_memory_is_out_of_reach() -> None:
     with capture_logs() as logs:
-        HostMemory(on_host(), LAYOUT).note_unreachable(PEER, WHY)
+        KvTransports(on_host(), LAYOUT).note_unreachable(PEER, WHY)
     (entry,) = logs
     assert (entry["peer"], entry["error"]) == ("prefill-0", WHY)
 
 
-def worker_ids(memory: HostMemory, peers: Sequence[types_pb2.PeerWorker]) -> list[str]:
-    return [peer.worker_id for peer in peers if memory.identity_for(peer) is None]
+def worker_ids(transports: KvTransports, peers: Sequence[types_pb2.PeerWorker]) -> list[str]:
+    return [peer.worker_id for peer in peers if transports.identity_for(peer) is None]
 
 
 async def test_an_incarnation_out_of_reach_is_remembered_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(host_memory, "_MAX_UNREACHABLE", 2)
-    memory = HostMemory(on_host(), LAYOUT)
+    monkeypatch.setattr(kv_transports, "_MAX_UNREACHABLE", 2)
+    transports = KvTransports(on_host(), LAYOUT)
     peers = [types_pb2.PeerWorker(worker_id=name, epoch=1) for name in "abc"]
-    memory.note_unreachable(peers[0], WHY)
-    memory.note_unreachable(peers[1], WHY)
-    assert worker_ids(memory, peers) == ["a", "b"]
+    transports.note_unreachable(peers[0], WHY)
+    transports.note_unreachable(peers[1], WHY)
+    assert worker_ids(transports, peers) == ["a", "b"]
     restarted = types_pb2.PeerWorker(worker_id="a", epoch=2)
-    assert memory.identity_for(restarted) == host_identity()
-    memory.note_unreachable(peers[2], WHY)
-    assert worker_ids(memory, peers) == ["b", "c"]
+    assert transports.identity_for(restarted) == host_identity()
+    transports.note_unreachable(peers[2], WHY)
+    assert worker_ids(transports, peers) == ["b", "c"]

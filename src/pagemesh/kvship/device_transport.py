@@ -1,6 +1,6 @@
 """Between workers whose KV is on devices of one host, messages say where it lies, and a device copies it.
 
-As `host_memory`, but nobody maps anything here: both ends ask the process of their own engine.
+As `host_transport`, but nobody maps anything here: both ends ask the process of their own engine.
 """
 
 from __future__ import annotations
