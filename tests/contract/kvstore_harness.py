@@ -107,7 +107,7 @@ class PublishingWorker:
     def __init__(self, kvstore: str, info: types_pb2.WorkerInfo) -> None:
         self.info = info
         self.engine = FakeEngine(num_blocks=info.block_count, block_size=4)
-        self.publisher = Publisher(kvstore, info, self.engine)
+        self.publisher = Publisher(kvstore, info, self.engine, links=tuple)
         self.cached: set[bytes] = set()
         """What the engine's cache holds, by its own steps."""
         self._num_finished = 0

@@ -77,7 +77,7 @@ async def scripted(mesh: Mesh, worker_id: str = "scripted") -> AsyncIterator[Scr
         max_model_len=512,
         max_num_seqs=8,
     )
-    publisher = Publisher(mesh.kvstore_address, info, engine)
+    publisher = Publisher(mesh.kvstore_address, info, engine, links=tuple)
     publisher.start()
     try:
         deadline = time.monotonic() + DEADLINE_S

@@ -46,7 +46,7 @@ class KvEncoder:
         part: KvPart,
         block_ids: Sequence[int],
         block_hashes: Sequence[bytes],
-        ready_seconds: float = 0.0,
+        ready_seconds: float,
     ) -> bytes:
         """Read the blocks of one part and make its message.
 

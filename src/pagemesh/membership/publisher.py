@@ -56,7 +56,7 @@ class Publisher:
         kvstore: str,
         worker: types_pb2.WorkerInfo,
         engine: Engine,
-        links: Callable[[], Sequence[types_pb2.LinkRate]] = tuple,
+        links: Callable[[], Sequence[types_pb2.LinkRate]],
     ) -> None:
         """`links` gives what was measured of the links to the worker, for each report of its load."""
         self._kvstore = kvstore

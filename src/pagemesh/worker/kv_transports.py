@@ -64,7 +64,7 @@ class KvTransports:
     A worker whose memory turned out to be out of reach is not asked for it again in that incarnation.
     """
 
-    def __init__(self, kv: KvAccess, layout: BlockLayout, *, share: bool = True) -> None:
+    def __init__(self, kv: KvAccess, layout: BlockLayout, *, share: bool) -> None:
         """Without `share` all KV travels in messages."""
         self._payload = PayloadSending(kv)
         self._kv = kv

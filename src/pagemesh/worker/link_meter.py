@@ -93,8 +93,8 @@ class LinkMeter:
 
     def __init__(
         self,
+        listener: Callable[[str, LinkSpeed | None], None],
         clock: Callable[[], float] = time.monotonic,
-        listener: Callable[[str, LinkSpeed | None], None] = lambda worker_id, speed: None,
     ) -> None:
         self.clock = clock
         self._listener = listener

@@ -121,6 +121,16 @@ def logprobs_from_proto(logprobs: types_pb2.TokenLogprobs) -> TokenLogprobs:
     )
 
 
+def require_peer(peer: types_pb2.PeerWorker, param: str) -> None:
+    """Raise InvalidRequestError unless another worker is named so that it can be called and recognized."""
+    if not (peer.worker_id and peer.address and peer.epoch):
+        raise InvalidRequestError(
+            f"{param} names {peer.worker_id!r} at {peer.address!r} with epoch {peer.epoch}, "
+            "but needs a worker_id, an address and an epoch",
+            param=param,
+        )
+
+
 def prompt_from_proto(token_ids: Sequence[int], field: str) -> tuple[int, ...]:
     """The ids of a prompt; InvalidRequestError when there are none."""
     if not token_ids:

@@ -93,7 +93,7 @@ class WorkerServer:
             transports=KvTransports(
                 engine.kv, engine.info.layout, share=self._config.member.share_kv_memory
             ),
-            links=LinkMeter(listener=LinkMetrics(self._metrics).on_measured),
+            links=LinkMeter(LinkMetrics(self._metrics).on_measured),
             metrics=self._metrics,
         )
         self._stack.callback(worker.transports.close)

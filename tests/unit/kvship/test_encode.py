@@ -29,7 +29,7 @@ def test_every_message_says_whose_it_is() -> None:
     for frame in (
         encoder.header(3),
         encoder.first_token(kv_transfer_pb2.FirstToken(token_id=5)),
-        encoder.part(part, (5,), [b"a" * 16]),
+        encoder.part(part, (5,), [b"a" * 16], 0.0),
     ):
         stamp = KvMessage.of_frame(frame).content.stamp
         assert (stamp.worker_id, stamp.epoch, stamp.model_fingerprint) == ("p", 7, "f")

@@ -15,7 +15,7 @@ from tests.unit.kvstore.builders import make_blocks, make_worker
 def test_too_many_unreported_changes_make_it_ask_for_one_snapshot() -> None:
     steps: queue.Queue[StepOutput] = queue.Queue()
     engine = FakeEngine(num_blocks=2)
-    publisher = Publisher("127.0.0.1:1", make_worker(num_blocks=2), engine)
+    publisher = Publisher("127.0.0.1:1", make_worker(num_blocks=2), engine, links=tuple)
     publisher.on_step(StepOutput(cache_snapshot=[]))
     engine.start(steps.put)
     try:

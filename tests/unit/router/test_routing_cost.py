@@ -17,7 +17,7 @@ SLOW = Link(1e6, 0.01)  # a millisecond for a token, too
 
 
 def site(held: int = 0, queue: float = 0.0, rate: PrefillRate = RATE) -> Site:
-    return Site(rate, queue, held)
+    return Site(rate, queue, held, answer_seconds=0.0)
 
 
 def about(*fields: float) -> object:

@@ -58,6 +58,10 @@ def on_device(name: DeviceMemoryName | None = None) -> StagedKv:
     return StagedKv(LAYOUT, 10, np.zeros((2, 1024), np.uint8), NoStager(), name)
 
 
+def sharing(kv: KvAccess) -> KvTransports:
+    return KvTransports(kv, LAYOUT, share=True)
+
+
 def header_of(transports: KvTransports, *, on_device: bool = False) -> kv_transfer_pb2.KvHeader:
     header = kv_transfer_pb2.KvHeader()
     identity = host_identity(on_device=on_device)
@@ -67,7 +71,7 @@ def header_of(transports: KvTransports, *, on_device: bool = False) -> kv_transf
 
 
 async def test_memory_of_the_host_is_named_to_callers_of_this_host_alone() -> None:
-    transports = KvTransports(on_host(), LAYOUT)
+    transports = sharing(on_host())
     assert transports.identity_for(PEER) == host_identity()
     assert header_of(transports).HasField("memory")
     identity = host_identity()
@@ -92,7 +96,7 @@ async def test_other_kv_travels_in_messages_both_ways(kv: KvAccess, share: bool)
 
 
 async def test_a_devices_memory_is_named_to_callers_with_devices_alone() -> None:
-    transports = KvTransports(on_device(NAME), LAYOUT)
+    transports = sharing(on_device(NAME))
     identity, elsewhere = host_identity(on_device=True), host_identity()
     assert transports.identity_for(PEER) == identity != elsewhere
     assert elsewhere is not None
@@ -102,15 +106,15 @@ async def test_a_devices_memory_is_named_to_callers_with_devices_alone() -> None
     with transports.stream(PEER) as choose_transport:
         assert isinstance(choose_transport(header), NamedBlocksReceiving)
         with pytest.raises(UnavailableError, match="a memory is not like this worker's own"):
-            choose_transport(header_of(KvTransports(on_host(), LAYOUT)))
+            choose_transport(header_of(sharing(on_host())))
 
 
 async def test_the_header_chooses_the_transport() -> None:
-    sender, receiver = KvTransports(on_host(), LAYOUT), KvTransports(on_host(), LAYOUT)
+    sender, receiver = sharing(on_host()), sharing(on_host())
     header = header_of(sender)
     with receiver.stream(PEER) as choose_transport:
         assert isinstance(choose_transport(header), NamedBlocksReceiving)
-    with KvTransports(on_device(), LAYOUT).stream(PEER) as choose_transport:
+    with sharing(on_device()).stream(PEER) as choose_transport:
         with pytest.raises(UnavailableError) as caught:
             choose_transport(header)
         assert caught.value.reason == "KV_MEMORY_UNREACHABLE"
@@ -119,9 +123,9 @@ async def test_the_header_chooses_the_transport() -> None:
 
 @pytest.mark.parametrize("kv", [on_host(), on_device(NAME)], ids=["on the host", "on a device"])
 async def test_memory_that_was_not_asked_for_is_not_opened(kv: KvAccess) -> None:
-    header = header_of(KvTransports(kv, LAYOUT), on_device=isinstance(kv, StagedKv))
+    header = header_of(sharing(kv), on_device=isinstance(kv, StagedKv))
     assert header.WhichOneof("place") is not None
-    unwilling, disappointed = KvTransports(kv, LAYOUT, share=False), KvTransports(kv, LAYOUT)
+    unwilling, disappointed = KvTransports(kv, LAYOUT, share=False), sharing(kv)
     disappointed.note_unreachable(PEER, WHY)
     for transports in (unwilling, disappointed):
         assert transports.identity_for(PEER) is None
@@ -134,7 +138,7 @@ async def test_memory_that_was_not_asked_for_is_not_opened(kv: KvAccess) -> None
 
 async def test_the_log_says_why_memory_is_out_of_reach() -> None:
     with capture_logs() as logs:
-        KvTransports(on_host(), LAYOUT).note_unreachable(PEER, WHY)
+        sharing(on_host()).note_unreachable(PEER, WHY)
     (entry,) = logs
     assert (entry["peer"], entry["error"]) == ("prefill-0", WHY)
 
@@ -147,7 +151,7 @@ async def test_an_incarnation_out_of_reach_is_remembered_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kv_transports, "_MAX_UNREACHABLE", 2)
-    transports = KvTransports(on_host(), LAYOUT)
+    transports = sharing(on_host())
     peers = [types_pb2.PeerWorker(worker_id=name, epoch=1) for name in "abc"]
     transports.note_unreachable(peers[0], WHY)
     transports.note_unreachable(peers[1], WHY)

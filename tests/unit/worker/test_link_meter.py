@@ -18,7 +18,7 @@ class Stream:
     def __init__(self, speed: float = 100 * MB, latency: float = 0.002) -> None:
         self.clock = FakeClock()
         self.told: list[tuple[str, LinkSpeed | None]] = []
-        self.meter = LinkMeter(self.clock, lambda *news: self.told.append(news))
+        self.meter = LinkMeter(lambda *news: self.told.append(news), self.clock)
         self.speed = speed
         self.latency = latency
 

@@ -19,6 +19,7 @@ from pagemesh.worker.messages import (
     logprobs_from_proto,
     logprobs_to_proto,
     prompt_from_proto,
+    require_peer,
     sampling_from_proto,
     sampling_to_proto,
 )
@@ -131,3 +132,19 @@ def test_an_empty_prompt_is_refused() -> None:
     assert prompt_from_proto([3, 4], "prompt_token_ids") == (3, 4)
     with pytest.raises(InvalidRequestError, match="prompt_token_ids is empty"):
         prompt_from_proto([], "prompt_token_ids")
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        types_pb2.PeerWorker(address="a:1", epoch=7),
+        types_pb2.PeerWorker(worker_id="p", epoch=7),
+        types_pb2.PeerWorker(worker_id="p", address="a:1"),
+    ],
+    ids=["no name", "no address", "no epoch"],
+)
+def test_a_peer_that_cannot_be_called_or_recognized_is_refused(peer: types_pb2.PeerWorker) -> None:
+    require_peer(types_pb2.PeerWorker(worker_id="p", address="a:1", epoch=7), "source")
+    with pytest.raises(InvalidRequestError, match=r"^source names .* needs a worker_id") as caught:
+        require_peer(peer, "source")
+    assert caught.value.param == "source"

@@ -11,7 +11,7 @@ from pagemesh.errors import DeadlineError, InvalidRequestError
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.telemetry.trace_context import TraceContext, parse_trace
 from pagemesh.v1 import decode_pb2
-from pagemesh.worker.messages import prompt_from_proto, sampling_from_proto
+from pagemesh.worker.messages import prompt_from_proto, require_peer, sampling_from_proto
 
 DEFAULT_TIMEOUT: Final = 600.0
 """Seconds for a request whose router set none: as long as a router allows by default."""
@@ -76,11 +76,10 @@ def _plan(submit: decode_pb2.Submit) -> decode_pb2.PrefillPlan | None:
 
 def _check_plan(plan: decode_pb2.PrefillPlan) -> None:
     peers = [*plan.workers, *([plan.source.worker] if plan.HasField("source") else [])]
-    if not peers or not all(p.worker_id and p.address and p.epoch for p in peers):
-        raise InvalidRequestError(
-            "prefill_plan needs workers or a source, each with a worker_id, an address and an epoch",
-            param="prefill_plan",
-        )
+    if not peers:
+        raise InvalidRequestError("prefill_plan has no workers and no source", param="prefill_plan")
+    for peer in peers:
+        require_peer(peer, "prefill_plan")
     seconds = plan.overrule_seconds
     if not (math.isfinite(seconds) and seconds >= 0):
         raise InvalidRequestError(

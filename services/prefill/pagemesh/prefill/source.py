@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from pagemesh.engine.interface import EngineRequest, KvGrant
-from pagemesh.errors import InvalidRequestError
 from pagemesh.rpc.call_context import current_call, run_for
 from pagemesh.v1 import prefill_pb2
 from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.kv_importer import KvImporter
+from pagemesh.worker.messages import require_peer
 from pagemesh.worker.worker import Worker
 
 
@@ -17,13 +17,7 @@ def has_source(request: prefill_pb2.PrefillRequest) -> bool:
     """Whether another worker is to be asked; InvalidRequestError when it cannot be."""
     if not request.HasField("source"):
         return False
-    worker = request.source.worker
-    if not (worker.worker_id and worker.address and worker.epoch):
-        raise InvalidRequestError(
-            f"source is {worker.worker_id!r} at {worker.address!r} with epoch {worker.epoch}, "
-            "but needs a worker_id, an address and an epoch",
-            param="source",
-        )
+    require_peer(request.source.worker, "source")
     return True
 
 

@@ -29,7 +29,7 @@ class Site(NamedTuple):
     """Until it has computed all that came before."""
     num_held_tokens: int
     """Leading tokens of the prompt in its prefix cache."""
-    answer_seconds: float = 0.0
+    answer_seconds: float
     """Until its engine, which answers between two steps, grants blocks for what comes from elsewhere."""
 
 
