@@ -7,9 +7,9 @@ from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from pagemesh.router.planner import Planner
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.served_model import ServedModel
+from pagemesh.router.workers import Workers
 from pagemesh.telemetry import metrics as names
 from pagemesh.telemetry.metrics import Metrics
 
@@ -17,31 +17,18 @@ from pagemesh.telemetry.metrics import Metrics
 class MeshView:
     """Answers questions about the mesh from what the router knows at that moment."""
 
-    def __init__(self, model: ServedModel, planner: Planner, metrics: Metrics) -> None:
+    def __init__(self, model: ServedModel, workers: Workers, metrics: Metrics) -> None:
         self.model = model
-        self._planner = planner
+        self._workers = workers
         self._metrics = metrics
         # Read when somebody scrapes, here or on the router's own metrics port.
         for role in Role:
-            workers = metrics.gauge(names.WORKERS).labels(model.name, role.value)
-            workers.set_function(partial(self.num_workers, role))
+            number = metrics.gauge(names.WORKERS).labels(model.name, role.value)
+            number.set_function(partial(self._num_workers, role))
         running = metrics.gauge(names.NUM_REQUESTS_RUNNING).labels(model.name)
-        running.set_function(lambda: planner.reported_load()[0])
+        running.set_function(lambda: workers.reported_load()[0])
         waiting = metrics.gauge(names.NUM_REQUESTS_WAITING).labels(model.name)
-        waiting.set_function(lambda: planner.reported_load()[1])
-
-    def num_workers(self, role: Role) -> int:
-        """Workers of the model that can be reached."""
-        return len(self._planner.workers(role))
-
-    def max_model_len(self) -> int | None:
-        """Longest context on offer; None while no decode worker is there."""
-        lengths = [worker.max_model_len for worker in self._planner.workers(Role.DECODE)]
-        return max(lengths, default=None)
-
-    def require_max_model_len(self) -> int:
-        """Longest context on offer; raises UnavailableError while no decode worker is there."""
-        return self._planner.max_model_len()
+        waiting.set_function(lambda: workers.reported_load()[1])
 
     def model_object(self) -> dict[str, Any]:
         """The model as OpenAI's models routes show it; UnavailableError while nobody can run it."""
@@ -50,17 +37,17 @@ class MeshView:
             "object": "model",
             "created": self.model.created,
             "owned_by": "pagemesh",
-            "max_model_len": self.require_max_model_len(),
+            "max_model_len": self._workers.require_max_model_len(),
         }
 
     def health(self) -> dict[str, Any]:
         """Whether a request could be served, and if not, what is missing."""
-        num_decoders = self.num_workers(Role.DECODE)
+        num_decoders = self._num_workers(Role.DECODE)
         health: dict[str, Any] = {
             "status": "ok" if num_decoders else "unavailable",
             "model": self.model.name,
             "decode_workers": num_decoders,
-            "prefill_workers": self.num_workers(Role.PREFILL),
+            "prefill_workers": self._num_workers(Role.PREFILL),
         }
         if not num_decoders:
             health["missing"] = f"a decode worker that serves the model {self.model.name!r}"
@@ -69,3 +56,6 @@ class MeshView:
     def metrics_page(self) -> tuple[str, bytes]:
         """Content type and text of the metrics, with the workers' loads as last reported."""
         return CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)
+
+    def _num_workers(self, role: Role) -> int:
+        return len(self._workers.reachable(role))

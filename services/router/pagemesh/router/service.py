@@ -22,6 +22,7 @@ from pagemesh.router.served_model import ServedModel
 from pagemesh.router.servicers.inference import InferenceServicer
 from pagemesh.router.servicers.openai import OpenAIServicer
 from pagemesh.router.session_pool import SessionPool
+from pagemesh.router.workers import Workers
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics, MetricsServer
@@ -87,29 +88,27 @@ class RouterProcess:
             self._metrics_server = None
 
     def _add_services(self) -> None:
-        config, metrics = self._config, self._metrics
-        planner = Planner(
-            self._model.name, self._directory, self._sessions, config.routing, metrics
-        )
+        config, metrics, model = self._config, self._metrics, self._model
+        workers = Workers(model.name, self._directory, self._sessions)
+        planner = Planner(workers, self._directory, self._sessions, config.routing, metrics)
         in_progress = InProgress()
-        generator = Generator(
-            self._model.name, planner, self._model.tokenizer, metrics, in_progress
-        )
-        embedder = Embedder(self._model, planner, metrics, in_progress)
+        generator = Generator(model.name, planner, model.tokenizer, metrics, in_progress)
+        embedder = Embedder(model, workers, planner, metrics, in_progress)
         grace = config.server.grace_period
         patience = grace - min(_FAREWELL_S, grace / 2)
         self._server.on_drain(lambda: in_progress.drain(patience))
-        admission = Admission(config.max_waiting_requests, self._model.name, metrics)
-        mesh = MeshView(self._model, planner, metrics)
+        admission = Admission(config.max_waiting_requests, model.name, metrics)
         openai = OpenAIServicer(
-            Endpoints(self._model, planner.max_model_len),
-            EmbeddingEndpoint(self._model, embedder),
+            Endpoints(model, workers.require_max_model_len),
+            EmbeddingEndpoint(model, embedder),
             generator,
             admission,
-            mesh,
+            MeshView(model, workers, metrics),
             config.request_timeout,
         )
-        inference = InferenceServicer(generator, embedder, admission, mesh, config.request_timeout)
+        inference = InferenceServicer(
+            model, workers, generator, embedder, admission, config.request_timeout
+        )
         self._server.add(openai_pb2_grpc.add_OpenAIServicer_to_server, openai)
         self._server.add(inference_pb2_grpc.add_InferenceServicer_to_server, inference)
 

@@ -12,6 +12,7 @@ from pagemesh.router.embedding.vectors import Embeddings, Input
 from pagemesh.router.in_progress import InProgress
 from pagemesh.router.planner import Planner
 from pagemesh.router.served_model import ServedModel
+from pagemesh.router.workers import Workers
 from pagemesh.telemetry import metrics as names
 from pagemesh.telemetry.metrics import Metrics
 
@@ -20,9 +21,15 @@ class Embedder:
     """A `PromptEmbedder` for one model; counts each prompt as a request, in vLLM's metric names."""
 
     def __init__(
-        self, model: ServedModel, planner: Planner, metrics: Metrics, in_progress: InProgress
+        self,
+        model: ServedModel,
+        workers: Workers,
+        planner: Planner,
+        metrics: Metrics,
+        in_progress: InProgress,
     ) -> None:
         self._model = model
+        self._workers = workers
         self._planner = planner
         self._in_progress = in_progress
         self._resubmitted = metrics.counter(names.REQUESTS_RESUBMITTED)
@@ -56,7 +63,7 @@ class Embedder:
         return embeddings
 
     async def _encode(self, inputs: Sequence[Input], field: str) -> list[list[int]]:
-        max_model_len = self._planner.max_model_len()
+        max_model_len = self._workers.require_max_model_len()
         prompts = []
         for each in inputs:
             if isinstance(each, str):

@@ -6,37 +6,23 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Final
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.embedding.vectors import PromptEmbedder
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.generator import Generator
 from pagemesh.router.generation.limits import resolve_max_tokens
-from pagemesh.router.generation.request import (
-    Choice,
-    ChoiceDelta,
-    GenerationRequest,
-    Idle,
-    StopReason,
-    Usage,
-)
-from pagemesh.router.mesh_view import MeshView
+from pagemesh.router.generation.request import Choice, GenerationRequest, Idle
 from pagemesh.router.routing.candidate import Role
+from pagemesh.router.served_model import ServedModel
 from pagemesh.router.servicers.embed_messages import embed_texts
+from pagemesh.router.servicers.generate_messages import check_stops, generate_response, read_chat
 from pagemesh.router.servicers.read_call import AnyContext, read_call
+from pagemesh.router.workers import Workers
 from pagemesh.sampling.params import MAX_TEMPERATURE, SamplingParams
 from pagemesh.sampling.validation import check_sampling
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc, types_pb2
-from pagemesh.worker.messages import logprobs_to_proto, sampling_from_proto
-
-_ROLES: Final = ("system", "user", "assistant")
-_MAX_STOPS: Final = 4
-_FINISH_REASONS: Final = {
-    None: types_pb2.FINISH_REASON_UNSPECIFIED,
-    StopReason.STOP: types_pb2.FINISH_REASON_STOP,
-    StopReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
-}
+from pagemesh.worker.messages import sampling_from_proto
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServicer):
@@ -44,17 +30,18 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
 
     def __init__(
         self,
+        model: ServedModel,
+        workers: Workers,
         generator: Generator,
         embedder: PromptEmbedder,
         admission: Admission,
-        mesh: MeshView,
         request_timeout: float,
     ) -> None:
+        self._model = model
+        self._workers = workers
         self._generator = generator
         self._embedder = embedder
         self._admission = admission
-        self._mesh = mesh
-        self._model = mesh.model
         self._request_timeout = request_timeout
 
     async def Generate(  # noqa: N802  # the name of the RPC
@@ -69,7 +56,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
                         if isinstance(delta, Idle):
                             continue
                         usage = generation.usage() if delta.stop_reason is not None else None
-                        yield _response(delta, usage)
+                        yield generate_response(delta, usage)
 
     async def Embed(  # noqa: N802  # the name of the RPC
         self, request: inference_pb2.EmbedRequest, context: AnyContext
@@ -89,11 +76,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             case "text":
                 ids = await self._model.tokenizer.encode(request.text, add_special_tokens=True)
             case "chat":
-                ids = await self._model.tokenizer.encode_chat(_read_chat(request.chat))
+                ids = await self._model.tokenizer.encode_chat(read_chat(request.chat))
             case _:
                 raise InvalidRequestError("neither text nor chat is set", param="input")
         return inference_pb2.TokenizeResponse(
-            token_ids=ids, max_model_len=self._mesh.max_model_len() or 0
+            token_ids=ids, max_model_len=self._workers.max_model_len() or 0
         )
 
     async def Detokenize(  # noqa: N802  # the name of the RPC
@@ -113,18 +100,18 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         """Lists the models that workers serve."""
         model = inference_pb2.Model(
             name=self._model.name,
-            max_model_len=self._mesh.max_model_len() or 0,
-            decode_worker_count=self._mesh.num_workers(Role.DECODE),
-            prefill_worker_count=self._mesh.num_workers(Role.PREFILL),
+            max_model_len=self._workers.max_model_len() or 0,
+            decode_worker_count=len(self._workers.reachable(Role.DECODE)),
+            prefill_worker_count=len(self._workers.reachable(Role.PREFILL)),
         )
         return inference_pb2.ListModelsResponse(models=[model])
 
     async def _prepare(self, request: inference_pb2.GenerateRequest) -> GenerationRequest:
         call = read_call(self._request_timeout)
         self._model.check_name(request.model)
-        _check_stops(request)
+        check_stops(request)
         field = request.WhichOneof("prompt") or "prompt"
-        max_model_len = self._mesh.require_max_model_len()
+        max_model_len = self._workers.require_max_model_len()
         prompt = await self._encode(request, field, max_model_len)
         wanted = types_pb2.SamplingParams()
         wanted.CopyFrom(request.sampling)
@@ -169,45 +156,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             case "text":
                 return await self._model.encode_prompt(request.text, field, max_model_len)
             case "chat":
-                messages = _read_chat(request.chat)
+                messages = read_chat(request.chat)
                 return await self._model.encode_chat(messages, field, max_model_len)
             case "token_ids":
                 return self._model.check_token_ids(list(request.token_ids.ids), field)
         raise InvalidRequestError("none of text, chat and token_ids is set", param=field)
-
-
-def _response(delta: ChoiceDelta, usage: Usage | None) -> inference_pb2.GenerateResponse:
-    response = inference_pb2.GenerateResponse(
-        text=delta.text,
-        token_ids=delta.token_ids,
-        finish_reason=_FINISH_REASONS[delta.stop_reason],
-        logprobs=map(logprobs_to_proto, delta.logprobs),
-        prompt_logprobs=map(logprobs_to_proto, delta.prompt_logprobs),
-    )
-    if usage is not None:
-        response.usage.prompt_token_count = usage.num_prompt_tokens
-        response.usage.completion_token_count = usage.num_completion_tokens
-        response.usage.cached_token_count = usage.num_cached_tokens
-    return response
-
-
-def _read_chat(chat: inference_pb2.ChatPrompt) -> list[dict[str, str]]:
-    if not chat.messages:
-        raise InvalidRequestError("chat.messages is empty", param="chat.messages")
-    for index, message in enumerate(chat.messages):
-        if message.role not in _ROLES:
-            raise InvalidRequestError(
-                f"chat.messages[{index}].role is {message.role!r}, but must be system, user "
-                "or assistant",
-                param=f"chat.messages[{index}].role",
-            )
-    return [{"role": message.role, "content": message.content} for message in chat.messages]
-
-
-def _check_stops(request: inference_pb2.GenerateRequest) -> None:
-    if len(request.stop) > _MAX_STOPS or "" in request.stop:
-        raise InvalidRequestError(
-            f"stop has {len(request.stop)} strings, but must have at most {_MAX_STOPS}, "
-            "none of them empty",
-            param="stop",
-        )
