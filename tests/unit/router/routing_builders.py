@@ -23,6 +23,16 @@ def make_candidate(worker_id: str = "a", **changes: Any) -> Candidate:
         "layout": LAYOUT,
         "max_model_len": 2048,
         "max_num_seqs": 64,
+        "epoch": 1,
+        "reachable": True,
+        "num_requests": 0,
+        "num_held_blocks": 0,
+        "num_running": 0,
+        "prefill_rate": PrefillRate(),
+        "num_pending_tokens": 0,
+        "own_queue_seconds": 0.0,
+        "links": {},
+        "own_transfers": {},
     }
     return Candidate(worker_id=worker_id, **{**fields, **changes})
 
@@ -32,6 +42,9 @@ def make_route_request(**changes: Any) -> RouteRequest:
         "model_name": "demo",
         "num_prompt_tokens": 64,
         "num_total_tokens": 100,
+        "first_block_hash": b"",
+        "excluded_worker_ids": frozenset(),
+        "is_prefillable": True,
     }
     return RouteRequest(**{**fields, **changes})
 

@@ -127,7 +127,9 @@ def test_a_completion_stream_counts_the_places_on() -> None:
 
 
 def test_without_being_asked_nothing_is_said_about_tokens() -> None:
-    plain = ChatResponder("r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__)
+    plain = ChatResponder(
+        "r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__, has_logprobs=False
+    )
     assert plain.whole([collected(FIRST)], USAGE)["choices"][0]["logprobs"] is None
     assert [c["choices"][0]["logprobs"] for c in chunks(plain.events(delta("He", FIRST)))] == [
         None,

@@ -16,11 +16,15 @@ USAGE = Usage(num_prompt_tokens=5, num_completion_tokens=3, num_cached_tokens=4)
 
 
 def chat(*, include_usage: bool = False) -> ChatResponder:
-    return ChatResponder("r1", 123, "demo", include_usage=include_usage, token_text=str)
+    return ChatResponder(
+        "r1", 123, "demo", include_usage=include_usage, token_text=str, has_logprobs=False
+    )
 
 
 def completion(*, include_usage: bool = False) -> CompletionResponder:
-    return CompletionResponder("r1", 123, "demo", include_usage=include_usage, token_text=str)
+    return CompletionResponder(
+        "r1", 123, "demo", include_usage=include_usage, token_text=str, has_logprobs=False
+    )
 
 
 def payloads(frames: bytes) -> list[Any]:

@@ -14,12 +14,13 @@ from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults
+from pagemesh.tokenizer.matryoshka import Matryoshka
 
 FOLDER = Path(__file__).resolve().parents[3] / "models/demo"
 DEFAULTS = GenerationDefaults(
     temperature=0.5, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.5
 )
-MODEL = ServedModel("demo", Tokenizer(FOLDER), DEFAULTS, created=0)
+MODEL = ServedModel("demo", Tokenizer(FOLDER), DEFAULTS, created=0, matryoshka=Matryoshka())
 
 
 def choices(prompts: list[list[int]], max_tokens: list[int], **fields: Any) -> tuple[Choice, ...]:

@@ -33,7 +33,7 @@ class Submission:
 
 
 def parse_submit(
-    submit: decode_pb2.Submit, engine_request_id: str, fork_of: str | None = None
+    submit: decode_pb2.Submit, engine_request_id: str, fork_of: str | None
 ) -> Submission:
     """Translate; InvalidRequestError or DeadlineError where a router should have refused it.
 

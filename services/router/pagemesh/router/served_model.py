@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pagemesh.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS
@@ -24,7 +24,7 @@ class ServedModel:
     created: int
     """Unix time at which the router began to serve it."""
 
-    matryoshka: Matryoshka = field(default_factory=Matryoshka)
+    matryoshka: Matryoshka
     """Which lengths its embeddings may have."""
 
     def check_name(self, name: str | None) -> None:

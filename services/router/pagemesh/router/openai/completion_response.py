@@ -23,7 +23,7 @@ class CompletionResponder:
         *,
         include_usage: bool,
         token_text: TokenText,
-        has_logprobs: bool = False,
+        has_logprobs: bool,
     ) -> None:
         self._token_text = token_text
         self._has_logprobs = has_logprobs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pagemesh.engine.interface import BlockLayout
@@ -44,34 +44,34 @@ class Candidate:
     max_model_len: int
     max_num_seqs: int
 
-    epoch: int = 1
+    epoch: int
     """Of this incarnation of the worker."""
 
-    reachable: bool = True
+    reachable: bool
     """A decode worker: its session is open. A prefill worker: always, as a failed one costs little."""
 
-    num_requests: int = 0
+    num_requests: int
     """Requests that run or wait there, those just sent by this router included."""
 
-    num_held_blocks: int = 0
+    num_held_blocks: int
     """Leading blocks of the prompt in its prefix cache."""
 
-    num_running: int = 0
+    num_running: int
     """Requests in its batch, as it last reported."""
 
-    prefill_rate: PrefillRate = PrefillRate()  # noqa: RUF009  # immutable
+    prefill_rate: PrefillRate
     """How long prompts take there."""
 
-    num_pending_tokens: int = 0
+    num_pending_tokens: int
     """Tokens of prompts that it has to compute, as it last reported."""
 
-    own_queue_seconds: float = 0.0
+    own_queue_seconds: float
     """Until it has computed what this router sent there, as far as that was predicted."""
 
-    links: Mapping[str, Link] = field(default_factory=dict)
+    links: Mapping[str, Link]
     """Links to it that were measured, by the sender's id."""
 
-    own_transfers: Mapping[str, LinkUse] = field(default_factory=dict)
+    own_transfers: Mapping[str, LinkUse]
     """What this router has sent over links to it, by the sender's id."""
 
 
@@ -85,11 +85,11 @@ class RouteRequest:
     num_total_tokens: int
     """Prompt plus the most that may be generated."""
 
-    first_block_hash: bytes = b""
+    first_block_hash: bytes
     """Name of the prompt's first block; empty when the prompt fills none or the policy names none."""
 
-    excluded_worker_ids: frozenset[str] = frozenset()
+    excluded_worker_ids: frozenset[str]
     """Workers that were tried already."""
 
-    is_prefillable: bool = True
+    is_prefillable: bool
     """Whether KV may come from elsewhere; else the prompt is computed where it runs."""
