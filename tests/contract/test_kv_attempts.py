@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -265,6 +267,25 @@ async def test_a_stream_that_waits_to_be_read_is_not_taken_for_a_silent_one(
         assert tuple((await session.over(2)).token_ids) == expected_tokens(PROMPT[::-1], 8)
         assert tuple((await session.over(1)).token_ids) == expected_tokens(PROMPT, 8)
         assert failures(decode, "KV_STALLED") == 1
+        assert outcomes(decode, "complete") == 1
+
+
+async def test_a_receiver_that_copies_slowly_does_not_take_that_for_the_senders_silence(
+    prefill: RunningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_streams, "STALL_TIMEOUT", 0.3)
+    engine = FakeEngine()
+    write = engine.kv.write
+
+    def write_slowly(*blocks: Any) -> None:
+        threading.Event().wait(0.6)
+        write(*blocks)
+
+    monkeypatch.setattr(engine.kv, "write", write_slowly)
+    monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 1 << 20)
+    async with running_worker(DECODE_ROLE, engine) as decode:
+        await run(decode, plan_of(prefill))
+        assert failures(decode, "KV_STALLED") == 0
         assert outcomes(decode, "complete") == 1
 
 

@@ -13,7 +13,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
-from pagemesh.rpc.channels import BULK_WINDOW_BYTES, open_channel
+from pagemesh.rpc.channels import BULK_WINDOW_BYTES, BulkCall, end_bulk_call, open_channel
 from pagemesh.v1 import (
     decode_pb2,
     kv_transfer_pb2,
@@ -24,7 +24,6 @@ from pagemesh.v1 import (
 from pagemesh.worker import kv_streams
 from pagemesh.worker.kv_methods import FETCH, PREFILL
 from pagemesh.worker.peers import PeerChannels
-from pagemesh.worker.stream_reader import KvCall
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.support.saboteur import Chunks, sabotaged_role
 from tests.support.waiting import wait_until
@@ -144,7 +143,7 @@ def fetch_request(worker: RunningWorker) -> kv_transfer_pb2.FetchRequest:
     )
 
 
-def open_stream(rpc: str, channel: grpc.Channel, worker: RunningWorker) -> KvCall:
+def open_stream(rpc: str, channel: grpc.Channel, worker: RunningWorker) -> BulkCall:
     if rpc == "prefill":
         return PREFILL.client(channel)(prefill_request(worker, LONG_PROMPT), timeout=20)
     return FETCH.client(channel)(fetch_request(worker), timeout=20)
@@ -171,6 +170,6 @@ async def test_a_reader_that_stops_reading_stops_the_encoding_and_frees_its_bloc
         # What may be under way, a message that is read, one that is written and one behind it.
         assert num_bytes / 2**20 - 3 * 32 <= BULK_WINDOW_BYTES / 2**20 + 6
         assert not large.all_blocks_free()
-        stalled.cancel()
+        end_bulk_call(stalled)
         await wait_until(large.all_blocks_free, "all blocks free")
     peers.close()

@@ -18,17 +18,22 @@ async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await until_done(task)
-        task.result()
+        try:
+            await until_done(task)
+        finally:
+            task.result()
         raise
 
 
 async def until_done(future: asyncio.Future[T]) -> None:
-    """Wait for the end, whatever it is, although cancelled, perhaps several times."""
+    """Wait for the end, whatever it is; a caller that is cancelled meanwhile is cancelled only then."""
+    was_cancelled = False
     while not future.done():
         try:
             await asyncio.wait([future])
         except asyncio.CancelledError:
-            continue
+            was_cancelled = True
     if not future.cancelled():
         future.exception()  # seen, so that asyncio does not report it as forgotten
+    if was_cancelled:
+        raise asyncio.CancelledError

@@ -9,9 +9,10 @@ seconds off, and calls with 1 s ended with DEADLINE_EXCEEDED at once. Callers se
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from typing import Final
+from typing import Any, Final, Protocol
 
 import grpc
 import grpc.experimental
@@ -83,6 +84,29 @@ def open_channel(address: str) -> grpc.aio.Channel:
 def open_bulk_channel(address: str) -> grpc.Channel:
     """Likewise, for streams of messages of about 1 MiB, of which BULK_WINDOW_BYTES may be under way.
 
-    A stream is read by the thread that iterates over it; no other thread of gRPC's stands between.
+    A stream is read by the thread that iterates over it; no other thread of gRPC's stands between. Each
+    call is ended by `end_bulk_call`.
     """
     return grpc.insecure_channel(address, options=[*channel_options(), *_BULK_OPTIONS])
+
+
+class BulkCall(Protocol):
+    """A running call of a bulk channel, whose messages one thread reads; any thread may cancel it."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def cancel(self) -> bool:
+        """Have it end soon; whoever reads it gets an error."""
+        ...
+
+
+def end_bulk_call(call: BulkCall) -> None:
+    """Cancel a call of a bulk channel, unless it is over, and have gRPC forget it. Idempotent.
+
+    Only where no thread reads it any more. gRPC keeps a call, some 20 KB, until its last event was taken,
+    and an iterator that was cancelled takes none (`_SingleThreadedRendezvous._next`).
+    """
+    call.cancel()
+    running: Any = call
+    while running._state.due:
+        running._consume_next_event()

@@ -16,11 +16,12 @@ from typing import Any, Final, TypeVar
 from pagemesh.errors import KvIntegrityError, UnavailableError
 from pagemesh.kvship.receive import Accepted
 from pagemesh.rpc.cancelling import until_done
+from pagemesh.rpc.channels import BulkCall, end_bulk_call
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.lease import NUM_THREADS
-from pagemesh.worker.stream_reader import KvCall, StreamReader
+from pagemesh.worker.stream_reader import StreamReader
 from pagemesh.worker.worker import Worker
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class KvStreams:
         self._copying = threading.Semaphore(NUM_THREADS)
 
     async def receive_prefill(
-        self, call: KvCall, kv: KvImport, sender: types_pb2.PeerWorker
+        self, call: BulkCall, kv: KvImport, sender: types_pb2.PeerWorker
     ) -> None:
         """Receive all that is missing and the first token, unless that is known; ends the call.
 
@@ -55,7 +56,9 @@ class KvStreams:
             call, kv, sender, lambda reader: kv.is_complete and (had_token or reader.has_token)
         )
 
-    async def receive_fetch(self, call: KvCall, kv: KvImport, sender: types_pb2.PeerWorker) -> None:
+    async def receive_fetch(
+        self, call: BulkCall, kv: KvImport, sender: types_pb2.PeerWorker
+    ) -> None:
         """Receive the blocks that the sender's header announces; ends the call. Raises likewise."""
         await self._receive(call, kv, sender, lambda reader: reader.receiver.has_all_announced)
 
@@ -65,7 +68,7 @@ class KvStreams:
 
     async def _receive(
         self,
-        call: KvCall,
+        call: BulkCall,
         kv: KvImport,
         sender: types_pb2.PeerWorker,
         is_over: Callable[[StreamReader], bool],
@@ -89,7 +92,8 @@ class KvStreams:
             raise
         finally:
             timer.end()
-            call.cancel()
+            # Perhaps no thread ever read it.
+            end_bulk_call(call)
 
     async def _run(self, reader: StreamReader, sender: types_pb2.PeerWorker) -> None:
         """Have a thread read; returns or raises only when it is over, so that nothing copies any more."""

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Protocol
-
-import grpc
+from collections.abc import Callable
 
 from pagemesh.errors import UnavailableError
 from pagemesh.kvship.receive import Accepted, KvReceiver
+from pagemesh.rpc.channels import BulkCall, end_bulk_call
 from pagemesh.worker.link_meter import StreamTimer
-
-
-class KvCall(Protocol):
-    """A running call whose messages a thread reads; any thread may cancel it."""
-
-    def __iter__(self) -> Iterator[bytes]: ...
-
-    def cancel(self) -> bool:
-        """End the call; whoever reads it gets an error."""
-        ...
 
 
 class StreamReader:
@@ -29,7 +17,7 @@ class StreamReader:
 
     def __init__(
         self,
-        call: KvCall,
+        call: BulkCall,
         receiver: KvReceiver,
         timer: StreamTimer,
         copying: threading.Semaphore,
@@ -62,6 +50,8 @@ class StreamReader:
         self._heard_at = time.monotonic()
         try:
             for message in self._call:
+                # Who copies does not listen: that takes as long as it takes, and is not the sender's silence.
+                self._heard_at = None
                 accepted = self._accept(message)
                 self._heard_at = time.monotonic()
                 self._timer.on_message(accepted.num_bytes, accepted.ready_seconds)
@@ -71,7 +61,8 @@ class StreamReader:
                     return
             raise UnavailableError("the stream ended before all KV", reason="KV_INCOMPLETE")
         finally:
-            self._end()
+            # The sender may keep its blocks until then.
+            end_bulk_call(self._call)
 
     def stop(self) -> None:
         """Have `run` end soon, from any thread: behind the message that it copies."""
@@ -83,12 +74,3 @@ class StreamReader:
             return self.receiver.take(frame)
         with self._copying:
             return self.receiver.take(frame)
-
-    def _end(self) -> None:
-        """The sender may keep its blocks until the call is cancelled; then gRPC has its say to the end."""
-        self._call.cancel()
-        try:
-            for _ in self._call:
-                pass
-        except grpc.RpcError:
-            pass
