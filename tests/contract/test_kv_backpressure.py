@@ -13,7 +13,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
-from pagemesh.rpc.channels import BULK_WINDOW_BYTES, BulkCall, end_bulk_call, open_channel
+from pagemesh.rpc.channels import BULK_WINDOW_BYTES, BulkCall, open_channel
 from pagemesh.v1 import (
     decode_pb2,
     kv_transfer_pb2,
@@ -170,6 +170,6 @@ async def test_a_reader_that_stops_reading_stops_the_encoding_and_frees_its_bloc
         # What may be under way, a message that is read, one that is written and one behind it.
         assert num_bytes / 2**20 - 3 * 32 <= BULK_WINDOW_BYTES / 2**20 + 6
         assert not large.all_blocks_free()
-        end_bulk_call(stalled)
+        stalled.cancel()
         await wait_until(large.all_blocks_free, "all blocks free")
     peers.close()
