@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import queue
-import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from grpc_reflection.v1alpha import reflection
 from pagemesh.cli.arguments import to_arguments
 from pagemesh.config import GatewayConfig
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc, openai_pb2, openai_pb2_grpc
+from tests.support.ports import free_port
 
 MAX_BODY_MIB = 2
 
@@ -145,11 +145,6 @@ class Gateway(NamedTuple):
     @property
     def url(self) -> str:
         return f"http://{self.address}"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def wait_for_status(url: str, status: int, deadline_s: float = 20.0) -> None:

@@ -15,19 +15,15 @@ from typing import Any, TypeVar
 import httpx
 import openai
 import psutil
-from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.metrics import metric, num_used_blocks
+from tests.support.ports import free_port
 
 START_DEADLINE_S = 90.0
 DEADLINE_S = 30.0
 MODEL = "demo"
 
 Found = TypeVar("Found")
-
-
-def free_port() -> int:
-    """A port of the loopback address on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def until(get: Callable[[], Found], what: str, deadline_s: float = DEADLINE_S) -> Found:
@@ -103,26 +99,18 @@ class Mesh:
 
     def metric(self, part: str, name: str, **labels: str) -> float:
         """Sum of a metric's samples over the labels that are not given."""
-        text = httpx.get(f"http://{self._metrics_address(part)}/metrics", timeout=5).text
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        return metric(self._metrics_page(part), name, **labels)
 
-    def _metrics_address(self, part: str) -> str:
+    def _metrics_page(self, part: str) -> str:
         # Looked up once: a part that is restarted keeps its ports.
         if part not in self._metrics_addresses:
             port = option(self.parts()[part], "--metrics-port")
             self._metrics_addresses[part] = f"127.0.0.1:{port}"
-        return self._metrics_addresses[part]
+        return httpx.get(f"http://{self._metrics_addresses[part]}/metrics", timeout=5).text
 
-    def num_used_blocks(self, worker: str) -> float:
-        """Blocks that requests own, by the block pool's own count."""
-        total = self.metric(worker, "pagemesh:kv_blocks")
-        assert total > 0
-        return total - self.metric(worker, "pagemesh:kv_blocks_free")
+    def num_used_blocks(self, worker: str) -> int:
+        """Blocks that requests or streams own."""
+        return num_used_blocks(self._metrics_page(worker))
 
     def wait_until_idle(self) -> None:
         """Fail unless all workers are there, and every block of theirs comes back soon."""

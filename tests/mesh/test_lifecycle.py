@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.mesh.harness import Mesh, free_port, running_mesh, until, up_command
+from tests.mesh.harness import Mesh, running_mesh, until, up_command
+from tests.support.ports import free_port
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 SHARED_MEMORY = Path("/dev/shm")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,30 +15,19 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
+from pagemesh.cli.up.bound_process import bound_to
 from pagemesh.v1 import types_pb2
+from tests.support.metrics import metric, num_used_blocks
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "models/demo"
 START_DEADLINE_S = 90.0
-# In a program of its own: between fork and exec, a process that uses gRPC had better do nothing.
-DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
 PRINT_PAGE = """
 import sys, urllib.request
 print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())
 """
-
-
-def free_port() -> int:
-    """A port of the loopback address on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class WorkerProcess:
@@ -66,14 +55,14 @@ class WorkerProcess:
 
     def start(self) -> Self:
         """Start it; `wait_until_serving` follows. It dies with the thread that calls this."""
-        command = [*self._enter, sys.executable, "-P", "-c", DIE_WITH_PARENT, sys.executable]
-        command += ["-P", "-m", "pagemesh.cli", self._role, "--model", str(DEMO)]
+        command = [*self._enter, sys.executable, "-P", "-m", "pagemesh.cli", self._role]
+        command += ["--model", str(DEMO)]
         command += ["--worker-id", self.worker_id]
         command += ["--host", self._host, "--port", str(self._port)]
         command += ["--metrics-port", "0", "--threads", "1", *self._arguments]
         with self._log.open("w") as stderr:
             self._process = subprocess.Popen(
-                command,
+                bound_to(os.getpid(), tuple(command)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -117,12 +106,7 @@ class WorkerProcess:
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of a metric's samples over the labels that are not given."""
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(self._metrics_page())
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        return metric(self._metrics_page(), name, **labels)
 
     def _metrics_page(self) -> str:
         url = f"http://{self._facts['metrics_address']}/metrics"
@@ -135,9 +119,7 @@ class WorkerProcess:
 
     def num_used_blocks(self) -> int:
         """Blocks that requests or streams own."""
-        total = self.metric("pagemesh:kv_blocks")
-        assert total > 0
-        return int(total - self.metric("pagemesh:kv_blocks_free"))
+        return num_used_blocks(self._metrics_page())
 
     def freeze(self) -> None:
         """SIGSTOP: the process answers nothing, and its kernel still takes what it is sent."""

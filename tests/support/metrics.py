@@ -1,0 +1,22 @@
+"""What a page of metrics says."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def metric(page: str, name: str, **labels: str) -> float:
+    """Sum of a metric's samples over the labels that are not given."""
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+def num_used_blocks(page: str) -> int:
+    """Blocks of a worker that requests or streams own, by the block pool's own count."""
+    total = metric(page, "pagemesh:kv_blocks")
+    assert total > 0
+    return int(total - metric(page, "pagemesh:kv_blocks_free"))
