@@ -313,6 +313,20 @@ def test_only_workers_whose_kv_fits_are_paired(changes: dict[str, Any], measured
     assert planned(decode, prefill, holder).path is Path.LOCAL
 
 
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_prefill_worker_whose_context_is_too_short_for_a_prompt_is_passed_over(
+    measured: bool,
+) -> None:
+    rate = RATE if measured else PrefillRate()
+    decode = decode_worker(prefill_rate=rate, links={"p": FAST, "q": FAST})
+    short, enough = (
+        prefill_worker(name, prefill_rate=rate, max_model_len=length)
+        for name, length in (("p", 1000), ("q", 1001))
+    )
+    assert planned(decode, short, prompt=1000).path is Path.LOCAL
+    assert [w.worker_id for w in planned(decode, short, enough, prompt=1000).workers] == ["q"]
+
+
 def test_a_worker_that_was_lost_is_no_source() -> None:
     decode = decode_worker(links={"e": FAST})
     holder = other_decode_worker(num_held_blocks=90)

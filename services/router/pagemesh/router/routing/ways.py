@@ -92,8 +92,13 @@ class Ways:
 
     @property
     def prefill_workers(self) -> list[Candidate]:
-        """Those whose KV the decode worker can take."""
-        return [c for c in self._peers if c.role is Role.PREFILL]
+        """Those that can compute the prompt, and whose KV the decode worker can take."""
+        return [
+            c
+            for c in self._peers
+            # A token more, the first of the output.
+            if c.role is Role.PREFILL and self._prompt.num_tokens < c.max_model_len
+        ]
 
     def all(self) -> list[Way]:
         """Every way, none as long as no worker has computed a prompt."""
