@@ -38,7 +38,11 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer):
         reading = asyncio.create_task(self._read(request_iterator))
         try:
             while True:
-                yield decode_pb2.SessionResponse(outputs=[await self.outputs.get()])
+                outputs = [await self.outputs.get()]
+                # All that is there makes one message, so the router gets it at once.
+                while not self.outputs.empty():
+                    outputs.append(self.outputs.get_nowait())
+                yield decode_pb2.SessionResponse(outputs=outputs)
         finally:
             reading.cancel()
 
@@ -189,6 +193,39 @@ async def test_a_stop_string_frees_the_worker_while_other_answers_go_on(mesh: Me
         await eventually(lambda: worker.cancelled == [worker.submits[0].handle])
         assert not call.done()
         call.cancel()
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"token_ids": [21], "finish_reason": types_pb2.FINISH_REASON_LENGTH},
+        {"finish_reason": types_pb2.FINISH_REASON_CANCELLED},
+        {
+            "finish_reason": types_pb2.FINISH_REASON_ERROR,
+            "error": types_pb2.Error(code="UNAVAILABLE", reason="WORKER_LOST", message="gone"),
+        },
+    ],
+    ids=["tokens", "cancelled", "error"],
+)
+async def test_what_was_on_its_way_behind_a_stop_string_is_dropped(
+    mesh: Mesh, late: dict[str, Any]
+) -> None:
+    async with scripted(mesh) as worker:
+        tokenizer = Tokenizer(MODEL)
+        request = body(n=2, stop=tokenizer.decode([700]))
+        call = asyncio.create_task(read(mesh.openai.Completions(request)))
+        await eventually(lambda: len(worker.submits) == 2)
+        first, second = worker.submits
+        worker.answer(first, token_ids=[20, 700])
+        worker.answer(first, **late)
+        worker.answer(second, token_ids=[22], finish_reason=types_pb2.FINISH_REASON_LENGTH)
+        answer = (await call).json()
+        assert [choice["text"] for choice in answer["choices"]] == [
+            tokenizer.decode([20]),
+            tokenizer.decode([22]),
+        ]
+        assert [choice["finish_reason"] for choice in answer["choices"]] == ["stop", "length"]
+        assert answer["usage"]["completion_tokens"] == 3
 
 
 async def test_tokens_that_come_together_stay_together(mesh: Mesh) -> None:

@@ -127,6 +127,10 @@ class Generation:
     async def _read(self, index: int, output: decode_pb2.RequestOutput) -> ChoiceDelta | None:
         """One output of a worker; None when it has nothing for the client."""
         running = self._choices[index]
+        placement = running.placed.placement
+        if placement is None:
+            # A stop string ended it here; the worker sent this before it was told.
+            return None
         if output.finish_reason == types_pb2.FINISH_REASON_ERROR:
             await running.placed.recover(
                 output.error,
@@ -139,8 +143,8 @@ class Generation:
             raise UnavailableError("the worker cancelled the request")
         if output.HasField("prompt_usage"):
             running.num_cached_tokens = output.prompt_usage.cached_token_count
-        if output.HasField("kv_outcome") and running.placed.placement is not None:
-            self._planner.on_kv(running.placed.placement, output.kv_outcome)
+        if output.HasField("kv_outcome"):
+            self._planner.on_kv(placement, output.kv_outcome)
         delta = running.text.push(tuple(output.token_ids), _STOP_REASONS[output.finish_reason])
         if delta.stop_reason is not None:
             running.placed.end()
