@@ -99,7 +99,7 @@ class RealMesh:
             case Cancel():
                 await self._cancel(event.number)
             case Break():
-                self.workers[event.number % len(self.workers)].link.cut()
+                self.workers[event.number % len(self.workers)].link.sever()
             case Kill():
                 await self.workers[event.worker].kill()
             case Stall():

@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 from pagemesh.config import MemberConfig, ModelConfig, SchedulerConfig, ServerConfig, WorkerConfig
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.server import Role, WorkerServer
-from tests.ownership.link import Link
 from tests.ownership.owned_engine import OwnedEngine
 from tests.support.leaks import assert_idle, assert_nothing_leaked
+from tests.support.link.relay import Relay
 from tests.support.waiting import wait_until
 
 BLOCK_SIZE = 4
@@ -20,7 +20,7 @@ class RealWorker:
     """A place in the mesh, and the incarnation that has it now."""
 
     def __init__(self, role: Role, worker_id: str, num_blocks: int, *, shares: bool) -> None:
-        self.link = Link()
+        self.link = Relay()
         self.num_kills = 0
         self._role = role
         self._worker_id = worker_id
@@ -39,7 +39,7 @@ class RealWorker:
     async def kill(self) -> None:
         """All connections break at once; the next incarnation has the place, but not the epoch."""
         self.link.target = None
-        self.link.cut()
+        self.link.sever()
         self.link.flow()
         assert self._server is not None
         self._dying.append(asyncio.create_task(_end(self._server, self.engine)))

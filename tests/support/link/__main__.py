@@ -124,14 +124,15 @@ async def _run(upstream: str) -> None:
     server.add_generic_rpc_handlers((link,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    relays = {"grpc": Relay(f"127.0.0.1:{port}"), "tcp": Relay(upstream)}
-    link.relay = relays["grpc"]
-    print(json.dumps({name: await relay.start() for name, relay in relays.items()}), flush=True)
     commands = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(commands), sys.stdin
     )
-    await _obey(commands, link, relays)
+    async with Relay(f"127.0.0.1:{port}") as spoiling, Relay(upstream) as passing:
+        relays = {"grpc": spoiling, "tcp": passing}
+        link.relay = spoiling
+        print(json.dumps({name: relay.address for name, relay in relays.items()}), flush=True)
+        await _obey(commands, link, relays)
 
 
 if __name__ == "__main__":
