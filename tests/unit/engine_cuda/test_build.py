@@ -84,7 +84,7 @@ def test_decodes_are_captured_for_the_measure_and_for_use(
     demo_model: Path, enforce_eager: bool
 ) -> None:
     with structlog.testing.capture_logs() as logs:
-        load(demo_model, HostGpu(), enforce_eager=enforce_eager).stop()
+        load(demo_model, HostGpu(), utilization=0.15, enforce_eager=enforce_eager).stop()
     events = [entry["event"] for entry in logs]
     captured = [] if enforce_eager else ["decodes captured"]
     assert events == [*captured, "memory", *captured]
