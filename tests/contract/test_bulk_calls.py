@@ -15,7 +15,7 @@ import pytest
 from tests.support.call_growth import ENDS
 
 MAX_GROWTH = 8 << 20
-"""Bytes; each of the 1,500 calls that gRPC keeps has 20 KB."""
+"""Bytes; all the calls together would be four times as much, if gRPC kept them."""
 
 
 class Streams(grpc.GenericRpcHandler):

@@ -11,10 +11,11 @@ import pytest
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
+from pagemesh.rpc.channels import BulkCall, end_bulk_call
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
-from pagemesh.worker import kv_importer
+from pagemesh.worker import kv_importer, kv_streams
 from tests.fakes.engine import FakeEngine, expected_tokens
-from tests.support.saboteur import Chunks, sabotaged_holder
+from tests.support.saboteur import Chunks, sabotaged_holder, sabotaged_role
 from tests.support.waiting import wait_until
 from tests.support.workers import RouterSession, RunningWorker, running_worker
 
@@ -104,6 +105,36 @@ async def test_while_it_connects(
         await end(session, 1, how)
         await wait_until(decode.all_blocks_free, "all blocks of decode free")
     await wait_until(lambda: outcomes(decode, "cancelled") == 1, "the end of the import")
+
+
+async def test_while_its_stream_waits_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[BulkCall] = []
+
+    def end(call: BulkCall) -> None:
+        end_bulk_call(call)
+        ended.append(call)
+
+    async def stall_behind_the_header(chunks: Chunks) -> Chunks:
+        async for chunk in chunks:
+            yield chunk
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(kv_streams, "MAX_STREAMS", 1)
+    monkeypatch.setattr(kv_streams, "end_bulk_call", end)
+    async with (
+        running_worker(sabotaged_role(stall_behind_the_header), FakeEngine()) as silent,
+        running_worker(PREFILL_ROLE, FakeEngine(seconds_per_token=0.05)) as prefill,
+        running_worker(DECODE_ROLE, FakeEngine()) as decode,
+        RouterSession(decode.address) as session,
+    ):
+        await session.submit(1, PROMPT, plan=silent.plan)
+        await wait_until(lambda: not silent.all_blocks_free(), "the first one is asked")
+        await session.submit(2, PROMPT[::-1], plan=prefill.plan)
+        await wait_until(lambda: not prefill.all_blocks_free(), "the second one is asked")
+        assert not ended
+        await session.cancel(2)
+        await wait_until(prefill.all_blocks_free, "all blocks of the second one free")
+        await wait_until(lambda: len(ended) == 1, "its call is ended")
 
 
 @HOW

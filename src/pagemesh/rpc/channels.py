@@ -105,6 +105,7 @@ def end_bulk_call(call: BulkCall) -> None:
 
     Only where no thread reads it any more. gRPC keeps a call, some 20 KB, until its last event was taken,
     and an iterator that was cancelled takes none (`_SingleThreadedRendezvous._next`).
+    It does not wait for the peer: a cancelled call's last event is there at once.
     """
     call.cancel()
     running: Any = call
