@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from pagemesh.cache.digest import CacheDigest
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.index import BlockIndex
 from pagemesh.kvstore.instrumented_index import InstrumentedIndex
@@ -60,6 +61,43 @@ async def test_unknown_prefixes_and_empty_lookups_have_no_holders(index: BlockIn
     assert await index.lookup([]) == {}
 
 
+async def test_a_digest_follows_what_the_worker_holds(index: BlockIndex) -> None:
+    await index.add_worker("a", 3)
+    await index.add_worker("b", 3)
+    assert await index.digest("a") == CacheDigest()
+    await index.store("a", make_blocks(1, 6, 6))
+    await index.store("b", make_blocks(2))
+    assert await index.digest("a") == CacheDigest(num_blocks=2, names_xor=1 ^ 6)
+    assert not await index.store("a", make_blocks(7, 8))
+    await index.store("a", make_blocks(6, 8))
+    await index.remove("a", make_blocks(1, 1, 9))
+    assert await index.digest("a") == CacheDigest(num_blocks=2, names_xor=6 ^ 8)
+    await index.remove("a", make_blocks(6, 8))
+    assert await index.digest("a") == CacheDigest()
+
+
+async def test_a_digest_starts_anew_with_the_worker(index: BlockIndex) -> None:
+    await index.add_worker("a", 3)
+    await index.store("a", make_blocks(1, 6))
+    await index.clear("a")
+    assert await index.digest("a") == CacheDigest()
+    await index.store("a", make_blocks(6))
+    assert await index.digest("a") == CacheDigest(1, 6)
+    await index.add_worker("a", 3)
+    assert await index.digest("a") == CacheDigest()
+
+
+async def test_blocks_can_be_counted_that_the_worker_holds(index: BlockIndex) -> None:
+    await index.add_worker("a", 10)
+    await index.add_worker("b", 10)
+    await index.store("a", make_blocks(1, 3, 4))
+    await index.store("b", make_blocks(2))
+    assert await index.count_held("a", make_blocks(2, 3, 4, 5)) == 2
+    assert await index.count_held("a", []) == 0
+    await index.clear("a")
+    assert await index.count_held("a", make_blocks(1, 3)) == 0
+
+
 async def test_storing_twice_counts_once(index: BlockIndex) -> None:
     await index.add_worker("a", 3)
     assert await index.store("a", make_blocks(1, 1, 2))
@@ -105,10 +143,10 @@ async def test_a_dropped_worker_is_unknown(index: BlockIndex) -> None:
     await index.drop_worker("a")
     await index.drop_worker("never-added")
     assert await index.lookup(make_blocks(1)) == {"b": 1}
-    for call in (index.store, index.remove):
+    for call in (index.store, index.remove, index.count_held):
         with pytest.raises(FailedPreconditionError, match="'a'"):
             await call("a", make_blocks(1))
-    for ask in (index.clear, index.count, index.snapshot):
+    for ask in (index.clear, index.count, index.digest, index.snapshot):
         with pytest.raises(FailedPreconditionError, match="'a'"):
             await ask("a")
 

@@ -11,6 +11,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from pagemesh.cache.digest import CacheDigest, xor_names
+
 
 class CacheEvents(NamedTuple):
     """Net change of the prefix cache; a name that came and went in between is in neither list."""
@@ -28,6 +30,7 @@ class BlockPool:
         self._ref_counts = [0] * num_blocks
         self._hashes: list[bytes | None] = [None] * num_blocks
         self._cached: dict[bytes, int] = {}
+        self._cached_xor = 0
         self._free_unnamed = deque(range(num_blocks))
         self._free_named: OrderedDict[int, None] = OrderedDict()  # least recently freed first
         self._stored: dict[bytes, None] = {}  # dicts as ordered sets
@@ -97,6 +100,7 @@ class BlockPool:
         assert self._hashes[block_id] is None, f"block {block_id} already has a name"
         self._cached[block_hash] = block_id
         self._hashes[block_id] = block_hash
+        self._cached_xor ^= int.from_bytes(block_hash)
         if block_hash in self._removed:
             del self._removed[block_hash]
         else:
@@ -105,6 +109,11 @@ class BlockPool:
     def cached_hashes(self) -> tuple[bytes, ...]:
         """Names of all cached blocks."""
         return tuple(self._cached)
+
+    @property
+    def cached_digest(self) -> CacheDigest:
+        """Of the names of all cached blocks, whatever was told of them."""
+        return CacheDigest(len(self._cached), self._cached_xor)
 
     def drain_events(self) -> CacheEvents:
         """What changed in the prefix cache since the last call."""
@@ -124,6 +133,7 @@ class BlockPool:
         assert all(self._hashes[block_id] is None for block_id in self._free_unnamed)
         named = {name: i for i, name in enumerate(self._hashes) if name is not None}
         assert named == self._cached, "names and prefix cache differ"
+        assert self._cached_xor == xor_names(named), "prefix cache and digest differ"
 
     def _take_free(self) -> int:
         if self._free_unnamed:
@@ -133,6 +143,7 @@ class BlockPool:
         assert block_hash is not None
         self._hashes[block_id] = None
         del self._cached[block_hash]
+        self._cached_xor ^= int.from_bytes(block_hash)
         if block_hash in self._stored:
             del self._stored[block_hash]
         else:

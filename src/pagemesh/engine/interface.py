@@ -21,6 +21,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
+from pagemesh.cache.digest import CacheDigest
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -209,6 +210,9 @@ class StepOutput:
     """Blocks that left it (a block may be stored again later in the same or another step)."""
     cache_snapshot: Sequence[bytes] | None = None
     """After `publish_snapshot`: names of all cached blocks after this step's stores and removals."""
+    cache_digest: CacheDigest | None = None
+    """Of all cached blocks after this step's stores and removals; None where the cache did not change and no
+    snapshot was asked for."""
     load: EngineLoad = field(default_factory=EngineLoad)
 
 

@@ -116,6 +116,7 @@ class Outbox:
         )
         if not any(news):
             return None
+        tells_of_cache = self._wants_snapshot or any(events)
         output = StepOutput(
             outputs=tuple(self._outputs.values()),
             exports=tuple(self._exports),
@@ -124,6 +125,7 @@ class Outbox:
             stored_block_hashes=events.stored,
             removed_block_hashes=events.removed,
             cache_snapshot=self._pool.cached_hashes() if self._wants_snapshot else None,
+            cache_digest=self._pool.cached_digest if tells_of_cache else None,
             load=load,
         )
         self._outputs, self._exports, self._progress, self._grants = {}, [], [], []

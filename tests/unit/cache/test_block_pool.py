@@ -1,6 +1,7 @@
 import pytest
 
 from pagemesh.cache.block_pool import BlockPool
+from pagemesh.cache.digest import CacheDigest
 
 A, B, C, D = (bytes([letter]) * 16 for letter in b"abcd")
 
@@ -52,6 +53,28 @@ def test_the_longest_prefix_ends_at_the_first_miss() -> None:
     pool = make_cached_pool(4, (A, B), (D,))
     assert pool.longest_cached_prefix([A, B, C, D]) == [0, 1]
     assert pool.longest_cached_prefix([C, A]) == []
+
+
+def test_the_digest_is_that_of_the_names_in_the_cache() -> None:
+    one, two, six = (number.to_bytes(16, "big") for number in (1, 2, 6))
+    pool = make_cached_pool(3, (one,), (two,), (six,))
+    assert pool.cached_digest == CacheDigest(num_blocks=3, names_xor=5)
+    pool.allocate(1)
+    assert pool.cached_digest == CacheDigest(num_blocks=2, names_xor=4)
+    pool.store(0, one)
+    assert pool.cached_digest == CacheDigest(num_blocks=3, names_xor=5)
+    assert pool.drain_events() == ((), ())
+
+
+def test_the_digest_counts_a_name_once_and_none_without_a_prefix_cache() -> None:
+    pool = BlockPool(2)
+    for block_id in pool.allocate(2):
+        pool.store(block_id, A)
+    assert pool.cached_digest.num_blocks == 1
+    off = BlockPool(1, enable_prefix_caching=False)
+    (block_id,) = off.allocate(1)
+    off.store(block_id, A)
+    assert off.cached_digest == CacheDigest()
 
 
 def test_held_blocks_are_not_evicted() -> None:

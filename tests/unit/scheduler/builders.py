@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable, Sequence
 from itertools import cycle
 
+from pagemesh.cache.digest import CacheDigest, xor_names
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.interface import (
     BlockLayout,
@@ -228,6 +229,11 @@ class Stepper:
         assert self.cached.issuperset(output.removed_block_hashes)
         self.cached.update(output.stored_block_hashes)
         self.cached.difference_update(output.removed_block_hashes)
+        tells_of_cache = output.stored_block_hashes or output.removed_block_hashes
+        if tells_of_cache or output.cache_snapshot is not None:
+            assert output.cache_digest == CacheDigest(len(self.cached), xor_names(self.cached))
+        else:
+            assert output.cache_digest is None
 
     def check_flight(self) -> None:
         """Assert that nobody can be given a block that the step in flight uses."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from pagemesh.cache.digest import CacheDigest
+
 
 class BlockIndex(Protocol):
     """Which worker holds which blocks. Blocks are named by their chained 16-byte hashes.
@@ -39,6 +41,17 @@ class BlockIndex(Protocol):
 
     async def count(self, worker_id: str) -> int:
         """Blocks that the worker holds."""
+        ...
+
+    async def digest(self, worker_id: str) -> CacheDigest:
+        """Of all blocks that the worker said it holds, those that the index gave up for want of room included.
+
+        In a time that does not depend on the number of its blocks.
+        """
+        ...
+
+    async def count_held(self, worker_id: str, block_hashes: Sequence[bytes]) -> int:
+        """How many of these blocks, each named once, the worker holds."""
         ...
 
     async def snapshot(self, worker_id: str) -> frozenset[bytes]:

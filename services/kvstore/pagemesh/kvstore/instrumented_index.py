@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from pagemesh.cache.digest import CacheDigest
 from pagemesh.kvstore.index import BlockIndex
 from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
@@ -53,6 +54,14 @@ class InstrumentedIndex:
     async def count(self, worker_id: str) -> int:
         """See `BlockIndex`."""
         return await self._inner.count(worker_id)
+
+    async def digest(self, worker_id: str) -> CacheDigest:
+        """See `BlockIndex`."""
+        return await self._inner.digest(worker_id)
+
+    async def count_held(self, worker_id: str, block_hashes: Sequence[bytes]) -> int:
+        """See `BlockIndex`."""
+        return await self._inner.count_held(worker_id, block_hashes)
 
     async def snapshot(self, worker_id: str) -> frozenset[bytes]:
         """See `BlockIndex`."""

@@ -8,9 +8,10 @@ was taken out of all blocks, which happens in slices.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pagemesh.cache.digest import CacheDigest, xor_names
 from pagemesh.errors import FailedPreconditionError
 
 
@@ -21,6 +22,8 @@ class _Slot:
     bit: int
     max_blocks: int
     blocks: set[bytes] = field(default_factory=set)
+    names_xor: int = 0
+    """Of the blocks, as long as the slot is a worker's."""
 
 
 class MemoryIndex:
@@ -73,14 +76,17 @@ class MemoryIndex:
         for block in new_blocks:
             masks[block] = masks.get(block, 0) | bit
         slot.blocks |= new_blocks
+        slot.names_xor ^= xor_names(new_blocks)
         return True
 
     async def remove(self, worker_id: str, block_hashes: Sequence[bytes]) -> None:
         """See `BlockIndex`."""
         slot = self._slot(worker_id)
-        for block in slot.blocks.intersection(block_hashes):
+        old_blocks = slot.blocks.intersection(block_hashes)
+        for block in old_blocks:
             self._clear_bit(block, slot.bit)
-            slot.blocks.remove(block)
+        slot.blocks -= old_blocks
+        slot.names_xor ^= xor_names(old_blocks)
 
     async def clear(self, worker_id: str) -> None:
         """See `BlockIndex`."""
@@ -97,17 +103,30 @@ class MemoryIndex:
             still = holders & masks.get(block, 0)
             if still != holders:
                 if depth:
-                    num_held.update(dict.fromkeys(self._workers_of(holders ^ still), depth))
+                    num_held.update(
+                        dict.fromkeys(_workers_of(holders ^ still, self._worker_ids), depth)
+                    )
                 if not still:
                     return num_held
                 holders = still
         if block_hashes:
-            num_held.update(dict.fromkeys(self._workers_of(holders), len(block_hashes)))
+            num_held.update(
+                dict.fromkeys(_workers_of(holders, self._worker_ids), len(block_hashes))
+            )
         return num_held
 
     async def count(self, worker_id: str) -> int:
         """See `BlockIndex`."""
         return len(self._slot(worker_id).blocks)
+
+    async def digest(self, worker_id: str) -> CacheDigest:
+        """See `BlockIndex`."""
+        slot = self._slot(worker_id)
+        return CacheDigest(len(slot.blocks), slot.names_xor)
+
+    async def count_held(self, worker_id: str, block_hashes: Sequence[bytes]) -> int:
+        """See `BlockIndex`."""
+        return len(self._slot(worker_id).blocks.intersection(block_hashes))
 
     async def snapshot(self, worker_id: str) -> frozenset[bytes]:
         """See `BlockIndex`."""
@@ -134,6 +153,8 @@ class MemoryIndex:
                 assert not masks.get(block, 0) & slot.bit, "two slots share a bit"
                 masks[block] = masks.get(block, 0) | slot.bit
         assert masks == self._masks, "masks differ from the blocks of the slots"
+        for slot in self._slots.values():
+            assert slot.names_xor == xor_names(slot.blocks), "a digest differs from its blocks"
         live = {slot.bit: worker_id for worker_id, slot in self._slots.items()}
         assert live == self._worker_ids, "bits differ from workers"
         assert sum(live) == self._live_mask, "live mask differs from the live bits"
@@ -155,11 +176,12 @@ class MemoryIndex:
         else:
             del self._masks[block]
 
-    def _workers_of(self, mask: int) -> list[str]:
-        """Workers of the bits in a mask."""
-        workers = []
-        while mask:
-            bit = mask & -mask
-            workers.append(self._worker_ids[bit])
-            mask ^= bit
-        return workers
+
+def _workers_of(mask: int, worker_ids: Mapping[int, str]) -> list[str]:
+    """Workers of the bits in a mask."""
+    workers = []
+    while mask:
+        bit = mask & -mask
+        workers.append(worker_ids[bit])
+        mask ^= bit
+    return workers
