@@ -102,6 +102,16 @@ class Report:
                 f"  {most:10.3f}  {figure.unit:3}  {figure.verdict}"
             )
 
+    def resume(self, path: Path) -> None:
+        """Take over the figures that an unfinished run wrote, if there is one of the same commit."""
+        if not path.is_file():
+            return
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["commit"] == commit():
+            for figure in content["figures"]:
+                del figure["value"]
+                self.figures.append(Figure(**figure))
+
     def write(self, path: Path) -> None:
         """Write the figures and the circumstances as JSON."""
         content = {
