@@ -122,8 +122,21 @@ async def test_a_worker_that_falls_silent_is_dropped_though_its_stream_is_open()
             "INVALID_REQUEST",
             "removed.block_hashes",
         ),
+        (
+            kvstore_pb2.PublishRequest(
+                worker_id="a",
+                epoch=2,
+                sequence=1,
+                digest=kvstore_pb2.CacheDigest(block_count=1, names_xor=b"x" * 15),
+            ),
+            "INVALID_REQUEST",
+            "digest.names_xor",
+        ),
     ],
-    ids=["unknown-worker", "old-epoch", "future-epoch", "no-sequence", "no-event", "odd-hash"],
+    ids=[
+        *("unknown-worker", "old-epoch", "future-epoch", "no-sequence"),
+        *("no-event", "odd-hash", "odd-digest"),
+    ],
 )
 async def test_bad_events_are_refused_by_name_and_disturb_nobody(
     request_: kvstore_pb2.PublishRequest, reason: str, param: str

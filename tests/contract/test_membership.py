@@ -287,6 +287,47 @@ async def test_events_that_were_lost_are_made_up_for_by_a_snapshot() -> None:
         await index_matches(kvstore, worker)
 
 
+async def test_an_index_that_is_wrong_without_a_gap_is_found_out_and_mended() -> None:
+    store = Store()
+    async with (
+        serving(store, heartbeat_interval=0.05) as kvstore,
+        PublishingWorker(kvstore, make_worker("a", num_blocks=32)) as worker,
+    ):
+        await worker.generate(range(20, 60))
+        await index_matches(kvstore, worker)
+        assert len(worker.cached) == 10
+        await store.index.remove("a", sorted(worker.cached)[:3])
+        await store.index.store("a", [make_block(1)])
+
+        def counted(name: str, **labels: str) -> float | None:
+            return store.metrics.registry.get_sample_value(f"pagemesh:index_{name}_total", labels)
+
+        await eventually(lambda: counted("diverged_blocks", kind="missing") == 3)
+        assert counted("diverged_blocks", kind="surplus") == 1
+        await index_matches(kvstore, worker)
+        num_digests = counted("digests") or 0
+        await eventually(lambda: (counted("digests") or 0) > num_digests + 2)
+        assert counted("divergences") == 1
+
+
+async def test_busy_workers_and_lost_connections_give_no_false_alarm() -> None:
+    store = Store()
+    async with (
+        serving(store, heartbeat_interval=0.02) as kvstore,
+        PublishingWorker(kvstore, make_worker("a", num_blocks=16)) as worker,
+    ):
+        for start in range(0, 3000, 100):
+            await worker.generate(range(start + 20, start + 50))
+            if start % 1000 == 500:
+                member = store.members.get("a")
+                assert member is not None
+                member.last_sequence -= 5
+        digests = store.metrics.registry.get_sample_value("pagemesh:index_digests_total")
+        divergences = store.metrics.registry.get_sample_value("pagemesh:index_divergences_total")
+        assert digests
+        assert divergences == 0
+
+
 async def test_an_idle_worker_keeps_beating() -> None:
     store = Store()
     async with (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pagemesh.cache.digest import CacheDigest
 from pagemesh.engine.interface import StepOutput
 
 
@@ -16,19 +17,23 @@ class CacheChanges(NamedTuple):
     """Blocks that left the cache."""
     stored: list[bytes]
     """Blocks that entered it."""
+    digest: CacheDigest | None
+    """Of all that the cache holds behind these changes, by the engine's own count; None while a snapshot is
+    awaited."""
 
 
 class Outbox:
     """Collects the net changes between two reports; bounded, because a full snapshot replaces them.
 
-    While a snapshot is awaited, at the start and after `discard`, the cache counts as empty: to name
-    too few blocks costs speed, to name blocks that are gone costs a wrong route.
+    While a snapshot is awaited, changes are worthless. At the start and after `discard` the cache counts as
+    empty until then: to name too few blocks costs speed, to name blocks that are gone costs a wrong route.
     """
 
     def __init__(self, max_changes: int) -> None:
         self._max_changes = max_changes
         # Last change of each block: True when it entered the cache, False when it left.
         self._changes: dict[bytes, bool] = {}
+        self._digest: CacheDigest | None = None
         self._cleared = True
         self._awaits_snapshot = True
 
@@ -42,21 +47,28 @@ class Outbox:
         """Whether there is nothing to report."""
         return not self._changes and not self._cleared
 
-    def discard(self) -> None:
-        """Take back everything that was reported, and wait for a snapshot."""
+    def await_snapshot(self) -> None:
+        """Forget what was not reported yet, and wait for a snapshot to make up for it."""
         self._changes = {}
-        self._cleared = True
+        self._digest = None
         self._awaits_snapshot = True
+
+    def discard(self) -> None:
+        """Take back everything that was reported, too, and wait for a snapshot."""
+        self.await_snapshot()
+        self._cleared = True
 
     def add(self, step: StepOutput) -> None:
         """Take in one step. More than `max_changes` unreported changes are given up for a snapshot."""
         if step.cache_snapshot is not None:
             self._changes = dict.fromkeys(step.cache_snapshot, True)
+            self._digest = step.cache_digest
             self._cleared = True
             self._awaits_snapshot = False
             return
-        if self._awaits_snapshot:
+        if self._awaits_snapshot or step.cache_digest is None:
             return
+        self._digest = step.cache_digest
         # A block can leave and enter again in one step, so removals come first.
         self._changes.update(dict.fromkeys(step.removed_block_hashes, False))
         self._changes.update(dict.fromkeys(step.stored_block_hashes, True))
@@ -67,8 +79,10 @@ class Outbox:
         """Everything to report, which counts as reported from now on."""
         changes = CacheChanges(
             cleared=self._cleared,
-            removed=[block for block, is_stored in self._changes.items() if not is_stored],
-            stored=[block for block, is_stored in self._changes.items() if is_stored],
+            # Behind a clearance, there is nothing that could be removed.
+            removed=[] if self._cleared else [b for b, is_in in self._changes.items() if not is_in],
+            stored=[block for block, is_in in self._changes.items() if is_in],
+            digest=self._digest,
         )
         self._changes = {}
         self._cleared = False

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import grpc
 import structlog
 
+from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
 from pagemesh.engine.interface import Engine, EngineLoad, StepOutput
 from pagemesh.membership.backoff import Backoff
 from pagemesh.membership.load_message import load_to_proto
@@ -154,21 +155,26 @@ class Publisher:
                 async for response in call:
                     # One that is on its way anyhow answers the wish as well.
                     if response.resync and not self._outbox.awaits_snapshot:
-                        self._outbox.discard()
+                        self._outbox.await_snapshot()
                         self._engine.publish_snapshot()
                 writer.cancel()
         finally:
             call.cancel()
 
     async def _write(self, call: PublishCall, heartbeat_interval: float) -> None:
-        """Send changes as they come and the load at its pace, until the stream has ended."""
+        """Send changes as they come, load and digest at their pace, until the stream has ended."""
         loop = asyncio.get_running_loop()
         load_period = min(LOAD_PERIOD, heartbeat_interval / 2)
         next_load_at = loop.time()
         reported_load: EngineLoad | None = None
-        reported_at = loop.time()
+        reported_at = checked_at = loop.time()
         while True:
-            requests = change_requests(self._outbox.take())
+            changes = self._outbox.take()
+            requests = change_requests(changes)
+            is_snapshot = changes.cleared and changes.digest is not None
+            if is_snapshot or loop.time() - checked_at >= heartbeat_interval:
+                requests += digest_requests(changes)
+                checked_at = loop.time()
             if loop.time() >= next_load_at:
                 load = self._engine.load()
                 if load != reported_load or loop.time() - reported_at >= heartbeat_interval:
@@ -208,6 +214,17 @@ def change_requests(changes: CacheChanges) -> list[kvstore_pb2.PublishRequest]:
         stored = kvstore_pb2.BlocksStored(block_hashes=packed)
         requests.append(kvstore_pb2.PublishRequest(stored=stored))
     return requests
+
+
+def digest_requests(changes: CacheChanges) -> list[kvstore_pb2.PublishRequest]:
+    """What the cache holds behind these changes, if that is known: to be sent right behind them."""
+    if changes.digest is None:
+        return []
+    num_blocks, names_xor = changes.digest
+    digest = kvstore_pb2.CacheDigest(
+        block_count=num_blocks, names_xor=names_xor.to_bytes(BLOCK_HASH_SIZE)
+    )
+    return [kvstore_pb2.PublishRequest(digest=digest)]
 
 
 def _packed(block_hashes: Sequence[bytes]) -> Iterator[bytes]:

@@ -280,6 +280,18 @@ INDEX_BLOCKS_REMOVED: Final = CounterSpec(
 INDEX_BLOCKS_REFUSED: Final = CounterSpec(
     "pagemesh:index_blocks_refused", "Blocks refused because the worker announced fewer."
 )
+INDEX_DIGESTS: Final = CounterSpec(
+    "pagemesh:index_digests", "Times that the index was compared with a worker's own count."
+)
+INDEX_DIVERGENCES: Final = CounterSpec(
+    "pagemesh:index_divergences", "Of these, those where the two differed."
+)
+INDEX_DIVERGED_BLOCKS: Final = CounterSpec(
+    "pagemesh:index_diverged_blocks",
+    "Blocks that a worker held and the index did not know (missing), or the reverse (surplus), as counted "
+    "when a snapshot came behind a difference.",
+    ("kind",),
+)
 INDEX_LOOKUP_SECONDS: Final = HistogramSpec(
     "pagemesh:index_lookup_seconds", "Time in the index for one lookup.", _LOOKUP_BUCKETS
 )

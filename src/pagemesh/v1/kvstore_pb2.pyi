@@ -82,6 +82,7 @@ class PublishRequest(_message.Message):
     REMOVED_FIELD_NUMBER: _builtins.int
     CLEARED_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """The publishing worker; must be registered."""
     epoch: _builtins.int
@@ -98,11 +99,17 @@ class PublishRequest(_message.Message):
 
     @_builtins.property
     def cleared(self) -> Global___BlocksCleared:
-        """The worker's cache is empty; with stored events behind it, this is a snapshot."""
+        """The worker's cache is empty; with stored events and a digest behind it, this is a snapshot."""
 
     @_builtins.property
     def load(self) -> _types_pb2.WorkerLoad:
         """Heartbeat with the worker's load."""
+
+    @_builtins.property
+    def digest(self) -> Global___CacheDigest:
+        """What the worker's cache holds by its own count, exactly behind the events before this one. If the
+        kvstore believes something else, it asks for a snapshot.
+        """
 
     def __init__(
         self,
@@ -114,12 +121,13 @@ class PublishRequest(_message.Message):
         removed: Global___BlocksRemoved | None = ...,
         cleared: Global___BlocksCleared | None = ...,
         load: _types_pb2.WorkerLoad | None = ...,
+        digest: Global___CacheDigest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "event", b"event", "load", b"load", "removed", b"removed", "stored", b"stored"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "digest", b"digest", "event", b"event", "load", b"load", "removed", b"removed", "stored", b"stored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "epoch", b"epoch", "event", b"event", "load", b"load", "removed", b"removed", "sequence", b"sequence", "stored", b"stored", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "digest", b"digest", "epoch", b"epoch", "event", b"event", "load", b"load", "removed", b"removed", "sequence", b"sequence", "stored", b"stored", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["stored", "removed", "cleared", "load"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["stored", "removed", "cleared", "load", "digest"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -187,6 +195,32 @@ class BlocksCleared(_message.Message):
 Global___BlocksCleared: _TypeAlias = BlocksCleared  # noqa: Y015
 
 @_typing.final
+class CacheDigest(_message.Message):
+    """What a cache holds, in short."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_COUNT_FIELD_NUMBER: _builtins.int
+    NAMES_XOR_FIELD_NUMBER: _builtins.int
+    block_count: _builtins.int
+    """Blocks in it."""
+    names_xor: _builtins.bytes
+    """Exclusive or of their 16-byte hashes: 16 bytes."""
+    def __init__(
+        self,
+        *,
+        block_count: _builtins.int = ...,
+        names_xor: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "names_xor", b"names_xor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CacheDigest: _TypeAlias = CacheDigest  # noqa: Y015
+
+@_typing.final
 class PublishResponse(_message.Message):
     """What the kvstore wants from a worker."""
 
@@ -194,7 +228,9 @@ class PublishResponse(_message.Message):
 
     RESYNC_FIELD_NUMBER: _builtins.int
     resync: _builtins.bool
-    """Set when events were missed: the worker answers with cleared and stored events for all its blocks."""
+    """Set when events were missed, or when a digest differs: the worker answers with a cleared event, stored
+    events for all its blocks, and a digest, with nothing in between.
+    """
     def __init__(
         self,
         *,

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.changes import ChangeLog
+from pagemesh.kvstore.digest_metrics import DigestMetrics
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.memory_index import MemoryIndex
+from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 from tests.fakes.clock import FakeClock
 
@@ -56,7 +58,8 @@ class Store:
     clock: FakeClock = field(default_factory=FakeClock)
     log: ChangeLog = field(default_factory=lambda: ChangeLog(FIRST_REVISION, capacity=8))
     index: MemoryIndex = field(default_factory=MemoryIndex)
+    metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
         self.members = Members(self.log, self.clock, HEARTBEAT_INTERVAL)
-        self.catalog = Catalog(self.members, self.log, self.index)
+        self.catalog = Catalog(self.members, self.log, self.index, DigestMetrics(self.metrics))

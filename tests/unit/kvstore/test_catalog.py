@@ -7,14 +7,15 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from pagemesh.errors import FailedPreconditionError, InvalidRequestError
-from pagemesh.kvstore.catalog import Beat, Cleared, Removed, Resync, Stored, Synced
+from pagemesh.kvstore.catalog import Resync, Synced
 from pagemesh.kvstore.changes import Change, Joined, Left
-from pagemesh.kvstore.members import PublishStream
+from pagemesh.kvstore.events import Beat, Cleared, Removed, Stored
+from pagemesh.kvstore.feed import Feed
 from pagemesh.v1 import types_pb2
 from tests.unit.kvstore.builders import Store, make_blocks, make_worker
 
 
-async def join(store: Store, worker_id: str, *numbers: int, epoch: int = 1) -> PublishStream:
+async def join(store: Store, worker_id: str, *numbers: int, epoch: int = 1) -> Feed:
     """A new member that holds some blocks."""
     await store.catalog.register(make_worker(worker_id, epoch=epoch, num_blocks=10))
     stream = await store.catalog.open_stream(worker_id, epoch)

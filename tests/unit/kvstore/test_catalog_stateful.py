@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pagemesh.errors import FailedPreconditionError
-from pagemesh.kvstore.catalog import Beat, Cleared, Removed, Stored, WorkerEvent
-from pagemesh.kvstore.members import PublishStream
+from pagemesh.kvstore.events import Beat, Cleared, Removed, Stored, WorkerEvent
+from pagemesh.kvstore.feed import Feed
 from pagemesh.v1 import types_pb2
 from tests.unit.kvstore.builders import Store, make_block, make_worker
 
@@ -40,7 +40,7 @@ class Worker:
     """A worker, the events that are on their way from it, and what the kvstore should believe."""
 
     epoch: int
-    stream: PublishStream
+    stream: Feed
     cache: set[bytes] = field(default_factory=set)
     num_sent: int = 0
     on_the_way: list[tuple[int, WorkerEvent]] = field(default_factory=list)
@@ -85,7 +85,7 @@ class KvStoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.store = Store()
         self.workers: dict[str, Worker] = {}
-        self.replaced: list[PublishStream] = []
+        self.replaced: list[Feed] = []
         self.epochs = dict.fromkeys(WORKER_IDS, 0)
 
     def deliver(self, worker: Worker, position: int) -> None:

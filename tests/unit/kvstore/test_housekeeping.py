@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.kvstore.catalog import Beat, Stored
+from pagemesh.kvstore.events import Beat, Stored
 from pagemesh.kvstore.housekeeping import TIDY_SLICE, Housekeeper
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2

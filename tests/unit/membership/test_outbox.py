@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagemesh.cache.digest import CacheDigest, xor_names
 from pagemesh.engine.interface import StepOutput
 from pagemesh.membership.outbox import CacheChanges, Outbox
-from tests.unit.kvstore.builders import make_blocks
+from tests.unit.kvstore.builders import make_block, make_blocks
+
+SOME = CacheDigest(3, 7)
+OTHER = CacheDigest(2, 5)
 
 
 def make_outbox(*snapshot: int, max_changes: int = 10) -> Outbox:
     """An outbox that has reported a snapshot."""
     outbox = Outbox(max_changes)
-    outbox.add(StepOutput(cache_snapshot=make_blocks(*snapshot)))
+    outbox.add(StepOutput(cache_snapshot=make_blocks(*snapshot), cache_digest=SOME))
     outbox.take()
     return outbox
 
 
-def step(*, stored: tuple[int, ...] = (), removed: tuple[int, ...] = ()) -> StepOutput:
+def step(
+    *, stored: tuple[int, ...] = (), removed: tuple[int, ...] = (), digest: CacheDigest = SOME
+) -> StepOutput:
     return StepOutput(
-        stored_block_hashes=make_blocks(*stored), removed_block_hashes=make_blocks(*removed)
+        stored_block_hashes=make_blocks(*stored),
+        removed_block_hashes=make_blocks(*removed),
+        cache_digest=digest,
     )
 
 
-FORGET_ALL = CacheChanges(cleared=True, removed=[], stored=[])
+FORGET_ALL = CacheChanges(cleared=True, removed=[], stored=[], digest=None)
 
 
 def test_nothing_counts_before_the_first_snapshot() -> None:
@@ -40,27 +51,26 @@ def test_a_snapshot_is_everything_there_is() -> None:
             stored_block_hashes=make_blocks(3),
             removed_block_hashes=make_blocks(1),
             cache_snapshot=make_blocks(2, 3),
+            cache_digest=SOME,
         )
     )
     assert not outbox.awaits_snapshot
-    assert outbox.take() == CacheChanges(cleared=True, removed=[], stored=make_blocks(2, 3))
+    assert outbox.take() == CacheChanges(True, removed=[], stored=make_blocks(2, 3), digest=SOME)
 
 
 def test_an_empty_snapshot_is_reported_too() -> None:
     outbox = Outbox(max_changes=10)
-    outbox.add(StepOutput(cache_snapshot=[]))
+    outbox.add(StepOutput(cache_snapshot=[], cache_digest=CacheDigest()))
     assert not outbox.is_empty
-    assert outbox.take() == FORGET_ALL
+    assert outbox.take() == CacheChanges(True, removed=[], stored=[], digest=CacheDigest())
     assert outbox.is_empty
 
 
 def test_changes_behind_an_unreported_snapshot_are_added_to_it() -> None:
     outbox = Outbox(max_changes=10)
-    outbox.add(StepOutput(cache_snapshot=make_blocks(1, 2)))
-    outbox.add(step(stored=(3,), removed=(1,)))
-    assert outbox.take() == CacheChanges(
-        cleared=True, removed=make_blocks(1), stored=make_blocks(2, 3)
-    )
+    outbox.add(StepOutput(cache_snapshot=make_blocks(1, 2), cache_digest=SOME))
+    outbox.add(step(stored=(3,), removed=(1,), digest=OTHER))
+    assert outbox.take() == CacheChanges(True, removed=[], stored=make_blocks(2, 3), digest=OTHER)
 
 
 def test_only_the_last_change_of_a_block_is_reported() -> None:
@@ -77,14 +87,14 @@ def test_only_the_last_change_of_a_block_is_reported() -> None:
 def test_a_block_that_left_and_came_back_in_one_step_is_there() -> None:
     outbox = make_outbox(1)
     outbox.add(step(stored=(1,), removed=(1,)))
-    assert outbox.take() == CacheChanges(cleared=False, removed=[], stored=make_blocks(1))
+    assert outbox.take() == CacheChanges(False, removed=[], stored=make_blocks(1), digest=SOME)
 
 
 def test_what_was_taken_is_not_reported_again() -> None:
     outbox = make_outbox()
     outbox.add(step(stored=(1,)))
     outbox.take()
-    assert outbox.take() == CacheChanges(cleared=False, removed=[], stored=[])
+    assert outbox.take() == CacheChanges(False, removed=[], stored=[], digest=SOME)
 
 
 def test_too_many_changes_are_given_up_for_a_snapshot() -> None:
@@ -103,5 +113,69 @@ def test_discarding_waits_for_the_next_snapshot() -> None:
     outbox.discard()
     outbox.add(step(stored=(2,)))
     assert outbox.take() == FORGET_ALL
-    outbox.add(StepOutput(cache_snapshot=make_blocks(1, 2, 3)))
+    outbox.add(StepOutput(cache_snapshot=make_blocks(1, 2, 3), cache_digest=SOME))
     assert set(outbox.take().stored) == set(make_blocks(1, 2, 3))
+
+
+def test_what_was_reported_stays_while_a_snapshot_that_was_asked_for_is_awaited() -> None:
+    outbox = make_outbox(1)
+    outbox.add(step(stored=(2,)))
+    outbox.await_snapshot()
+    outbox.add(step(stored=(3,)))
+    assert outbox.take() == CacheChanges(cleared=False, removed=[], stored=[], digest=None)
+    outbox.add(StepOutput(cache_snapshot=make_blocks(3), cache_digest=OTHER))
+    assert outbox.take() == CacheChanges(True, removed=[], stored=make_blocks(3), digest=OTHER)
+
+
+def test_the_digest_is_that_of_the_last_change_of_the_cache() -> None:
+    outbox = make_outbox()
+    outbox.add(step(stored=(1,), digest=OTHER))
+    outbox.add(StepOutput())
+    assert outbox.take().digest == OTHER
+    outbox.add(StepOutput())
+    assert outbox.take().digest == OTHER
+
+
+BLOCKS = st.integers(0, 7).map(make_block)
+STEPS = st.one_of(
+    # Names to store and to remove as far as that is possible, and whether a snapshot is wanted.
+    st.tuples(st.sets(BLOCKS, max_size=5), st.sets(BLOCKS, max_size=5), st.booleans()),
+    st.sampled_from(["take", "discard", "await"]),
+)
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_a_digest_always_fits_what_was_reported_until_then(
+    steps: list[tuple[set[bytes], set[bytes], bool] | str],
+) -> None:
+    outbox = Outbox(max_changes=6)
+    cache, reported = set[bytes](), set[bytes]()
+    for event in [*steps, "take"]:
+        match event:
+            case "discard":
+                outbox.discard()
+            case "await":
+                outbox.await_snapshot()
+            case "take":
+                changes = outbox.take()
+                reported = set[bytes]() if changes.cleared else reported
+                assert reported.issuperset(changes.removed)
+                reported = (reported - {*changes.removed}) | {*changes.stored}
+                assert (changes.digest is None) == outbox.awaits_snapshot
+                if changes.digest is not None:
+                    assert reported == cache
+                    assert changes.digest == CacheDigest(len(reported), xor_names(reported))
+            case (wanted, unwanted, with_snapshot):
+                stored, removed = wanted - cache, unwanted & cache
+                cache = (cache | stored) - removed
+                snapshot = list(cache) if with_snapshot else None
+                is_news = stored or removed or with_snapshot
+                digest = CacheDigest(len(cache), xor_names(cache)) if is_news else None
+                outbox.add(
+                    StepOutput(
+                        stored_block_hashes=list(stored),
+                        removed_block_hashes=list(removed),
+                        cache_snapshot=snapshot,
+                        cache_digest=digest,
+                    )
+                )

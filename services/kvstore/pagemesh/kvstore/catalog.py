@@ -6,50 +6,26 @@ without a gap. Belongs to one event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import structlog
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.kvstore.changes import Change, ChangeLog
+from pagemesh.kvstore.digest_metrics import DigestMetrics
+from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Stored, WorkerEvent
+from pagemesh.kvstore.feed import Effect, Feed
 from pagemesh.kvstore.index import BlockIndex
-from pagemesh.kvstore.members import EventKind, Member, Members, PublishStream
+from pagemesh.kvstore.members import EventKind, Member, Members
 from pagemesh.v1 import types_pb2
 
 _log = structlog.get_logger(__name__)
 
 MAX_LOOKUP_BLOCKS = 16_384
 """Most hashes in one lookup, as kvstore.proto says."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Blocks entered a worker's cache."""
-
-    block_hashes: Sequence[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """Blocks left a worker's cache."""
-
-    block_hashes: Sequence[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """A worker's cache is empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """A worker is alive, and this busy."""
-
-    load: types_pb2.WorkerLoad
-
-
-WorkerEvent = Stored | Removed | Cleared | Beat
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +43,16 @@ class Synced:
 class Catalog:
     """Composes members, change log and index."""
 
-    def __init__(self, members: Members, log: ChangeLog, index: BlockIndex) -> None:
+    def __init__(
+        self, members: Members, log: ChangeLog, index: BlockIndex, digests: DigestMetrics
+    ) -> None:
         self._members = members
         self._changes = log
         self._index = index
+        self._digests = digests
+        # What is done to the index for one worker is done in the order in which it was decided, though an
+        # index may take its time. Kept as long as somebody holds or waits for one.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def revision(self) -> int:
@@ -88,42 +70,51 @@ class Catalog:
         """
         member, is_new = self._members.register(info)
         if is_new:
-            await self._index.add_worker(info.worker_id, info.block_count)
+            async with self._turn(info.worker_id):
+                await self._index.add_worker(info.worker_id, info.block_count)
             _log.info("worker_joined", worker_id=info.worker_id, epoch=info.epoch)
         return member.joined.revision
 
-    async def open_stream(self, worker_id: str, epoch: int) -> PublishStream:
+    async def open_stream(self, worker_id: str, epoch: int) -> Feed:
         """Begin a worker's stream of events; raises as `Members.attach`."""
-        return self._members.attach(worker_id, epoch)
+        stream = self._members.attach(worker_id, epoch)
+        member = self._members.get(worker_id)
+        assert member is not None
+        return Feed(stream, member.info.block_count, self._index, self._digests)
 
-    async def publish(self, stream: PublishStream, sequence: int, event: WorkerEvent) -> bool:
+    async def publish(self, feed: Feed, sequence: int, event: WorkerEvent) -> bool:
         """Take in an event; whether the worker is to be asked for a snapshot.
 
         Raises FailedPreconditionError when the stream no longer speaks for the worker.
         """
-        verdict = self._members.accept(stream, sequence, _kind(event))
-        if verdict.forget:
-            await self._index.clear(stream.worker_id)
-        resync = verdict.resync
-        if verdict.apply and not await self._apply(stream, event):
-            self._members.distrust(stream)
-            await self._index.clear(stream.worker_id)
-            resync = True
+        worker_id = feed.stream.worker_id
+        async with self._turn(worker_id):
+            verdict = self._members.accept(feed.stream, sequence, _kind(event))
+            if verdict.forget:
+                await feed.forget()
+            effect = await self._apply(feed, event) if verdict.apply else Effect.DONE
+            if effect is Effect.REFUSED:
+                self._members.distrust(feed.stream)
+                await feed.forget()
+        resync = verdict.resync or effect is not Effect.DONE
         if resync:
-            _log.warning("resync_wanted", worker_id=stream.worker_id, sequence=sequence)
+            _log.warning("resync_wanted", worker_id=worker_id, sequence=sequence)
         return resync
 
-    async def close_stream(self, stream: PublishStream) -> None:
+    async def close_stream(self, feed: Feed) -> None:
         """End a stream; its worker is dropped, unless another stream speaks for it by now."""
+        stream = feed.stream
         if self._members.detach(stream):
-            await self._index.drop_worker(stream.worker_id)
+            async with self._turn(stream.worker_id):
+                await self._index.drop_worker(stream.worker_id)
             _log.info("worker_left", worker_id=stream.worker_id, epoch=stream.epoch)
 
     async def drop_silent(self) -> None:
         """Drop the workers whose heartbeats stopped."""
         for worker_id in self._members.silent():
             self._members.drop(worker_id)
-            await self._index.drop_worker(worker_id)
+            async with self._turn(worker_id):
+                await self._index.drop_worker(worker_id)
             _log.warning("worker_silent", worker_id=worker_id)
 
     async def lookup(self, block_hashes: Sequence[bytes], model_fingerprint: str) -> dict[str, int]:
@@ -171,23 +162,20 @@ class Catalog:
                 yield Synced(revision)
             await self._changes.wait_beyond(revision)
 
-    async def _apply(self, stream: PublishStream, event: WorkerEvent) -> bool:
-        """Put an event into effect; False if the worker would hold more blocks than it announced."""
-        match event:
-            case Stored(block_hashes):
-                return await self._index.store(stream.worker_id, block_hashes)
-            case Removed(block_hashes):
-                await self._index.remove(stream.worker_id, block_hashes)
-            case Cleared():
-                await self._index.clear(stream.worker_id)
-            case Beat(load):
-                self._members.report_load(stream, load)
-        return True
+    async def _apply(self, feed: Feed, event: WorkerEvent) -> Effect:
+        if not isinstance(event, Beat):
+            return await feed.apply(event)
+        self._members.report_load(feed.stream, event.load)
+        await feed.settle()
+        return Effect.DONE
+
+    def _turn(self, worker_id: str) -> asyncio.Lock:
+        return self._turns.setdefault(worker_id, asyncio.Lock())
 
 
 def _kind(event: WorkerEvent) -> EventKind:
     match event:
-        case Stored() | Removed():
+        case Stored() | Removed() | Digested():
             return EventKind.CHANGED
         case Cleared():
             return EventKind.CLEARED

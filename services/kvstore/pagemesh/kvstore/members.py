@@ -23,7 +23,7 @@ class EventKind(enum.Enum):
     """What a worker says, as far as its numbering is concerned."""
 
     CHANGED = "changed"
-    """Blocks were stored or removed."""
+    """Blocks were stored or removed; or what it holds behind all that, in short."""
     CLEARED = "cleared"
     """Its cache is empty: from here on its blocks are known whatever was missed before."""
     BEAT = "beat"

@@ -12,6 +12,7 @@ import structlog
 from pagemesh.config import KvStoreConfig
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.changes import ChangeLog
+from pagemesh.kvstore.digest_metrics import DigestMetrics
 from pagemesh.kvstore.housekeeping import Housekeeper
 from pagemesh.kvstore.instrumented_index import InstrumentedIndex
 from pagemesh.kvstore.members import Members
@@ -78,7 +79,7 @@ class KvStoreService:
         log = ChangeLog(first_revision=time.time_ns() // 1000)
         index = InstrumentedIndex(MemoryIndex(), metrics)
         members = Members(log, self._clock, config.heartbeat_interval)
-        catalog = Catalog(members, log, index)
+        catalog = Catalog(members, log, index, DigestMetrics(metrics))
         period = config.heartbeat_interval / TICKS_PER_HEARTBEAT
         housekeeper = Housekeeper(catalog, index, metrics, period, self._clock)
         housekeeping = asyncio.create_task(housekeeper.run(), name="housekeeping")

@@ -8,23 +8,16 @@ from contextlib import aclosing
 
 import grpc
 
+from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
+from pagemesh.cache.digest import CacheDigest
 from pagemesh.errors import InvalidRequestError
-from pagemesh.kvstore.catalog import (
-    Beat,
-    Catalog,
-    Cleared,
-    Removed,
-    Resync,
-    Stored,
-    Synced,
-    WorkerEvent,
-)
+from pagemesh.kvstore.catalog import Catalog, Resync, Synced
 from pagemesh.kvstore.changes import Change, Joined, Left, Loaded
 from pagemesh.kvstore.draining import until_set
+from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Stored, WorkerEvent
+from pagemesh.kvstore.feed import Feed
 from pagemesh.kvstore.members import PublishStream
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
-
-HASH_BYTES = 16
 
 
 class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
@@ -56,20 +49,20 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
         context: grpc.aio.ServicerContext[kvstore_pb2.PublishRequest, kvstore_pb2.PublishResponse],
     ) -> AsyncGenerator[kvstore_pb2.PublishResponse, None]:
         """Takes in the events of one worker, which is dropped when the stream ends."""
-        stream: PublishStream | None = None
+        feed: Feed | None = None
         try:
             async with aclosing(until_set(self._draining, request_iterator)) as requests:
                 async for request in requests:
                     event = _event(request)
-                    if stream is None:
-                        stream = await self._catalog.open_stream(request.worker_id, request.epoch)
-                    _check_source(request, stream)
-                    if await self._catalog.publish(stream, request.sequence, event):
+                    if feed is None:
+                        feed = await self._catalog.open_stream(request.worker_id, request.epoch)
+                    _check_source(request, feed.stream)
+                    if await self._catalog.publish(feed, request.sequence, event):
                         yield kvstore_pb2.PublishResponse(resync=True)
         finally:
             # A kvstore that stops must not tell its watchers that all workers left.
-            if stream is not None and not self._draining.is_set():
-                await self._catalog.close_stream(stream)
+            if feed is not None and not self._draining.is_set():
+                await self._catalog.close_stream(feed)
 
     async def Lookup(  # noqa: N802
         self,
@@ -132,8 +125,19 @@ def _event(request: kvstore_pb2.PublishRequest) -> WorkerEvent:
             return Cleared()
         case "load":
             return Beat(request.load)
+        case "digest":
+            return Digested(_digest(request.digest))
         case _:
             raise InvalidRequestError("event is not set", param="event")
+
+
+def _digest(message: kvstore_pb2.CacheDigest) -> CacheDigest:
+    if len(message.names_xor) != BLOCK_HASH_SIZE:
+        raise InvalidRequestError(
+            f"digest.names_xor has {len(message.names_xor)} bytes, but must have {BLOCK_HASH_SIZE}",
+            param="digest.names_xor",
+        )
+    return CacheDigest(message.block_count, int.from_bytes(message.names_xor))
 
 
 def _check_source(request: kvstore_pb2.PublishRequest, stream: PublishStream) -> None:
@@ -147,12 +151,14 @@ def _check_source(request: kvstore_pb2.PublishRequest, stream: PublishStream) ->
 
 def _split(packed: bytes, param: str) -> list[bytes]:
     """Concatenated hashes, each by itself."""
-    if len(packed) % HASH_BYTES:
+    if len(packed) % BLOCK_HASH_SIZE:
         raise InvalidRequestError(
-            f"{param} has {len(packed)} bytes, but must have a multiple of {HASH_BYTES}",
+            f"{param} has {len(packed)} bytes, but must have a multiple of {BLOCK_HASH_SIZE}",
             param=param,
         )
-    return [packed[start : start + HASH_BYTES] for start in range(0, len(packed), HASH_BYTES)]
+    return [
+        packed[start : start + BLOCK_HASH_SIZE] for start in range(0, len(packed), BLOCK_HASH_SIZE)
+    ]
 
 
 def _watch_response(change: Change | Resync | Synced) -> kvstore_pb2.WatchResponse:

@@ -1,0 +1,164 @@
+"""What one worker tells of its cache, put into the index and compared with the worker's own count.
+
+Where the two differ, the index is wrong, or the worker is; a snapshot makes up for either. It is not put
+into the index as it comes, as others are: it is gathered, counted against what the index believed, and
+then takes its place as a whole. So it is known how many blocks were wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import AsyncIterator, Sequence
+
+import structlog
+
+from pagemesh.cache.digest import CacheDigest
+from pagemesh.kvstore.digest_metrics import DigestMetrics
+from pagemesh.kvstore.events import CacheEvent, Cleared, Digested, Removed, Stored
+from pagemesh.kvstore.index import BlockIndex
+from pagemesh.kvstore.members import PublishStream
+
+_log = structlog.get_logger(__name__)
+
+SLICE_BLOCKS = 2048
+"""Blocks of a gathered snapshot that are handled between two turns of the event loop."""
+
+MOST_PATIENCE = 64
+"""A worker whose snapshots do not help is asked for another one at every so many digests, in the end."""
+
+
+class Effect(enum.Enum):
+    """What an event did."""
+
+    DONE = "done"
+    DIFFERED = "differed"
+    """The worker's own count is another one: a snapshot is wanted, until which everything goes on."""
+    REFUSED = "refused"
+    """The worker would hold more blocks than it announced: nothing that is known of them is worth anything."""
+
+
+class Feed:
+    """The way of one stream's events into the index. They come one after the other, without a gap.
+
+    After a gap, `forget` comes first.
+    """
+
+    def __init__(
+        self, stream: PublishStream, max_blocks: int, index: BlockIndex, metrics: DigestMetrics
+    ) -> None:
+        self.stream = stream
+        self._worker_id = stream.worker_id
+        self._max_blocks = max_blocks
+        self._index = index
+        self._metrics = metrics
+        self._is_differing = False
+        # What came of the snapshot that is to replace what the index believes.
+        self._gathered: set[bytes] | None = None
+        # Digests to let pass until the next one that may ask for a snapshot.
+        self._patience = self._next_patience = 1
+
+    async def apply(self, event: CacheEvent) -> Effect:
+        """Put an event into effect."""
+        if isinstance(event, Digested):
+            return await self._compare(event.digest)
+        if isinstance(event, Cleared) and self._is_differing:
+            self._gathered = set()
+            return Effect.DONE
+        if self._gathered is not None:
+            return await self._gather(self._gathered, event)
+        match event:
+            case Stored(block_hashes):
+                fits = await self._index.store(self._worker_id, block_hashes)
+                return Effect.DONE if fits else Effect.REFUSED
+            case Removed(block_hashes):
+                await self._index.remove(self._worker_id, block_hashes)
+            case Cleared():
+                await self._index.clear(self._worker_id)
+        return Effect.DONE
+
+    async def forget(self) -> None:
+        """The worker's blocks are unknown until it begins anew."""
+        self._end_difference()
+        await self._index.clear(self._worker_id)
+
+    async def settle(self) -> None:
+        """Whatever was gathered counts, though no digest has ended it."""
+        if self._gathered is not None:
+            gathered = self._gathered
+            self._end_difference()
+            await self._replace(gathered)
+
+    async def _gather(self, gathered: set[bytes], event: Stored | Removed | Cleared) -> Effect:
+        match event:
+            case Stored(block_hashes):
+                gathered.update(block_hashes)
+            case Removed(block_hashes):
+                gathered.difference_update(block_hashes)
+            case Cleared():
+                gathered.clear()
+        return Effect.DONE if len(gathered) <= self._max_blocks else Effect.REFUSED
+
+    async def _compare(self, told: CacheDigest) -> Effect:
+        if self._gathered is not None:
+            gathered = self._gathered
+            self._end_difference()
+            await self._measure(gathered)
+            await self._replace(gathered)
+        elif self._is_differing:
+            # Told before the worker heard that a snapshot is wanted.
+            return Effect.DONE
+        believed = await self._index.digest(self._worker_id)
+        self._metrics.on_digest(agrees=believed == told)
+        if believed == told:
+            self._patience = self._next_patience = 1
+            return Effect.DONE
+        self._patience -= 1
+        if self._patience:
+            return Effect.DONE
+        _log.warning(
+            "index_diverged",
+            worker_id=self._worker_id,
+            epoch=self.stream.epoch,
+            num_believed_blocks=believed.num_blocks,
+            num_held_blocks=told.num_blocks,
+        )
+        self._patience = self._next_patience = min(2 * self._next_patience, MOST_PATIENCE)
+        self._is_differing = True
+        return Effect.DIFFERED
+
+    async def _measure(self, gathered: set[bytes]) -> None:
+        """Publish by how much the index was wrong."""
+        believed = await self._index.digest(self._worker_id)
+        num_indexed = await self._index.count(self._worker_id)
+        num_right = 0
+        async for blocks in _slices(gathered):
+            num_right += await self._index.count_held(self._worker_id, blocks)
+        # What the index gave up for want of room it was not wrong about.
+        num_given_up = believed.num_blocks - num_indexed
+        num_missing = max(0, len(gathered) - num_right - num_given_up)
+        num_surplus = num_indexed - num_right
+        self._metrics.on_measured(num_missing, num_surplus)
+        _log.info(
+            "index_divergence_measured",
+            worker_id=self._worker_id,
+            num_missing_blocks=num_missing,
+            num_surplus_blocks=num_surplus,
+        )
+
+    async def _replace(self, gathered: set[bytes]) -> None:
+        await self._index.clear(self._worker_id)
+        async for blocks in _slices(gathered):
+            await self._index.store(self._worker_id, blocks)
+
+    def _end_difference(self) -> None:
+        self._is_differing = False
+        self._gathered = None
+
+
+async def _slices(blocks: set[bytes]) -> AsyncIterator[Sequence[bytes]]:
+    everything = list(blocks)
+    for start in range(0, len(everything), SLICE_BLOCKS):
+        if start:
+            await asyncio.sleep(0)
+        yield everything[start : start + SLICE_BLOCKS]
