@@ -15,6 +15,7 @@ from google.api.httpbody_pb2 import HttpBody
 from pagemesh.membership.publisher import Publisher
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
+from pagemesh.worker.canary import make_canary
 from tests.contract.http_answers import http_body, read
 from tests.contract.router_harness import DEADLINE_S, MODEL, Mesh, eventually, running_mesh
 from tests.fakes.engine import FakeEngine
@@ -80,6 +81,7 @@ async def scripted(mesh: Mesh, worker_id: str = "scripted") -> AsyncIterator[Scr
         block_count=64,
         max_model_len=512,
         max_num_seqs=8,
+        canary=make_canary(engine.info),
     )
     publisher = Publisher(mesh.kvstore_address, info, engine, links=tuple)
     publisher.start()

@@ -26,6 +26,7 @@ from pagemesh.errors import KvIntegrityError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.scheduler.batch import Batch, BlockMoves
+from pagemesh.scheduler.block_names import BlockNames
 from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_costs import StepCosts
 from pagemesh.scheduler.step_result import StepResult
@@ -205,22 +206,26 @@ class FakeEngine(EngineCore):
         generates: bool = True,
         prefill_rate: PrefillRate | None = None,
         shared: bool = False,
+        model_folder: str | None = None,
+        naming: str = "fake",
     ) -> None:
         """`prefill_rate` is told instead of what is measured.
 
-        With `shared`, others on this host can read the KV, as that of an engine in its own process.
+        Blocks are named as by the model `naming`; one that is not "fake" is a fault. With `shared`, others on this host can read the KV, as that of an engine in its own process.
         """
         config = scheduler or SchedulerConfig()
         layout = BlockLayout(block_size, 2, num_kv_heads=1, head_dim=head_dim, dtype="float32")
         info = EngineInfo(
             "fake", layout, num_blocks, max_model_len, config.max_num_seqs, pooling, generates
         )
+        named = replace(info, model_fingerprint=naming)
+        info = replace(info, model_folder=model_folder, canary=BlockNames(named).canary())
         descriptor = open_memory() if shared else None
         kv = FakeKv(layout, num_blocks, descriptor)
         if descriptor is not None:
             os.close(descriptor)
         self.scheduler = Scheduler(
-            info,
+            named,
             config,
             vocab_size=VOCAB_SIZE,
             eos_token_ids=eos_token_ids,

@@ -27,6 +27,6 @@ def test_a_changed_contract_makes_stubs_stale(
         text = original.read_text(encoding="utf-8")
         (changed.parent / original.name).write_text(text, encoding="utf-8")
     text = changed.read_text(encoding="utf-8")
-    changed.write_text(text.replace("max_num_seqs = 10", "max_num_seqs = 11"), encoding="utf-8")
+    changed.write_text(text.replace("max_num_seqs = 10", "max_num_seqs = 99"), encoding="utf-8")
     monkeypatch.setattr(protos, "PROTOS", tmp_path)
     assert protos.stale_stubs() == ["types_pb2.py"]

@@ -269,6 +269,10 @@ class EngineInfo:
     causal: bool = True
     """Whether tokens see those in front of them alone. In an encoder each sees all of its prompt: a prompt
     is then computed in one piece, and its KV is of no use afterwards."""
+    model_folder: str | None = None
+    """Where the model's files lie; None where there are none."""
+    canary: bytes = b""
+    """How it names blocks: what `BlockNames.canary` gave in the engine's process; empty where nobody asked."""
 
 
 class KvAccess(Protocol):

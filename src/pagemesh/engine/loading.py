@@ -25,6 +25,7 @@ from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.parallel import release_threads
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.models.place import Place
+from pagemesh.scheduler.block_names import BlockNames
 from pagemesh.scheduler.scheduler import Scheduler
 
 _STEP_PATIENCE: Final = 100
@@ -141,7 +142,7 @@ def _max_num_blocks(
 def _make_info(
     model: LoadedModel, layout: BlockLayout, num_blocks: int, scheduler: SchedulerConfig
 ) -> EngineInfo:
-    return EngineInfo(
+    info = EngineInfo(
         model_fingerprint=model.fingerprint,
         layout=layout,
         num_blocks=num_blocks,
@@ -150,4 +151,6 @@ def _make_info(
         pooling=model.pooling,
         generates=model.generates,
         causal=model.shape.causal,
+        model_folder=str(model.folder),
     )
+    return replace(info, canary=BlockNames(info).canary())

@@ -264,6 +264,12 @@ REQUESTS_IN_PROGRESS: Final = GaugeSpec(
 WORKERS: Final = GaugeSpec(
     "pagemesh:workers", "Workers of the model that the router can reach.", (*_MODEL, "role")
 )
+WORKERS_DEGRADED: Final = GaugeSpec(
+    "pagemesh:workers_degraded",
+    "Workers of the model that get no credit for what they hold, because they name KV blocks otherwise than "
+    "the router, by the step that differs: template, tokenizer, hashing, or unknown.",
+    (*_MODEL, "role", "reason"),
+)
 KVSTORE_WORKERS: Final = GaugeSpec("pagemesh:kvstore_workers", "Workers that are members.")
 INDEX_STORE_UP: Final = GaugeSpec(
     "pagemesh:index_store_up", "Whether the Redis that the index is kept in answers: 1 or 0."

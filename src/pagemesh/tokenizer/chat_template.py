@@ -35,17 +35,18 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template is not valid Jinja: {error}") from error
         self._variables = dict(variables)
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], now: datetime.datetime | None = None
+    ) -> str:
         """The prompt that asks for the next assistant message.
 
-        A conversation that the template refuses (say, a role in the wrong place) raises
+        `now` is the time that templates may ask for; the present one unless told. A conversation that the template refuses (say, a role in the wrong place) raises
         InvalidRequestError with the template's own words.
         """
         try:
@@ -54,6 +55,7 @@ class ChatTemplate:
                 tools=None,
                 documents=None,
                 add_generation_prompt=True,
+                strftime_now=(now or datetime.datetime.now()).strftime,
                 **self._variables,
             )
         # A template is a program of strangers: whatever it raises (TypeError, ZeroDivisionError …)
@@ -110,7 +112,3 @@ def _to_json(
 
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)

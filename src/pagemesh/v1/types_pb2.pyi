@@ -457,6 +457,46 @@ class KvLayout(_message.Message):
 Global___KvLayout: _TypeAlias = KvLayout  # noqa: Y015
 
 @_typing.final
+class Canary(_message.Message):
+    """How a worker's model folder and code turn a conversation into the names of KV blocks, step by step. A router
+    that comes to other digests would look for a prompt's blocks under names that the worker does not give.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    TEXT_DIGEST_FIELD_NUMBER: _builtins.int
+    TOKEN_DIGEST_FIELD_NUMBER: _builtins.int
+    BLOCK_DIGEST_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """Of the canary's conversation and token ids; only equal versions can be compared."""
+    text_digest: _builtins.bytes
+    """BLAKE2b-128 of the conversation as the chat template renders it; empty when the model has none."""
+    token_digest: _builtins.bytes
+    """BLAKE2b-128 of that text's token ids, or of the plain conversation's where there is no chat template, each
+    id as 4 bytes, little-endian; empty when the model folder has no tokenizer.
+    """
+    block_digest: _builtins.bytes
+    """BLAKE2b-128 of the concatenated names that the engine gives the blocks of the canary's own token ids,
+    which depend on no tokenizer. Workers with equal ones can exchange KV.
+    """
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        text_digest: _builtins.bytes = ...,
+        token_digest: _builtins.bytes = ...,
+        block_digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digest", b"block_digest", "text_digest", b"text_digest", "token_digest", b"token_digest", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Canary: _TypeAlias = Canary  # noqa: Y015
+
+@_typing.final
 class WorkerInfo(_message.Message):
     """One incarnation of a worker process."""
 
@@ -472,6 +512,7 @@ class WorkerInfo(_message.Message):
     BLOCK_COUNT_FIELD_NUMBER: _builtins.int
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     MAX_NUM_SEQS_FIELD_NUMBER: _builtins.int
+    CANARY_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Stable name, unique in the mesh, for example "decode-0"."""
     epoch: _builtins.int
@@ -494,6 +535,10 @@ class WorkerInfo(_message.Message):
     def kv_layout(self) -> Global___KvLayout:
         """Shape of its KV blocks."""
 
+    @_builtins.property
+    def canary(self) -> Global___Canary:
+        """How it names blocks; routers that name them otherwise give it no credit for what it holds."""
+
     def __init__(
         self,
         *,
@@ -507,10 +552,11 @@ class WorkerInfo(_message.Message):
         block_count: _builtins.int = ...,
         max_model_len: _builtins.int = ...,
         max_num_seqs: _builtins.int = ...,
+        canary: Global___Canary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kv_layout", b"kv_layout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary", "kv_layout", b"kv_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_count", b"block_count", "epoch", b"epoch", "kv_layout", b"kv_layout", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model_fingerprint", b"model_fingerprint", "model_name", b"model_name", "role", b"role", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_count", b"block_count", "canary", b"canary", "epoch", b"epoch", "kv_layout", b"kv_layout", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model_fingerprint", b"model_fingerprint", "model_name", b"model_name", "role", b"role", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

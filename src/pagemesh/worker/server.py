@@ -17,6 +17,7 @@ from pagemesh.membership.publisher import Publisher
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.telemetry.engine import EngineMetrics
 from pagemesh.telemetry.metrics import Metrics, MetricsServer
+from pagemesh.worker.canary import make_canary
 from pagemesh.worker.dispatcher import StepDispatcher
 from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.kv_methods import FETCH
@@ -99,12 +100,15 @@ class WorkerServer:
         self._stack.callback(worker.transports.close)
         self._stack.push_async_callback(asyncio.to_thread, worker.block_workers.close)
         self._stack.push_async_callback(asyncio.to_thread, engine.stop)
-        self._join_mesh(worker)
+        publisher = self._make_publisher(worker)
         self._role.add_services(worker, self._server, self._stack)
         self._server.add(FETCH.add_to_server, KvTransferServicer(worker).Fetch)
         # Once more, to be closed before everything that its RPCs use.
         self._stack.push_async_callback(self._server.close)
         worker.dispatcher.start()
+        if publisher is not None:
+            info.canary.CopyFrom(await asyncio.to_thread(make_canary, engine.info))
+            publisher.start()
         await self._server.set_serving()
         log.info(
             "serving",
@@ -121,14 +125,15 @@ class WorkerServer:
         """Leave the mesh, drain within the grace period, free everything. Idempotent."""
         await self._stack.aclose()
 
-    def _join_mesh(self, worker: Worker) -> None:
+    def _make_publisher(self, worker: Worker) -> Publisher | None:
+        """Who will tell the mesh of the worker; None when it is in no mesh."""
         kvstore = self._config.member.kvstore
         if kvstore is None:
-            return
+            return None
         publisher = Publisher(
             kvstore, worker.info, worker.engine, lambda: links_to_proto(worker.links.speeds())
         )
         worker.dispatcher.subscribe(publisher.on_step)
         # The first thing to happen when the worker stops: routers must not send it more requests.
         self._server.on_drain(publisher.close)
-        publisher.start()
+        return publisher

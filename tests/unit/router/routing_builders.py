@@ -27,6 +27,7 @@ def make_candidate(worker_id: str = "a", **changes: Any) -> Candidate:
         "reachable": True,
         "num_requests": 0,
         "num_held_blocks": 0,
+        "block_naming": b"n",
         "num_running": 0,
         "prefill_rate": PrefillRate(),
         "num_pending_tokens": 0,

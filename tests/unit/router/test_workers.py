@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import pathlib
 
 import pytest
 
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import UnavailableError
 from pagemesh.membership.directory import Directory
+from pagemesh.router.parity import Parity
 from pagemesh.router.routing.candidate import Candidate, LinkUse, Role
 from pagemesh.router.routing.cost import Link
 from pagemesh.router.routing.in_flight import InFlight
@@ -17,11 +19,13 @@ from pagemesh.router.routing.route import Route
 from pagemesh.router.routing.ways import Claim, Path
 from pagemesh.router.session_pool import SessionPool
 from pagemesh.router.workers import Workers
+from pagemesh.tokenizer import Tokenizer
 from pagemesh.v1 import types_pb2
 from tests.fakes.clock import FakeClock
 from tests.unit.kvstore.builders import make_worker
 from tests.unit.router.routing_builders import LAYOUT, make_candidate
 
+DEMO = pathlib.Path(__file__).resolve().parents[3] / "models/demo"
 PREFILL, DECODE = types_pb2.WORKER_ROLE_PREFILL, types_pb2.WORKER_ROLE_DECODE
 LOAD = types_pb2.WorkerLoad(
     running_request_count=2,
@@ -34,15 +38,25 @@ LOAD = types_pb2.WorkerLoad(
     ],
 )
 
+CANARY = bytes.fromhex("69094b584354bc284a7f2ee1915492b8")
+"""Digest of what worker and router name the canary's blocks, for the model "f"."""
+
 
 @pytest.fixture
 def directory() -> Directory:
     return Directory("127.0.0.1:1")
 
 
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(DEMO)
+
+
 @pytest.fixture
-def workers(directory: Directory) -> Workers:
-    return Workers("demo", directory, SessionPool())
+def workers(directory: Directory, tokenizer: Tokenizer) -> Workers:
+    parity = Parity("demo", tokenizer)
+    parity.follow(directory)
+    return Workers("demo", directory, SessionPool(), parity)
 
 
 def join(
@@ -50,10 +64,12 @@ def join(
     worker_id: str,
     role: types_pb2.WorkerRole.ValueType,
     model_name: str = "demo",
+    canary: bytes = CANARY,
 ) -> None:
     info = make_worker(worker_id, epoch=7, address=f"{worker_id}:1", fingerprint="f")
     info.role, info.model_name = role, model_name
     info.kv_layout.kv_head_count, info.kv_layout.head_dim = 1, 2
+    info.canary.version, info.canary.block_digest = 1, canary
     directory._roster.join(info)
     directory._roster.report_load(worker_id, LOAD)
 
@@ -85,6 +101,7 @@ def test_a_candidate_is_what_its_worker_said_and_what_was_sent_there(
             reachable=True,
             num_requests=6,
             num_held_blocks=4,
+            block_naming=CANARY,
             num_running=2,
             prefill_rate=PrefillRate(seconds_per_token=0.5, num_tokens_per_step=512),
             num_pending_tokens=70,
@@ -93,6 +110,14 @@ def test_a_candidate_is_what_its_worker_said_and_what_was_sent_there(
             own_transfers={"d": LinkUse(6, 2.5)},
         )
     }
+
+
+def test_a_worker_that_names_blocks_otherwise_holds_nothing(
+    directory: Directory, workers: Workers
+) -> None:
+    join(directory, "p", PREFILL, canary=b"another")
+    found = candidates(workers, InFlight(FakeClock()), p=4)["p"]
+    assert (found.num_held_blocks, found.block_naming) == (0, b"another")
 
 
 def test_reported_requests_count_when_they_are_more_than_this_routers(

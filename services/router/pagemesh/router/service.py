@@ -17,6 +17,7 @@ from pagemesh.router.in_progress import InProgress
 from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.openai.embeddings import EmbeddingEndpoint
 from pagemesh.router.openai.endpoints import Endpoints
+from pagemesh.router.parity import Parity
 from pagemesh.router.planner import Planner
 from pagemesh.router.served_model import ServedModel
 from pagemesh.router.servicers.inference import InferenceServicer
@@ -57,6 +58,7 @@ class RouterProcess:
         self._metrics_server: MetricsServer | None = None
         self._directory = Directory(config.kvstore)
         self._sessions = SessionPool()
+        self._parity = Parity(self._model.name, self._model.tokenizer)
         self._server = GrpcServer(config.server, SERVICE_NAMES)
 
     async def start(self) -> str:
@@ -67,6 +69,7 @@ class RouterProcess:
                 self._config.server.host, self._config.server.metrics_port, self._metrics
             )
         await self._directory.start()
+        self._parity.follow(self._directory)
         self._sessions.follow(self._directory)
         self._add_services()
         await self._server.set_serving()
@@ -89,7 +92,7 @@ class RouterProcess:
 
     def _add_services(self) -> None:
         config, metrics, model = self._config, self._metrics, self._model
-        workers = Workers(model.name, self._directory, self._sessions)
+        workers = Workers(model.name, self._directory, self._sessions, self._parity)
         planner = Planner(workers, self._directory, self._sessions, config.routing, metrics)
         in_progress = InProgress()
         generator = Generator(model.name, planner, model.tokenizer, metrics, in_progress)
@@ -103,7 +106,7 @@ class RouterProcess:
             EmbeddingEndpoint(model, embedder),
             generator,
             admission,
-            MeshView(model, workers, metrics),
+            MeshView(model, workers, self._parity, metrics),
             config.request_timeout,
         )
         inference = InferenceServicer(

@@ -12,25 +12,24 @@ from pagemesh.kvship.layout import layout_from_proto
 from pagemesh.membership.directory import Directory
 from pagemesh.membership.load_message import is_possible, rate_from_proto
 from pagemesh.membership.roster import WorkerState
+from pagemesh.router.parity import Parity
+from pagemesh.router.roles import ROLES
 from pagemesh.router.routing.candidate import Candidate, Role
 from pagemesh.router.routing.cost import Link
 from pagemesh.router.routing.in_flight import InFlight
 from pagemesh.router.session_pool import SessionPool
-from pagemesh.v1 import types_pb2
-
-_ROLES = {
-    types_pb2.WORKER_ROLE_PREFILL: Role.PREFILL,
-    types_pb2.WORKER_ROLE_DECODE: Role.DECODE,
-}
 
 
 class Workers:
     """Answers from what the directory and the sessions say now. Belongs to one event loop."""
 
-    def __init__(self, model_name: str, directory: Directory, sessions: SessionPool) -> None:
+    def __init__(
+        self, model_name: str, directory: Directory, sessions: SessionPool, parity: Parity
+    ) -> None:
         self.model_name = model_name
         self._directory = directory
         self._sessions = sessions
+        self._parity = parity
 
     def reachable(self, role: Role) -> list[WorkerState]:
         """The model's workers of a role to which something sent now would arrive."""
@@ -71,18 +70,18 @@ class Workers:
         return [
             self._candidate(worker, held.get(worker.worker_id, 0), in_flight)
             for worker in self._directory.workers()
-            if worker.role in _ROLES
+            if worker.role in ROLES
         ]
 
     def _of_model(self, role: Role) -> list[WorkerState]:
         return [
             worker
             for worker in self._directory.workers()
-            if _ROLES.get(worker.role) is role and worker.info.model_name == self.model_name
+            if ROLES.get(worker.role) is role and worker.info.model_name == self.model_name
         ]
 
     def _is_reachable(self, worker: WorkerState) -> bool:
-        if _ROLES[worker.role] is Role.PREFILL:
+        if ROLES[worker.role] is Role.PREFILL:
             # One that the kvstore cannot confirm costs a retry at worst; the decode worker then
             # computes the prompt itself.
             return True
@@ -96,7 +95,7 @@ class Workers:
         num_reported = load.running_request_count + load.waiting_request_count
         return Candidate(
             worker_id=worker.worker_id,
-            role=_ROLES[worker.role],
+            role=ROLES[worker.role],
             address=worker.address,
             epoch=info.epoch,
             model_name=info.model_name,
@@ -107,7 +106,9 @@ class Workers:
             reachable=self._is_reachable(worker),
             # The report includes this router's requests, but not those it has not seen yet.
             num_requests=max(num_reported, in_flight.count(worker.worker_id)),
-            num_held_blocks=num_held_blocks,
+            # What is found under the names of a degraded worker is chance.
+            num_held_blocks=0 if self._parity.is_degraded(worker.worker_id) else num_held_blocks,
+            block_naming=info.canary.block_digest,
             num_running=load.running_request_count,
             prefill_rate=rate_from_proto(load.prefill_rate),
             num_pending_tokens=load.pending_prefill_token_count,

@@ -54,7 +54,10 @@ class Candidate:
     """Requests that run or wait there, those just sent by this router included."""
 
     num_held_blocks: int
-    """Leading blocks of the prompt in its prefix cache."""
+    """Leading blocks of the prompt in its prefix cache; none of a degraded worker."""
+
+    block_naming: bytes
+    """Equal between workers that give equal blocks equal names: only those can exchange KV."""
 
     num_running: int
     """Requests in its batch, as it last reported."""

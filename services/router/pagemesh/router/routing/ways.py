@@ -77,6 +77,7 @@ class Ways:
             and c.worker_id not in request.excluded_worker_ids
             and c.model_fingerprint == decode.model_fingerprint
             and c.layout == decode.layout
+            and c.block_naming == decode.block_naming
         ]
         layout = decode.layout
         self._prompt = Prompt(

@@ -1,0 +1,140 @@
+"""Whether workers name a prompt's blocks as this router does: a worker that does not is degraded.
+
+Looked up under other names than it gives, it would hold nothing, whatever it holds, and nothing else would show
+that. So a router does not ask: it computes what every worker tells of a canary, and compares.
+"""
+
+from __future__ import annotations
+
+import enum
+from functools import cached_property, lru_cache
+from typing import Final, NamedTuple
+
+import structlog
+
+from pagemesh.cache.block_hash import hash_blocks, root_hash
+from pagemesh.cache.canary import CANARY_VERSION, canary_token_ids, digest_names
+from pagemesh.errors import UnsupportedError
+from pagemesh.membership.directory import Directory
+from pagemesh.membership.roster import MemberChange, WorkerState
+from pagemesh.router.roles import ROLES
+from pagemesh.router.routing.candidate import Role
+from pagemesh.tokenizer import Tokenizer
+from pagemesh.tokenizer.canary import CanaryText, canary_text
+from pagemesh.v1 import types_pb2
+
+_log = structlog.get_logger(__name__)
+
+_MAX_BLOCK_SIZE: Final = 65_536
+"""Tokens; a worker must not make the router name more than this for it."""
+
+
+class Difference(enum.Enum):
+    """The first step at which a worker comes to something else."""
+
+    TEMPLATE = "template"
+    TOKENIZER = "tokenizer"
+    HASHING = "hashing"
+    UNKNOWN = "unknown"
+    """It tells nothing that could be compared."""
+
+
+_ADVICE: Final = {
+    Difference.TEMPLATE: "its chat template renders a conversation otherwise than the router's: give both the"
+    " same model folder, or the same chat_template.jinja and tokenizer_config.json, and restart them",
+    Difference.TOKENIZER: "its tokenizer makes other token ids of a text than the router's: give both the same"
+    " model folder, or the same tokenizer.json, and restart them",
+    Difference.HASHING: "its engine names the blocks of the same token ids otherwise: run the same version of"
+    " pagemesh everywhere",
+    Difference.UNKNOWN: "it does not tell how it names blocks, or another version of pagemesh does: run the same"
+    " version everywhere",
+}
+
+
+class Degraded(NamedTuple):
+    """A worker that gets no credit for what it holds."""
+
+    worker_id: str
+    role: Role
+    difference: Difference
+
+    @property
+    def advice(self) -> str:
+        """What is wrong, and what to do."""
+        return _ADVICE[self.difference]
+
+
+class Parity:
+    """Compares every worker of the router's model when it joins. Belongs to one event loop."""
+
+    def __init__(self, model_name: str, tokenizer: Tokenizer) -> None:
+        self._model_name = model_name
+        self._tokenizer = tokenizer
+        self._degraded: dict[str, Degraded] = {}
+
+    def follow(self, directory: Directory) -> None:
+        """Judge the workers that are known now, and those that join from now on."""
+        directory.subscribe(self._on_change)
+
+    def is_degraded(self, worker_id: str) -> bool:
+        """Whether a worker's blocks must not be looked for."""
+        return worker_id in self._degraded
+
+    def degraded(self) -> list[Degraded]:
+        """All such workers, in order of joining."""
+        return list(self._degraded.values())
+
+    def _on_change(self, change: MemberChange, worker: WorkerState) -> None:
+        self._degraded.pop(worker.worker_id, None)
+        role = ROLES.get(worker.role)
+        if worker.info.model_name != self._model_name or role is None:
+            return
+        if change is not MemberChange.JOINED:
+            return
+        difference = self.compare(worker.info)
+        if difference is not None:
+            self._degraded[worker.worker_id] = Degraded(worker.worker_id, role, difference)
+            _log.error(
+                "worker_degraded",
+                worker_id=worker.worker_id,
+                epoch=worker.info.epoch,
+                reason=difference.value,
+                advice=_ADVICE[difference],
+            )
+
+    def compare(self, info: types_pb2.WorkerInfo) -> Difference | None:
+        """Where a worker differs; None when it names blocks as the router does.
+
+        What it has no files for is not compared: only the router needs them.
+        """
+        told, block_size = info.canary, info.kv_layout.block_size
+        if told.version != CANARY_VERSION or not told.block_digest or block_size > _MAX_BLOCK_SIZE:
+            return Difference.UNKNOWN
+        if told.text_digest:
+            if self._chat is None or told.text_digest != self._chat.text_digest:
+                return Difference.TEMPLATE
+            own_tokens = self._chat.token_digest
+        else:
+            own_tokens = self._plain.token_digest
+        if told.token_digest and told.token_digest != own_tokens:
+            return Difference.TOKENIZER
+        own_blocks = _name_canary(info.model_fingerprint, block_size, info.kv_layout.dtype)
+        return None if told.block_digest == own_blocks else Difference.HASHING
+
+    @cached_property
+    def _chat(self) -> CanaryText | None:
+        """None where the router has no chat template."""
+        try:
+            return canary_text(self._tokenizer, chat=True)
+        except UnsupportedError:
+            return None
+
+    @cached_property
+    def _plain(self) -> CanaryText:
+        return canary_text(self._tokenizer, chat=False)
+
+
+@lru_cache(maxsize=64)
+def _name_canary(model_fingerprint: str, block_size: int, kv_dtype: str) -> bytes:
+    root = root_hash(model_fingerprint, block_size, kv_dtype)
+    return digest_names(hash_blocks(root, canary_token_ids(block_size), block_size))
