@@ -243,6 +243,20 @@ async def test_tokens_that_come_together_stay_together(mesh: Mesh) -> None:
         assert usage["prompt_tokens_details"] == {"cached_tokens": 32}
 
 
+async def test_cached_kv_that_never_came_is_not_in_the_usage(mesh: Mesh) -> None:
+    async with scripted(mesh) as worker:
+        call = asyncio.create_task(read(mesh.openai.Completions(body())))
+        await eventually(lambda: len(worker.submits) == 1)
+        submit = worker.submits[0]
+        usage = types_pb2.PromptUsage(prompt_token_count=40, cached_token_count=32)
+        worker.answer(submit, token_ids=[20], prompt_usage=usage)
+        outcome = types_pb2.KvOutcome(path=types_pb2.KV_PATH_LOCAL)
+        worker.answer(submit, token_ids=[21], kv_outcome=outcome)
+        worker.answer(submit, token_ids=[22], finish_reason=types_pb2.FINISH_REASON_LENGTH)
+        usage = (await call).json()["usage"]
+        assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
 async def test_a_worker_that_refuses_is_left_for_another_once(mesh: Mesh) -> None:
     error = types_pb2.Error(code="UNAVAILABLE", reason="DRAINING", message="stopping")
     failed = {"finish_reason": types_pb2.FINISH_REASON_ERROR, "error": error}

@@ -119,6 +119,8 @@ class KvExport:
     """Block table of the whole prompt."""
     block_hashes: tuple[bytes, ...]
     """Names of the prompt's full blocks."""
+    num_held_tokens: int
+    """Leading tokens found in the prefix cache."""
 
 
 class KvProgress(NamedTuple):

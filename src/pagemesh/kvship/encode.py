@@ -47,11 +47,13 @@ class KvEncoder:
         block_ids: Sequence[int],
         block_hashes: Sequence[bytes],
         ready_seconds: float,
+        num_reused_tokens: int,
     ) -> bytes:
         """Read the blocks of one part and make its message.
 
         `block_ids` is the whole block table, `block_hashes` names its full blocks, which were there
-        `ready_seconds` after the header was sent. Computes a checksum and copies memory, so it belongs on a
+        `ready_seconds` after the header was sent. KV of the prompt's first `num_reused_tokens` was not computed
+        for this stream. Computes a checksum and copies memory, so it belongs on a
         thread, and the caller must hold the blocks until it ends.
         """
         end_block = part.first_block + part.num_blocks
@@ -65,6 +67,7 @@ class KvEncoder:
             token_count=part.num_tokens,
             block_hashes=hashes,
             ready_seconds=ready_seconds,
+            reused_token_count=num_reused_tokens,
         )
         payload = self._transport.load(blocks, part, block_ids[part.first_block : end_block])
         content = kv_transfer_pb2.KvContent(stamp=self._stamp, blocks=blocks)

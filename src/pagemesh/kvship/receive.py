@@ -132,7 +132,7 @@ class KvReceiver:
         self._check_names(run, blocks)
         assert self._transport is not None, "blocks came before the header"
         num_bytes = self._transport.unload(blocks, payload, self._received.block_ids(run))
-        self._received.add(run)
+        self._received.add(run, blocks.reused_token_count)
         return num_bytes
 
     def _check_range(self, run: BlockRun, token_count: int) -> None:

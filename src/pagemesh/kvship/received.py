@@ -35,6 +35,11 @@ class ReceivedKv:
         self._all_layers = (1 << layout.num_layers) - 1
         self._layers = [0] * (self.end_block - self._first_block)  # bit masks of verified layers
         self._num_complete = 0  # leading blocks, behind the held ones, that have all layers
+        # Tokens of earlier streams that their senders did not compute, where this one began, and up to where
+        # its sender did not.
+        self._num_reused_before = 0
+        self._stream_start = self.num_verified_tokens
+        self._reused_end = 0
 
     @property
     def num_verified_blocks(self) -> int:
@@ -51,12 +56,26 @@ class ReceivedKv:
         """Whether the whole prompt's KV is in the blocks."""
         return self._num_complete == len(self._layers)
 
+    @property
+    def num_reused_tokens(self) -> int:
+        """Of the received tokens, those whose KV no sender had to compute for the stream that brought it."""
+        return self.num_reused_with(min(self._reused_end, self.num_verified_tokens))
+
+    def num_reused_with(self, reused_end: int) -> int:
+        """Likewise, when this stream brings KV that its sender did not compute up to this token."""
+        return self._num_reused_before + max(
+            0, min(reused_end, self.num_tokens) - self._stream_start
+        )
+
     def begin_stream(self) -> int:
         """Forget what lies behind the verified blocks, for a stream that begins there; gives their number.
 
         Another sender sends whole blocks. So each (block, layer) comes once in a stream, and a block
         that counts as verified is never written again.
         """
+        self._num_reused_before = self.num_reused_tokens
+        self._stream_start = self.num_verified_tokens
+        self._reused_end = 0
         for index in range(self._num_complete, len(self._layers)):
             self._layers[index] = 0
         return self.num_verified_blocks
@@ -65,8 +84,12 @@ class ReceivedKv:
         """Whether any block of the run, which lies in the grant, has one of its layers already."""
         return any(layers & run.layer_mask for layers in self._layers[self._indices(run)])
 
-    def add(self, run: BlockRun) -> None:
-        """Count a run as verified: its KV is in its blocks."""
+    def add(self, run: BlockRun, reused_end: int) -> None:
+        """Count a run as verified: its KV is in its blocks.
+
+        That of tokens in front of `reused_end` was not computed for the stream.
+        """
+        self._reused_end = max(self._reused_end, reused_end)
         indices = self._indices(run)
         for index in range(indices.start, indices.stop):
             self._layers[index] |= run.layer_mask

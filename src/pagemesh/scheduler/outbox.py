@@ -78,7 +78,9 @@ class Outbox:
 
     def add_export(self, request: Request) -> None:
         """An export has its blocks, of which those with cached KV can be read."""
-        self._exports.append(KvExport(request.request_id, *self._tables.prompt_blocks(request)))
+        block_ids, block_hashes = self._tables.prompt_blocks(request)
+        num_held_tokens = request.num_computed_tokens
+        self._exports.append(KvExport(request.request_id, block_ids, block_hashes, num_held_tokens))
         if request.num_computed_tokens:
             self.add_progress(request)
 

@@ -267,8 +267,8 @@ class RequestOutput(_message.Message):
 
     @_builtins.property
     def kv_outcome(self) -> _types_pb2.KvOutcome:
-        """Set once, of a request for tokens: with the first output behind the moment when the first token and all KV
-        in front of it were there. That is the first token's unless a prefill worker sent the token before the KV.
+        """Set once: with the first output behind the moment when the first token and all KV in front of it were there.
+        That is the first token's unless a prefill worker sent the token before the KV. Or with the embedding.
         """
 
     def __init__(

@@ -223,7 +223,7 @@ class Usage(_message.Message):
     completion_token_count: _builtins.int
     """Generated tokens."""
     cached_token_count: _builtins.int
-    """Prompt tokens whose KV came from a prefix cache."""
+    """Prompt tokens whose KV nobody computed for the request: it came out of the prefix cache of a worker."""
     def __init__(
         self,
         *,

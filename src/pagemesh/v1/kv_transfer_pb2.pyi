@@ -377,6 +377,7 @@ class KvBlocks(_message.Message):
     BLOCK_HASHES_FIELD_NUMBER: _builtins.int
     READY_SECONDS_FIELD_NUMBER: _builtins.int
     MEMORY_BLOCKS_FIELD_NUMBER: _builtins.int
+    REUSED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     first_block_index: _builtins.int
     """Position of the first block in the request's block table."""
     block_count: _builtins.int
@@ -390,6 +391,10 @@ class KvBlocks(_message.Message):
     ready_seconds: _builtins.float
     """Seconds from the sending of the header until the sender had the blocks. Of a message whose blocks could
     have been here before the message in front of it was, the distance to that one is what the way takes.
+    """
+    reused_token_count: _builtins.int
+    """Leading prompt tokens whose KV the sender found in its cache or received from another worker; of what this
+    message and earlier ones carry, it computed the rest for this stream.
     """
     @_builtins.property
     def block_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -410,10 +415,11 @@ class KvBlocks(_message.Message):
         block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         ready_seconds: _builtins.float = ...,
         memory_blocks: Global___MemoryBlocks | None = ...,
+        reused_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory_blocks", b"memory_blocks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "block_hashes", b"block_hashes", "first_block_index", b"first_block_index", "first_layer", b"first_layer", "layer_count", b"layer_count", "memory_blocks", b"memory_blocks", "ready_seconds", b"ready_seconds", "token_count", b"token_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "block_hashes", b"block_hashes", "first_block_index", b"first_block_index", "first_layer", b"first_layer", "layer_count", b"layer_count", "memory_blocks", b"memory_blocks", "ready_seconds", b"ready_seconds", "reused_token_count", b"reused_token_count", "token_count", b"token_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -477,10 +483,13 @@ class FirstToken(_message.Message):
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     RECEIVED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    REUSED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
     """Its id."""
     received_token_count: _builtins.int
     """Prompt tokens whose KV the sender received from another worker."""
+    reused_token_count: _builtins.int
+    """As in KvBlocks, of the whole prompt."""
     @_builtins.property
     def logprobs(self) -> _types_pb2.TokenLogprobs:
         """Set when the request asks for them."""
@@ -491,10 +500,11 @@ class FirstToken(_message.Message):
         token_id: _builtins.int = ...,
         logprobs: _types_pb2.TokenLogprobs | None = ...,
         received_token_count: _builtins.int = ...,
+        reused_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "received_token_count", b"received_token_count", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "received_token_count", b"received_token_count", "reused_token_count", b"reused_token_count", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -711,7 +711,7 @@ Global___WorkerLoad: _TypeAlias = WorkerLoad  # noqa: Y015
 
 @_typing.final
 class PromptUsage(_message.Message):
-    """How long a prompt is, and how much of it the worker had."""
+    """How long a prompt is, and how much of it nobody had to compute for this request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -720,7 +720,10 @@ class PromptUsage(_message.Message):
     prompt_token_count: _builtins.int
     """Prompt length in tokens."""
     cached_token_count: _builtins.int
-    """Prefix tokens whose KV was taken from the worker's own prefix cache."""
+    """Leading prompt tokens whose KV came out of a prefix cache: the worker's own, that of a worker which it was
+    pulled from, or that of the prefill worker. Less than prompt_token_count, as the last token is always
+    computed. While KV is still on its way, what is expected of it counts.
+    """
     def __init__(
         self,
         *,
@@ -744,10 +747,13 @@ class KvOutcome(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     TIME_TO_READY_FIELD_NUMBER: _builtins.int
     RECEIVED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    CACHED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     path: Global___KvPath.ValueType
     """The way that was taken, whatever had been planned."""
     received_token_count: _builtins.int
     """Prompt tokens whose KV was received from other workers."""
+    cached_token_count: _builtins.int
+    """As in PromptUsage, of the KV that came in the end."""
     @_builtins.property
     def time_to_ready(self) -> _duration_pb2.Duration:
         """From submission on the worker until the first token and all KV in front of it were there, so that the
@@ -760,10 +766,11 @@ class KvOutcome(_message.Message):
         path: Global___KvPath.ValueType = ...,
         time_to_ready: _duration_pb2.Duration | None = ...,
         received_token_count: _builtins.int = ...,
+        cached_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time_to_ready", b"time_to_ready"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "received_token_count", b"received_token_count", "time_to_ready", b"time_to_ready"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "path", b"path", "received_token_count", b"received_token_count", "time_to_ready", b"time_to_ready"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,7 +56,9 @@ class KvTransferServicer:
             table, names = (0,) * first + block_ids, (b"",) * first + hashes
             start, end = first * layout.block_size, len(table) * layout.block_size
             for part in cut_into_parts(layout, start, end, stream.max_part_bytes):
-                yield await stream.part(part, table, names)
+                yield await stream.part(
+                    part, table, names, ready_seconds=0.0, num_reused_tokens=end
+                )
             await stream.finish()
         finally:
             worker.engine.release(pin_id)

@@ -43,6 +43,7 @@ class KvImport:
         self._first_token: kv_transfer_pb2.FirstToken | None = None
         self._stream_nonce = 0
         self._first_token_at = 0.0
+        self._num_promised_tokens = 0
         self.completed_at: float | None = None
         """Loop time at which all KV was known to be here; None while something is missing."""
 
@@ -65,6 +66,15 @@ class KvImport:
     def num_received_tokens(self) -> int:
         """Prompt tokens whose KV came from other workers until now."""
         return self.num_verified_tokens - self.grant.num_held_tokens
+
+    def num_reused_tokens(self, *, needs_kv: bool) -> int:
+        """Of these, those whose KV no worker computed for this request.
+
+        An answer that was over with another worker's first token needs no KV: what that worker had counts.
+        """
+        if self._first_token is not None and not needs_kv:
+            return self._num_promised_tokens
+        return self._received.num_reused_tokens
 
     @property
     def num_verified_blocks(self) -> int:
@@ -133,6 +143,7 @@ class KvImport:
             return
         self._first_token = first_token
         self._first_token_at = self._loop.time()
+        self._num_promised_tokens = self._received.num_reused_with(first_token.reused_token_count)
         logprobs = None
         if first_token.HasField("logprobs"):
             logprobs = logprobs_from_proto(first_token.logprobs)

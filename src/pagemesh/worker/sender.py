@@ -86,14 +86,13 @@ class SentStream:
         part: KvPart,
         block_ids: Sequence[int],
         block_hashes: Sequence[bytes],
-        ready_seconds: float = 0.0,
+        *,
+        ready_seconds: float,
+        num_reused_tokens: int,
     ) -> bytes:
-        """The message of one part, as `KvEncoder.part` makes it; cancelling waits for the copy's end.
-
-        Its blocks were there `ready_seconds` after the header was sent.
-        """
+        """The message of one part, as `KvEncoder.part` makes it; cancelling waits for the copy's end."""
         message = await self._worker.block_workers.run(
-            self._encoder.part, part, block_ids, block_hashes, ready_seconds
+            self._encoder.part, part, block_ids, block_hashes, ready_seconds, num_reused_tokens
         )
         self._on_part(part)
         return message

@@ -29,7 +29,7 @@ def test_every_message_says_whose_it_is() -> None:
     for frame in (
         encoder.header(3),
         encoder.first_token(kv_transfer_pb2.FirstToken(token_id=5)),
-        encoder.part(part, (5,), [b"a" * 16], 0.0),
+        encoder.part(part, (5,), [b"a" * 16], 0.0, 0),
     ):
         stamp = KvMessage.of_frame(frame).content.stamp
         assert (stamp.worker_id, stamp.epoch, stamp.model_fingerprint) == ("p", 7, "f")
@@ -45,10 +45,13 @@ def test_a_header_says_how_much_follows() -> None:
 def test_a_part_carries_its_blocks_in_the_order_of_the_block_table() -> None:
     encoder, kv = make_encoder()
     names = [b"a" * 16, b"b" * 16, b"c" * 16]
-    message = KvMessage.of_frame(encoder.part(KvPart(1, 3, 1, 1, 40), (5, 0, 4, 2), names, 0.25))
+    message = KvMessage.of_frame(
+        encoder.part(KvPart(1, 3, 1, 1, 40), (5, 0, 4, 2), names, 0.25, 24)
+    )
     blocks = message.blocks
     assert (blocks.first_block_index, blocks.block_count) == (1, 3)
     assert (blocks.first_layer, blocks.layer_count) == (1, 1)
     assert (blocks.token_count, blocks.ready_seconds) == (40, 0.25)
+    assert blocks.reused_token_count == 24
     assert list(blocks.block_hashes) == [b"b" * 16, b"c" * 16, b""]
     assert message.payload == kv.memory[1:2, :, [0, 4, 2]].tobytes()

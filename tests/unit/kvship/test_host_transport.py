@@ -65,7 +65,7 @@ class Stream:
     def part(self, first_block: int = 0, num_blocks: int = 5) -> KvMessage:
         num_tokens = min(18, 4 * (first_block + num_blocks)) - 4 * first_block
         part = KvPart(first_block, num_blocks, 0, 3, num_tokens)
-        return KvMessage.of_frame(self.encoder.part(part, SENDER_TABLE, NAMES, 0.0))
+        return KvMessage.of_frame(self.encoder.part(part, SENDER_TABLE, NAMES, 0.0, 0))
 
 
 @pytest.fixture

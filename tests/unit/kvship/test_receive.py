@@ -75,7 +75,7 @@ class Stream:
         part = KvPart(
             first_block, num_blocks, first_layer, num_layers, last_token - 4 * first_block
         )
-        return KvMessage.of_frame(self.encoder.part(part, SENDER_TABLE, NAMES, 0.25))
+        return KvMessage.of_frame(self.encoder.part(part, SENDER_TABLE, NAMES, 0.25, 0))
 
     def has(self, first_block: int, end_block: int) -> bool:
         """Whether the receiver's blocks equal the sender's, and all others are untouched."""

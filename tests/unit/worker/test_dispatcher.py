@@ -89,7 +89,7 @@ async def test_each_request_gets_its_own_events_grants_first(
     dispatcher.submit(make_request("a"), one)
     dispatcher.submit(make_request("b"), other)
     grant = KvGrant("a", 0, (1,), ())
-    export, progress = KvExport("a", (1,), ()), KvProgress("a", 3, 1)
+    export, progress = KvExport("a", (1,), (), 0), KvProgress("a", 3, 1)
     output_a, output_b = RequestOutput("a", (5,)), RequestOutput("b", (6,))
     engine.step(
         StepOutput(

@@ -53,11 +53,10 @@ class ActiveRequest:
         self._loop = asyncio.get_running_loop()
         submitted_at = self._loop.time()
         self._deadline = submitted_at + submission.timeout
-        self._kv_outcome = KvOutcomeWatch(submitted_at)
+        self._kv_outcome = KvOutcomeWatch(submitted_at, len(submission.request.prompt_token_ids))
         self._timer: asyncio.TimerHandle | None = None
         self._import: KvImport | None = None
         self._remote_prefill: asyncio.Task[None] | None = None
-        self._has_tokens = False
 
     @property
     def engine_request_id(self) -> str:
@@ -120,14 +119,7 @@ class ActiveRequest:
             token_ids=output.token_ids,
             embedding=output.embedding or b"",
         )
-        is_first = output.token_ids and not self._has_tokens
-        if is_first or output.embedding is not None:
-            self._has_tokens = True
-            message.prompt_usage.prompt_token_count = len(self._submission.request.prompt_token_ids)
-            message.prompt_usage.cached_token_count = output.num_cached_tokens
-        outcome = self._kv_outcome.on_output(output, self._import, self._loop.time())
-        if outcome is not None:
-            message.kv_outcome.CopyFrom(outcome)
+        self._kv_outcome.on_output(output, self._import, self._loop.time(), message)
         message.logprobs.extend(map(logprobs_to_proto, output.logprobs or ()))
         message.prompt_logprobs.extend(map(logprobs_to_proto, output.prompt_logprobs or ()))
         if output.finish_reason is not None:

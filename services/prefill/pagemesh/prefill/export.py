@@ -26,6 +26,8 @@ class Export:
         """Of a prompt of so many tokens, of which the caller holds the first blocks."""
         self.block_ids: tuple[int, ...] = ()
         self.block_hashes: tuple[bytes, ...] = ()
+        self.num_held_tokens = 0
+        """Leading tokens found in the prefix cache."""
         self.ready_at = 0.0
         """Time, by time.monotonic, at which the last KV was there."""
         self._parts = PartCutter(layout, num_held_tokens, num_tokens, max_part_bytes)
@@ -43,6 +45,7 @@ class Export:
         """Take note of what the engine made known."""
         if isinstance(event, KvExport):
             self.block_ids, self.block_hashes = event.block_ids, event.block_hashes
+            self.num_held_tokens = event.num_held_tokens
         elif isinstance(event, KvProgress):
             self._parts.add_ready(event.num_tokens, event.num_layers)
             self.ready_at = time.monotonic()

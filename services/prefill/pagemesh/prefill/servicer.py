@@ -62,7 +62,7 @@ class PrefillServicer:
             num_blocks = num_blocks_of(num_tokens, layout.block_size)
             num_blocks -= num_held // layout.block_size
             yield stream.header(num_blocks)
-            async for message in self._ship(export, stream):
+            async for message in self._ship(export, pull, stream):
                 yield message
             await stream.finish()
         finally:
@@ -92,15 +92,23 @@ class PrefillServicer:
             await_kv=has_source(request),
         )
 
-    async def _ship(self, export: Export, stream: SentStream) -> AsyncGenerator[bytes]:
+    async def _ship(
+        self, export: Export, pull: SourcePull, stream: SentStream
+    ) -> AsyncGenerator[bytes]:
         started_at = time.monotonic()
         while not export.is_shipped:
             item = export.next_item()
+            num_reused = export.num_held_tokens + pull.num_pulled_tokens
             if isinstance(item, KvPart):
-                ready_seconds = export.ready_at - started_at
-                yield await stream.part(item, export.block_ids, export.block_hashes, ready_seconds)
+                yield await stream.part(
+                    item,
+                    export.block_ids,
+                    export.block_hashes,
+                    ready_seconds=export.ready_at - started_at,
+                    num_reused_tokens=num_reused,
+                )
             elif item is not None:
-                yield stream.first_token(_first_token(item))
+                yield stream.first_token(_first_token(item, num_reused))
             elif not await _has_news(export):
                 await self._worker.dispatcher.engine_answers()
                 yield stream.alive()
@@ -115,10 +123,11 @@ async def _has_news(export: Export) -> bool:
     return True
 
 
-def _first_token(output: RequestOutput) -> kv_transfer_pb2.FirstToken:
+def _first_token(output: RequestOutput, num_reused_tokens: int) -> kv_transfer_pb2.FirstToken:
     first_token = kv_transfer_pb2.FirstToken(
         token_id=output.token_ids[0],
         received_token_count=output.num_received_tokens,
+        reused_token_count=num_reused_tokens,
     )
     if output.logprobs is not None:
         first_token.logprobs.CopyFrom(logprobs_to_proto(output.logprobs[0]))

@@ -37,13 +37,21 @@ class SourcePull:
         self._engine_request = engine_request
         # The grant comes outside of the call for which it is used.
         self._call = current_call()
+        self._kv: KvImport | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def num_pulled_tokens(self) -> int:
+        """Prompt tokens whose KV came until now; all that come, before any behind them is computed."""
+        return 0 if self._kv is None else self._kv.num_received_tokens
 
     def fill(self, grant: KvGrant) -> None:
         """Pull what the source holds and the grant lacks, then give the grant back."""
         deadline = self._call.deadline
         assert deadline is not None, "a call without a deadline was refused"
-        kv = KvImport(self._worker, self._engine_request, self._call.request_id, grant, deadline)
+        self._kv = kv = KvImport(
+            self._worker, self._engine_request, self._call.request_id, grant, deadline
+        )
         self._task = run_for(self._call, self._importer.start, kv, self._run(kv))
 
     def cancel(self) -> None:

@@ -24,7 +24,7 @@ class Embeddings(NamedTuple):
     num_prompt_tokens: int
 
     num_cached_tokens: int
-    """Prompt tokens whose KV came from a prefix cache."""
+    """Prompt tokens whose KV nobody computed for the request: it came out of a prefix cache."""
 
 
 class PromptEmbedder(Protocol):

@@ -144,6 +144,7 @@ class Generation:
         if output.HasField("prompt_usage"):
             running.num_cached_tokens = output.prompt_usage.cached_token_count
         if output.HasField("kv_outcome"):
+            running.num_cached_tokens = output.kv_outcome.cached_token_count
             self._planner.on_kv(placement, output.kv_outcome)
         delta = running.text.push(tuple(output.token_ids), _STOP_REASONS[output.finish_reason])
         if delta.stop_reason is not None:

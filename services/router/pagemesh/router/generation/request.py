@@ -89,4 +89,4 @@ class Usage:
     num_completion_tokens: int
 
     num_cached_tokens: int
-    """Prompt tokens whose KV came from a prefix cache."""
+    """Prompt tokens whose KV nobody computed for the request: it came out of a prefix cache."""
