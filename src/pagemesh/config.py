@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from pagemesh.addresses import parse_addresses
 from pagemesh.errors import ConfigError
 
 CPU_KV_CACHE_MEMORY: Final = 0.25
@@ -198,7 +199,8 @@ class MemberConfig:
     """A worker's place in the mesh."""
 
     kvstore: str | None = None
-    """host:port of the kvstore; without one the worker serves whoever calls it directly."""
+    """host:port of the kvstore, or host:port,host:port of its replicas, of which the worker uses one, and the
+    next when that goes; unset, the worker serves whoever calls it directly."""
 
     worker_id: str | None = None
     """Name of the worker, unique in the mesh; made from role, host and port when unset."""
@@ -209,6 +211,10 @@ class MemberConfig:
     share_kv_memory: bool = True
     """Let workers of the same user on this host read the KV cache, in memory or on a GPU; they then send each
     other where KV lies, and through the network only what cannot be read so."""
+
+    def __post_init__(self) -> None:
+        if self.kvstore is not None:
+            parse_addresses("--kvstore", self.kvstore)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +282,8 @@ class RouterConfig:
     """Name under which clients ask for it; the last part of --model when unset."""
 
     kvstore: str = ""
-    """host:port of the kvstore."""
+    """host:port of the kvstore, or host:port,host:port of its replicas, of which the router uses one, and the
+    next when that goes."""
 
     request_timeout: float = 600.0
     """Seconds that a request may take in all."""
@@ -290,7 +297,7 @@ class RouterConfig:
 
     def __post_init__(self) -> None:
         require(self.model != "", "--model", self.model, "a folder or a hub id")
-        require(self.kvstore != "", "--kvstore", self.kvstore, "host:port")
+        parse_addresses("--kvstore", self.kvstore)
         require(self.request_timeout > 0, "--request-timeout", self.request_timeout, "positive")
         require(
             self.max_waiting_requests > 0,

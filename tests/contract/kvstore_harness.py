@@ -104,10 +104,12 @@ async def index_becomes(
 class PublishingWorker:
     """A real engine over the fake runner, with its publisher, as a worker process has them."""
 
-    def __init__(self, kvstore: str, info: types_pb2.WorkerInfo) -> None:
+    def __init__(
+        self, kvstore: str, info: types_pb2.WorkerInfo, *, first: int | None = None
+    ) -> None:
         self.info = info
         self.engine = FakeEngine(num_blocks=info.block_count, block_size=4)
-        self.publisher = Publisher(kvstore, info, self.engine, links=tuple)
+        self.publisher = Publisher(kvstore, info, self.engine, links=tuple, first=first)
         self.cached: set[bytes] = set()
         """What the engine's cache holds, by its own steps."""
         self._num_finished = 0

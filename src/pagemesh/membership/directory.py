@@ -12,6 +12,7 @@ import grpc
 import structlog
 
 from pagemesh.membership.backoff import Backoff
+from pagemesh.membership.kvstore_replicas import KvStoreReplicas
 from pagemesh.membership.roster import MemberListener, Roster, WorkerState
 from pagemesh.rpc.call_context import call_timeout, outgoing_metadata
 from pagemesh.rpc.channels import open_channel
@@ -22,19 +23,28 @@ _log = structlog.get_logger(__name__)
 # As in kvstore.proto; blocks behind it cannot be asked for.
 MAX_LOOKUP_BLOCKS = 16_384
 
+LOOKUP_GRACE = 2.0
+"""Seconds that lookups under way get when the replica that they went to is left for another one."""
+
 
 class Directory:
     """Follows the kvstore's membership and asks it for prefixes.
 
-    While the kvstore is away, the last known workers stay, with `live` False. When it is back
-    without its memory, workers that have not registered again after `grace` seconds are dropped:
-    a kvstore that has just started knows nobody for a moment. Belongs to one event loop.
+    Uses one of its replicas, and moves on to the next when that goes. While the kvstore is away, the last
+    known workers stay, with `live` False. When it is back without its memory, or another replica has taken
+    its place, workers that are not named within `grace` seconds are dropped: a kvstore that has just started
+    knows nobody for a moment. Belongs to one event loop.
     """
 
-    def __init__(self, kvstore: str, *, grace: float = 5.0) -> None:
-        self._kvstore = kvstore
+    def __init__(self, kvstore: str, *, grace: float = 5.0, first: int | None = None) -> None:
+        """`kvstore` is the address of one, or of several replicas with commas in between; `first` is the place
+        of the one to begin with, a random one when unset. ConfigError for what is no such address.
+        """
+        self._replicas = KvStoreReplicas(kvstore, first)
         self._grace = grace
         self._roster = Roster()
+        # Of the replica that they came from: no other one's revisions can be compared with it.
+        self._log_id = ""
         self._revision = 0
         # Whether the roster is what the kvstore knew at that revision, so that a broken stream can
         # be resumed from there; otherwise the next one lists all members again.
@@ -43,12 +53,17 @@ class Directory:
         self._channel: grpc.aio.Channel | None = None
         self._stub: kvstore_pb2_grpc.KvStoreAsyncStub | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin to follow the kvstore, whether or not it is there yet; returns at once."""
-        self._channel = open_channel(self._kvstore)
-        self._stub = kvstore_pb2_grpc.KvStoreStub(self._channel)
-        self._watch = asyncio.create_task(self._watch_forever(self._stub), name="directory-watch")
+        self._connect()
+        self._watch = asyncio.create_task(self._watch_forever(), name="directory-watch")
+
+    @property
+    def kvstore(self) -> str:
+        """host:port of the replica that is used at present."""
+        return self._replicas.present
 
     def workers(self) -> list[WorkerState]:
         """All known workers, in order of joining."""
@@ -95,27 +110,48 @@ class Directory:
         if self._channel is not None:
             await self._channel.close()
             self._channel = None
+        await asyncio.gather(*self._leaving)
 
-    async def _watch_forever(self, stub: kvstore_pb2_grpc.KvStoreAsyncStub) -> None:
+    def _connect(self) -> None:
+        self._channel = open_channel(self._replicas.present)
+        self._stub = kvstore_pb2_grpc.KvStoreStub(self._channel)
+
+    def _move_on(self) -> None:
+        """Use the next replica, for lookups too, if there is another one."""
+        left = self._channel
+        if left is None or not self._replicas.move_on():
+            return
+        self._connect()
+        # Not at once: that would cancel whoever awaits a lookup.
+        leaving = asyncio.create_task(left.close(LOOKUP_GRACE), name="directory-leave")
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def _watch_forever(self) -> None:
         backoff = Backoff()
         while True:
+            kvstore = self._replicas.present
             try:
-                await self._watch_once(stub, backoff)
-                _log.info("kvstore_ended_watch", kvstore=self._kvstore)
+                await self._watch_once(backoff)
+                _log.info("kvstore_ended_watch", kvstore=kvstore)
             except grpc.aio.AioRpcError as error:
-                _log.info("kvstore_away", kvstore=self._kvstore, code=error.code().name)
+                _log.info("kvstore_away", kvstore=kvstore, code=error.code().name)
             except Exception:
                 # Task boundary: whatever went wrong with this stream, the next one starts over.
-                _log.exception("watch_failed", kvstore=self._kvstore)
+                _log.exception("watch_failed", kvstore=kvstore)
                 self._complete = False
             self._roster.doubt_all()
+            self._move_on()
             await asyncio.sleep(backoff.next_delay())
 
-    async def _watch_once(self, stub: kvstore_pb2_grpc.KvStoreAsyncStub, backoff: Backoff) -> None:
+    async def _watch_once(self, backoff: Backoff) -> None:
         """Follow one stream to its end."""
+        assert self._stub is not None, "it is set while this task runs"
         after_revision = self._revision if self._complete else 0
         self._complete = after_revision != 0
-        call = stub.Watch(kvstore_pb2.WatchRequest(after_revision=after_revision))
+        call = self._stub.Watch(
+            kvstore_pb2.WatchRequest(after_revision=after_revision, log_id=self._log_id)
+        )
         try:
             async for change in call:
                 self._apply(change)
@@ -138,10 +174,12 @@ class Directory:
                 self._stop_grace()
                 self._complete = False
                 self._roster.doubt_all()
-            case "synced" if self._complete:
-                self._roster.confirm_all()
             case "synced":
-                self._start_grace()
+                self._log_id = change.synced.log_id
+                if self._complete:
+                    self._roster.confirm_all()
+                else:
+                    self._start_grace()
 
     def _start_grace(self) -> None:
         """All members were named; those that were not get some time to register again."""

@@ -16,6 +16,7 @@ import structlog
 from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
 from pagemesh.engine.interface import Engine, EngineLoad, StepOutput
 from pagemesh.membership.backoff import Backoff
+from pagemesh.membership.kvstore_replicas import KvStoreReplicas
 from pagemesh.membership.load_message import load_to_proto
 from pagemesh.membership.outbox import CacheChanges, Outbox
 from pagemesh.rpc.channels import open_channel
@@ -58,9 +59,15 @@ class Publisher:
         worker: types_pb2.WorkerInfo,
         engine: Engine,
         links: Callable[[], Sequence[types_pb2.LinkRate]],
+        *,
+        first: int | None = None,
     ) -> None:
-        """`links` gives what was measured of the links to the worker, for each report of its load."""
-        self._kvstore = kvstore
+        """`kvstore` is the address of one, or of several replicas with commas in between; `first` is the place
+        of the one to begin with, a random one when unset.
+
+        `links` gives what was measured of the links to the worker, for each report of its load.
+        """
+        self._replicas = KvStoreReplicas(kvstore, first)
         self._worker = worker
         self._engine = engine
         self._links = links
@@ -81,7 +88,7 @@ class Publisher:
         awaited = self._outbox.awaits_snapshot
         self._outbox.add(step)
         if self._outbox.awaits_snapshot and not awaited:
-            _log.warning("kvstore_too_slow", kvstore=self._kvstore)
+            _log.warning("kvstore_too_slow", kvstore=self._replicas.present)
             self._engine.publish_snapshot()
         if not self._outbox.is_empty:
             self._changed.set()
@@ -98,26 +105,30 @@ class Publisher:
         backoff = Backoff()
         while True:
             began_at = loop.time()
+            is_refused = False
             try:
                 # A new channel does not wait for the backoff that an old one has built up.
-                async with open_channel(self._kvstore) as channel:
+                async with open_channel(self._replicas.present) as channel:
                     stub = kvstore_pb2_grpc.KvStoreStub(channel)
                     heartbeat_interval = await self._register(stub)
                     await self._publish(stub, heartbeat_interval)
-                _log.info("kvstore_ended_stream", kvstore=self._kvstore)
+                _log.info("kvstore_ended_stream", kvstore=self._replicas.present)
             except* grpc.aio.AioRpcError as errors:
-                for error in errors.exceptions:
-                    self._report(error)
+                refusals = [self._report(error) for error in errors.exceptions]
+                is_refused = all(refusals)
             except* Exception:
                 # Task boundary: whatever went wrong with this connection, the next one starts over.
-                _log.exception("publish_failed", kvstore=self._kvstore)
+                _log.exception("publish_failed", kvstore=self._replicas.present)
             self._outbox.discard()
+            if not is_refused:
+                # Another replica would refuse for the same reason.
+                self._replicas.move_on()
             if loop.time() - began_at > LASTING_CONNECTION:
                 backoff.reset()
             await asyncio.sleep(backoff.next_delay())
 
-    def _report(self, error: BaseException) -> None:
-        """Log why a connection ended.
+    def _report(self, error: BaseException) -> bool:
+        """Log why a connection ended; whether the kvstore is there, and refused the worker.
 
         A refusal is loud, because only people may be able to help, but not at every attempt: whoever is
         in the way may leave, as the workers before this one do when a mesh gets another block size.
@@ -126,12 +137,13 @@ class Publisher:
         code, detail = error.code().name, error.details()
         if error.code() not in _REFUSALS:
             self._refusal = None
-            _log.info("kvstore_away", kvstore=self._kvstore, code=code, detail=detail)
-            return
+            _log.info("kvstore_away", kvstore=self._replicas.present, code=code, detail=detail)
+            return False
         now = asyncio.get_running_loop().time()
         if detail != self._refusal or now - self._refused_at >= REFUSAL_PERIOD:
             self._refusal, self._refused_at = detail, now
-            _log.error("kvstore_refused", kvstore=self._kvstore, code=code, detail=detail)
+            _log.error("kvstore_refused", kvstore=self._replicas.present, code=code, detail=detail)
+        return True
 
     async def _register(self, stub: kvstore_pb2_grpc.KvStoreAsyncStub) -> float:
         """Announce the worker; gives the seconds between heartbeats that the kvstore expects."""
@@ -139,7 +151,7 @@ class Publisher:
             kvstore_pb2.RegisterRequest(worker=self._worker), timeout=REGISTER_TIMEOUT
         )
         self._refusal = None
-        _log.info("registered", kvstore=self._kvstore, revision=response.revision)
+        _log.info("registered", kvstore=self._replicas.present, revision=response.revision)
         return response.heartbeat_interval_ms / 1000
 
     async def _publish(

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pagemesh.v1 import types_pb2 as pagemesh_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagemesh/v1/kvstore.proto\x12\x0bpagemesh.v1\x1a\x17pagemesh/v1/types.proto\":\n\x0fRegisterRequest\x12\'\n\x06worker\x18\x01 \x01(\x0b\x32\x17.pagemesh.v1.WorkerInfo\"C\n\x10RegisterResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x1d\n\x15heartbeat_interval_ms\x18\x02 \x01(\r\"\xad\x02\n\x0ePublishRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12+\n\x06stored\x18\x04 \x01(\x0b\x32\x19.pagemesh.v1.BlocksStoredH\x00\x12-\n\x07removed\x18\x05 \x01(\x0b\x32\x1a.pagemesh.v1.BlocksRemovedH\x00\x12-\n\x07\x63leared\x18\x06 \x01(\x0b\x32\x1a.pagemesh.v1.BlocksClearedH\x00\x12\'\n\x04load\x18\x07 \x01(\x0b\x32\x17.pagemesh.v1.WorkerLoadH\x00\x12*\n\x06\x64igest\x18\x08 \x01(\x0b\x32\x18.pagemesh.v1.CacheDigestH\x00\x42\x07\n\x05\x65vent\"$\n\x0c\x42locksStored\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\"%\n\rBlocksRemoved\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\"\x0f\n\rBlocksCleared\"5\n\x0b\x43\x61\x63heDigest\x12\x13\n\x0b\x62lock_count\x18\x01 \x01(\x04\x12\x11\n\tnames_xor\x18\x02 \x01(\x0c\"!\n\x0fPublishResponse\x12\x0e\n\x06resync\x18\x01 \x01(\x08\"@\n\rLookupRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\"<\n\x0eLookupResponse\x12*\n\x07holders\x18\x01 \x03(\x0b\x32\x19.pagemesh.v1.PrefixHolder\"6\n\x0cPrefixHolder\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\r\"&\n\x0cWatchRequest\x12\x16\n\x0e\x61\x66ter_revision\x18\x01 \x01(\x04\"\xdc\x01\n\rWatchResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12)\n\x06joined\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.WorkerInfoH\x00\x12\x0e\n\x04left\x18\x03 \x01(\tH\x00\x12\'\n\x04load\x18\x04 \x01(\x0b\x32\x17.pagemesh.v1.LoadReportH\x00\x12%\n\x06resync\x18\x05 \x01(\x0b\x32\x13.pagemesh.v1.ResyncH\x00\x12%\n\x06synced\x18\x06 \x01(\x0b\x32\x13.pagemesh.v1.SyncedH\x00\x42\x07\n\x05\x65vent\"F\n\nLoadReport\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.WorkerLoad\"\x08\n\x06Resync\"\x08\n\x06Synced\")\n\x0fSnapshotRequest\x12\x16\n\x0einclude_blocks\x18\x01 \x01(\x08\"R\n\x10SnapshotResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12,\n\x07workers\x18\x02 \x03(\x0b\x32\x1b.pagemesh.v1.WorkerSnapshot\"\x92\x01\n\x0eWorkerSnapshot\x12\'\n\x06worker\x18\x01 \x01(\x0b\x32\x17.pagemesh.v1.WorkerInfo\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.WorkerLoad\x12\x1a\n\x12\x63\x61\x63hed_block_count\x18\x03 \x01(\x04\x12\x14\n\x0c\x62lock_hashes\x18\x04 \x01(\x0c\x32\xea\x02\n\x07KvStore\x12G\n\x08Register\x12\x1c.pagemesh.v1.RegisterRequest\x1a\x1d.pagemesh.v1.RegisterResponse\x12H\n\x07Publish\x12\x1b.pagemesh.v1.PublishRequest\x1a\x1c.pagemesh.v1.PublishResponse(\x01\x30\x01\x12\x41\n\x06Lookup\x12\x1a.pagemesh.v1.LookupRequest\x1a\x1b.pagemesh.v1.LookupResponse\x12@\n\x05Watch\x12\x19.pagemesh.v1.WatchRequest\x1a\x1a.pagemesh.v1.WatchResponse0\x01\x12G\n\x08Snapshot\x12\x1c.pagemesh.v1.SnapshotRequest\x1a\x1d.pagemesh.v1.SnapshotResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagemesh/v1/kvstore.proto\x12\x0bpagemesh.v1\x1a\x17pagemesh/v1/types.proto\":\n\x0fRegisterRequest\x12\'\n\x06worker\x18\x01 \x01(\x0b\x32\x17.pagemesh.v1.WorkerInfo\"C\n\x10RegisterResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x1d\n\x15heartbeat_interval_ms\x18\x02 \x01(\r\"\xad\x02\n\x0ePublishRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12+\n\x06stored\x18\x04 \x01(\x0b\x32\x19.pagemesh.v1.BlocksStoredH\x00\x12-\n\x07removed\x18\x05 \x01(\x0b\x32\x1a.pagemesh.v1.BlocksRemovedH\x00\x12-\n\x07\x63leared\x18\x06 \x01(\x0b\x32\x1a.pagemesh.v1.BlocksClearedH\x00\x12\'\n\x04load\x18\x07 \x01(\x0b\x32\x17.pagemesh.v1.WorkerLoadH\x00\x12*\n\x06\x64igest\x18\x08 \x01(\x0b\x32\x18.pagemesh.v1.CacheDigestH\x00\x42\x07\n\x05\x65vent\"$\n\x0c\x42locksStored\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\"%\n\rBlocksRemoved\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\"\x0f\n\rBlocksCleared\"5\n\x0b\x43\x61\x63heDigest\x12\x13\n\x0b\x62lock_count\x18\x01 \x01(\x04\x12\x11\n\tnames_xor\x18\x02 \x01(\x0c\"!\n\x0fPublishResponse\x12\x0e\n\x06resync\x18\x01 \x01(\x08\"@\n\rLookupRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\"<\n\x0eLookupResponse\x12*\n\x07holders\x18\x01 \x03(\x0b\x32\x19.pagemesh.v1.PrefixHolder\"6\n\x0cPrefixHolder\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\r\"6\n\x0cWatchRequest\x12\x16\n\x0e\x61\x66ter_revision\x18\x01 \x01(\x04\x12\x0e\n\x06log_id\x18\x02 \x01(\t\"\xdc\x01\n\rWatchResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12)\n\x06joined\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.WorkerInfoH\x00\x12\x0e\n\x04left\x18\x03 \x01(\tH\x00\x12\'\n\x04load\x18\x04 \x01(\x0b\x32\x17.pagemesh.v1.LoadReportH\x00\x12%\n\x06resync\x18\x05 \x01(\x0b\x32\x13.pagemesh.v1.ResyncH\x00\x12%\n\x06synced\x18\x06 \x01(\x0b\x32\x13.pagemesh.v1.SyncedH\x00\x42\x07\n\x05\x65vent\"F\n\nLoadReport\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.WorkerLoad\"\x08\n\x06Resync\"\x18\n\x06Synced\x12\x0e\n\x06log_id\x18\x01 \x01(\t\")\n\x0fSnapshotRequest\x12\x16\n\x0einclude_blocks\x18\x01 \x01(\x08\"R\n\x10SnapshotResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12,\n\x07workers\x18\x02 \x03(\x0b\x32\x1b.pagemesh.v1.WorkerSnapshot\"\x92\x01\n\x0eWorkerSnapshot\x12\'\n\x06worker\x18\x01 \x01(\x0b\x32\x17.pagemesh.v1.WorkerInfo\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.WorkerLoad\x12\x1a\n\x12\x63\x61\x63hed_block_count\x18\x03 \x01(\x04\x12\x14\n\x0c\x62lock_hashes\x18\x04 \x01(\x0c\x32\xea\x02\n\x07KvStore\x12G\n\x08Register\x12\x1c.pagemesh.v1.RegisterRequest\x1a\x1d.pagemesh.v1.RegisterResponse\x12H\n\x07Publish\x12\x1b.pagemesh.v1.PublishRequest\x1a\x1c.pagemesh.v1.PublishResponse(\x01\x30\x01\x12\x41\n\x06Lookup\x12\x1a.pagemesh.v1.LookupRequest\x1a\x1b.pagemesh.v1.LookupResponse\x12@\n\x05Watch\x12\x19.pagemesh.v1.WatchRequest\x1a\x1a.pagemesh.v1.WatchResponse0\x01\x12G\n\x08Snapshot\x12\x1c.pagemesh.v1.SnapshotRequest\x1a\x1d.pagemesh.v1.SnapshotResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -55,21 +55,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREFIXHOLDER']._serialized_start=812
   _globals['_PREFIXHOLDER']._serialized_end=866
   _globals['_WATCHREQUEST']._serialized_start=868
-  _globals['_WATCHREQUEST']._serialized_end=906
-  _globals['_WATCHRESPONSE']._serialized_start=909
-  _globals['_WATCHRESPONSE']._serialized_end=1129
-  _globals['_LOADREPORT']._serialized_start=1131
-  _globals['_LOADREPORT']._serialized_end=1201
-  _globals['_RESYNC']._serialized_start=1203
-  _globals['_RESYNC']._serialized_end=1211
-  _globals['_SYNCED']._serialized_start=1213
-  _globals['_SYNCED']._serialized_end=1221
-  _globals['_SNAPSHOTREQUEST']._serialized_start=1223
-  _globals['_SNAPSHOTREQUEST']._serialized_end=1264
-  _globals['_SNAPSHOTRESPONSE']._serialized_start=1266
-  _globals['_SNAPSHOTRESPONSE']._serialized_end=1348
-  _globals['_WORKERSNAPSHOT']._serialized_start=1351
-  _globals['_WORKERSNAPSHOT']._serialized_end=1497
-  _globals['_KVSTORE']._serialized_start=1500
-  _globals['_KVSTORE']._serialized_end=1862
+  _globals['_WATCHREQUEST']._serialized_end=922
+  _globals['_WATCHRESPONSE']._serialized_start=925
+  _globals['_WATCHRESPONSE']._serialized_end=1145
+  _globals['_LOADREPORT']._serialized_start=1147
+  _globals['_LOADREPORT']._serialized_end=1217
+  _globals['_RESYNC']._serialized_start=1219
+  _globals['_RESYNC']._serialized_end=1227
+  _globals['_SYNCED']._serialized_start=1229
+  _globals['_SYNCED']._serialized_end=1253
+  _globals['_SNAPSHOTREQUEST']._serialized_start=1255
+  _globals['_SNAPSHOTREQUEST']._serialized_end=1296
+  _globals['_SNAPSHOTRESPONSE']._serialized_start=1298
+  _globals['_SNAPSHOTRESPONSE']._serialized_end=1380
+  _globals['_WORKERSNAPSHOT']._serialized_start=1383
+  _globals['_WORKERSNAPSHOT']._serialized_end=1529
+  _globals['_KVSTORE']._serialized_start=1532
+  _globals['_KVSTORE']._serialized_end=1894
 # @@protoc_insertion_point(module_scope)

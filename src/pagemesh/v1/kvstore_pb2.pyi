@@ -327,18 +327,22 @@ class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AFTER_REVISION_FIELD_NUMBER: _builtins.int
+    LOG_ID_FIELD_NUMBER: _builtins.int
     after_revision: _builtins.int
-    """Last revision seen; 0 starts with the present members. A revision that is too old is answered
-    with resync followed by the present members.
+    """Last revision seen; 0 starts with the present members. A revision that is too old, or of another log, is
+    answered with resync followed by the present members.
     """
+    log_id: _builtins.str
+    """The log that the revision is of, as synced said."""
     def __init__(
         self,
         *,
         after_revision: _builtins.int = ...,
+        log_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_revision", b"after_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_revision", b"after_revision", "log_id", b"log_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -449,12 +453,19 @@ class Synced(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    LOG_ID_FIELD_NUMBER: _builtins.int
+    log_id: _builtins.str
+    """The log that all revisions of this stream are of. Every replica of the kvstore has its own, and begins
+    another one when it starts.
+    """
     def __init__(
         self,
+        *,
+        log_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_id", b"log_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -120,8 +120,11 @@ async def take(changes: Following, count: int) -> list[Change | Resync | Synced]
 async def test_a_new_watcher_gets_the_present_members_then_changes() -> None:
     store = Store()
     await store.catalog.register(make_worker("a"))
-    changes = store.catalog.follow(0)
-    assert await take(changes, 2) == [Change(101, Joined(make_worker("a"))), Synced(101)]
+    changes = store.catalog.follow(0, store.log.log_id)
+    assert await take(changes, 2) == [
+        Change(101, Joined(make_worker("a"))),
+        Synced(101, store.log.log_id),
+    ]
     await store.catalog.register(make_worker("b"))
     assert await take(changes, 1) == [Change(102, Joined(make_worker("b")))]
     await changes.aclose()
@@ -131,8 +134,11 @@ async def test_a_watcher_resumes_where_it_was() -> None:
     store = Store()
     await store.catalog.register(make_worker("a"))
     await store.catalog.register(make_worker("b"))
-    changes = store.catalog.follow(101)
-    assert await take(changes, 2) == [Change(102, Joined(make_worker("b"))), Synced(102)]
+    changes = store.catalog.follow(101, store.log.log_id)
+    assert await take(changes, 2) == [
+        Change(102, Joined(make_worker("b"))),
+        Synced(102, store.log.log_id),
+    ]
     await changes.aclose()
 
 
@@ -140,25 +146,49 @@ async def test_a_watcher_resumes_where_it_was() -> None:
 async def test_a_watcher_from_another_time_starts_over(revision: int) -> None:
     store = Store()
     await store.catalog.register(make_worker("a"))
-    changes = store.catalog.follow(revision)
-    assert await take(changes, 3) == [Resync(), Change(101, Joined(make_worker("a"))), Synced(101)]
+    changes = store.catalog.follow(revision, store.log.log_id)
+    assert await take(changes, 3) == [
+        Resync(),
+        Change(101, Joined(make_worker("a"))),
+        Synced(101, store.log.log_id),
+    ]
+    await changes.aclose()
+
+
+async def test_a_revision_of_another_replica_is_never_taken_for_one_of_this() -> None:
+    store, other = Store(), Store()
+    await store.catalog.register(make_worker("a"))
+    await store.catalog.register(make_worker("b"))
+    changes = store.catalog.follow(101, other.log.log_id)
+    assert await take(changes, 4) == [
+        Resync(),
+        Change(101, Joined(make_worker("a"))),
+        Change(102, Joined(make_worker("b"))),
+        Synced(102, store.log.log_id),
+    ]
+    await store.catalog.register(make_worker("c"))
+    assert await take(changes, 1) == [Change(103, Joined(make_worker("c")))]
     await changes.aclose()
 
 
 async def test_a_watcher_that_is_too_slow_for_the_log_starts_over() -> None:
     store = Store()
     stream = await join(store, "a")
-    changes = store.catalog.follow(0)
+    changes = store.catalog.follow(0, store.log.log_id)
     assert await take(changes, 2) == [
         Change(101, Joined(make_worker("a", num_blocks=10))),
-        Synced(101),
+        Synced(101, store.log.log_id),
     ]
     for sequence in range(2, 12):
         load = types_pb2.WorkerLoad(running_request_count=sequence)
         await store.catalog.publish(stream, sequence, Beat(load))
     await store.catalog.close_stream(stream)
     await store.catalog.register(make_worker("b"))
-    assert await take(changes, 3) == [Resync(), Change(113, Joined(make_worker("b"))), Synced(113)]
+    assert await take(changes, 3) == [
+        Resync(),
+        Change(113, Joined(make_worker("b"))),
+        Synced(113, store.log.log_id),
+    ]
     await store.catalog.register(make_worker("c"))
     assert await take(changes, 1) == [Change(114, Joined(make_worker("c")))]
     await changes.aclose()
@@ -168,15 +198,15 @@ async def test_following_from_any_revision_that_was_given_misses_nothing() -> No
     store = Store()
     await store.catalog.register(make_worker("a"))
     await store.catalog.register(make_worker("b"))
-    changes = store.catalog.follow(0)
+    changes = store.catalog.follow(0, store.log.log_id)
     first = await anext(changes)
     await changes.aclose()
     assert first == Change(101, Joined(make_worker("a")))
     store.members.drop("a")
-    resumed = store.catalog.follow(101)
+    resumed = store.catalog.follow(101, store.log.log_id)
     assert await take(resumed, 3) == [
         Change(102, Joined(make_worker("b"))),
         Change(103, Left("a")),
-        Synced(103),
+        Synced(103, store.log.log_id),
     ]
     await resumed.aclose()

@@ -35,9 +35,10 @@ class Resync:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """A watcher knows everything up to this revision."""
+    """A watcher knows everything up to this revision of a log."""
 
     revision: int
+    log_id: str
 
 
 class Catalog:
@@ -140,27 +141,31 @@ class Catalog:
         """The blocks that a member is believed to hold."""
         return await self._index.snapshot(worker_id)
 
-    async def follow(self, after_revision: int) -> AsyncGenerator[Change | Resync | Synced, None]:
-        """Changes behind a revision, without end.
+    async def follow(
+        self, after_revision: int, log_id: str
+    ) -> AsyncGenerator[Change | Resync | Synced, None]:
+        """Changes behind a revision of a log, without end.
 
-        Begins with the present members where the revision is 0, or (after a Resync) too old. Synced
-        follows once everything up to the present was given. A reader that is too slow for the log
-        gets a Resync likewise.
+        Begins with the present members where the revision is 0, or (after a Resync) too old or of another
+        log. Synced follows once everything up to the present was given. A reader that is too slow for the
+        log gets a Resync likewise.
         """
+        log = self._changes
         revision, is_caught_up = after_revision, False
+        is_comparable = revision > 0 and log_id == log.log_id
         while True:
-            missed = self._changes.since(revision) if revision else None
+            missed = log.since(revision) if is_comparable else None
             if missed is None:
                 if revision:
                     yield Resync()
                 missed, is_caught_up = self._members.present(), False
-            revision = self._changes.revision
+            revision, is_comparable = log.revision, True
             for change in missed:
                 yield change
             if not is_caught_up:
                 is_caught_up = True
-                yield Synced(revision)
-            await self._changes.wait_beyond(revision)
+                yield Synced(revision, log.log_id)
+            await log.wait_beyond(revision)
 
     async def _apply(self, feed: Feed, event: WorkerEvent) -> Effect:
         if not isinstance(event, Beat):

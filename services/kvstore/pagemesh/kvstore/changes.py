@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import uuid
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,11 +45,13 @@ class Change:
 class ChangeLog:
     """The last `capacity` changes, with revisions that grow by one. Belongs to one event loop.
 
-    `first_revision` should be above every revision of an earlier process: a watcher that comes with
-    one of those is then behind the log, and not mistaken for one that is up to date.
+    Revisions mean something only together with `log_id`: another process, and this one after a restart,
+    counts its own.
     """
 
-    def __init__(self, first_revision: int, capacity: int = 8192) -> None:
+    def __init__(self, first_revision: int = 1, capacity: int = 8192) -> None:
+        """`first_revision` is above 0, which stands for having seen nothing."""
+        self.log_id = uuid.uuid4().hex
         self._changes: deque[Change] = deque(maxlen=capacity)
         self._revision = first_revision
         self._appended = asyncio.Event()

@@ -75,8 +75,7 @@ class KvStoreService:
             resources.callback(exporter.close)
             self.metrics_address = exporter.address
 
-        # Microseconds since 1970 are above all revisions of earlier processes.
-        log = ChangeLog(first_revision=time.time_ns() // 1000)
+        log = ChangeLog()
         index = InstrumentedIndex(MemoryIndex(), metrics)
         members = Members(log, self._clock, config.heartbeat_interval)
         catalog = Catalog(members, log, index, DigestMetrics(metrics))

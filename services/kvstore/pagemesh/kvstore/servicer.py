@@ -86,7 +86,7 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
     ) -> AsyncGenerator[kvstore_pb2.WatchResponse, None]:
         """Tells membership and load from a revision on."""
         async with (
-            aclosing(self._catalog.follow(request.after_revision)) as changes,
+            aclosing(self._catalog.follow(request.after_revision, request.log_id)) as changes,
             aclosing(until_set(self._draining, changes)) as changes_while_serving,
         ):
             async for change in changes_while_serving:
@@ -166,8 +166,9 @@ def _watch_response(change: Change | Resync | Synced) -> kvstore_pb2.WatchRespon
         case Resync():
             # No revision: a watch that is broken off before Synced starts anew.
             return kvstore_pb2.WatchResponse(resync=kvstore_pb2.Resync())
-        case Synced(revision):
-            return kvstore_pb2.WatchResponse(revision=revision, synced=kvstore_pb2.Synced())
+        case Synced(revision, log_id):
+            synced = kvstore_pb2.Synced(log_id=log_id)
+            return kvstore_pb2.WatchResponse(revision=revision, synced=synced)
         case Change(revision, event):
             return _changed(revision, event)
 
