@@ -1,8 +1,11 @@
 # Every target sets up what it needs from a bare Python 3.11 or newer (with its venv module).
 # `make run ARGS="--decode 2"` and `make test ARGS="tests/unit -k block"` pass ARGS on.
+# Most tests wait for something as long as they compute: two at a time keep two cores busy. JOBS=0 runs
+# them in one process, as --pdb wants it.
 
 PYTHON ?= python3
 ARGS   ?=
+JOBS   ?= 2
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip -qq --disable-pip-version-check
@@ -31,7 +34,7 @@ run: $(VENV)/.ready ## Start a whole mesh with the demo model on http://127.0.0.
 	@exec $(BIN)/pagemesh up --model models/demo $(ARGS)
 
 test: $(VENV)/.ready-dev ## Run all tests
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 ownership: $(VENV)/.ready-dev ## Play 100 times as many random lives of requests as the tests do (NUMBER=50 SEED=1000 for others)
 	@PAGEMESH_OWNERSHIP_FACTOR=$(or $(NUMBER),100) PAGEMESH_OWNERSHIP_SEED=$(or $(SEED),0) $(BIN)/pytest tests/ownership -o timeout=0 $(ARGS)

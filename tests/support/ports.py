@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
+from pagemesh.cli.up.ports import pick_free
 
 
 def free_port() -> int:
-    """A port of the loopback address on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """A port of the loopback address on which nobody listens, and that no outgoing connection is given."""
+    return pick_free("127.0.0.1", 1)[0]
