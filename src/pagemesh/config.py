@@ -6,6 +6,7 @@ checked on construction; a bad one raises `ConfigError` naming the setting and t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -14,6 +15,8 @@ from pagemesh.errors import ConfigError
 
 CPU_KV_CACHE_MEMORY: Final = 0.25
 """GiB of KV cache on a CPU unless told otherwise: workers share the machine with everything else on it."""
+
+_SCORER_WEIGHTS: Final = {"predicted_ttft": 1.0, "decode_load": 2.0, "prefix_held": 0.0}
 
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3"]
 
@@ -260,6 +263,12 @@ class RoutingConfig:
     lookup_timeout: float = 0.02
     """Seconds to wait for the kvstore's answer before routing by load alone."""
 
+    scorer_weights: tuple[str, ...] = ()
+    """How much each aspect counts for kv_aware, as name=weight: predicted_ttft=1, decode_load=2 and
+    prefix_held=0 where not given. The first is how soon the prompt's KV can be there, or the share of it
+    that is held as long as that is not known. With a weight twice that of all others, a full batch loses to
+    an idle worker whatever else speaks for it."""
+
     def __post_init__(self) -> None:
         if self.remote_prefill_min_tokens is not None:
             require(
@@ -269,6 +278,28 @@ class RoutingConfig:
                 "0 or more",
             )
         require(self.lookup_timeout > 0, "--lookup-timeout", self.lookup_timeout, "positive")
+        require(any(self.weights.values()), "--scorer-weights", self.scorer_weights, "not all 0")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Of all scorers, by name. Raises ConfigError for an unknown scorer, or no number from 0 on."""
+        weights = dict(_SCORER_WEIGHTS)
+        for setting in self.scorer_weights:
+            name, _, text = setting.partition("=")
+            known = ", ".join(_SCORER_WEIGHTS)
+            require(name in weights, "--scorer-weights", setting, f"name=weight of one of {known}")
+            try:
+                weight = float(text)
+            except ValueError:
+                weight = math.nan
+            require(
+                0 <= weight < math.inf,
+                "--scorer-weights",
+                setting,
+                f"{name}= and a number from 0 on",
+            )
+            weights[name] = weight
+        return weights
 
 
 @dataclass(frozen=True, slots=True)

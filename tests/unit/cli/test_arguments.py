@@ -55,7 +55,9 @@ WORKER = WorkerConfig(
         ),
         WORKER,
         WorkerConfig(ModelConfig("m")),
-        RouterConfig("m", "n", "a:1", 5.0, 7, HUB, RoutingConfig("round_robin", 0, 0.5)),
+        RouterConfig(
+            "m", "n", "a:1", 5.0, 7, HUB, RoutingConfig("round_robin", 0, 0.5, ("decode_load=1",))
+        ),
         KvStoreConfig(ServerConfig(port=9), 0.25),
         GatewayConfig(("a:1", "b:2"), "0.0.0.0", 80, "/run/x.sock", "/tmp/log", 1, 5.0, 4),
     ],

@@ -2,48 +2,72 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.prefill_rate import PrefillRate
-from pagemesh.router.routing.candidate import Candidate, Role, RouteRequest
+from pagemesh.router.routing.candidate import (
+    Candidate,
+    Naming,
+    OwnLoad,
+    Role,
+    RouteRequest,
+    WorkerFacts,
+)
 
 RATE = PrefillRate(seconds_per_token=1e-3, num_tokens_per_step=512)
 """A thousand tokens in a second."""
 
 LAYOUT = BlockLayout(block_size=16, num_layers=2, num_kv_heads=1, head_dim=2, dtype="float32")
+NAMING = Naming("f", 16, "float32")
+"""Of the workers that `make_facts` makes."""
+
+_FACTS = {field.name for field in dataclasses.fields(WorkerFacts)}
 
 
-def make_candidate(worker_id: str = "a", **changes: Any) -> Candidate:
+def make_facts(worker_id: str = "a", **changes: Any) -> WorkerFacts:
     fields: dict[str, Any] = {
         "role": Role.DECODE,
         "address": f"{worker_id}:1",
+        "epoch": 1,
         "model_name": "demo",
         "model_fingerprint": "f",
         "layout": LAYOUT,
+        "block_naming": b"n",
         "max_model_len": 2048,
         "max_num_seqs": 64,
-        "epoch": 1,
-        "reachable": True,
-        "num_requests": 0,
-        "num_held_blocks": 0,
-        "block_naming": b"n",
-        "num_running": 0,
-        "prefill_rate": PrefillRate(),
-        "num_pending_tokens": 0,
-        "own_queue_seconds": 0.0,
-        "links": {},
-        "own_transfers": {},
     }
-    return Candidate(worker_id=worker_id, **{**fields, **changes})
+    return WorkerFacts(worker_id=worker_id, **{**fields, **changes})
 
 
-def make_route_request(**changes: Any) -> RouteRequest:
+def make_candidate(worker_id: str = "a", **changes: Any) -> Candidate:
+    """Takes the fields of `Candidate`, `WorkerFacts` and `OwnLoad`."""
+    facts = {name: changes.pop(name) for name in _FACTS & changes.keys()}
+    own = {name: changes.pop(name) for name in OwnLoad._fields if name in changes}
+    fields: dict[str, Any] = {"reachable": True, "num_held_blocks": 0, "own": OwnLoad(**own)}
+    return Candidate(facts=make_facts(worker_id, **facts), **{**fields, **changes})
+
+
+def changed(candidate: Candidate, **changes: Any) -> Candidate:
+    """The same worker with other fields, wherever they are."""
+    facts = {name: changes.pop(name) for name in _FACTS & changes.keys()}
+    own = {name: changes.pop(name) for name in OwnLoad._fields if name in changes}
+    return dataclasses.replace(
+        candidate,
+        facts=dataclasses.replace(candidate.facts, **facts),
+        own=candidate.own._replace(**own),
+        **changes,
+    )
+
+
+def make_route_request(first_block: bytes = b"", **changes: Any) -> RouteRequest:
+    """A prompt whose first block has this name, if any."""
     fields: dict[str, Any] = {
         "model_name": "demo",
         "num_prompt_tokens": 64,
         "num_total_tokens": 100,
-        "first_block_hash": b"",
+        "block_names": {NAMING: [first_block]} if first_block else {},
         "excluded_worker_ids": frozenset(),
         "is_prefillable": True,
     }

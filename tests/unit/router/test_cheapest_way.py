@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.router.routing.candidate import Candidate, Role
 from pagemesh.router.routing.cost import Link
-from pagemesh.router.routing.prefill_plan import cheapest, cost_of, plan_prefill
+from pagemesh.router.routing.preference import cheapest, cost_of
+from pagemesh.router.routing.prefill_plan import plan_prefill
 from pagemesh.router.routing.ways import Path, Ways
 from tests.unit.router.routing_builders import make_candidate, make_route_request
 
@@ -40,7 +41,7 @@ def meshes(draw: st.DrawFn) -> list[Candidate]:
             links=draw(LINKS),
             num_held_blocks=draw(st.integers(0, 120)),
             num_pending_tokens=draw(st.integers(0, 20_000)),
-            own_queue_seconds=draw(st.floats(0, 10)),
+            queue_seconds=draw(st.floats(0, 10)),
             num_running=draw(st.integers(0, 64)),
         )
         for worker_id, role in roles.items()
@@ -53,9 +54,9 @@ def test_no_way_is_chosen_that_costs_more_than_noise_more_than_the_cheapest(
 ) -> None:
     decode, *_ = mesh
     request = make_route_request(num_prompt_tokens=num_tokens)
-    ways = Ways(decode, mesh, request).all()
+    ways = Ways(decode, mesh, request).predicted
     if not ways:
-        assert not any(worker.prefill_rate.is_known for worker in mesh)
+        assert not any(worker.facts.prefill_rate.is_known for worker in mesh)
         return
     best = cheapest(ways, decode)
     least = min(cost_of(way, decode) for way in ways)
@@ -64,6 +65,6 @@ def test_no_way_is_chosen_that_costs_more_than_noise_more_than_the_cheapest(
     order = list(Path)
     spared = [w for w in ways if order.index(w.path) < order.index(best.path)]
     assert all(cost_of(way, decode) > 1.05 * least for way in spared)
-    plan = plan_prefill(decode, mesh, request, None)
+    plan = plan_prefill(Ways(decode, mesh, request), None)
     assert plan.path is best.path
     assert plan.predicted_seconds == best.forecast.seconds

@@ -23,15 +23,15 @@ def remote(computed_at: float = 0.0, sent_at: float = 0.0) -> Route:
 def test_requests_in_flight_are_counted_until_they_end() -> None:
     in_flight = InFlight(FakeClock())
     first, second = in_flight.begin(remote()), in_flight.begin(Route(DECODE))
-    assert (in_flight.count("d"), in_flight.count("p")) == (2, 1)
+    assert (in_flight.load("d").num_requests, in_flight.load("p").num_requests) == (2, 1)
     first.end_prefill()
     first.end_prefill()
-    assert (in_flight.count("d"), in_flight.count("p")) == (2, 0)
+    assert (in_flight.load("d").num_requests, in_flight.load("p").num_requests) == (2, 0)
     first.end()
     first.end()
-    assert in_flight.count("d") == 1
+    assert in_flight.load("d").num_requests == 1
     second.end()
-    assert in_flight.count("d") == 0
+    assert in_flight.load("d").num_requests == 0
 
 
 def test_workers_and_links_are_busy_until_the_last_claim_ends() -> None:
@@ -39,23 +39,23 @@ def test_workers_and_links_are_busy_until_the_last_claim_ends() -> None:
     in_flight = InFlight(clock)
     in_flight.begin(remote(2.0, 3.0))
     in_flight.begin(remote(1.0, 1.5))
-    assert in_flight.queue_seconds("p") == pytest.approx(2.0)
-    assert in_flight.transfers("d") == {"p": LinkUse(2, 3.0)}
+    assert in_flight.load("p").queue_seconds == pytest.approx(2.0)
+    assert in_flight.load("d").transfers == {"p": LinkUse(2, 3.0)}
     clock.advance(2.5)
-    assert in_flight.queue_seconds("p") == 0
-    assert in_flight.transfers("d") == {"p": LinkUse(2, 0.5)}
-    assert in_flight.queue_seconds("d") == 0
-    assert in_flight.transfers("p") == {}
+    assert in_flight.load("p").queue_seconds == 0
+    assert in_flight.load("d").transfers == {"p": LinkUse(2, 0.5)}
+    assert in_flight.load("d").queue_seconds == 0
+    assert in_flight.load("p").transfers == {}
 
 
 def test_what_a_prompt_keeps_busy_is_free_with_its_kv_or_its_end() -> None:
     in_flight = InFlight(FakeClock())
     first, second = in_flight.begin(remote(2.0, 3.0)), in_flight.begin(remote(1.0, 1.5))
     first.end_prefill()
-    assert in_flight.queue_seconds("p") == pytest.approx(1.0)
-    assert in_flight.transfers("d") == {"p": LinkUse(1, 1.5)}
+    assert in_flight.load("p").queue_seconds == pytest.approx(1.0)
+    assert in_flight.load("d").transfers == {"p": LinkUse(1, 1.5)}
     second.end()
     first.end()
-    assert in_flight.queue_seconds("p") == 0
-    assert in_flight.transfers("d") == {}
+    assert in_flight.load("p").queue_seconds == 0
+    assert in_flight.load("d").transfers == {}
     assert in_flight._ends == {}

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from pagemesh.config import RoutingConfig
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.router.routing.candidate import Candidate, RouteRequest
 from pagemesh.router.routing.cost import Link
+from pagemesh.router.routing.outlook import Outlook
 from pagemesh.router.routing.policies import make_policy
 from tests.unit.router.routing_builders import RATE, make_candidate, make_route_request
 
@@ -27,9 +29,10 @@ def chosen(*candidates: Candidate, **changes: Any) -> str:
     request: RouteRequest = make_route_request(
         num_prompt_tokens=1000, num_total_tokens=1001, **changes
     )
-    candidate = make_policy("kv_aware").choose(candidates, request)
-    assert candidate is not None
-    return candidate.worker_id
+    policy = make_policy(RoutingConfig(policy="kv_aware"))
+    choice = policy.choose(candidates, Outlook(candidates, request))
+    assert choice is not None
+    return choice.decode.worker_id
 
 
 def test_a_busy_holder_loses_to_whoever_can_pull() -> None:
@@ -74,14 +77,12 @@ def test_as_long_as_nothing_was_measured_the_prefix_counts() -> None:
 
 
 def test_a_new_prompt_goes_where_it_went_before_anything_was_measured() -> None:
-    names = ["a", "b", "c", "d", "e", "f", "g"]
+    ids = ["a", "b", "c", "d", "e", "f", "g"]
     for number in range(16):
-        first = number.to_bytes(16, "big")
-        unmeasured = [make_candidate(name, layout=WIDE) for name in names]
-        measured = [worker(name) for name in names]
-        assert chosen(*measured, first_block_hash=first) == chosen(
-            *unmeasured, first_block_hash=first
-        )
+        names = {worker("a").facts.naming: [number.to_bytes(16, "big")]}
+        unmeasured = [make_candidate(name, layout=WIDE) for name in ids]
+        measured = [worker(name) for name in ids]
+        assert chosen(*measured, block_names=names) == chosen(*unmeasured, block_names=names)
 
 
 def test_a_holder_is_compared_with_idle_workers_however_many_there_are() -> None:

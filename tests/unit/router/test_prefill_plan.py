@@ -12,10 +12,11 @@ from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.router.routing.candidate import Candidate, LinkUse
 from pagemesh.router.routing.cost import Link
 from pagemesh.router.routing.prefill_plan import PrefillPlan, plan_prefill
-from pagemesh.router.routing.ways import Path
+from pagemesh.router.routing.ways import Path, Ways
 from tests.unit.router.routing_builders import (
     LAYOUT,
     RATE,
+    changed,
     make_candidate,
     make_prefill_worker,
     make_route_request,
@@ -49,7 +50,7 @@ def planned(
     excluded: frozenset[str] = frozenset(),
 ) -> PrefillPlan:
     request = make_route_request(num_prompt_tokens=prompt, excluded_worker_ids=excluded)
-    return plan_prefill(decode, [*others, decode], request, minimum)
+    return plan_prefill(Ways(decode, [*others, decode], request), minimum)
 
 
 def ids(plan: PrefillPlan) -> list[str]:
@@ -91,17 +92,17 @@ def test_a_long_queue_at_the_prefill_worker_makes_a_prompt_local() -> None:
 
 def test_what_this_router_sent_counts_before_it_is_reported() -> None:
     decode = decode_worker(links={"p": FAST, "q": FAST})
-    busy = prefill_worker("p", own_queue_seconds=0.2)
+    busy = prefill_worker("p", queue_seconds=0.2)
     plan = planned(decode, busy, prefill_worker("q"))
     assert ids(plan) == ["q", "p"]
-    queued = decode_worker(links={"p": FAST}, own_transfers={"p": LinkUse(1, 3.0)})
+    queued = decode_worker(links={"p": FAST}, transfers={"p": LinkUse(1, 3.0)})
     assert planned(queued, prefill_worker()).path is Path.LOCAL
 
 
 def test_of_what_is_reported_and_what_was_sent_the_longer_queue_counts() -> None:
-    decode = decode_worker(links={"p": FAST}, num_pending_tokens=3000, own_queue_seconds=1.0)
+    decode = decode_worker(links={"p": FAST}, num_pending_tokens=3000, queue_seconds=1.0)
     assert planned(decode).predicted_seconds == pytest.approx(4.0)
-    decode = replace(decode, own_queue_seconds=5.0)
+    decode = decode_worker(links={"p": FAST}, num_pending_tokens=3000, queue_seconds=5.0)
     assert planned(decode).predicted_seconds == pytest.approx(6.0)
 
 
@@ -207,13 +208,13 @@ def test_engines_that_compute_answer_in_the_middle_of_a_step() -> None:
     for busy, seconds in (
         ({"num_pending_tokens": 5000}, 0.256),
         ({"num_pending_tokens": 100}, 0.05),
-        ({"own_queue_seconds": 0.3}, 0.15),
+        ({"queue_seconds": 0.3}, 0.15),
         ({"num_running": 4, "prefill_rate": RATE._replace(seconds_per_step=0.04)}, 0.02),
     ):
-        waits = planned(decode, replace(holder, **busy)).predictions[Path.PULL]
+        waits = planned(decode, changed(holder, **busy)).predictions[Path.PULL]
         assert waits == pytest.approx(idle + seconds)
     # The decode worker's own engine grants blocks first.
-    running = replace(decode, num_running=4, prefill_rate=RATE._replace(seconds_per_step=0.04))
+    running = changed(decode, num_running=4, prefill_rate=RATE._replace(seconds_per_step=0.04))
     assert planned(running, holder).predictions[Path.PULL] == pytest.approx(idle + 0.02 + 0.04)
 
 
@@ -223,16 +224,16 @@ def test_whoever_did_not_measure_yet_is_taken_to_be_as_fast_as_the_fastest() -> 
     plan = planned(decode, prefill_worker(prefill_rate=unknown))
     assert plan.path is Path.REMOTE
     assert plan.predicted_seconds == pytest.approx(1.001, rel=0.01)
-    plan = planned(replace(decode, prefill_rate=unknown), prefill_worker())
+    plan = planned(changed(decode, prefill_rate=unknown), prefill_worker())
     assert plan.predictions[Path.LOCAL] == pytest.approx(1.0)
 
 
 def test_a_link_that_was_never_measured_is_tried_by_two_requests_at_a_time() -> None:
     for num_requests, path in ((0, Path.REMOTE), (1, Path.REMOTE), (2, Path.LOCAL)):
         uses = {"p": LinkUse(num_requests, 0.0)} if num_requests else {}
-        assert planned(decode_worker(own_transfers=uses), prefill_worker()).path is path
+        assert planned(decode_worker(transfers=uses), prefill_worker()).path is path
     uses = {"p": LinkUse(50, 0.0)}
-    plan = planned(decode_worker(own_transfers=uses, links={"p": FAST}), prefill_worker())
+    plan = planned(decode_worker(transfers=uses, links={"p": FAST}), prefill_worker())
     assert plan.path is Path.REMOTE
 
 

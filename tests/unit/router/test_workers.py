@@ -11,19 +11,14 @@ from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import UnavailableError
 from pagemesh.membership.directory import Directory
 from pagemesh.router.parity import Parity
-from pagemesh.router.routing.candidate import Candidate, LinkUse, Role
+from pagemesh.router.routing.candidate import Role, WorkerFacts
 from pagemesh.router.routing.cost import Link
-from pagemesh.router.routing.in_flight import InFlight
-from pagemesh.router.routing.prefill_plan import PrefillPlan
-from pagemesh.router.routing.route import Route
-from pagemesh.router.routing.ways import Claim, Path
 from pagemesh.router.session_pool import SessionPool
 from pagemesh.router.workers import Workers
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.v1 import types_pb2
-from tests.fakes.clock import FakeClock
 from tests.unit.kvstore.builders import make_worker
-from tests.unit.router.routing_builders import LAYOUT, make_candidate
+from tests.unit.router.routing_builders import LAYOUT
 
 DEMO = pathlib.Path(__file__).resolve().parents[3] / "models/demo"
 PREFILL, DECODE = types_pb2.WORKER_ROLE_PREFILL, types_pb2.WORKER_ROLE_DECODE
@@ -74,21 +69,14 @@ def join(
     directory._roster.report_load(worker_id, LOAD)
 
 
-def candidates(workers: Workers, in_flight: InFlight, **held: int) -> dict[str, Candidate]:
-    return {found.worker_id: found for found in workers.candidates(held, in_flight)}
+def facts(workers: Workers) -> dict[str, WorkerFacts]:
+    return {found.worker_id: found for found in workers.facts()}
 
 
-def test_a_candidate_is_what_its_worker_said_and_what_was_sent_there(
-    directory: Directory, workers: Workers
-) -> None:
+def test_facts_are_what_a_worker_said(directory: Directory, workers: Workers) -> None:
     join(directory, "p", PREFILL)
-    in_flight = InFlight(FakeClock())
-    claims = (Claim("p", None, 1.5), Claim("p", "d", 2.5))
-    plan = PrefillPlan(Path.REMOTE, (make_candidate("p"),), claims=claims)
-    for _ in range(6):
-        in_flight.begin(Route(make_candidate("d"), plan))
-    assert candidates(workers, in_flight, p=4) == {
-        "p": Candidate(
+    assert facts(workers) == {
+        "p": WorkerFacts(
             worker_id="p",
             role=Role.PREFILL,
             address="p:1",
@@ -96,35 +84,38 @@ def test_a_candidate_is_what_its_worker_said_and_what_was_sent_there(
             model_name="demo",
             model_fingerprint="f",
             layout=LAYOUT,
+            block_naming=CANARY,
             max_model_len=2048,
             max_num_seqs=8,
-            reachable=True,
-            num_requests=6,
-            num_held_blocks=4,
-            block_naming=CANARY,
             num_running=2,
+            num_waiting=3,
             prefill_rate=PrefillRate(seconds_per_token=0.5, num_tokens_per_step=512),
             num_pending_tokens=70,
-            own_queue_seconds=1.5,
             links={"d": Link(1e9, 0.25)},
-            own_transfers={"d": LinkUse(6, 2.5)},
         )
     }
 
 
-def test_a_worker_that_names_blocks_otherwise_holds_nothing(
+def test_a_worker_that_names_blocks_otherwise_is_degraded(
     directory: Directory, workers: Workers
 ) -> None:
     join(directory, "p", PREFILL, canary=b"another")
-    found = candidates(workers, InFlight(FakeClock()), p=4)["p"]
-    assert (found.num_held_blocks, found.block_naming) == (0, b"another")
+    found = facts(workers)["p"]
+    assert (found.is_degraded, found.block_naming) == (True, b"another")
 
 
-def test_reported_requests_count_when_they_are_more_than_this_routers(
+def test_facts_are_made_anew_only_for_a_worker_that_said_something(
     directory: Directory, workers: Workers
 ) -> None:
-    join(directory, "d", DECODE)
-    assert candidates(workers, InFlight(FakeClock()))["d"].num_requests == 5
+    for worker_id in ("d", "e"):
+        join(directory, worker_id, DECODE)
+    before = facts(workers)
+    directory._roster.report_load("d", types_pb2.WorkerLoad(running_request_count=7))
+    after = facts(workers)
+    assert after["e"] is before["e"]
+    assert (before["d"].num_running, after["d"].num_running) == (2, 7)
+    directory._roster.leave("e")
+    assert facts(workers).keys() == {"d"}
 
 
 def test_a_decode_worker_without_a_session_cannot_be_reached_but_a_prefill_worker_can(
@@ -132,8 +123,7 @@ def test_a_decode_worker_without_a_session_cannot_be_reached_but_a_prefill_worke
 ) -> None:
     join(directory, "d", DECODE)
     join(directory, "p", PREFILL)
-    found = candidates(workers, InFlight(FakeClock()))
-    assert (found["d"].reachable, found["p"].reachable) == (False, True)
+    assert workers.unreachable() == {"d"}
     assert workers.reachable(Role.DECODE) == []
     assert [worker.worker_id for worker in workers.reachable(Role.PREFILL)] == ["p"]
 
@@ -143,7 +133,7 @@ def test_workers_of_other_models_are_candidates_only(
 ) -> None:
     join(directory, "p", PREFILL, model_name="other")
     join(directory, "d", DECODE, model_name="other")
-    assert set(candidates(workers, InFlight(FakeClock()))) == {"p", "d"}
+    assert set(facts(workers)) == {"p", "d"}
     assert workers.reachable(Role.PREFILL) == []
     assert workers.reported_load() == (0, 0)
 

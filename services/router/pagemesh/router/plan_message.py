@@ -25,5 +25,5 @@ def plan_to_proto(plan: PrefillPlan) -> decode_pb2.PrefillPlan | None:
 
 def _peer(worker: Candidate) -> types_pb2.PeerWorker:
     return types_pb2.PeerWorker(
-        worker_id=worker.worker_id, address=worker.address, epoch=worker.epoch
+        worker_id=worker.worker_id, address=worker.facts.address, epoch=worker.facts.epoch
     )

@@ -11,10 +11,10 @@ from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.config import RoutingConfig
 from pagemesh.membership.directory import Directory
 from pagemesh.router.path_metrics import PathMetrics
-from pagemesh.router.routing.candidate import Role, RouteRequest
-from pagemesh.router.routing.in_flight import Flight, InFlight
-from pagemesh.router.routing.policies import make_policy
-from pagemesh.router.routing.prefill_plan import plan_prefill
+from pagemesh.router.routing.candidate import Naming, Role, RouteRequest
+from pagemesh.router.routing.decider import Decider
+from pagemesh.router.routing.decision import Decision
+from pagemesh.router.routing.in_flight import Flight
 from pagemesh.router.routing.route import Route
 from pagemesh.router.session import WorkerSession
 from pagemesh.router.session_pool import SessionPool
@@ -30,13 +30,8 @@ class Placement(NamedTuple):
     session: WorkerSession
     flight: Flight
 
-
-class _Naming(NamedTuple):
-    """What the names of a prompt's blocks depend on besides the prompt."""
-
-    model_fingerprint: str
-    block_size: int
-    kv_dtype: str
+    decision: Decision
+    """That led to it, or to the placement that it goes beside."""
 
 
 class Planner:
@@ -53,9 +48,8 @@ class Planner:
         self._workers = workers
         self._directory = directory
         self._sessions = sessions
-        self._in_flight = InFlight(time.monotonic)
-        self._config = config
-        self._policy = make_policy(config.policy)
+        self._decider = Decider(config, time.monotonic)
+        self._lookup_timeout = config.lookup_timeout
         self._paths = PathMetrics(metrics)
         self._without_index = metrics.counter(ROUTING_WITHOUT_INDEX)
 
@@ -78,22 +72,19 @@ class Planner:
             model_name=self._workers.model_name,
             num_prompt_tokens=len(prompt_token_ids),
             num_total_tokens=len(prompt_token_ids) + max_tokens,
-            first_block_hash=next((hashes[0] for hashes in chains.values()), b""),
+            block_names=chains,
             excluded_worker_ids=excluded_worker_ids,
             is_prefillable=is_prefillable,
         )
-        candidates = self._workers.candidates(held, self._in_flight)
-        decode = self._policy.choose(candidates, request)
-        session = self._sessions.get(decode.worker_id) if decode is not None else None
-        if decode is None or session is None:
+        workers = self._workers
+        decision = self._decider.decide(workers.facts(), held, request, workers.unreachable())
+        route = decision.route if decision is not None else None
+        session = self._sessions.get(route.decode.worker_id) if route is not None else None
+        if decision is None or route is None or session is None:
             raise self._workers.nobody()
-        plan = None
-        if is_prefillable:
-            min_tokens = self._config.remote_prefill_min_tokens
-            plan = plan_prefill(decode, candidates, request, min_tokens)
-            self._paths.on_plan(plan)
-        route = Route(decode, plan)
-        return Placement(route, session, self._in_flight.begin(route))
+        if route.plan is not None:
+            self._paths.on_plan(route.plan)
+        return Placement(route, session, self._decider.begin(route), decision)
 
     def on_kv(self, placement: Placement, outcome: types_pb2.KvOutcome) -> None:
         """The first token of a placed request and its prompt's KV are there."""
@@ -104,33 +95,33 @@ class Planner:
     def place_beside(self, placement: Placement) -> Placement:
         """Place a request where another one has, or is about to have, the KV of its prompt."""
         route = Route(placement.route.decode)
-        return Placement(route, placement.session, self._in_flight.begin(route))
+        return Placement(route, placement.session, self._decider.begin(route), placement.decision)
 
-    def _name_blocks(self, prompt_token_ids: Sequence[int]) -> dict[_Naming, list[bytes]]:
+    def _name_blocks(self, prompt_token_ids: Sequence[int]) -> dict[Naming, list[bytes]]:
         """Names of the prompt's full blocks, for each way in which the model's workers name them.
 
         Empty where it does not matter who holds them, and for a prompt that fills none.
         """
-        if not self._policy.uses_index:
+        if not self._decider.uses_index:
             return {}
         decoders = self._workers.reachable(Role.DECODE)
         if len(decoders) == 1 and not self._workers.reachable(Role.PREFILL):
             # A single worker gets every prompt, and computes all that it does not hold.
             return {}
-        chains = dict[_Naming, list[bytes]]()
+        chains = dict[Naming, list[bytes]]()
         for info in (worker.info for worker in decoders):
             layout = info.kv_layout
-            naming = _Naming(info.model_fingerprint, layout.block_size, layout.dtype)
+            naming = Naming(info.model_fingerprint, layout.block_size, layout.dtype)
             if naming not in chains and len(prompt_token_ids) >= layout.block_size:
                 chains[naming] = hash_blocks(_root(naming), prompt_token_ids, layout.block_size)
         return chains
 
-    async def _look_up(self, chains: Mapping[_Naming, Sequence[bytes]]) -> dict[str, int]:
+    async def _look_up(self, chains: Mapping[Naming, Sequence[bytes]]) -> dict[str, int]:
         """Leading blocks of the prompt on each worker; nothing when the kvstore is silent."""
         held: dict[str, int] = {}
         for naming, hashes in chains.items():
             found = await self._directory.lookup(
-                hashes, naming.model_fingerprint, self._config.lookup_timeout
+                hashes, naming.model_fingerprint, self._lookup_timeout
             )
             if found is None:
                 self._without_index.inc()
@@ -140,5 +131,5 @@ class Planner:
 
 
 @lru_cache(maxsize=64)
-def _root(naming: _Naming) -> bytes:
+def _root(naming: Naming) -> bytes:
     return root_hash(*naming)

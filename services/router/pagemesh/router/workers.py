@@ -5,8 +5,6 @@ Translates their messages into what routing sees of them. Decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pagemesh.errors import UnavailableError
 from pagemesh.kvship.layout import layout_from_proto
 from pagemesh.membership.directory import Directory
@@ -14,9 +12,8 @@ from pagemesh.membership.load_message import is_possible, rate_from_proto
 from pagemesh.membership.roster import WorkerState
 from pagemesh.router.parity import Parity
 from pagemesh.router.roles import ROLES
-from pagemesh.router.routing.candidate import Candidate, Role
+from pagemesh.router.routing.candidate import Role, WorkerFacts
 from pagemesh.router.routing.cost import Link
-from pagemesh.router.routing.in_flight import InFlight
 from pagemesh.router.session_pool import SessionPool
 
 
@@ -30,6 +27,7 @@ class Workers:
         self._directory = directory
         self._sessions = sessions
         self._parity = parity
+        self._facts: dict[str, tuple[WorkerState, WorkerFacts]] = {}
 
     def reachable(self, role: Role) -> list[WorkerState]:
         """The model's workers of a role to which something sent now would arrive."""
@@ -62,16 +60,28 @@ class Workers:
             reason="NO_WORKER",
         )
 
-    def candidates(self, held: Mapping[str, int], in_flight: InFlight) -> list[Candidate]:
-        """All workers, those of other models too, at the moment of one decision.
+    def facts(self) -> list[WorkerFacts]:
+        """What all workers said, those of other models too, in order of joining."""
+        states = self._directory.workers()
+        self._facts = {
+            state.worker_id: self._known(state) for state in states if state.role in ROLES
+        }
+        return [facts for _, facts in self._facts.values()]
 
-        `held` gives the leading blocks of the prompt on each worker, by its id; none on those left out.
-        """
-        return [
-            self._candidate(worker, held.get(worker.worker_id, 0), in_flight)
-            for worker in self._directory.workers()
-            if worker.role in ROLES
-        ]
+    def unreachable(self) -> set[str]:
+        """Decode workers to which nothing can be sent."""
+        return {
+            state.worker_id
+            for state in self._directory.workers()
+            if state.role in ROLES and not self._is_reachable(state)
+        }
+
+    def _known(self, state: WorkerState) -> tuple[WorkerState, WorkerFacts]:
+        """A worker's state with its facts, which are made anew only when it said something."""
+        known = self._facts.get(state.worker_id)
+        if known is not None and known[0].info is state.info and known[0].load is state.load:
+            return known
+        return state, self._read(state)
 
     def _of_model(self, role: Role) -> list[WorkerState]:
         return [
@@ -88,35 +98,27 @@ class Workers:
         session = self._sessions.get(worker.worker_id)
         return session is not None and session.is_live
 
-    def _candidate(
-        self, worker: WorkerState, num_held_blocks: int, in_flight: InFlight
-    ) -> Candidate:
-        info, load = worker.info, worker.load
-        num_reported = load.running_request_count + load.waiting_request_count
-        return Candidate(
-            worker_id=worker.worker_id,
-            role=ROLES[worker.role],
-            address=worker.address,
+    def _read(self, state: WorkerState) -> WorkerFacts:
+        info, load = state.info, state.load
+        return WorkerFacts(
+            worker_id=state.worker_id,
+            role=ROLES[state.role],
+            address=state.address,
             epoch=info.epoch,
             model_name=info.model_name,
             model_fingerprint=info.model_fingerprint,
             layout=layout_from_proto(info.kv_layout),
+            block_naming=info.canary.block_digest,
+            is_degraded=self._parity.is_degraded(state.worker_id),
             max_model_len=info.max_model_len,
             max_num_seqs=max(1, info.max_num_seqs),
-            reachable=self._is_reachable(worker),
-            # The report includes this router's requests, but not those it has not seen yet.
-            num_requests=max(num_reported, in_flight.count(worker.worker_id)),
-            # What is found under the names of a degraded worker is chance.
-            num_held_blocks=0 if self._parity.is_degraded(worker.worker_id) else num_held_blocks,
-            block_naming=info.canary.block_digest,
             num_running=load.running_request_count,
-            prefill_rate=rate_from_proto(load.prefill_rate),
+            num_waiting=load.waiting_request_count,
             num_pending_tokens=load.pending_prefill_token_count,
-            own_queue_seconds=in_flight.queue_seconds(worker.worker_id),
+            prefill_rate=rate_from_proto(load.prefill_rate),
             links={
                 link.worker_id: Link(link.bytes_per_second, link.latency_seconds)
                 for link in load.links
                 if is_possible((link.bytes_per_second, link.latency_seconds))
             },
-            own_transfers=in_flight.transfers(worker.worker_id),
         )

@@ -1,10 +1,11 @@
-"""The nouns of routing: what a policy sees of a worker and of a request."""
+"""The nouns of routing: what a decision sees of a worker and of a request."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from pagemesh.engine.interface import BlockLayout
@@ -19,6 +20,67 @@ class Role(enum.Enum):
     DECODE = "decode"
 
 
+class Naming(NamedTuple):
+    """What the names of a prompt's blocks depend on besides the prompt."""
+
+    model_fingerprint: str
+    block_size: int
+    kv_dtype: str
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """What a worker said: who it is, and how busy and how fast at its last report.
+
+    Made anew when it says something else, and shared by all decisions until then.
+    """
+
+    worker_id: str
+    role: Role
+    address: str
+
+    epoch: int
+    """Of this incarnation of the worker."""
+
+    model_name: str
+    model_fingerprint: str
+    layout: BlockLayout
+
+    block_naming: bytes
+    """Equal between workers that give equal blocks equal names."""
+
+    max_model_len: int
+    max_num_seqs: int
+
+    is_degraded: bool = False
+    """Whether it names blocks otherwise than the router: what is found under the router's names is chance."""
+
+    num_running: int = 0
+    """Requests in its batch."""
+
+    num_waiting: int = 0
+    """Requests that wait there."""
+
+    num_pending_tokens: int = 0
+    """Tokens of prompts that it has to compute."""
+
+    prefill_rate: PrefillRate = field(default_factory=PrefillRate)
+    """How long prompts take there."""
+
+    links: Mapping[str, Link] = field(default_factory=dict)
+    """Links to it that were measured, by the sender's id."""
+
+    @cached_property
+    def kv_kind(self) -> tuple[str, BlockLayout, bytes]:
+        """Only workers for which this is equal can exchange KV."""
+        return self.model_fingerprint, self.layout, self.block_naming
+
+    @cached_property
+    def naming(self) -> Naming:
+        """How it names blocks."""
+        return Naming(self.model_fingerprint, self.layout.block_size, self.layout.dtype)
+
+
 class LinkUse(NamedTuple):
     """What the requests of this router keep of a link."""
 
@@ -31,51 +93,51 @@ class LinkUse(NamedTuple):
 NO_USE: Final = LinkUse(0, 0.0)
 
 
+class OwnLoad(NamedTuple):
+    """What the requests of this router keep of a worker, before it reports them."""
+
+    num_requests: int = 0
+    """Requests in flight there."""
+
+    queue_seconds: float = 0.0
+    """Until it has computed the prompts that were sent there, as far as that was predicted."""
+
+    transfers: Mapping[str, LinkUse] = {}
+    """What is sent over links to it, by the sender's id."""
+
+
+NO_LOAD: Final = OwnLoad()
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A worker at the moment of one decision."""
 
-    worker_id: str
-    role: Role
-    address: str
-    model_name: str
-    model_fingerprint: str
-    layout: BlockLayout
-    max_model_len: int
-    max_num_seqs: int
-
-    epoch: int
-    """Of this incarnation of the worker."""
+    facts: WorkerFacts
 
     reachable: bool
     """A decode worker: its session is open. A prefill worker: always, as a failed one costs little."""
 
-    num_requests: int
-    """Requests that run or wait there, those just sent by this router included."""
-
     num_held_blocks: int
     """Leading blocks of the prompt in its prefix cache; none of a degraded worker."""
 
-    block_naming: bytes
-    """Equal between workers that give equal blocks equal names: only those can exchange KV."""
+    own: OwnLoad
 
-    num_running: int
-    """Requests in its batch, as it last reported."""
+    @property
+    def worker_id(self) -> str:
+        """Its name."""
+        return self.facts.worker_id
 
-    prefill_rate: PrefillRate
-    """How long prompts take there."""
+    @property
+    def num_requests(self) -> int:
+        """Requests that run or wait there, those just sent by this router included."""
+        # The report includes this router's requests, but not those it has not seen yet.
+        return max(self.facts.num_running + self.facts.num_waiting, self.own.num_requests)
 
-    num_pending_tokens: int
-    """Tokens of prompts that it has to compute, as it last reported."""
-
-    own_queue_seconds: float
-    """Until it has computed what this router sent there, as far as that was predicted."""
-
-    links: Mapping[str, Link]
-    """Links to it that were measured, by the sender's id."""
-
-    own_transfers: Mapping[str, LinkUse]
-    """What this router has sent over links to it, by the sender's id."""
+    @property
+    def num_held_tokens(self) -> int:
+        """Leading tokens of the prompt in its prefix cache, in full blocks."""
+        return self.num_held_blocks * self.facts.layout.block_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +150,9 @@ class RouteRequest:
     num_total_tokens: int
     """Prompt plus the most that may be generated."""
 
-    first_block_hash: bytes
-    """Name of the prompt's first block; empty when the prompt fills none or the policy names none."""
+    block_names: Mapping[Naming, Sequence[bytes]]
+    """Names of the prompt's full blocks, in each way in which workers name them; without those that nobody
+    asked for, and empty for a prompt that fills none."""
 
     excluded_worker_ids: frozenset[str]
     """Workers that were tried already."""

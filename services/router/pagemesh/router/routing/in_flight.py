@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from pagemesh.router.routing.candidate import LinkUse
+from pagemesh.router.routing.candidate import NO_LOAD, LinkUse, OwnLoad
 from pagemesh.router.routing.route import Route
 from pagemesh.router.routing.ways import Claim
 
@@ -22,21 +22,18 @@ class InFlight:
         # When claims end, by worker, sender (None for the worker itself) and flight.
         self._ends: dict[str, dict[str | None, dict[Flight, float]]] = {}
 
-    def count(self, worker_id: str) -> int:
-        """Requests in flight on one worker."""
-        return self._counts[worker_id]
-
-    def queue_seconds(self, worker_id: str) -> float:
-        """Until the worker has computed the prompts that were sent there."""
-        return self._left(self._ends.get(worker_id, {}).get(None, {}))
-
-    def transfers(self, worker_id: str) -> Mapping[str, LinkUse]:
-        """What is sent to the worker, by sender."""
-        return {
-            sender: LinkUse(len(ends), self._left(ends))
-            for sender, ends in self._ends.get(worker_id, {}).items()
+    def load(self, worker_id: str) -> OwnLoad:
+        """What requests in flight keep of one worker now."""
+        num_requests, ends = self._counts[worker_id], self._ends.get(worker_id)
+        if ends is None:
+            return OwnLoad(num_requests) if num_requests else NO_LOAD
+        now = self._clock()
+        transfers = {
+            sender: LinkUse(len(each), _left(each, now))
+            for sender, each in ends.items()
             if sender is not None
         }
+        return OwnLoad(num_requests, _left(ends.get(None, {}), now), transfers)
 
     def begin(self, route: Route) -> Flight:
         """Count a request on its workers from now on."""
@@ -66,8 +63,9 @@ class InFlight:
             if not by_sender:
                 del self._ends[worker_id]
 
-    def _left(self, ends: Mapping[Flight, float]) -> float:
-        return max(0.0, max(ends.values(), default=0.0) - self._clock())
+
+def _left(ends: Mapping[Flight, float], now: float) -> float:
+    return max(0.0, max(ends.values(), default=0.0) - now)
 
 
 def _claims(route: Route) -> Sequence[Claim]:

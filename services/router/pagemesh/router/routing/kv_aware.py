@@ -3,64 +3,55 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pagemesh.router.routing.candidate import Candidate, RouteRequest
-from pagemesh.router.routing.filters import able
-from pagemesh.router.routing.load_scorer import load_score
-from pagemesh.router.routing.picker import Scored, pick
-from pagemesh.router.routing.prefill_plan import NOISE, NOISE_SECONDS, cost_of
-from pagemesh.router.routing.prefix_scorer import prefix_score
-from pagemesh.router.routing.ways import Path, Ways
-
-LOAD_WEIGHT: Final = 2.0
-"""Beside a weight of 1: a worker whose batch is full, with a load score of 1/2, loses to an idle one
-whatever else speaks for it."""
+from pagemesh.router.routing.candidate import Candidate
+from pagemesh.router.routing.load_scorer import load_score, load_scores
+from pagemesh.router.routing.outlook import Outlook
+from pagemesh.router.routing.picker import Scored, pick_by_prompt
+from pagemesh.router.routing.policy import Policy, Scorer
+from pagemesh.router.routing.prefix_scorer import prefix_score, prefix_scores
+from pagemesh.router.routing.ttft_scorer import ttft_scores
 
 MAX_HOLDERS: Final = 2
 """Of the prompt's beginning that are considered whatever their load: predicting ways takes a time that
 grows with the number of all workers."""
 
 
-class KvAwarePolicy:
-    """The best sum of load and how soon the KV is there; of load and prefix held, before that is known."""
-
-    uses_index = True
-
-    def choose(self, candidates: Sequence[Candidate], request: RouteRequest) -> Candidate | None:
-        """The worker; None when no candidate can run the request."""
-        fit = able(candidates, request)
-        likely = _likely(fit, request)
-        costs = [_least_cost(c, candidates, request) for c in likely]
-        known = [cost for cost in costs if cost is not None]
-        if len(known) < len(likely) or len(known) < 2:
-            return likely[0] if likely else None
-        # What differs by less takes equally long, and load decides, or the prompt's beginning.
-        limit = max(min(known) * (1 + NOISE), min(known) + NOISE_SECONDS)
-        return pick(
-            [
-                Scored(c, min(1.0, limit / cost) + LOAD_WEIGHT * load_score(c, request))
-                for c, cost in zip(likely, known, strict=True)
-            ],
-            request,
-        )
+def kv_aware(weights: Mapping[str, float]) -> Policy:
+    """The best sum of the scores with these weights, of the workers that are likely to be best."""
+    scorers = (
+        Scorer("predicted_ttft", weights["predicted_ttft"], ttft_scores),
+        Scorer("decode_load", weights["decode_load"], load_scores),
+        Scorer("prefix_held", weights["prefix_held"], prefix_scores),
+    )
+    return Policy(
+        "kv_aware",
+        pick_by_prompt,
+        tuple(scorer for scorer in scorers if scorer.weight),
+        _Likely(weights),
+        uses_index=True,
+    )
 
 
-def _likely(fit: Sequence[Candidate], request: RouteRequest) -> list[Candidate]:
-    """Who may be best: first who is by load and prefix held, then who is by load alone, then holders."""
-    loads = [Scored(c, LOAD_WEIGHT * load_score(c, request)) for c in fit]
-    both = [Scored(c, prefix_score(c, request) + score) for c, score in loads]
-    holders = heapq.nlargest(MAX_HOLDERS, fit, key=lambda c: c.num_held_blocks)
-    wanted = [pick(both, request), pick(loads, request), *(c for c in holders if c.num_held_blocks)]
-    return list({c.worker_id: c for c in wanted if c is not None}.values())
+class _Likely:
+    """Who may be best: who is by load and prefix held, who is by load alone, and holders."""
 
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        # The prefix stands for the time that is not predicted yet.
+        self._prefix_weight = weights["predicted_ttft"] + weights["prefix_held"]
+        self._load_weight = weights["decode_load"]
 
-def _least_cost(
-    decode: Candidate, candidates: Sequence[Candidate], request: RouteRequest
-) -> float | None:
-    """Of the ways to the KV on this worker; None as long as nothing was measured."""
-    ways = Ways(decode, candidates, request).all()
-    if not request.is_prefillable:
-        ways = [way for way in ways if way.path is Path.LOCAL]
-    return min((cost_of(way, decode) for way in ways), default=None)
+    def __call__(self, fit: Sequence[Candidate], outlook: Outlook) -> list[Candidate]:
+        """A few of them."""
+        request = outlook.request
+        loads = [Scored(c, self._load_weight * load_score(c)) for c in fit]
+        both = [Scored(c, self._prefix_weight * prefix_score(c, request) + s) for c, s in loads]
+        holders = heapq.nlargest(MAX_HOLDERS, fit, key=lambda c: c.num_held_blocks)
+        wanted = [
+            pick_by_prompt(both, request),
+            pick_by_prompt(loads, request),
+            *(c for c in holders if c.num_held_blocks),
+        ]
+        return list({c.worker_id: c for c in wanted}.values())

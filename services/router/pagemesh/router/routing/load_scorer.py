@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from pagemesh.router.routing.candidate import Candidate, RouteRequest
+from collections.abc import Sequence
+
+from pagemesh.router.routing.candidate import Candidate
+from pagemesh.router.routing.outlook import Outlook
 
 
-def load_score(candidate: Candidate, request: RouteRequest) -> float:
+def load_scores(candidates: Sequence[Candidate], outlook: Outlook) -> list[float]:
+    """Of each candidate, see `load_score`."""
+    return [load_score(candidate) for candidate in candidates]
+
+
+def load_score(candidate: Candidate) -> float:
     """1 for an idle worker, 1/2 when its batch is just full, towards 0 for an endless queue."""
-    return 1.0 / (1.0 + candidate.num_requests / candidate.max_num_seqs)
+    return 1.0 / (1.0 + candidate.num_requests / candidate.facts.max_num_seqs)

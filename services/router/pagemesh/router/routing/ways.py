@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from pagemesh.engine.prefill_rate import PrefillRate
@@ -68,18 +69,17 @@ class Ways:
     def __init__(
         self, decode: Candidate, candidates: Sequence[Candidate], request: RouteRequest
     ) -> None:
-        self._decode = decode
+        self.decode = decode
+        self.request = request
         self._peers = [
             c
             for c in candidates
             if c.reachable
             and c.worker_id != decode.worker_id
             and c.worker_id not in request.excluded_worker_ids
-            and c.model_fingerprint == decode.model_fingerprint
-            and c.layout == decode.layout
-            and c.block_naming == decode.block_naming
+            and c.facts.kv_kind == decode.facts.kv_kind
         ]
-        layout = decode.layout
+        layout = decode.facts.layout
         self._prompt = Prompt(
             request.num_prompt_tokens, layout.num_bytes / layout.block_size, layout.num_layers
         )
@@ -87,7 +87,8 @@ class Ways:
         holders = sorted((decode, *self._peers), key=lambda c: (-c.num_held_blocks, c.worker_id))
         self._sources = [c for c in holders[:MAX_SOURCES] if c.num_held_blocks]
         # Whoever did not compute anything yet is taken to be as fast as the fastest that did: so it is tried.
-        known = [c.prefill_rate for c in (decode, *self._peers) if c.prefill_rate.is_known]
+        rates = (c.facts.prefill_rate for c in (decode, *self._peers))
+        known = [rate for rate in rates if rate.is_known]
         self._assumed = min(known, key=self._whole_prompt_seconds, default=None)
         self._sites: dict[str, Site] = {}
 
@@ -98,27 +99,28 @@ class Ways:
             c
             for c in self._peers
             # A token more, the first of the output.
-            if c.role is Role.PREFILL and self._prompt.num_tokens < c.max_model_len
+            if c.facts.role is Role.PREFILL and self._prompt.num_tokens < c.facts.max_model_len
         ]
 
-    def all(self) -> list[Way]:
+    @cached_property
+    def predicted(self) -> list[Way]:
         """Every way, none as long as no worker has computed a prompt."""
         if self._assumed is None:
             return []
-        decode = self._site(self._decode)
+        decode = self._site(self.decode)
         ways = [Way(Path.LOCAL, cost.local(self._prompt, decode))]
-        for source in self._sources_beyond(self._decode):
-            if self._may_use(source, self._decode):
-                link = self._source_link(source, self._decode)
+        for source in self._sources_beyond(self.decode):
+            if self._may_use(source, self.decode):
+                link = self._source_link(source, self.decode)
                 forecast = cost.pull(self._prompt, decode, self._held(source), link)
                 ways.append(Way(Path.PULL, forecast, source=source))
         for prefill in self.prefill_workers:
-            if self._may_use(prefill, self._decode):
+            if self._may_use(prefill, self.decode):
                 ways += self._remote(decode, prefill)
         return ways
 
     def _remote(self, decode: Site, prefill: Candidate) -> Iterator[Way]:
-        site, link = self._site(prefill), _link(prefill, self._decode)
+        site, link = self._site(prefill), _link(prefill, self.decode)
         yield Way(Path.REMOTE, cost.remote(self._prompt, decode, site, link), prefill)
         for source in self._sources_beyond(prefill):
             if self._may_use(source, prefill):
@@ -135,9 +137,9 @@ class Ways:
                 yield source
 
     def _may_use(self, sender: Candidate, receiver: Candidate) -> bool:
-        if sender.worker_id in receiver.links:
+        if sender.worker_id in receiver.facts.links:
             return True
-        return receiver.own_transfers.get(sender.worker_id, NO_USE).num_requests < MAX_EXPLORERS
+        return receiver.own.transfers.get(sender.worker_id, NO_USE).num_requests < MAX_EXPLORERS
 
     def _site(self, worker: Candidate) -> Site:
         site = self._sites.get(worker.worker_id)
@@ -146,15 +148,16 @@ class Ways:
         return site
 
     def _make_site(self, worker: Candidate) -> Site:
-        rate = worker.prefill_rate if worker.prefill_rate.is_known else self._assumed
+        facts = worker.facts
+        rate = facts.prefill_rate if facts.prefill_rate.is_known else self._assumed
         assert rate is not None, "there are ways only when something was measured"
-        reported = rate.queue_seconds(worker.num_pending_tokens)
+        reported = rate.queue_seconds(facts.num_pending_tokens)
         whole_step = rate.queue_seconds(rate.num_tokens_per_step)
         assert reported is not None, "the rate is known"
         assert whole_step is not None, "the rate is known"
-        queue = max(reported, worker.own_queue_seconds)
+        queue = max(reported, worker.own.queue_seconds)
         # In the middle of a step, if there is one.
-        step = min(queue, whole_step) or (rate.seconds_per_step if worker.num_running else 0.0)
+        step = min(queue, whole_step) or (rate.seconds_per_step if facts.num_running else 0.0)
         return Site(rate, queue, self._held(worker), answer_seconds=step / 2)
 
     def _source_link(self, source: Candidate, receiver: Candidate) -> Link:
@@ -164,7 +167,7 @@ class Ways:
         return link._replace(latency_seconds=link.latency_seconds + answer_seconds)
 
     def _held(self, worker: Candidate) -> int:
-        return min(worker.num_held_blocks * worker.layout.block_size, self._prompt.num_tokens)
+        return min(worker.num_held_tokens, self._prompt.num_tokens)
 
     def _whole_prompt_seconds(self, rate: PrefillRate) -> float:
         seconds = rate.seconds(self._prompt.num_tokens, 0)
@@ -174,12 +177,12 @@ class Ways:
 
 def _link(sender: Candidate, receiver: Candidate) -> Link:
     """What is believed of a link: what was measured there, else the best of the receiver's links."""
-    link = receiver.links.get(sender.worker_id)
+    link = receiver.facts.links.get(sender.worker_id)
     if link is None:
-        others = receiver.links.values()
+        others = receiver.facts.links.values()
         link = max(others, key=lambda other: other.bytes_per_second, default=OPTIMISM)
     return link._replace(
         # Unknown where only short streams came over it yet, or such as were still computed.
         bytes_per_second=link.bytes_per_second or OPTIMISM.bytes_per_second,
-        queue_seconds=receiver.own_transfers.get(sender.worker_id, NO_USE).busy_seconds,
+        queue_seconds=receiver.own.transfers.get(sender.worker_id, NO_USE).busy_seconds,
     )

@@ -1,0 +1,46 @@
+"""What is predicted for one request on each decode worker; worked out when asked for, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagemesh.router.routing.candidate import Candidate, RouteRequest
+from pagemesh.router.routing.preference import cost_of
+from pagemesh.router.routing.ways import Path, Way, Ways
+
+
+class Outlook:
+    """Belongs to one decision."""
+
+    def __init__(self, candidates: Sequence[Candidate], request: RouteRequest) -> None:
+        self.request = request
+        self._candidates = candidates
+        self._ways: dict[str, Ways] = {}
+        self._best: dict[str, Way | None] = {}
+
+    def ways(self, decode: Candidate) -> Ways:
+        """All ways to the prompt's KV on this worker."""
+        ways = self._ways.get(decode.worker_id)
+        if ways is None:
+            ways = self._ways[decode.worker_id] = Ways(decode, self._candidates, self.request)
+        return ways
+
+    def best_way(self, decode: Candidate) -> Way | None:
+        """The one of the least cost that the request may take; None as long as nothing was measured."""
+        if decode.worker_id not in self._best:
+            ways = self.ways(decode).predicted
+            if not self.request.is_prefillable:
+                ways = [way for way in ways if way.path is Path.LOCAL]
+            best = min(ways, key=lambda way: cost_of(way, decode), default=None)
+            self._best[decode.worker_id] = best
+        return self._best[decode.worker_id]
+
+    def cost(self, decode: Candidate) -> float | None:
+        """Seconds of the best way, see `cost_of`; None as long as nothing was measured."""
+        best = self.best_way(decode)
+        return None if best is None else cost_of(best, decode)
+
+    def seconds(self, decode: Candidate) -> float | None:
+        """Until the decode worker could go on, by the best way; None where nobody has asked for it."""
+        best = self._best.get(decode.worker_id)
+        return None if best is None else best.forecast.seconds
