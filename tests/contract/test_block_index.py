@@ -2,36 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from itertools import pairwise
 
 import pytest
+import pytest_asyncio
 
 from pagemesh.cache.digest import CacheDigest
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.index import BlockIndex
 from pagemesh.kvstore.instrumented_index import InstrumentedIndex
 from pagemesh.kvstore.memory_index import MemoryIndex
+from pagemesh.kvstore.redis_client import RedisStore
+from pagemesh.kvstore.redis_index import RedisIndex
 from pagemesh.telemetry.metrics import Metrics
-from tests.unit.kvstore.builders import make_block, make_blocks
+from tests.support.valkey import Valkey, running_valkey
+from tests.unit.kvstore.builders import make_block, make_blocks, make_spread_blocks
+
+BUCKET_BITS = 6
+
+MakeIndex = Callable[..., Awaitable[BlockIndex]]
 
 
-def memory_index(checked: list[MemoryIndex]) -> BlockIndex:
-    index = MemoryIndex()
-    checked.append(index)
-    return index
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[Valkey]:
+    with running_valkey() as server:
+        yield server
 
 
-def instrumented_index(checked: list[MemoryIndex]) -> BlockIndex:
-    return InstrumentedIndex(memory_index(checked), Metrics())
+@pytest_asyncio.fixture(params=["memory", "redis", "instrumented"])
+async def make_index(request: pytest.FixtureRequest, valkey: Valkey) -> AsyncIterator[MakeIndex]:
+    """Makes indexes of one kind; their integrity is checked at the end."""
+    async with AsyncExitStack() as resources:
+
+        async def make(*, max_blocks: int = 0) -> BlockIndex:
+            if request.param == "redis":
+                store = RedisStore(valkey.url, Metrics(), timeout=10.0)
+                resources.push_async_callback(store.close)
+                await store.redis.flushdb()
+                return RedisIndex(store, max_blocks=max_blocks, bucket_bits=BUCKET_BITS)
+            memory = MemoryIndex(max_blocks=max_blocks)
+            resources.callback(memory.check_integrity)
+            if request.param == "instrumented":
+                return InstrumentedIndex(memory, Metrics())
+            return memory
+
+        yield make
 
 
-@pytest.fixture(params=[memory_index, instrumented_index], ids=lambda make: make.__name__)
-def index(request: pytest.FixtureRequest) -> Iterator[BlockIndex]:
-    make: Callable[[list[MemoryIndex]], BlockIndex] = request.param
-    checked: list[MemoryIndex] = []
-    yield make(checked)
-    for memory in checked:
-        memory.check_integrity()
+@pytest_asyncio.fixture
+async def index(make_index: MakeIndex) -> BlockIndex:
+    return await make_index()
 
 
 async def test_a_lookup_counts_the_leading_blocks_of_each_worker(index: BlockIndex) -> None:
@@ -175,12 +197,19 @@ async def test_adding_a_worker_again_starts_it_empty(index: BlockIndex) -> None:
 
 
 async def test_tidying_frees_in_slices_and_says_when_it_is_done(index: BlockIndex) -> None:
-    await index.add_worker("a", 100)
-    await index.store("a", make_blocks(*range(100)))
+    await index.add_worker("a", 1000)
+    await index.add_worker("b", 1000)
+    await index.store("a", make_spread_blocks(*range(1000)))
+    await index.store("b", make_spread_blocks(*range(10)))
     await index.drop_worker("a")
-    assert await index.tidy(60)
-    assert not await index.tidy(60)
-    assert not await index.tidy(60)
+    num_left = [(await index.usage()).num_blocks]
+    while await index.tidy(300):
+        num_left.append((await index.usage()).num_blocks)
+    assert len(num_left) > 3
+    assert all(before - after <= 300 for before, after in pairwise(num_left))
+    assert not await index.tidy(1)
+    assert (await index.usage()).num_blocks == 10
+    assert await index.lookup(make_spread_blocks(*range(11))) == {"b": 10}
 
 
 async def test_more_workers_than_bits_in_a_machine_word(index: BlockIndex) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 from pagemesh.kvstore.catalog import Catalog
@@ -24,6 +25,11 @@ def make_block(number: int) -> bytes:
 
 def make_blocks(*numbers: int) -> list[bytes]:
     return [make_block(number) for number in numbers]
+
+
+def make_spread_blocks(*numbers: int) -> list[bytes]:
+    """Block hashes that differ in their first and last bytes too, as real ones do."""
+    return [hashlib.blake2b(make_block(number), digest_size=16).digest() for number in numbers]
 
 
 def make_worker(

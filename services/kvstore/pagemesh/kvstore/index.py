@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pagemesh.cache.digest import CacheDigest
 
 
+class IndexUsage(NamedTuple):
+    """What an index holds, and what that takes."""
+
+    num_blocks: int
+    """Different blocks."""
+    num_held: int
+    """Blocks, counted once for each worker that holds them."""
+    num_bytes: int
+    """Memory that the blocks take, measured on some of them."""
+    num_evicted: int
+    """Blocks that were given up for want of room, since this object was made."""
+
+
 class BlockIndex(Protocol):
     """Which worker holds which blocks. Blocks are named by their chained 16-byte hashes.
+
+    An index may be bounded. One that is full gives up the blocks that were neither stored nor looked up for the
+    longest time: lookups then find less than there is, and never more. What a worker said it holds (`digest`),
+    and how much it may hold, stays the same.
 
     Belongs to one event loop. Calls for one worker are made one after the other; a call about a
     worker that was not added raises FailedPreconditionError, `drop_worker` excepted.
@@ -60,4 +77,8 @@ class BlockIndex(Protocol):
 
     async def tidy(self, max_blocks: int) -> bool:
         """Free what dropped workers left behind, at most `max_blocks`; whether there is more to free."""
+        ...
+
+    async def usage(self) -> IndexUsage:
+        """What is held and what it takes, in a time that does not depend on the number of blocks."""
         ...

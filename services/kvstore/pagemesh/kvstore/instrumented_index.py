@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from pagemesh.cache.digest import CacheDigest
-from pagemesh.kvstore.index import BlockIndex
+from pagemesh.kvstore.index import BlockIndex, IndexUsage
 from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
 
@@ -70,3 +70,7 @@ class InstrumentedIndex:
     async def tidy(self, max_blocks: int) -> bool:
         """See `BlockIndex`."""
         return await self._inner.tidy(max_blocks)
+
+    async def usage(self) -> IndexUsage:
+        """See `BlockIndex`."""
+        return await self._inner.usage()

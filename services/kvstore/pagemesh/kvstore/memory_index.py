@@ -7,46 +7,58 @@ was taken out of all blocks, which happens in slices.
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pagemesh.cache.digest import CacheDigest, xor_names
 from pagemesh.errors import FailedPreconditionError
+from pagemesh.kvstore.index import IndexUsage
+from pagemesh.kvstore.memory_bits import Bits
+from pagemesh.kvstore.memory_table import BlockTable
+
+MAX_RETIRED = 64
+"""Bits that may wait to be swept; who needs another one then has to sweep first, or masks would grow without
+end at the hands of a worker that clears its cache all the time."""
+
+SWEEP_SLICE = 2048
+"""Blocks that are swept or searched between two turns of the event loop: about a millisecond."""
+
+SNAPSHOT_SLICE = 50_000
 
 
 @dataclass(slots=True)
 class _Slot:
-    """One bit and the blocks whose masks have it."""
+    """A worker's bit, and what the worker said it holds."""
 
     bit: int
     max_blocks: int
-    blocks: set[bytes] = field(default_factory=set)
+    num_blocks: int = 0
+    num_evicted: int = 0
+    """How many of them are no longer in the index."""
     names_xor: int = 0
-    """Of the blocks, as long as the slot is a worker's."""
 
 
 class MemoryIndex:
-    """A `BlockIndex` of dicts and bit masks. None of its methods ever waits."""
+    """A `BlockIndex` of dicts and bit masks. It waits for nothing but, with many blocks, its turn."""
 
-    def __init__(self) -> None:
-        self._masks: dict[bytes, int] = {}
+    def __init__(self, *, max_blocks: int = 0) -> None:
+        """`max_blocks` distinct blocks are kept at most, 0 for all that the workers announce."""
+        self._table = BlockTable(max_blocks)
+        self._bits = Bits(self._table)
         self._slots: dict[str, _Slot] = {}
         self._worker_ids: dict[int, str] = {}
         self._live_mask = 0
-        # Slots whose bits are still in masks, oldest first, and bits that are in none.
-        self._retired: deque[_Slot] = deque()
-        self._free_bits: list[int] = []
-        self._num_bits = 0
+        self._num_evicted = 0
 
     async def add_worker(self, worker_id: str, max_blocks: int) -> None:
         """See `BlockIndex`."""
         await self.drop_worker(worker_id)
-        if self._free_bits:
-            bit = self._free_bits.pop()
-        else:
-            bit = 1 << self._num_bits
-            self._num_bits += 1
+        has_more = self._bits.num_retired >= MAX_RETIRED
+        while has_more:
+            has_more = self._bits.sweep(SWEEP_SLICE)
+            await asyncio.sleep(0)
+        bit = self._bits.take()
         self._slots[worker_id] = _Slot(bit, max_blocks)
         self._worker_ids[bit] = worker_id
         self._live_mask |= bit
@@ -54,112 +66,127 @@ class MemoryIndex:
     async def drop_worker(self, worker_id: str) -> None:
         """See `BlockIndex`."""
         slot = self._slots.pop(worker_id, None)
-        if slot is None:
-            return
-        del self._worker_ids[slot.bit]
-        self._live_mask &= ~slot.bit
-        if slot.blocks:
-            self._retired.append(slot)
-        else:
-            self._free_bits.append(slot.bit)
+        if slot is not None:
+            del self._worker_ids[slot.bit]
+            self._live_mask &= ~slot.bit
+            self._bits.give_back(slot.bit, is_used=slot.num_blocks > slot.num_evicted)
 
     async def store(self, worker_id: str, block_hashes: Sequence[bytes]) -> bool:
         """See `BlockIndex`."""
         slot = self._slot(worker_id)
-        new_blocks = set(block_hashes) - slot.blocks
-        if len(slot.blocks) + len(new_blocks) > slot.max_blocks:
-            return False
         # Twice as much is freed as is added, so that a worker that clears and stores in turn cannot
         # pile up blocks faster than they are freed.
-        await self.tidy(2 * len(new_blocks))
-        masks, bit = self._masks, slot.bit
-        for block in new_blocks:
-            masks[block] = masks.get(block, 0) | bit
-        slot.blocks |= new_blocks
-        slot.names_xor ^= xor_names(new_blocks)
+        self._bits.sweep(2 * len(block_hashes))
+        values = self._table.without(slot.bit, block_hashes)
+        if slot.num_blocks + len(values) > slot.max_blocks:
+            return False
+        self._table.add(slot.bit, values)
+        slot.num_blocks += len(values)
+        slot.names_xor ^= xor_names(values)
+        for bits, num_blocks in self._table.evict().items():
+            self._num_evicted += num_blocks
+            for holder in _workers_of(bits & self._live_mask, self._worker_ids):
+                self._slots[holder].num_evicted += num_blocks
         return True
 
     async def remove(self, worker_id: str, block_hashes: Sequence[bytes]) -> None:
         """See `BlockIndex`."""
         slot = self._slot(worker_id)
-        old_blocks = slot.blocks.intersection(block_hashes)
-        for block in old_blocks:
-            self._clear_bit(block, slot.bit)
-        slot.blocks -= old_blocks
-        slot.names_xor ^= xor_names(old_blocks)
+        blocks = dict.fromkeys(block_hashes)
+        gone = self._table.discard(slot.bit, blocks)
+        if slot.num_evicted:
+            # Of the others, it had those that the index had given up.
+            for block in gone:
+                del blocks[block]
+            absent = list(blocks)[: slot.num_evicted]
+            slot.num_evicted -= len(absent)
+            gone += absent
+        slot.num_blocks -= len(gone)
+        slot.names_xor ^= xor_names(gone)
 
     async def clear(self, worker_id: str) -> None:
         """See `BlockIndex`."""
         slot = self._slot(worker_id)
-        if slot.blocks:
+        if slot.num_blocks:
             await self.add_worker(worker_id, slot.max_blocks)
 
     async def lookup(self, block_hashes: Sequence[bytes]) -> dict[str, int]:
         """See `BlockIndex`."""
-        masks = self._masks
         holders = self._live_mask
+        if not holders:
+            return {}
+        shards = self._table.by_last_byte
         num_held: dict[str, int] = {}
-        for depth, block in enumerate(block_hashes):
-            still = holders & masks.get(block, 0)
+        depth = 0
+        for block in block_hashes:
+            still = holders & shards[block[-1]].get(block, 0)
             if still != holders:
                 if depth:
-                    num_held.update(
-                        dict.fromkeys(_workers_of(holders ^ still, self._worker_ids), depth)
-                    )
-                if not still:
-                    return num_held
+                    lost = _workers_of(holders ^ still, self._worker_ids)
+                    num_held.update(dict.fromkeys(lost, depth))
                 holders = still
-        if block_hashes:
-            num_held.update(
-                dict.fromkeys(_workers_of(holders, self._worker_ids), len(block_hashes))
-            )
+                if not still:
+                    break
+            depth += 1
+        if depth:
+            num_held.update(dict.fromkeys(_workers_of(holders, self._worker_ids), depth))
+            self._table.use(block_hashes[:depth])
         return num_held
 
     async def count(self, worker_id: str) -> int:
         """See `BlockIndex`."""
-        return len(self._slot(worker_id).blocks)
+        slot = self._slot(worker_id)
+        return slot.num_blocks - slot.num_evicted
 
     async def digest(self, worker_id: str) -> CacheDigest:
         """See `BlockIndex`."""
         slot = self._slot(worker_id)
-        return CacheDigest(len(slot.blocks), slot.names_xor)
+        return CacheDigest(slot.num_blocks, slot.names_xor)
 
     async def count_held(self, worker_id: str, block_hashes: Sequence[bytes]) -> int:
         """See `BlockIndex`."""
-        return len(self._slot(worker_id).blocks.intersection(block_hashes))
+        bit = self._slot(worker_id).bit
+        return len(block_hashes) - len(self._table.without(bit, block_hashes))
 
     async def snapshot(self, worker_id: str) -> frozenset[bytes]:
-        """See `BlockIndex`."""
-        return frozenset(self._slot(worker_id).blocks)
+        """See `BlockIndex`. Looks at all blocks, some ten thousand at a time."""
+        bit = self._slot(worker_id).bit
+        names: list[bytes] = []
+        num_visited = 0
+        for shard in self._table.shards:
+            names += [block for block, value in shard.items() if value & bit]
+            num_visited += len(shard)
+            if num_visited > SNAPSHOT_SLICE:
+                num_visited = 0
+                await asyncio.sleep(0)
+        return frozenset(names)
 
     async def tidy(self, max_blocks: int) -> bool:
         """See `BlockIndex`."""
-        while self._retired:
-            slot = self._retired[0]
-            for _ in range(min(max_blocks, len(slot.blocks))):
-                self._clear_bit(slot.blocks.pop(), slot.bit)
-                max_blocks -= 1
-            if slot.blocks:
-                return True
-            self._retired.popleft()
-            self._free_bits.append(slot.bit)
-        return False
+        return self._bits.sweep(max_blocks)
+
+    async def usage(self) -> IndexUsage:
+        """See `BlockIndex`."""
+        num_held = sum(slot.num_blocks - slot.num_evicted for slot in self._slots.values())
+        return IndexUsage(
+            self._table.num_blocks, num_held, self._table.num_bytes(), self._num_evicted
+        )
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless masks, slots and bits agree; for tests."""
-        masks: dict[bytes, int] = {}
-        for slot in (*self._slots.values(), *self._retired):
-            for block in slot.blocks:
-                assert not masks.get(block, 0) & slot.bit, "two slots share a bit"
-                masks[block] = masks.get(block, 0) | slot.bit
-        assert masks == self._masks, "masks differ from the blocks of the slots"
-        for slot in self._slots.values():
-            assert slot.names_xor == xor_names(slot.blocks), "a digest differs from its blocks"
+        """Raise AssertionError unless blocks, slots and bits agree; for tests."""
         live = {slot.bit: worker_id for worker_id, slot in self._slots.items()}
         assert live == self._worker_ids, "bits differ from workers"
         assert sum(live) == self._live_mask, "live mask differs from the live bits"
-        bits = [*live, *(slot.bit for slot in self._retired), *self._free_bits]
-        assert sorted(bits) == [1 << i for i in range(self._num_bits)], "a bit was lost or doubled"
+        self._bits.check_integrity(set(live))
+        blocks = {b: value for shard in self._table.shards for b, value in shard.items()}
+        assert len(blocks) == self._table.num_blocks, "blocks were counted wrongly"
+        for slot in self._slots.values():
+            held = [block for block, value in blocks.items() if value & slot.bit]
+            assert len(held) == slot.num_blocks - slot.num_evicted, (
+                "a count differs from its blocks"
+            )
+            if not slot.num_evicted:
+                assert slot.names_xor == xor_names(held), "a digest differs from its blocks"
 
     def _slot(self, worker_id: str) -> _Slot:
         slot = self._slots.get(worker_id)
@@ -168,13 +195,6 @@ class MemoryIndex:
                 f"worker {worker_id!r} is not registered", reason="UNKNOWN_WORKER"
             )
         return slot
-
-    def _clear_bit(self, block: bytes, bit: int) -> None:
-        mask = self._masks[block] & ~bit
-        if mask:
-            self._masks[block] = mask
-        else:
-            del self._masks[block]
 
 
 def _workers_of(mask: int, worker_ids: Mapping[int, str]) -> list[str]:

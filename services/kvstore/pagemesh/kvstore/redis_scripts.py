@@ -1,0 +1,50 @@
+"""The Lua scripts of the index on Redis: each of its calls is one script or several, each of which happens
+as a whole."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from pagemesh.kvstore.redis_client import RedisStore
+
+_PRELUDES = {
+    "store": ("blocks", "clock", "evict"),
+    "remove": ("blocks",),
+    "lookup": ("blocks", "clock"),
+    "count_held": ("blocks",),
+    "held": ("blocks",),
+    "add": ("blocks", "slots"),
+    "drop": ("blocks", "slots"),
+    "clear": ("blocks", "slots"),
+    "facts": ("blocks", "slots"),
+    "sweep": ("blocks", "slots"),
+    "usage": ("blocks",),
+}
+"""What comes in front of each script."""
+
+NAME_BITS_FOR_BUCKETS = 24
+"""Buckets are told by the first bits of a name, so many at most."""
+
+
+class RedisScripts:
+    """The scripts of one index. They use keys that they do not announce, which a Redis cluster refuses."""
+
+    def __init__(self, store: RedisStore, prefix: str, bucket_bits: int) -> None:
+        """All keys begin with `prefix`; blocks are spread over 2 ** `bucket_bits` hashes."""
+        divisor = 2 ** (NAME_BITS_FOR_BUCKETS - bucket_bits)
+        settings = f"local prefix, divisor = '{prefix}', {divisor}"
+        self._store = store
+        self._scripts = {
+            name: store.redis.register_script("\n".join((settings, *map(_read, (*preludes, name)))))
+            for name, preludes in _PRELUDES.items()
+        }
+
+    async def run(self, name: str, *arguments: bytes | str | int) -> Any:
+        """A script's answer. Raises UnavailableError when there is none in time."""
+        async with self._store.answering():
+            return await self._scripts[name](args=arguments)
+
+
+def _read(name: str) -> str:
+    return resources.files("pagemesh.kvstore").joinpath("scripts", f"{name}.lua").read_text("utf-8")
