@@ -250,6 +250,28 @@ KV_PATH_REGRET_SECONDS: Final = HistogramSpec(
     "By how much later that was than the best other way had promised; 0 when it was not.",
     _TTFT_BUCKETS,
 )
+PREFIX_TOKENS_QUERIED: Final = CounterSpec(
+    "pagemesh:prefix_tokens_queried",
+    "Tokens of prompts that a prefix cache could serve, by what the index said of them before they were routed: "
+    "answered, failed (no answer in time) or skipped (a policy or a mesh that does not need to know), and by "
+    "the way on which their KV came.",
+    (*_MODEL, "path", "lookup"),
+)
+PREFIX_TOKENS_DELIVERED: Final = CounterSpec(
+    "pagemesh:prefix_tokens_delivered",
+    "Of these, those whose KV came out of a prefix cache: nobody computed it for the request.",
+    (*_MODEL, "path", "lookup"),
+)
+PREFIX_TOKENS_AVAILABLE: Final = CounterSpec(
+    "pagemesh:prefix_tokens_available",
+    "Of the queried tokens whose lookup was answered, those that the cache of any one worker was known to hold.",
+    (*_MODEL, "path"),
+)
+PREFIX_TOKENS_CAPTURED: Final = CounterSpec(
+    "pagemesh:prefix_tokens_captured",
+    "Of these, those that the cache of a worker on the planned way was known to hold.",
+    (*_MODEL, "path"),
+)
 ROUTING_WITHOUT_INDEX: Final = CounterSpec(
     "pagemesh:routing_without_index",
     "Requests routed by load alone because the kvstore gave no answer in time.",

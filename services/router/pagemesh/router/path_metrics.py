@@ -18,6 +18,11 @@ _PATHS: Final = {
 }
 
 
+def path_of(outcome: types_pb2.KvOutcome) -> Path | None:
+    """The way that was taken; None when the worker does not say."""
+    return _PATHS.get(outcome.path)
+
+
 class PathMetrics:
     """Told of every plan, and of what came of it."""
 
@@ -36,9 +41,8 @@ class PathMetrics:
 
     def on_kv(self, plan: PrefillPlan, outcome: types_pb2.KvOutcome) -> None:
         """The first token and the KV in front of it are there, whichever way they came."""
-        path = _PATHS.get(outcome.path)
+        path = path_of(outcome)
         if path is None:
-            # A worker that does not say.
             return
         took = outcome.time_to_ready
         seconds = took.seconds + took.nanos / 1e9

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import structlog
+
 from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.config import RoutingConfig
 from pagemesh.membership.directory import Directory
 from pagemesh.router.path_metrics import PathMetrics
+from pagemesh.router.prefix_metrics import Lookup, PrefixMetrics, PrefixQuery
 from pagemesh.router.routing.candidate import Naming, Role, RouteRequest
 from pagemesh.router.routing.decider import Decider
 from pagemesh.router.routing.decision import Decision
@@ -22,6 +25,8 @@ from pagemesh.router.workers import Workers
 from pagemesh.telemetry.metrics import ROUTING_WITHOUT_INDEX, Metrics
 from pagemesh.v1 import types_pb2
 
+_log = structlog.get_logger(__name__)
+
 
 class Placement(NamedTuple):
     """Where a request goes, already counted there until `flight.end()`."""
@@ -32,6 +37,9 @@ class Placement(NamedTuple):
 
     decision: Decision
     """That led to it, or to the placement that it goes beside."""
+
+    query: PrefixQuery | None
+    """What is to be accounted for; None for a prompt that no cache can serve, or that another one counts for."""
 
 
 class Planner:
@@ -51,6 +59,7 @@ class Planner:
         self._decider = Decider(config, time.monotonic)
         self._lookup_timeout = config.lookup_timeout
         self._paths = PathMetrics(metrics)
+        self._prefixes = PrefixMetrics(metrics, workers.model_name)
         self._without_index = metrics.counter(ROUTING_WITHOUT_INDEX)
 
     async def place(
@@ -60,13 +69,19 @@ class Planner:
         excluded_worker_ids: frozenset[str],
         *,
         is_prefillable: bool,
+        is_cacheable: bool,
     ) -> Placement:
         """Choose workers for a prompt; raises UnavailableError when no decode worker can take it.
 
-        One that is not `is_prefillable` has to be computed where it runs.
+        One that is not `is_prefillable` has to be computed where it runs; of one that is not `is_cacheable`,
+        every token.
         """
-        chains = self._name_blocks(prompt_token_ids)
+        chains, lookup = dict[Naming, list[bytes]](), Lookup.SKIPPED
+        if is_cacheable and self._needs_index():
+            chains, lookup = self._name_blocks(prompt_token_ids), Lookup.ANSWERED
         held = await self._look_up(chains)
+        if held is None:
+            held, lookup = {}, Lookup.FAILED
         # No await from here to `begin`: the next request must see this one's place taken.
         request = RouteRequest(
             model_name=self._workers.model_name,
@@ -84,40 +99,55 @@ class Planner:
             raise self._workers.nobody()
         if route.plan is not None:
             self._paths.on_plan(route.plan)
-        return Placement(route, session, self._decider.begin(route), decision)
+        query = PrefixQuery(len(prompt_token_ids), lookup) if is_cacheable else None
+        return Placement(route, session, self._decider.begin(route), decision, query)
 
     def on_kv(self, placement: Placement, outcome: types_pb2.KvOutcome) -> None:
         """The first token of a placed request and its prompt's KV are there."""
         placement.flight.end_prefill()
         if placement.route.plan is not None:
             self._paths.on_kv(placement.route.plan, outcome)
+        if placement.query is not None:
+            self._prefixes.on_kv(placement.query, placement.decision, outcome)
+            _log.debug(
+                "prompt ready",
+                worker_id=placement.route.decode.worker_id,
+                num_prompt_tokens=placement.query.num_prompt_tokens,
+                lookup=placement.query.lookup.value,
+                num_available_tokens=placement.decision.num_available_tokens,
+                num_captured_tokens=placement.decision.num_captured_tokens,
+                num_delivered_tokens=outcome.cached_token_count,
+            )
 
     def place_beside(self, placement: Placement) -> Placement:
         """Place a request where another one has, or is about to have, the KV of its prompt."""
         route = Route(placement.route.decode)
-        return Placement(route, placement.session, self._decider.begin(route), placement.decision)
+        flight = self._decider.begin(route)
+        return Placement(route, placement.session, flight, placement.decision, query=None)
+
+    def _needs_index(self) -> bool:
+        """Whether it matters who holds a prompt."""
+        if not self._decider.uses_index:
+            return False
+        # A single worker gets every prompt, and computes all that it does not hold.
+        is_alone = len(self._workers.reachable(Role.DECODE)) == 1
+        return not is_alone or bool(self._workers.reachable(Role.PREFILL))
 
     def _name_blocks(self, prompt_token_ids: Sequence[int]) -> dict[Naming, list[bytes]]:
         """Names of the prompt's full blocks, for each way in which the model's workers name them.
 
-        Empty where it does not matter who holds them, and for a prompt that fills none.
+        Empty for a prompt that fills none.
         """
-        if not self._decider.uses_index:
-            return {}
-        decoders = self._workers.reachable(Role.DECODE)
-        if len(decoders) == 1 and not self._workers.reachable(Role.PREFILL):
-            # A single worker gets every prompt, and computes all that it does not hold.
-            return {}
         chains = dict[Naming, list[bytes]]()
-        for info in (worker.info for worker in decoders):
+        for info in (worker.info for worker in self._workers.reachable(Role.DECODE)):
             layout = info.kv_layout
             naming = Naming(info.model_fingerprint, layout.block_size, layout.dtype)
             if naming not in chains and len(prompt_token_ids) >= layout.block_size:
                 chains[naming] = hash_blocks(_root(naming), prompt_token_ids, layout.block_size)
         return chains
 
-    async def _look_up(self, chains: Mapping[Naming, Sequence[bytes]]) -> dict[str, int]:
-        """Leading blocks of the prompt on each worker; nothing when the kvstore is silent."""
+    async def _look_up(self, chains: Mapping[Naming, Sequence[bytes]]) -> dict[str, int] | None:
+        """Leading blocks of the prompt on each worker; None when the kvstore is silent."""
         held: dict[str, int] = {}
         for naming, hashes in chains.items():
             found = await self._directory.lookup(
@@ -125,7 +155,7 @@ class Planner:
             )
             if found is None:
                 self._without_index.inc()
-                return {}
+                return None
             held |= found
         return held
 

@@ -71,6 +71,8 @@ class EmbeddingJob:
                     await running.placed.recover(output.error, resend, is_repeatable=True)
                 else:
                     ends[index] = _checked(output)
+                    if running.placed.placement is not None:
+                        self._planner.on_kv(running.placed.placement, output.kv_outcome)
                     running.placed.end()
         finally:
             timer.cancel()
@@ -85,7 +87,9 @@ class EmbeddingJob:
     async def _submit(self, running: _Running, excluded: frozenset[str]) -> None:
         """Place a prompt on a worker and send it there."""
         submit = decode_pb2.Submit(prompt_token_ids=running.token_ids, embed=True)
-        placement = await self._planner.place(running.token_ids, 0, excluded, is_prefillable=False)
+        placement = await self._planner.place(
+            running.token_ids, 0, excluded, is_prefillable=False, is_cacheable=True
+        )
         running.placed.send(placement, submit, partial(self._on_output, running.placed.index))
 
     def _on_output(self, index: int, output: decode_pb2.RequestOutput) -> None:

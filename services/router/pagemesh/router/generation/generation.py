@@ -191,6 +191,8 @@ class Generation:
             excluded,
             # Log probabilities of a prompt come from computing all of it in one place.
             is_prefillable=choice.sampling.prompt_logprobs is None,
+            # And all of it, as they come from computing the token in front of each.
+            is_cacheable=choice.sampling.prompt_logprobs is None,
         )
         return placement, 0
 

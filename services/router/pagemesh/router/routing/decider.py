@@ -84,4 +84,10 @@ def _on_the_way(decode: Candidate, plan: PrefillPlan | None) -> list[Candidate]:
 
 
 def _most_held(candidates: Iterable[Candidate], num_prompt_tokens: int) -> int:
-    return min(max(c.num_held_tokens for c in candidates), num_prompt_tokens)
+    """Of the prompt's full blocks in front of its last token, which is always computed."""
+    return max(_num_servable_tokens(c, num_prompt_tokens) for c in candidates)
+
+
+def _num_servable_tokens(worker: Candidate, num_prompt_tokens: int) -> int:
+    block_size = worker.facts.layout.block_size
+    return min(worker.num_held_tokens, (num_prompt_tokens - 1) // block_size * block_size)

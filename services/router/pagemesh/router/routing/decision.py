@@ -58,7 +58,8 @@ class Decision:
     reasons: Reasons
 
     num_available_tokens: int
-    """Most leading tokens of the prompt that the cache of any one worker was known to hold."""
+    """Most leading tokens of the prompt that the cache of any one worker was known to hold; of full blocks in
+    front of the last token."""
 
     num_captured_tokens: int
     """Most of them that the cache of a worker on the chosen way was known to hold."""
