@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
-import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from members import members
 from mesh import START_DEADLINE_S, free_port
@@ -89,9 +88,9 @@ class Processes:
         """host:port of the metrics of a process."""
         return f"{_HOST}:{self._ports[name][1]}"
 
-    def process(self, name: str) -> psutil.Process:
-        """A running process."""
-        return psutil.Process(self._running[name].pid)
+    def pid(self, name: str) -> int:
+        """Process id of a running process."""
+        return self._running[name].pid
 
     def await_serving(self, name: str) -> None:
         """Return when a process answers that it serves; RuntimeError with the logs if it never does."""

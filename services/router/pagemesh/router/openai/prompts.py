@@ -22,10 +22,10 @@ def list_prompts(value: Prompts) -> list[str | list[int]]:
     """Every prompt, as text or token ids."""
     if isinstance(value, str):
         return [value]
-    ids = [item for item in value if isinstance(item, int)]
-    if ids:
-        return [ids]
-    return [item for item in value if not isinstance(item, int)]
+    # All items are alike; a prompt of many ids is not gone through once more.
+    if isinstance(value[0], int):
+        return [value]
+    return list(value)
 
 
 def check_prompts(field: str, value: Any, max_prompts: int) -> None:
@@ -37,9 +37,10 @@ def check_prompts(field: str, value: Any, max_prompts: int) -> None:
             f"{field} is {shown(value)}: it must be a string, a list of token ids or a list of those",
             param=field,
         )
-    if not value or [] in value:
+    kinds = set(map(type, value))
+    if not value or (list in kinds and [] in value):
         raise InvalidRequestError(f"{field} is an empty list", param=field)
-    if len({type(item) for item in value}) > 1:
+    if len(kinds) > 1:
         raise InvalidRequestError(
             f"{field} is {shown(value)}: its items must all be strings, ids or lists of ids",
             param=field,

@@ -1,0 +1,186 @@
+"""Decode workers that answer at once, in a process of their own: what a router costs is then the router's alone.
+
+They register with the kvstore, beat and tell which blocks they hold, as real ones do. Requests for one token
+end with it; longer ones get a token every few milliseconds, so that a client sees when the router stood still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from multiprocessing.connection import Connection
+from typing import Final
+
+import grpc.aio
+
+from pagemesh.rpc.channels import channel_options
+from pagemesh.v1 import decode_pb2, decode_pb2_grpc, kvstore_pb2, kvstore_pb2_grpc, types_pb2
+
+FINGERPRINT: Final = "instant"
+BLOCK_SIZE: Final = 16
+DTYPE: Final = "bfloat16"
+TOKEN_S: Final = 0.005
+"""Between two tokens of a request for more than one."""
+MAX_MODEL_LEN: Final = 131_072
+_NUM_BLOCKS: Final = 1 << 17
+_TOKEN_ID: Final = 300
+_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True)
+class InstantSettings:
+    """What the process is told."""
+
+    kvstore: str
+    model_name: str
+    num_workers: int
+    held: dict[int, list[bytes]] = field(default_factory=dict)
+    """Names of cached blocks, by the worker's number."""
+
+
+def run(parent: Connection, settings: InstantSettings) -> None:
+    """Body of the process: says that all are members, and serves until it is asked anything."""
+    asyncio.run(_serve(parent, settings))
+
+
+async def _serve(parent: Connection, settings: InstantSettings) -> None:
+    server = grpc.aio.server(options=channel_options())
+    decode_pb2_grpc.add_DecodeServicer_to_server(_Decode(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(settings.kvstore, options=channel_options()) as channel:
+        stub: kvstore_pb2_grpc.KvStoreAsyncStub = kvstore_pb2_grpc.KvStoreStub(channel)
+        members = [
+            asyncio.create_task(
+                _be_member(stub, _info(number, port, settings), settings.held.get(number, ()))
+            )
+            for number in range(settings.num_workers)
+        ]
+        gone = asyncio.create_task(asyncio.to_thread(_until_closed, parent))
+        parent.send(None)
+        await asyncio.wait([gone, *members], return_when=asyncio.FIRST_COMPLETED)
+        for member in members:
+            member.cancel()
+        for result in await asyncio.gather(*members, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+    await server.stop(None)
+
+
+def _until_closed(parent: Connection) -> None:
+    while True:
+        try:
+            parent.recv()
+        except (EOFError, ConnectionResetError):
+            return
+
+
+def _info(number: int, port: int, settings: InstantSettings) -> types_pb2.WorkerInfo:
+    return types_pb2.WorkerInfo(
+        worker_id=f"decode-{number}",
+        epoch=1,
+        role=types_pb2.WORKER_ROLE_DECODE,
+        address=f"127.0.0.1:{port}",
+        model_name=settings.model_name,
+        model_fingerprint=FINGERPRINT,
+        kv_layout=types_pb2.KvLayout(
+            block_size=BLOCK_SIZE, layer_count=32, kv_head_count=8, head_dim=128, dtype=DTYPE
+        ),
+        block_count=_NUM_BLOCKS,
+        max_model_len=MAX_MODEL_LEN,
+        max_num_seqs=64,
+    )
+
+
+async def _be_member(
+    stub: kvstore_pb2_grpc.KvStoreAsyncStub, info: types_pb2.WorkerInfo, held: Sequence[bytes]
+) -> None:
+    response = await stub.Register(kvstore_pb2.RegisterRequest(worker=info), timeout=_TIMEOUT_S)
+    call = stub.Publish()
+    sequence = count(1)
+
+    async def publish(request: kvstore_pb2.PublishRequest) -> None:
+        request.worker_id, request.epoch = info.worker_id, info.epoch
+        request.sequence = next(sequence)
+        await call.write(request)
+
+    stored = kvstore_pb2.BlocksStored(block_hashes=b"".join(held))
+    await publish(kvstore_pb2.PublishRequest(stored=stored))
+    while True:
+        await publish(kvstore_pb2.PublishRequest(load=_load()))
+        await asyncio.sleep(response.heartbeat_interval_ms / 1000)
+
+
+def _load() -> types_pb2.WorkerLoad:
+    """Of an idle worker that has computed prompts, at about the speed of a large GPU."""
+    return types_pb2.WorkerLoad(
+        free_block_count=_NUM_BLOCKS,
+        prefill_rate=types_pb2.PrefillRate(
+            seconds_per_token=5e-5,
+            seconds_per_pair=1e-10,
+            seconds_per_step=5e-3,
+            step_token_count=8192,
+            mean_pair_count=1000.0,
+        ),
+    )
+
+
+class _Decode(decode_pb2_grpc.DecodeServicer):
+    """One session for each of the workers that the router knows."""
+
+    async def Session(  # noqa: N802  # the name of the RPC
+        self,
+        request_iterator: AsyncIterator[decode_pb2.SessionRequest],
+        context: grpc.aio.ServicerContext[decode_pb2.SessionRequest, decode_pb2.SessionResponse],
+    ) -> AsyncGenerator[decode_pb2.SessionResponse, None]:
+        """Answers a request for one token at once, others token by token."""
+        outputs: asyncio.Queue[decode_pb2.RequestOutput] = asyncio.Queue()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_take(request_iterator, outputs, tasks))
+            while True:
+                yield decode_pb2.SessionResponse(outputs=[await outputs.get()])
+
+
+async def _take(
+    requests: AsyncIterator[decode_pb2.SessionRequest],
+    outputs: asyncio.Queue[decode_pb2.RequestOutput],
+    tasks: asyncio.TaskGroup,
+) -> None:
+    streams: dict[int, asyncio.Task[None]] = {}
+    async for request in requests:
+        submit = request.submit
+        if request.HasField("submit"):
+            outputs.put_nowait(_first(submit))
+            if submit.sampling.max_tokens > 1:
+                streams[submit.handle] = tasks.create_task(_go_on(submit, outputs))
+        elif (stream := streams.pop(request.cancel.handle, None)) is not None:
+            stream.cancel()
+
+
+async def _go_on(
+    submit: decode_pb2.Submit, outputs: asyncio.Queue[decode_pb2.RequestOutput]
+) -> None:
+    for left in range(submit.sampling.max_tokens - 1, 0, -1):
+        await asyncio.sleep(TOKEN_S)
+        outputs.put_nowait(
+            decode_pb2.RequestOutput(
+                handle=submit.handle, token_ids=[_TOKEN_ID], finish_reason=_reason(left)
+            )
+        )
+
+
+def _first(submit: decode_pb2.Submit) -> decode_pb2.RequestOutput:
+    return decode_pb2.RequestOutput(
+        handle=submit.handle,
+        token_ids=[_TOKEN_ID],
+        finish_reason=_reason(submit.sampling.max_tokens),
+        prompt_usage=types_pb2.PromptUsage(prompt_token_count=len(submit.prompt_token_ids)),
+        kv_outcome=types_pb2.KvOutcome(path=types_pb2.KV_PATH_LOCAL),
+    )
+
+
+def _reason(num_left: int) -> types_pb2.FinishReason.ValueType:
+    """Of an output, whose token is one of so many that are still to come."""
+    return types_pb2.FINISH_REASON_LENGTH if num_left == 1 else types_pb2.FINISH_REASON_UNSPECIFIED
