@@ -15,6 +15,8 @@ from typing import Final
 
 import grpc.aio
 
+from pagemesh.cache.block_hash import hash_blocks, root_hash
+from pagemesh.cache.canary import CANARY_VERSION, canary_token_ids, digest_names
 from pagemesh.rpc.channels import channel_options
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, kvstore_pb2, kvstore_pb2_grpc, types_pb2
 
@@ -36,6 +38,8 @@ class InstantSettings:
     kvstore: str
     model_name: str
     num_workers: int
+    token_digest: bytes
+    """Of the canary's token ids, as the router's tokenizer makes them."""
     held: dict[int, list[bytes]] = field(default_factory=dict)
     """Names of cached blocks, by the worker's number."""
 
@@ -91,7 +95,17 @@ def _info(number: int, port: int, settings: InstantSettings) -> types_pb2.Worker
         block_count=_NUM_BLOCKS,
         max_model_len=MAX_MODEL_LEN,
         max_num_seqs=64,
+        canary=types_pb2.Canary(
+            version=CANARY_VERSION,
+            token_digest=settings.token_digest,
+            block_digest=digest_names(name_blocks(canary_token_ids(BLOCK_SIZE))),
+        ),
     )
+
+
+def name_blocks(token_ids: Sequence[int]) -> list[bytes]:
+    """Names of full blocks as these workers give them."""
+    return hash_blocks(root_hash(FINGERPRINT, BLOCK_SIZE, DTYPE), token_ids, BLOCK_SIZE)
 
 
 async def _be_member(

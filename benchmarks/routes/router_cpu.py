@@ -22,12 +22,12 @@ from google.api.httpbody_pb2 import HttpBody
 from mesh import REQUEST_DEADLINE_S
 from report import Report
 from routes import instant_workers
-from routes.instant_workers import BLOCK_SIZE, DTYPE, FINGERPRINT, InstantSettings
+from routes.instant_workers import InstantSettings
 from routes.processes import Processes
 from routes.vocabulary import make_tokenizer_folder, project_texts
 
-from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.rpc.channels import open_channel
+from pagemesh.tokenizer.canary import canary_text
 from pagemesh.tokenizer.tokenizer import Tokenizer
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc, openai_pb2_grpc, types_pb2
 
@@ -99,10 +99,14 @@ def measure(report: Report, *, quick: bool, until: float) -> bool:
             mesh.start_kvstore()
             mesh.await_serving("kvstore")
             held = _held_half(prompts.values())
-            settings = InstantSettings(mesh.address("kvstore"), _MODEL_NAME, num_workers, held)
+            canary = canary_text(tokenizer, chat=False).token_digest
+            kvstore = mesh.address("kvstore")
+            settings = InstantSettings(kvstore, _MODEL_NAME, num_workers, canary, held)
             child = Child("workers that answer at once", instant_workers.run, settings)
             stack.enter_context(child).answer()
             mesh.start_router("router", "--served-model-name", _MODEL_NAME)
+            # Before its workers go, which would complain of the sessions that are left.
+            stack.callback(mesh.kill, "router")
             mesh.await_members([f"decode-{number}" for number in range(num_workers)])
             mesh.await_serving("router")
             time.sleep(SETTLE_S)
@@ -112,10 +116,9 @@ def measure(report: Report, *, quick: bool, until: float) -> bool:
 
 def _held_half(prompts: Iterable[Prompt]) -> dict[int, list[bytes]]:
     """The first half of every prompt on worker 1, a quarter on worker 2."""
-    root = root_hash(FINGERPRINT, BLOCK_SIZE, DTYPE)
     held: dict[int, list[bytes]] = {1: [], 2: []}
     for prompt in prompts:
-        names = hash_blocks(root, prompt.token_ids, BLOCK_SIZE)
+        names = instant_workers.name_blocks(prompt.token_ids)
         held[1] += names[: len(names) // 2]
         held[2] += names[: len(names) // 4]
     return held
