@@ -241,9 +241,28 @@ class KvStoreConfig:
     heartbeat_interval: float = 1.0
     """Seconds between two heartbeats of a worker; it is dropped after three without one."""
 
+    index: str = "memory"
+    """Where it is kept which worker holds which blocks: memory, or redis://host:port/db (rediss:// with TLS) of
+    a Redis 7 or Valkey, which several kvstores may share. One that does not answer is waited for, and routed
+    around meanwhile."""
+
+    index_max_blocks: int = 0
+    """Different blocks that the index keeps at most, for each of which it takes some 100 to 150 bytes in memory
+    and some 30 in Redis; when there are more, those go that were neither stored nor looked for the longest
+    time. 0 keeps all that the workers have. The same for all kvstores that share a Redis."""
+
     def __post_init__(self) -> None:
         require(
             self.heartbeat_interval > 0, "--heartbeat-interval", self.heartbeat_interval, "positive"
+        )
+        require(
+            self.index == "memory" or self.index.startswith(("redis://", "rediss://", "unix://")),
+            "--index",
+            self.index,
+            "memory or redis://host:port/db",
+        )
+        require(
+            self.index_max_blocks >= 0, "--index-max-blocks", self.index_max_blocks, "0 or more"
         )
 
 

@@ -36,10 +36,13 @@ async def running_kvstore(
     port: int = 0,
     heartbeat_interval: float = 1.0,
     clock: Callable[[], float] = time.monotonic,
+    index: str = "memory",
 ) -> AsyncIterator[str]:
     """A kvstore; gives its address."""
     config = KvStoreConfig(
-        server=ServerConfig(port=port, grace_period=1.0), heartbeat_interval=heartbeat_interval
+        server=ServerConfig(port=port, grace_period=1.0),
+        heartbeat_interval=heartbeat_interval,
+        index=index,
     )
     service = KvStoreService(config, clock)
     address = await service.start()

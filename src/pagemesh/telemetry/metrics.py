@@ -299,6 +299,19 @@ INDEX_STORE_UP: Final = GaugeSpec(
 INDEX_BLOCKS: Final = GaugeSpec(
     "pagemesh:index_blocks", "Blocks in the index, counted once for each worker that holds them."
 )
+INDEX_DISTINCT_BLOCKS: Final = GaugeSpec(
+    "pagemesh:index_distinct_blocks", "Blocks in the index, counted once."
+)
+INDEX_BYTES: Final = GaugeSpec(
+    "pagemesh:index_bytes",
+    "Memory that the blocks in the index take, in this process or in Redis, measured on some of them.",
+)
+INDEX_BYTES_PER_BLOCK: Final = GaugeSpec(
+    "pagemesh:index_bytes_per_block", "Memory that one block in the index takes."
+)
+INDEX_BLOCKS_EVICTED: Final = CounterSpec(
+    "pagemesh:index_blocks_evicted", "Blocks that the index gave up for want of room."
+)
 INDEX_BLOCKS_STORED: Final = CounterSpec(
     "pagemesh:index_blocks_stored", "Blocks that workers reported as stored."
 )

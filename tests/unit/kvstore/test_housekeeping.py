@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pagemesh.kvstore.events import Beat, Stored
 from pagemesh.kvstore.housekeeping import TIDY_SLICE, Housekeeper
+from pagemesh.kvstore.instrumented_index import InstrumentedIndex
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 from tests.unit.kvstore.builders import Store, make_blocks, make_worker
@@ -64,7 +65,8 @@ async def test_blocks_of_dropped_workers_are_freed_however_many_they_are() -> No
 async def test_members_and_blocks_are_counted() -> None:
     store = Store()
     metrics = Metrics()
-    housekeeper = make_housekeeper(store, metrics)
+    index = InstrumentedIndex(store.index, metrics)
+    housekeeper = Housekeeper(store.catalog, index, metrics, PERIOD, store.clock)
     for worker_id in ("a", "b"):
         await store.catalog.register(make_worker(worker_id))
         stream = await store.catalog.open_stream(worker_id, 1)
@@ -72,3 +74,4 @@ async def test_members_and_blocks_are_counted() -> None:
     await housekeeper.tick()
     assert metrics.registry.get_sample_value("pagemesh:kvstore_workers") == 2
     assert metrics.registry.get_sample_value("pagemesh:index_blocks") == 6
+    assert metrics.registry.get_sample_value("pagemesh:index_distinct_blocks") == 3

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from pagemesh.errors import InvalidRequestError
+from pagemesh.errors import FailedPreconditionError, InvalidRequestError
 from pagemesh.kvstore.changes import Change, ChangeLog
 from pagemesh.kvstore.digest_metrics import DigestMetrics
 from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Stored, WorkerEvent
@@ -134,12 +134,18 @@ class Catalog:
         }
 
     async def count_blocks(self, worker_id: str) -> int:
-        """Blocks that a member is believed to hold."""
-        return await self._index.count(worker_id)
+        """Blocks that a member is believed to hold; 0 while the index does not know it yet."""
+        try:
+            return await self._index.count(worker_id)
+        except FailedPreconditionError:
+            return 0
 
     async def blocks(self, worker_id: str) -> frozenset[bytes]:
-        """The blocks that a member is believed to hold."""
-        return await self._index.snapshot(worker_id)
+        """The blocks that a member is believed to hold; none while the index does not know it yet."""
+        try:
+            return await self._index.snapshot(worker_id)
+        except FailedPreconditionError:
+            return frozenset()
 
     async def follow(
         self, after_revision: int, log_id: str

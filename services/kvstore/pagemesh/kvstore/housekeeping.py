@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import structlog
 
+from pagemesh.errors import UnavailableError
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.index import BlockIndex
 from pagemesh.telemetry import metrics as declared
@@ -15,7 +17,7 @@ from pagemesh.telemetry.metrics import Metrics
 _log = structlog.get_logger(__name__)
 
 TIDY_SLICE = 2048
-"""Blocks freed at a time between two turns of the event loop: about a millisecond."""
+"""Blocks freed at a time between two turns of the event loop: about a millisecond, or two in Redis."""
 
 
 class Housekeeper:
@@ -35,7 +37,6 @@ class Housekeeper:
         self._clock = clock
         self._last_tick = clock()
         self._num_workers = metrics.gauge(declared.KVSTORE_WORKERS)
-        self._num_blocks = metrics.gauge(declared.INDEX_BLOCKS)
 
     async def run(self) -> None:
         """Tick every `period` seconds until cancelled."""
@@ -58,10 +59,19 @@ class Housekeeper:
         self._last_tick = now
         if not was_stopped:
             await self._catalog.drop_silent()
+        self._num_workers.set(len(self._catalog.members()))
+        try:
+            await self._tidy()
+            await self._index.usage()
+        except UnavailableError:
+            # Who keeps the index has said so already, and this is tried again in the next round.
+            return
+
+    async def _tidy(self) -> None:
+        """Free what is left of dropped workers; what half a period does not suffice for waits for the next
+        round, as silent workers do not."""
+        stop_at = time.monotonic() + self._period / 2
         has_more = True
-        while has_more:
+        while has_more and time.monotonic() < stop_at:
             has_more = await self._index.tidy(TIDY_SLICE)
             await asyncio.sleep(0)
-        worker_ids = [member.info.worker_id for member in self._catalog.members()]
-        self._num_workers.set(len(worker_ids))
-        self._num_blocks.set(sum([await self._index.count(worker_id) for worker_id in worker_ids]))

@@ -20,6 +20,12 @@ class InstrumentedIndex:
         self._stored = metrics.counter(declared.INDEX_BLOCKS_STORED)
         self._removed = metrics.counter(declared.INDEX_BLOCKS_REMOVED)
         self._refused = metrics.counter(declared.INDEX_BLOCKS_REFUSED)
+        self._evicted = metrics.counter(declared.INDEX_BLOCKS_EVICTED)
+        self._distinct = metrics.gauge(declared.INDEX_DISTINCT_BLOCKS)
+        self._held = metrics.gauge(declared.INDEX_BLOCKS)
+        self._bytes = metrics.gauge(declared.INDEX_BYTES)
+        self._bytes_per_block = metrics.gauge(declared.INDEX_BYTES_PER_BLOCK)
+        self._num_evicted = 0
 
     async def add_worker(self, worker_id: str, max_blocks: int) -> None:
         """See `BlockIndex`."""
@@ -72,5 +78,12 @@ class InstrumentedIndex:
         return await self._inner.tidy(max_blocks)
 
     async def usage(self) -> IndexUsage:
-        """See `BlockIndex`."""
-        return await self._inner.usage()
+        """See `BlockIndex`. What it says is published."""
+        usage = await self._inner.usage()
+        self._distinct.set(usage.num_blocks)
+        self._held.set(usage.num_held)
+        self._bytes.set(usage.num_bytes)
+        self._bytes_per_block.set(usage.num_bytes / max(1, usage.num_blocks))
+        self._evicted.inc(usage.num_evicted - self._num_evicted)
+        self._num_evicted = usage.num_evicted
+        return usage

@@ -14,9 +14,8 @@ from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.changes import ChangeLog
 from pagemesh.kvstore.digest_metrics import DigestMetrics
 from pagemesh.kvstore.housekeeping import Housekeeper
-from pagemesh.kvstore.instrumented_index import InstrumentedIndex
+from pagemesh.kvstore.index_choice import make_index, open_store
 from pagemesh.kvstore.members import Members
-from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.kvstore.servicer import KvStoreServicer
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.telemetry.logs import configure_logging
@@ -32,7 +31,7 @@ TICKS_PER_HEARTBEAT = 2
 
 
 def run(config: KvStoreConfig) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ConfigError when a port is taken."""
+    """Serve until SIGTERM or SIGINT. Raises ConfigError when a port is taken, or --index cannot be used."""
     configure_logging(config.server, "kvstore")
     asyncio.run(_run_until_signal(config))
 
@@ -76,10 +75,11 @@ class KvStoreService:
             self.metrics_address = exporter.address
 
         log = ChangeLog()
-        index = InstrumentedIndex(MemoryIndex(), metrics)
+        period = config.heartbeat_interval / TICKS_PER_HEARTBEAT
+        store = await open_store(config, metrics, period, resources)
+        index = make_index(config, store, metrics)
         members = Members(log, self._clock, config.heartbeat_interval)
         catalog = Catalog(members, log, index, DigestMetrics(metrics))
-        period = config.heartbeat_interval / TICKS_PER_HEARTBEAT
         housekeeper = Housekeeper(catalog, index, metrics, period, self._clock)
         housekeeping = asyncio.create_task(housekeeper.run(), name="housekeeping")
         resources.callback(housekeeping.cancel)
