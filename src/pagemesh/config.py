@@ -20,6 +20,8 @@ _SCORER_WEIGHTS: Final = {"predicted_ttft": 1.0, "decode_load": 2.0, "prefix_hel
 
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3"]
 
+RoutingPolicy = Literal["kv_aware", "least_loaded", "round_robin"]
+
 
 def require(condition: bool, flag: str, value: object, expected: str) -> None:
     """Raise ConfigError naming a flag and its value unless the condition holds."""
@@ -270,7 +272,7 @@ class KvStoreConfig:
 class RoutingConfig:
     """How the router chooses workers."""
 
-    policy: Literal["kv_aware", "least_loaded", "round_robin"] = "kv_aware"
+    policy: RoutingPolicy = "kv_aware"
     """How the decode worker of a prompt is chosen. kv_aware weighs how soon the prompt's KV can be there, by
     whichever way, against the worker's load; least_loaded goes by load alone, round_robin by neither."""
 

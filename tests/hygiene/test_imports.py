@@ -39,6 +39,7 @@ WITHOUT_TORCH = (
     "sampling.token_history",
     "sampling.validation",
     "scheduler",
+    "sim",
     "telemetry",
     "tokenizer",
     "v1",
@@ -58,6 +59,7 @@ WITHOUT_GRPC = (
     "sampling.params",
     "sampling.structured",
     "scheduler",
+    "sim",
     "tokenizer",
 )
 

@@ -19,6 +19,7 @@ from pagemesh import config
 from pagemesh.cli.arguments import UsageError, parse
 from pagemesh.cli.settings import PlanConfig, UpConfig
 from pagemesh.errors import PagemeshError
+from pagemesh.sim.settings import SimConfig
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -62,6 +63,9 @@ COMMANDS = {
         PlanConfig,
         "pagemesh.cli.plan",
         positional="--model",
+    ),
+    "sim": Command(
+        "how a mesh of any size would do under each routing policy", SimConfig, "pagemesh.sim.run"
     ),
 }
 

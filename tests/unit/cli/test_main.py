@@ -17,7 +17,16 @@ from pagemesh.cli.main import COMMANDS, main
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert list(COMMANDS) == ["up", "gateway", "router", "prefill", "decode", "kvstore", "plan"]
+    assert list(COMMANDS) == [
+        "up",
+        "gateway",
+        "router",
+        "prefill",
+        "decode",
+        "kvstore",
+        "plan",
+        "sim",
+    ]
     assert all(f"  {name}" in printed for name in COMMANDS)
 
 

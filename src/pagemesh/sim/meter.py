@@ -1,0 +1,58 @@
+"""What a modelled engine has done, and what it reports of itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pagemesh.engine.interface import EngineLoad
+from pagemesh.scheduler.step_costs import MEMORY
+from pagemesh.sim.job import JobState
+from pagemesh.sim.model import WorkerModel
+from pagemesh.sim.planner import StepPlanner
+from pagemesh.sim.step import Step
+
+
+class EngineMeter:
+    """Counts steps; knows rates as an engine would that has measured exactly, from its first prompt on."""
+
+    def __init__(self, model: WorkerModel) -> None:
+        self._model = model
+        # Of late prompts, as `StepCosts` remembers them.
+        self._prompt_tokens = 0.0
+        self._prompt_pairs = 0.0
+        self.busy_seconds = 0.0
+        """In which steps were computed."""
+        self.num_computed_tokens = 0
+        """Tokens of prompts and decodes."""
+
+    def observe(self, step: Step) -> None:
+        """A step, or a run of them, was computed."""
+        self.busy_seconds += step.seconds(self._model, step.num_steps)
+        num_tokens = step.num_prompt_tokens
+        self.num_computed_tokens += num_tokens + step.num_decodes * step.num_steps
+        if num_tokens:
+            self._prompt_tokens = MEMORY * self._prompt_tokens + num_tokens
+            self._prompt_pairs = MEMORY * self._prompt_pairs + step.num_prompt_pairs
+
+    def load(self, planner: StepPlanner, num_free_blocks: int) -> EngineLoad:
+        """As a real engine reports it, of the last step boundary."""
+        seated = planner.seated
+        running = [job for job in seated if job.state is JobState.RUNNING]
+        prefilling = [n for job in running if (n := job.num_uncomputed_tokens) != 1]
+        load = EngineLoad(
+            num_running=len(running),
+            num_waiting=len(planner.waiting) + len(seated) - len(running),
+            num_free_blocks=num_free_blocks,
+            num_pending_prefill_tokens=sum(prefilling) + planner.num_waiting_tokens,
+            num_preemptions=planner.num_preemptions,
+        )
+        if not self._prompt_tokens:
+            return load
+        num_decodes = len(running) - len(prefilling)
+        num_tokens = sum(job.num_tokens for job in running)
+        rate = self._model.prefill_rate(
+            num_decodes,
+            num_tokens / len(running) if num_decodes else 0.0,
+            self._prompt_pairs / self._prompt_tokens,
+        )
+        return replace(load, prefill_rate=rate)

@@ -1,0 +1,77 @@
+"""Where traces come from: a file, or a rule; and where those of a rule are written to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from pagemesh.errors import ConfigError
+from pagemesh.sim.mooncake import read_mooncake, trace_of, write_mooncake
+from pagemesh.sim.settings import WorkloadConfig
+from pagemesh.sim.sharegpt import converse, read_sharegpt, write_sharegpt
+from pagemesh.sim.trace import Trace
+from pagemesh.sim.workloads import make_conversations, make_mooncake, make_trace
+
+
+class Workload(NamedTuple):
+    """A trace, and whether its times are real ones."""
+
+    trace: Trace
+    is_timed: bool
+    """Else one request comes a second."""
+
+
+def load_workload(config: WorkloadConfig) -> Workload:
+    """From --trace or by --workload."""
+    if config.trace is None:
+        return Workload(make_trace(config), is_timed=False)
+    try:
+        text = Path(config.trace).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise ConfigError(f"--trace is {config.trace!r}: {reason}") from error
+    if not text.strip():
+        raise ConfigError(f"--trace is {config.trace!r}, which has no requests")
+    if text.lstrip().startswith("["):
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"--trace is {config.trace!r}: {error}") from error
+        conversations = read_sharegpt(config.trace, content, config.chars_per_token)
+        trace = converse(conversations, config)
+        is_timed = False
+    else:
+        trace = trace_of(read_mooncake(config.trace, text.splitlines()))
+        is_timed = True
+    if not trace:
+        raise ConfigError(f"--trace is {config.trace!r}, which has no requests")
+    return Workload(trace[: config.num_requests], is_timed)
+
+
+def at_rate(workload: Workload, rate: float | None, num_decode: int) -> Trace:
+    """The trace with its arrivals scaled to a mean rate; None leaves those that are real."""
+    if rate is None and workload.is_timed:
+        return workload.trace
+    factor = 1 / (num_decode if rate is None else rate)
+    if workload.is_timed:
+        last = workload.trace[-1].arrival
+        factor *= (len(workload.trace) - 1) / last if last else 0.0
+    return [
+        request if request.after is not None else replace(request, arrival=factor * request.arrival)
+        for request in workload.trace
+    ]
+
+
+def write_trace(config: WorkloadConfig, path: str) -> None:
+    """The requests of --workload as a file."""
+    match config.workload:
+        case "mooncake":
+            write_mooncake(path, make_mooncake(config))
+        case "sharegpt":
+            write_sharegpt(path, make_conversations(config), config.chars_per_token)
+        case other:
+            raise ConfigError(
+                f"--write-trace is {path!r}, but there is no form of file for --workload {other}"
+            )

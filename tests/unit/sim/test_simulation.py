@@ -1,0 +1,220 @@
+"""A simulated mesh: times that can be computed by hand, and what must hold whatever happens."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from pagemesh.router.routing.candidate import Role
+from pagemesh.sim.records import Outcome
+from pagemesh.sim.settings import PolicyName
+from pagemesh.sim.simulation import Run, Simulation
+from pagemesh.sim.trace import Span
+from tests.unit.sim.sim_builders import make_model, make_request, mixed_trace, simulate
+
+
+def test_one_request_takes_the_sum_of_its_parts() -> None:
+    run = simulate([make_request(1.0, 100, 3, text=1)], num_decode=1).run()
+    (record,) = run.records
+    # Router 0.1, there 0.05, chunks of 64 and 36 tokens 0.074 + 0.046, back 0.05.
+    assert record.ttft == pytest.approx(0.32)
+    # Two steps of decodes.
+    assert record.ended_at == pytest.approx(1.36)
+    assert record.tpot == pytest.approx(0.02)
+    assert (record.outcome, record.num_generated_tokens) == (Outcome.COMPLETED, 3)
+
+
+def test_the_second_of_two_equal_prompts_computes_its_last_block_only() -> None:
+    trace = [make_request(at, 100, 3, text=1) for at in (1.0, 5.0)]
+    second = simulate(trace, num_decode=1).run().records[1]
+    # 9 of 10 blocks are cached: 0.1 + 0.05 + 0.02 + 0.05.
+    assert second.ttft == pytest.approx(0.22)
+    assert second.num_delivered_tokens == second.num_shared_tokens == 90
+    # The last token is computed all the same.
+    assert second.num_captured_tokens == second.num_available_tokens == 100
+
+
+def test_a_later_turn_finds_what_was_generated_for_the_one_in_front_of_it() -> None:
+    trace = [
+        make_request(0.0, 100, 51, text=1),
+        make_request(2.0, 200, 2, text=1, after=0),
+    ]
+    first, second = simulate(trace, num_decode=2).run().records
+    assert second.arrived_at == pytest.approx(first.ended_at + 2.0)
+    # The KV of the last of 151 tokens was never computed.
+    assert second.num_delivered_tokens == 150
+    assert second.decode_id == first.decode_id
+
+
+def test_a_remote_prefill_takes_compute_and_what_is_left_of_the_transfer() -> None:
+    trace = [make_request(0.0, 64, 2, text=1)]
+    run = simulate(trace, num_decode=1, num_prefill=1, remote_prefill_min_tokens=16).run()
+    (record,) = run.records
+    # Call 0.25 behind router and network, computed in 0.074, the token goes 0.05 twice.
+    assert record.ttft == pytest.approx(0.15 + 0.25 + 0.074 + 0.1)
+    assert record.path.value == "remote"
+    # The last of ten layers leaves when it is computed: 6,400 bytes in 6.4 ms, told of 0.05 later.
+    assert record.ended_at == pytest.approx(0.15 + 0.25 + 0.074 + 0.0064 + 0.05 + 0.02 + 0.05)
+
+
+NAMES: Final[tuple[PolicyName, ...]] = ("round_robin", "least_loaded", "kv_aware", "oracle")
+CASES: dict[str, dict[str, Any]] = {
+    "few-workers": {"num_decode": 2},
+    "prefill-workers": {"num_decode": 2, "num_prefill": 2},
+    "always-remote": {"num_decode": 2, "num_prefill": 2, "remote_prefill_min_tokens": 0},
+    "many-routers": {"num_decode": 3, "num_routers": 3, "index_lag": 1.0, "report_delay": 1.0},
+    "refusals": {"num_decode": 2, "max_waiting_requests": 5},
+    "timeouts": {"num_decode": 2, "num_prefill": 1, "request_timeout": 2.0},
+    "failures": {
+        "num_decode": 3,
+        "num_prefill": 2,
+        "mean_seconds_between_failures": 3.0,
+        "restart_seconds": 1.0,
+    },
+}
+
+
+def settled(simulation: Simulation) -> Simulation:
+    """Let what is on its way when the last client goes come to its end."""
+    until = simulation.clock.now + 5.0
+    simulation.clock.run(lambda: simulation.clock.now > until)
+    return simulation
+
+
+@pytest.mark.parametrize("policy", NAMES[1:])
+@pytest.mark.parametrize("case", CASES)
+def test_every_request_ends_once_and_gives_everything_back(case: str, policy: PolicyName) -> None:
+    simulation = simulate(mixed_trace(3, 80, 12.0), policy, **CASES[case])
+    run = simulation.run()
+    check_records(run)
+    settled(simulation)
+    for worker in simulation.workers.values():
+        worker.engine.tables.pool.check_integrity([])
+        assert worker.engine.num_jobs == 0
+        assert not worker.users
+    simulation.kvstore.index.check_integrity()
+
+
+def check_records(run: Run) -> None:
+    for record in run.records:
+        assert record.outcome is not None
+        assert record.ended_at >= record.arrived_at
+        if record.outcome is Outcome.COMPLETED:
+            assert record.num_generated_tokens == record.num_output_tokens
+            assert record.first_token_at is not None
+            assert record.arrived_at < record.first_token_at <= record.ended_at
+        else:
+            assert record.num_generated_tokens <= record.num_output_tokens
+        assert record.num_captured_tokens <= record.num_available_tokens
+        assert record.num_available_tokens <= record.num_prompt_tokens
+        assert record.num_delivered_tokens < record.num_prompt_tokens
+    # Not of each: who waited longer may find what later ones have computed meanwhile.
+    num_shared = sum(record.num_shared_tokens for record in run.records)
+    assert sum(record.num_delivered_tokens for record in run.records) <= num_shared
+    # A gap for each token behind the first one.
+    completed = [r for r in run.records if r.outcome is Outcome.COMPLETED]
+    assert run.token_times.num_gaps >= sum(r.num_generated_tokens - 1 for r in completed)
+
+
+def test_without_trouble_tokens_add_up_to_the_last_one() -> None:
+    trace = mixed_trace(4, 60, 6.0)
+    run = simulate(trace, "round_robin", num_decode=3).run()
+    assert {r.outcome for r in run.records} == {Outcome.COMPLETED}
+    assert run.token_times.num_gaps == sum(r.num_output_tokens - 1 for r in trace)
+    num_prompt = sum(r.num_prompt_tokens - r.num_delivered_tokens for r in run.records)
+    # A prompt's last step gives the first token, and the last token is never computed.
+    assert sum(w.num_computed_tokens for w in run.workers) == num_prompt + sum(
+        r.num_output_tokens - 1 for r in trace
+    )
+
+
+def test_equal_seeds_give_equal_runs() -> None:
+    def figures() -> list[object]:
+        run = simulate(mixed_trace(5, 60, 10.0), **CASES["failures"]).run()
+        return [run.num_events, *run.records]
+
+    assert figures() == figures()
+
+
+def test_caches_never_hold_more_than_they_can() -> None:
+    simulation = simulate(mixed_trace(6, 80, 20.0), "round_robin", num_decode=2)
+    most = 0
+    for worker in simulation.workers.values():
+        assert worker.engine.tables.pool.num_blocks == 400
+
+    def watch() -> None:
+        nonlocal most
+        for worker in simulation.workers.values():
+            most = max(most, len(worker.engine.tables.pool.cached_hashes()))
+        simulation.clock.after(0.1, watch)
+
+    watch()
+    simulation.run()
+    assert 300 < most <= 400
+
+
+def test_who_goes_by_prefixes_computes_less_and_answers_sooner() -> None:
+    trace = [
+        make_request(0.4 * n, 600 + n % 7, 5, text=100 + n, prefix=Span(n * n % 13, 560))
+        for n in range(120)
+    ]
+    runs = {name: simulate(trace, name, num_decode=4).run() for name in NAMES}
+    hits = {name: sum(r.num_delivered_tokens for r in run.records) for name, run in runs.items()}
+    waits = {name: sum(r.ttft or 0.0 for r in run.records) for name, run in runs.items()}
+    assert hits["kv_aware"] > 1.2 * hits["round_robin"]
+    assert hits["oracle"] >= hits["kv_aware"]
+    assert waits["kv_aware"] < 0.8 * waits["round_robin"]
+
+
+def test_several_routers_hear_of_each_others_requests_by_reports_only() -> None:
+    # Both at once; a router alone knows of its own first request and takes the other worker.
+    trace = [make_request(0.0, 100, 50, text=n) for n in range(2)]
+    placed = {
+        num_routers: {
+            r.decode_id
+            for r in simulate(trace, "least_loaded", num_decode=2, num_routers=num_routers)
+            .run()
+            .records
+        }
+        for num_routers in (1, 2)
+    }
+    assert len(placed[1]) == 2
+    assert len(placed[2]) == 1
+
+
+def test_a_stale_index_sends_equal_prompts_elsewhere_at_first() -> None:
+    trace = [make_request(2.0 * n, 600, 2, text=1) for n in range(4)]
+    records = simulate(trace, num_decode=1, index_lag=4.5).run().records
+    assert [r.num_available_tokens for r in records] == [0, 0, 0, 600]
+    assert [r.num_delivered_tokens for r in records] == [0, 590, 590, 590]
+
+
+def test_a_worker_that_fails_loses_its_requests_and_its_cache() -> None:
+    trace = [make_request(0.0, 600, 50, text=1), make_request(30.0, 600, 2, text=1)]
+    simulation = simulate(trace, num_decode=2)
+    first_id = "decode-00000"
+
+    def fail() -> None:
+        (worker,) = (w for w in simulation.workers.values() if w.engine.num_jobs)
+        worker.fail()
+        simulation.clock.after(1.0, worker.restart)
+
+    simulation.clock.at(0.4, fail)
+    first, second = simulation.run().records
+    # Nothing had been streamed: it began anew on the other worker.
+    assert first.outcome is Outcome.COMPLETED
+    assert first.ttft is not None
+    assert first.ttft > 0.4 + 0.1
+    assert second.decode_id == first.decode_id
+    assert {first_id, "decode-00001"} == set(simulation.workers)
+    assert [w.epoch for w in simulation.workers.values()].count(2) == 1
+
+
+def test_a_request_that_fits_into_no_cache_is_refused() -> None:
+    trace = [make_request(0.0, 1990, 50, text=1), make_request(0.0, 100, 2, text=2)]
+    records = simulate(trace, num_decode=1).run().records
+    assert [r.outcome for r in records] == [Outcome.REJECTED, Outcome.COMPLETED]
+    model = make_model()
+    assert model.decode.max_model_len == 2000
+    assert {w.role for w in simulate(trace).workers.values()} == {Role.DECODE}
