@@ -149,9 +149,19 @@ def test_a_later_stream_takes_over_and_the_end_of_the_former_is_harmless() -> No
         store.members.accept(former, 1, EventKind.BEAT)
     assert caught.value.reason == "STREAM_REPLACED"
     assert not store.members.detach(former)
-    assert store.members.accept(present, 1, EventKind.BEAT) == APPLY
+    assert store.members.accept(present, 1, EventKind.CLEARED) == APPLY
     assert store.members.detach(present)
     assert len(store.members) == 0
+
+
+def test_what_a_former_stream_said_is_doubtful_until_the_later_one_begins_anew() -> None:
+    store = Store()
+    store.members.register(make_worker("a"))
+    former = store.members.attach("a", 1)
+    assert store.members.accept(former, 1, EventKind.CHANGED) == APPLY
+    present = store.members.attach("a", 1)
+    assert store.members.accept(present, 2, EventKind.CHANGED) == Verdict(resync=True)
+    assert store.members.accept(present, 3, EventKind.CLEARED) == APPLY
 
 
 def test_the_stream_of_a_replaced_incarnation_is_refused_and_its_end_is_harmless() -> None:

@@ -78,10 +78,14 @@ class Catalog:
 
     async def open_stream(self, worker_id: str, epoch: int) -> Feed:
         """Begin a worker's stream of events; raises as `Members.attach`."""
-        stream = self._members.attach(worker_id, epoch)
-        member = self._members.get(worker_id)
-        assert member is not None
-        return Feed(stream, member.info.block_count, self._index, self._digests)
+        async with self._turn(worker_id):
+            stream = self._members.attach(worker_id, epoch)
+            member = self._members.get(worker_id)
+            assert member is not None
+            feed = Feed(stream, member.info.block_count, self._index, self._digests)
+            if not member.in_sync:
+                await feed.forget()
+        return feed
 
     async def publish(self, feed: Feed, sequence: int, event: WorkerEvent) -> bool:
         """Take in an event; whether the worker is to be asked for a snapshot.

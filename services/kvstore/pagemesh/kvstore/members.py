@@ -128,6 +128,9 @@ class Members:
     def attach(self, worker_id: str, epoch: int) -> PublishStream:
         """Begin a stream of events. It alone speaks for the worker until it ends or another begins.
 
+        Behind another one that has not ended, what is known of the worker's blocks is doubtful: that one's
+        last events may have been taken in by half.
+
         Raises FailedPreconditionError when this incarnation is not a member.
         """
         member = self._members.get(worker_id)
@@ -135,6 +138,8 @@ class Members:
             raise _unknown_worker(worker_id, epoch)
         if epoch < member.info.epoch:
             raise _stale_epoch(worker_id, epoch, member.info.epoch)
+        if member.stream is not None:
+            member.in_sync = member.resync_wanted = False
         member.stream = PublishStream(worker_id, epoch)
         member.last_seen = self._clock()
         return member.stream
