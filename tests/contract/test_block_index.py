@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from itertools import pairwise
@@ -9,7 +10,7 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 
-from pagemesh.cache.digest import CacheDigest
+from pagemesh.cache.digest import CacheDigest, xor_names
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.index import BlockIndex
 from pagemesh.kvstore.instrumented_index import InstrumentedIndex
@@ -219,3 +220,76 @@ async def test_more_workers_than_bits_in_a_machine_word(index: BlockIndex) -> No
     holders = await index.lookup(make_blocks(*range(150)))
     assert holders == {f"worker-{number}": number + 1 for number in range(150)}
     assert await index.lookup([make_block(149)]) == {"worker-149": 1}
+
+
+async def test_an_index_that_is_full_gives_up_what_was_of_no_use_for_longest(
+    make_index: MakeIndex,
+) -> None:
+    index = await make_index(max_blocks=1000)
+    await index.add_worker("a", 10_000)
+    chain = make_spread_blocks(*range(100))
+    await index.store("a", make_spread_blocks(*range(900)))
+    for start in range(1000, 4000, 50):
+        assert await index.store("a", make_spread_blocks(*range(start, start + 50)))
+        assert (await index.usage()).num_blocks <= 1000
+        assert await index.lookup(chain) == {"a": 100}
+    usage = await index.usage()
+    assert usage.num_blocks == usage.num_held == await index.count("a") == 1000
+    assert usage.num_evicted == 2900
+    assert await index.count_held("a", make_spread_blocks(*range(3800, 4000))) == 200
+    assert await index.count_held("a", make_spread_blocks(*range(100, 900))) == 0
+
+
+async def test_what_was_given_up_is_no_mistake_of_the_index(make_index: MakeIndex) -> None:
+    index = await make_index(max_blocks=100)
+    names = make_spread_blocks(*range(400))
+    for worker_id in ("a", "b"):
+        await index.add_worker(worker_id, 400)
+        await index.store(worker_id, names)
+    everything = CacheDigest(400, xor_names(names))
+    for worker_id in ("a", "b"):
+        assert await index.digest(worker_id) == everything
+        assert await index.count(worker_id) == len(await index.snapshot(worker_id)) <= 100
+        assert not await index.store(worker_id, make_spread_blocks(400))
+    await index.remove("a", names[:150])
+    assert await index.digest("a") == CacheDigest(250, xor_names(names[150:]))
+    assert await index.digest("b") == everything
+    await index.remove("a", names[150:])
+    assert await index.digest("a") == CacheDigest()
+    assert await index.count("a") == 0
+    await index.remove("a", names)
+    assert await index.digest("a") == CacheDigest()
+    await index.clear("b")
+    await index.store("b", names[:1])
+    assert await index.digest("b") == CacheDigest(1, xor_names(names[:1]))
+
+
+async def test_a_bounded_index_never_finds_more_than_there_is(make_index: MakeIndex) -> None:
+    chance = random.Random(7)
+    index, everything = await make_index(max_blocks=150), MemoryIndex()
+    chains = [make_spread_blocks(*range(start, start + 20)) for start in range(0, 600, 20)]
+    workers = [f"worker-{number}" for number in range(10)]
+    for worker_id in workers:
+        await index.add_worker(worker_id, 250)
+        await everything.add_worker(worker_id, 250)
+    num_found = 0
+    for _ in range(400):
+        worker_id, chain = chance.choice(workers), chance.choice(chains)
+        deed = chance.choice((*["store"] * 9, *["remove"] * 5, "clear", *["lookup"] * 9))
+        if deed == "lookup":
+            found, truth = await index.lookup(chain), await everything.lookup(chain)
+            assert all(depth <= truth[holder] for holder, depth in found.items())
+            num_found += len(found)
+            continue
+        # Workers say only what changes.
+        held = await everything.snapshot(worker_id)
+        for each in (index, everything):
+            if deed == "store":
+                await each.store(worker_id, [block for block in chain if block not in held])
+            elif deed == "remove":
+                await each.remove(worker_id, [block for block in chain[10:] if block in held])
+            else:
+                await each.clear(worker_id)
+        assert await index.digest(worker_id) == await everything.digest(worker_id)
+        await index.tidy(50)
+    assert num_found > 20

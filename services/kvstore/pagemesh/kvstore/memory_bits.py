@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagemesh.kvstore.memory_table import STAMP_BITS, BlockTable
 
-VISITS_PER_BLOCK = 16
+VISITS_PER_BLOCK = 8
 """Blocks that may be looked at for each one that may be freed; looking is so much cheaper."""
 
 
