@@ -11,27 +11,40 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pagemesh.addresses import parse_addresses
-from pagemesh.errors import ConfigError
+from pagemesh.config.checks import require, require_share
+from pagemesh.config.engine import (
+    CPU_KV_CACHE_MEMORY,
+    CacheConfig,
+    HardwareConfig,
+    HubConfig,
+    KvCacheDtype,
+    ModelConfig,
+    SchedulerConfig,
+)
 
-CPU_KV_CACHE_MEMORY: Final = 0.25
-"""GiB of KV cache on a CPU unless told otherwise: workers share the machine with everything else on it."""
+__all__ = [
+    "CPU_KV_CACHE_MEMORY",
+    "CacheConfig",
+    "GatewayConfig",
+    "HardwareConfig",
+    "HubConfig",
+    "KvCacheDtype",
+    "KvStoreConfig",
+    "MemberConfig",
+    "ModelConfig",
+    "RouterConfig",
+    "RoutingConfig",
+    "RoutingPolicy",
+    "SchedulerConfig",
+    "ServerConfig",
+    "WorkerConfig",
+    "require",
+    "require_share",
+]
 
 _SCORER_WEIGHTS: Final = {"predicted_ttft": 1.0, "decode_load": 2.0, "prefix_held": 0.0}
 
-KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3"]
-
 RoutingPolicy = Literal["kv_aware", "least_loaded", "round_robin"]
-
-
-def require(condition: bool, flag: str, value: object, expected: str) -> None:
-    """Raise ConfigError naming a flag and its value unless the condition holds."""
-    if not condition:
-        raise ConfigError(f"{flag} is {value!r}, but must be {expected}")
-
-
-def require_share(utilization: float) -> None:
-    """Raise ConfigError unless --gpu-memory-utilization is a share."""
-    require(0 < utilization <= 1, "--gpu-memory-utilization", utilization, "in (0, 1]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,137 +79,6 @@ class ServerConfig:
                 "between 0 and 65535",
             )
         require(self.grace_period >= 0, "--grace-period", self.grace_period, "0 or more seconds")
-
-
-@dataclass(frozen=True, slots=True)
-class HubConfig:
-    """What is fetched from the Hugging Face hub; HF_TOKEN in the environment opens gated models."""
-
-    revision: str | None = None
-    """Branch, tag or commit of a hub id, its main branch when unset; a commit pins the files."""
-
-    download_dir: str | None = None
-    """Folder for downloads; the hub's own cache (HF_HOME) when unset."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """Which model, and how it is run."""
-
-    model: str = ""
-    """Folder with config.json, safetensors and tokenizer, or a Hugging Face hub id."""
-
-    served_model_name: str | None = None
-    """Name under which clients ask for it; the last part of --model when unset."""
-
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and activations; auto takes the one in config.json."""
-
-    max_model_len: int | None = None
-    """Longest prompt plus output in tokens; the model's own context when unset, and of an encoder the
-    length of texts that it was made for."""
-
-    threads: int = 0
-    """Threads for tensor operations; 0 takes every core."""
-
-    model_impl: Literal["auto", "pagemesh", "transformers"] = "auto"
-    """Whose code computes the model: pagemesh's own decoder, or transformers' over pagemesh's KV cache;
-    auto takes pagemesh's where it knows the architecture."""
-
-    hub: HubConfig = field(default_factory=HubConfig)
-
-    def __post_init__(self) -> None:
-        require(self.model != "", "--model", self.model, "a folder or a hub id")
-        if self.max_model_len is not None:
-            require(self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2")
-        require(self.threads >= 0, "--threads", self.threads, "0 or more")
-
-    @property
-    def served_name(self) -> str:
-        """Name under which clients ask for the model."""
-        return self.served_model_name or self.model.rstrip("/").rsplit("/", 1)[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheConfig:
-    """The paged KV cache."""
-
-    block_size: int = 16
-    """Tokens per KV block."""
-
-    kv_cache_memory: float | None = None
-    """GiB of memory for KV blocks; unset, 0.25 on a CPU, and on a GPU what --gpu-memory-utilization
-    leaves. An encoder takes no more of it than one step needs."""
-
-    kv_cache_dtype: KvCacheDtype = "auto"
-    """Type of the KV blocks; auto takes the model's own. fp8 (the same as fp8_e4m3) halves them, with
-    the checkpoint's scales where it has some; on GPUs only."""
-
-    swap_space: float = 0.0
-    """GiB of host memory, pinned where there is a GPU, for the KV of preempted requests, which is
-    computed again when there is no room. On a CPU the same memory serves better as --kv-cache-memory.
-    Encoders have no use for it."""
-
-    enable_prefix_caching: bool = True
-    """Keep the KV of finished requests and reuse it for equal prefixes. Encoders never do."""
-
-    def __post_init__(self) -> None:
-        require(self.block_size > 0, "--block-size", self.block_size, "positive")
-        if self.kv_cache_memory is not None:
-            require(self.kv_cache_memory > 0, "--kv-cache-memory", self.kv_cache_memory, "positive")
-        require(self.swap_space >= 0, "--swap-space", self.swap_space, "0 or more GiB")
-
-    @property
-    def cpu_kv_memory(self) -> float:
-        """GiB of memory for KV blocks on a CPU."""
-        return CPU_KV_CACHE_MEMORY if self.kv_cache_memory is None else self.kv_cache_memory
-
-
-@dataclass(frozen=True, slots=True)
-class HardwareConfig:
-    """What computes the model."""
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """What the model runs on; auto takes a GPU where torch sees one, else the CPU."""
-
-    gpu_memory_utilization: float = 0.9
-    """Share of a GPU's memory that one engine may take: its weights, the largest step and, unless
-    --kv-cache-memory says how much, KV blocks in what is left. `pagemesh up` divides it among the workers
-    on the same GPU."""
-
-    enforce_eager: bool = False
-    """Start every kernel of a decode by itself on a GPU, rather than replaying CUDA graphs."""
-
-    def __post_init__(self) -> None:
-        require_share(self.gpu_memory_utilization)
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    """Limits of one engine step."""
-
-    max_num_seqs: int = 64
-    """Most requests in the running batch."""
-
-    max_num_batched_tokens: int = 512
-    """Most tokens computed in one step: decodes first, then chunks of prompts. At least
-    --max-num-seqs, so that all decodes fit in. An encoder computes prompts whole, and longer ones
-    all the same."""
-
-    async_scheduling: Literal["auto", "on", "off"] = "auto"
-    """Prepare a step while the device computes the one before it, whose tokens are not known yet. The
-    tokens are the same; one step more is computed behind a stop token. auto does so where the device
-    works beside the host: not on a CPU, which would have to do both."""
-
-    def __post_init__(self) -> None:
-        require(self.max_num_seqs > 0, "--max-num-seqs", self.max_num_seqs, "positive")
-        require(
-            self.max_num_batched_tokens >= self.max_num_seqs,
-            "--max-num-batched-tokens",
-            self.max_num_batched_tokens,
-            f"at least --max-num-seqs, {self.max_num_seqs}: a decode of every running request must"
-            " fit into a step",
-        )
 
 
 @dataclass(frozen=True, slots=True)

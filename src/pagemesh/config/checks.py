@@ -1,0 +1,16 @@
+"""How a wrong setting is refused."""
+
+from __future__ import annotations
+
+from pagemesh.errors import ConfigError
+
+
+def require(condition: bool, flag: str, value: object, expected: str) -> None:
+    """Raise ConfigError naming a flag and its value unless the condition holds."""
+    if not condition:
+        raise ConfigError(f"{flag} is {value!r}, but must be {expected}")
+
+
+def require_share(utilization: float) -> None:
+    """Raise ConfigError unless --gpu-memory-utilization is a share."""
+    require(0 < utilization <= 1, "--gpu-memory-utilization", utilization, "in (0, 1]")
