@@ -89,6 +89,25 @@ class Report:
         self.figures.append(figure)
         return figure
 
+    def sample(
+        self,
+        name: str,
+        unit: str,
+        value: float,
+        *,
+        aim: float | None = None,
+        at_least: float | None = None,
+    ) -> None:
+        """One sample more of a figure, which is made with the first one."""
+        if samples := self.samples(name):
+            samples.append(value)
+        else:
+            self.add(name, unit, [value], aim=aim, at_least=at_least)
+
+    def samples(self, name: str) -> list[float]:
+        """Of a figure, so far."""
+        return next((figure.samples for figure in self.figures if figure.name == name), [])
+
     def print(self) -> None:
         """Show the figures as a table: median, least, 99th percentile, most and the aim."""
         print(f"\n{self.question}")

@@ -14,7 +14,11 @@ from typing import Final
 from report import RESULTS, Report, choice, make_parser
 
 QUESTION: Final = "What the router's judgement brings and costs"
-PARTS: Final = {"policies": "routes.policies", "router-cpu": "routes.router_cpu"}
+PARTS: Final = {
+    "policies": "routes.policies",
+    "router-cpu": "routes.router_cpu",
+    "convergence": "routes.convergence",
+}
 """By the name of the command line, the module of each."""
 
 

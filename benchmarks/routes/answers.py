@@ -19,7 +19,7 @@ _DEADLINE_S = 3 * REQUEST_DEADLINE_S
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a request; seconds from the start of the run."""
+    """What came of a request; seconds from the start of the run. Without tokens, when it failed."""
 
     due: float
     first: float
@@ -43,7 +43,9 @@ class Answer:
 class Client:
     """Asks one router. Use it on one event loop."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, *, is_patient: bool = False) -> None:
+        """One that is patient takes a request that failed for an answer."""
+        self._is_patient = is_patient
         self._inference: inference_pb2_grpc.InferenceAsyncStub = inference_pb2_grpc.InferenceStub(
             channel
         )
@@ -78,13 +80,18 @@ class Client:
         )
         first, last, num_tokens = math.inf, 0.0, 0
         usage = inference_pb2.Usage()
-        async for response in self._inference.Generate(message, timeout=_DEADLINE_S):
-            if response.token_ids:
-                last = time.perf_counter() - started
-                first = min(first, last)
-                num_tokens += len(response.token_ids)
-            if response.HasField("usage"):
-                usage = response.usage
+        try:
+            async for response in self._inference.Generate(message, timeout=_DEADLINE_S):
+                if response.token_ids:
+                    last = time.perf_counter() - started
+                    first = min(first, last)
+                    num_tokens += len(response.token_ids)
+                if response.HasField("usage"):
+                    usage = response.usage
+        except grpc.aio.AioRpcError:
+            if not self._is_patient:
+                raise
+            return Answer(due, math.inf, math.inf, 0, len(request.prompt), 0)
         if num_tokens != request.num_tokens:
             raise RuntimeError(f"{num_tokens} tokens came instead of {request.num_tokens}")
         return Answer(

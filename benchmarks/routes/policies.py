@@ -126,42 +126,25 @@ class Pieces:
         num_good = sum(a.ttft <= TTFT_LIMIT_S and a.tpot <= TPOT_LIMIT_S for a in answers)
         firsts = sorted(answer.ttft * 1e3 for answer in answers)
         per_token = sorted(answer.tpot * 1e3 for answer in answers)
-        add = self._sample
-        add(load, policy, "requests", "1/s", len(answers) / seconds)
-        add(load, policy, "tokens", "1/s", sum(a.num_tokens for a in answers) / seconds)
-        add(load, policy, "hit rate", "", num_cached / num_prompt)
-        aim = NEAR_ORACLE if policy == BASE else None
-        add(load, policy, "hits over the oracle's", "", num_cached / oracle, at_least=aim)
-        add(load, policy, "hits over an endless cache's", "", num_cached / endless)
-        for share in (0.5, 0.9, 0.99):
-            add(load, policy, f"TTFT p{share * 100:g}", "ms", _percentile(firsts, share))
-        for share in (0.5, 0.9):
-            add(load, policy, f"TPOT p{share * 100:g}", "ms", _percentile(per_token, share))
-        add(load, policy, "good requests", "", num_good / len(answers))
-        add(load, policy, "goodput", "1/s", num_good / seconds)
 
-    def _sample(
-        self,
-        load: str,
-        policy: str,
-        quantity: str,
-        unit: str,
-        value: float,
-        *,
-        at_least: float | None = None,
-    ) -> None:
-        samples = self._samples(load, policy, quantity)
-        if samples:
-            samples.append(value)
-        else:
-            self._report.add(f"{load}, {policy}: {quantity}", unit, [value], at_least=at_least)
+        def add(quantity: str, unit: str, value: float, aim: float | None = None) -> None:
+            self._report.sample(f"{load}, {policy}: {quantity}", unit, value, at_least=aim)
+
+        add("requests", "1/s", len(answers) / seconds)
+        add("tokens", "1/s", sum(a.num_tokens for a in answers) / seconds)
+        add("hit rate", "", num_cached / num_prompt)
+        aim = NEAR_ORACLE if policy == BASE else None
+        add("hits over the oracle's", "", num_cached / oracle, aim)
+        add("hits over an endless cache's", "", num_cached / endless)
+        for share in (0.5, 0.9, 0.99):
+            add(f"TTFT p{share * 100:g}", "ms", _percentile(firsts, share))
+        for share in (0.5, 0.9):
+            add(f"TPOT p{share * 100:g}", "ms", _percentile(per_token, share))
+        add("good requests", "", num_good / len(answers))
+        add("goodput", "1/s", num_good / seconds)
 
     def _samples(self, load: str, policy: str, quantity: str) -> list[float]:
-        name = f"{load}, {policy}: {quantity}"
-        for figure in self._report.figures:
-            if figure.name == name:
-                return figure.samples
-        return []
+        return self._report.samples(f"{load}, {policy}: {quantity}")
 
 
 def measure(report: Report, *, quick: bool, until: float) -> bool:
@@ -170,7 +153,7 @@ def measure(report: Report, *, quick: bool, until: float) -> bool:
     left = list(pieces.left())
     with ExitStack() as stack:
         mesh = stack.enter_context(Processes(make_model(MODEL)))
-        _start(mesh)
+        start(mesh, POLICIES, KV_CACHE_GIB)
         worker = members(mesh.address("kvstore"))["decode-0"]
         report.settings["blocks_per_worker"] = worker.block_count
         for piece, world in zip(left, count(), strict=False):
@@ -182,15 +165,16 @@ def measure(report: Report, *, quick: bool, until: float) -> bool:
     return True
 
 
-def _start(mesh: Processes) -> None:
+def start(mesh: Processes, policies: Sequence[str], kv_cache_gib: float) -> None:
+    """Workers with such caches each, and a router for each policy, by its name; returns when all serve."""
     mesh.start_kvstore()
     workers = [f"decode-{number}" for number in range(NUM_WORKERS)]
     for name in workers:
-        mesh.start_worker(name, "--kv-cache-memory", str(KV_CACHE_GIB))
-    for policy in POLICIES:
+        mesh.start_worker(name, "--kv-cache-memory", str(kv_cache_gib))
+    for policy in policies:
         mesh.start_router(policy, "--policy", policy)
     mesh.await_members(workers)
-    for policy in POLICIES:
+    for policy in policies:
         mesh.await_serving(policy)
 
 
