@@ -7,7 +7,6 @@ autoscalers made for vLLM work unchanged; ours are `pagemesh:*`. Counters are ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import (
@@ -20,58 +19,18 @@ from prometheus_client import (
 )
 
 from pagemesh.errors import ConfigError
+from pagemesh.telemetry.metric_specs import (
+    EXPOSED_BUCKETS,
+    LOOKUP_BUCKETS,
+    REQUEST_BUCKETS,
+    TOKEN_BUCKETS,
+    TTFT_BUCKETS,
+    CounterSpec,
+    GaugeSpec,
+    HistogramSpec,
+)
 
 _MODEL: Final = ("model_name",)
-
-# vLLM's buckets, so that quantiles read off both systems are alike.
-_TTFT_BUCKETS: Final = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
-    1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
-)  # fmt: skip
-_TOKEN_BUCKETS: Final = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75,
-    1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
-_REQUEST_BUCKETS: Final = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0,
-    120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
-)  # fmt: skip
-
-_EXPOSED_BUCKETS: Final = (
-    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
-)  # fmt: skip
-_LOOKUP_BUCKETS: Final = (
-    0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1,
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class CounterSpec:
-    """Declares a counter."""
-
-    name: str
-    help: str
-    labels: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GaugeSpec:
-    """Declares a gauge."""
-
-    name: str
-    help: str
-    labels: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class HistogramSpec:
-    """Declares a histogram; buckets in the unit of the name."""
-
-    name: str
-    help: str
-    buckets: tuple[float, ...]
-    labels: tuple[str, ...] = ()
-
 
 NUM_REQUESTS_RUNNING: Final = GaugeSpec(
     "vllm:num_requests_running", "Requests in the running batch.", _MODEL
@@ -85,25 +44,25 @@ KV_CACHE_USAGE: Final = GaugeSpec(
 TIME_TO_FIRST_TOKEN: Final = HistogramSpec(
     "vllm:time_to_first_token_seconds",
     "From submission to the first token.",
-    _TTFT_BUCKETS,
+    TTFT_BUCKETS,
     _MODEL,
 )
 INTER_TOKEN_LATENCY: Final = HistogramSpec(
     "vllm:inter_token_latency_seconds",
     "Time between two tokens of a request.",
-    _TOKEN_BUCKETS,
+    TOKEN_BUCKETS,
     _MODEL,
 )
 TIME_PER_OUTPUT_TOKEN: Final = HistogramSpec(
     "vllm:request_time_per_output_token_seconds",
     "Mean time per token after the first, one observation per request.",
-    _TOKEN_BUCKETS,
+    TOKEN_BUCKETS,
     _MODEL,
 )
 E2E_REQUEST_LATENCY: Final = HistogramSpec(
     "vllm:e2e_request_latency_seconds",
     "From submission to the last token.",
-    _REQUEST_BUCKETS,
+    REQUEST_BUCKETS,
     _MODEL,
 )
 PROMPT_TOKENS: Final = CounterSpec(
@@ -214,12 +173,12 @@ KV_PULLS: Final = CounterSpec(
 KV_TRANSFER_EXPOSED_SECONDS: Final = HistogramSpec(
     "pagemesh:kv_transfer_exposed_seconds",
     "Of a complete remote prefill, from the first token's arrival to the last KV; 0 if that came before.",
-    _EXPOSED_BUCKETS,
+    EXPOSED_BUCKETS,
 )
 REMOTE_PREFILL_SECONDS: Final = HistogramSpec(
     "pagemesh:remote_prefill_seconds",
     "From the call to the last KV of a complete remote prefill.",
-    _TTFT_BUCKETS,
+    TTFT_BUCKETS,
 )
 KV_PATH_PLANS: Final = CounterSpec(
     "pagemesh:kv_path_plans",
@@ -236,19 +195,19 @@ KV_PATH_OVERRULED: Final = CounterSpec(
 KV_PATH_PREDICTED_SECONDS: Final = HistogramSpec(
     "pagemesh:kv_path_predicted_seconds",
     "What was predicted for the planned way, until the decode worker can go on by itself.",
-    _TTFT_BUCKETS,
+    TTFT_BUCKETS,
     ("path",),
 )
 KV_PATH_SECONDS: Final = HistogramSpec(
     "pagemesh:kv_path_seconds",
     "From submission until the decode worker could go on by itself, by the way that was taken.",
-    _TTFT_BUCKETS,
+    TTFT_BUCKETS,
     ("path",),
 )
 KV_PATH_REGRET_SECONDS: Final = HistogramSpec(
     "pagemesh:kv_path_regret_seconds",
     "By how much later that was than the best other way had promised; 0 when it was not.",
-    _TTFT_BUCKETS,
+    TTFT_BUCKETS,
 )
 PREFIX_TOKENS_QUERIED: Final = CounterSpec(
     "pagemesh:prefix_tokens_queried",
@@ -334,7 +293,7 @@ INDEX_DIVERGED_BLOCKS: Final = CounterSpec(
     ("kind",),
 )
 INDEX_LOOKUP_SECONDS: Final = HistogramSpec(
-    "pagemesh:index_lookup_seconds", "Time in the index for one lookup.", _LOOKUP_BUCKETS
+    "pagemesh:index_lookup_seconds", "Time in the index for one lookup.", LOOKUP_BUCKETS
 )
 
 

@@ -11,13 +11,8 @@ import pytest
 
 from pagemesh.errors import ConfigError
 from pagemesh.telemetry import metrics as declared
-from pagemesh.telemetry.metrics import (
-    CounterSpec,
-    GaugeSpec,
-    HistogramSpec,
-    Metrics,
-    MetricsServer,
-)
+from pagemesh.telemetry.metric_specs import CounterSpec, GaugeSpec, HistogramSpec
+from pagemesh.telemetry.metrics import Metrics, MetricsServer
 
 ROOT = Path(__file__).resolve().parents[3]
 SPECS = {
