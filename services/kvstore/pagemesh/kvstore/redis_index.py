@@ -24,11 +24,12 @@ which every Redis keeps them packed."""
 BLOCKS_PER_CALL = 512
 """Blocks in one script; Redis does nothing else for its time, two or three milliseconds."""
 
-FIRST_LOOKUP = 64
-"""Blocks in the first script of a lookup. Each further one takes four times as many, up to
-LOOKUP_BLOCKS_PER_CALL: a prompt that nobody holds should cost little."""
+FIRST_LOOKUP = 256
+"""Blocks in the first script of a lookup, which ends at the first that nobody has. Nearly all prompts need no
+other, and a call costs as much as some fifty blocks."""
 
-LOOKUP_BLOCKS_PER_CALL = 1024
+NEXT_LOOKUPS = 1024
+"""Blocks in each further script."""
 
 _NOT_MINE, _TOO_MANY = -1, -2
 
@@ -104,7 +105,7 @@ class RedisIndex:
                 table = SlotTable(version, {int(slot): name.decode() for slot, name in pairs})
                 self._table = table
             has_more = holders.narrow(packed, table, len(part))
-            start, size = start + size, min(4 * size, LOOKUP_BLOCKS_PER_CALL)
+            start, size = start + size, NEXT_LOOKUPS
         return holders.result()
 
     async def count(self, worker_id: str) -> int:

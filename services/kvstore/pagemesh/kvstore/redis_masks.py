@@ -32,11 +32,11 @@ class LeadingHolders:
         self._num_held: dict[str, int] = {}
 
     def narrow(self, packed: bytes, table: SlotTable, num_asked: int) -> bool:
-        """The masks of the next blocks, and the table of their moment; whether to ask for more.
+        """The values of the next blocks, and the table of their moment; whether to ask for more.
 
-        Nobody has the blocks behind the last mask, if there are fewer than were asked for. Each mask comes
-        behind its length in two bytes: how many zero bytes it begins with, which are left out, then the rest
-        of it; slot 0 is the lowest bit of the first byte.
+        Nobody has the blocks behind the last one, if there are fewer than were asked for. Each value comes
+        behind its length in two bytes: a byte that says nothing here, how many zero bytes the mask begins
+        with, which are left out, then the rest of it; slot 0 is the lowest bit of the first byte.
         """
         if table is not self._table:
             self._change_table(table)
@@ -44,8 +44,8 @@ class LeadingHolders:
         num_wanted = depth + num_asked
         last = b""
         while at < end:
-            start = at + 2
-            at = start + (packed[at] << 8 | packed[at + 1])
+            start = at + 3
+            at = start - 1 + (packed[at] << 8 | packed[at + 1])
             stored = packed[start:at]
             # The blocks of a chain mostly have the same holders.
             if stored != last:

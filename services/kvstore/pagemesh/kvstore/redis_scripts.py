@@ -9,17 +9,17 @@ from typing import Any
 from pagemesh.kvstore.redis_client import RedisStore
 
 _PRELUDES = {
-    "store": ("blocks", "clock", "evict"),
-    "remove": ("blocks",),
-    "lookup": ("blocks", "clock"),
-    "count_held": ("blocks",),
-    "held": ("blocks",),
-    "add": ("blocks", "slots"),
-    "drop": ("blocks", "slots"),
-    "clear": ("blocks", "slots"),
-    "facts": ("blocks", "slots"),
-    "sweep": ("blocks", "slots"),
-    "usage": ("blocks",),
+    "store": ("places", "masks", "owners", "clock", "evict"),
+    "remove": ("places", "masks", "owners"),
+    "lookup": ("places", "clock"),
+    "count_held": ("places", "masks", "owners"),
+    "held": ("places", "masks", "owners"),
+    "add": ("places", "slots"),
+    "drop": ("places", "slots"),
+    "clear": ("places", "slots"),
+    "facts": ("places", "slots"),
+    "sweep": ("places", "masks", "slots"),
+    "usage": ("places",),
 }
 """What comes in front of each script."""
 

@@ -1,5 +1,13 @@
 -- ARGV: slot, token, first bucket, how many blocks to look at. The names that the slot has in these buckets,
 -- the bucket to go on with (-1 if the slot is no longer that token's), and whether there is none.
+local function name_of(bucket, field)
+  if SHORTENED == 1 then
+    return field
+  end
+  local start = floor(bucket * divisor / 256)
+  return string.char(floor(start / 256), start % 256) .. field
+end
+
 local slot, token, bucket, budget = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 if not owned_slot(slot, token) then
   return { -1, '', 1 }

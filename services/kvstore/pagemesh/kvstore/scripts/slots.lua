@@ -28,7 +28,7 @@ local function give(worker, token, replica, max)
     call('HSET', meta_key, 'slots', slot + 1)
   end
   call('HSET', slot_key(slot), 'worker', worker, 'token', token, 'replica', replica, 'max', max,
-    'count', 0, 'evicted', 0, 'xor', rep('\0', NAME_BYTES))
+    'count', 0, 'evicted', 0, 'xor', string.rep('\0', NAME_BYTES))
   call('HSET', prefix .. 'live', slot, worker)
   call('HSET', prefix .. 'workers', worker, slot)
   call('SADD', prefix .. 'replicas', replica)
