@@ -33,6 +33,9 @@ class UpConfig:
     decode: int = 1
     """Decode workers."""
 
+    router: int = 1
+    """Routers, among which the gateway divides the requests."""
+
     host: str = "127.0.0.1"
     """Address of the gateway."""
 
@@ -61,6 +64,7 @@ class UpConfig:
     def __post_init__(self) -> None:
         require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
         require(self.decode >= 1, "--decode", self.decode, "at least 1")
+        require(self.router >= 1, "--router", self.router, "at least 1")
         require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
         require(self.threads >= 0, "--threads", self.threads, "0 or more")
 

@@ -44,6 +44,7 @@ WORKER = WorkerConfig(
             "n",
             0,
             2,
+            3,
             "::",
             80,
             7,

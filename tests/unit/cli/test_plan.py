@@ -65,6 +65,19 @@ def test_every_part_that_reads_the_model_knows_its_revision() -> None:
         assert isinstance(worker, WorkerConfig) and worker.model.hub == hub
 
 
+def test_several_routers_have_numbers_and_the_gateway_knows_them_all() -> None:
+    mesh = plan(UpConfig(router=2))
+    routers = [part for part in mesh.parts if part.stage is Stage.ROUTER]
+    assert [part.name for part in routers] == ["router-0", "router-1"]
+    gateway = settings_of(mesh, "gateway", GatewayConfig)
+    assert isinstance(gateway, GatewayConfig)
+    assert gateway.routers == tuple(part.address for part in routers)
+    settings = [settings_of(mesh, part.name, RouterConfig) for part in routers]
+    assert len({config.kvstore for config in settings if isinstance(config, RouterConfig)}) == 1
+    with pytest.raises(ConfigError, match="--router is 0, but must be at least 1"):
+        UpConfig(router=0)
+
+
 def test_the_parts_and_when_they_are_stopped() -> None:
     parts = plan(UpConfig(prefill=1, decode=2)).parts
     assert sorted((part.stage, part.name) for part in parts) == [

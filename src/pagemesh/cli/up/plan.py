@@ -82,8 +82,8 @@ def make_plan(
     The workers share the `gpus`, which CUDA_VISIBLE_DEVICES names so.
     """
     num_workers = config.prefill + config.decode
-    # One port each for kvstore and router, and two for their metrics; two per worker.
-    ports = iter(pick_free(_LOOPBACK, 4 + 2 * num_workers))
+    # Two ports for each part but the gateway: one of them for its metrics.
+    ports = iter(sorted(pick_free(_LOOPBACK, 2 * (1 + config.router + num_workers))))
 
     def server() -> ServerConfig:
         return ServerConfig(
@@ -95,17 +95,20 @@ def make_plan(
 
     kvstore = KvStoreConfig(server=server())
     kvstore_address = f"{_LOOPBACK}:{kvstore.server.port}"
-    router = RouterConfig(
-        model=config.model,
-        served_model_name=config.served_model_name,
-        kvstore=kvstore_address,
-        hub=config.hub,
-        routing=config.routing,
-        server=server(),
-    )
+    routers = [
+        RouterConfig(
+            model=config.model,
+            served_model_name=config.served_model_name,
+            kvstore=kvstore_address,
+            hub=config.hub,
+            routing=config.routing,
+            server=server(),
+        )
+        for _ in range(config.router)
+    ]
     admin_socket = run_folder / "envoy.sock"
     gateway = GatewayConfig(
-        routers=(f"{_LOOPBACK}:{router.server.port}",),
+        routers=tuple(f"{_LOOPBACK}:{router.server.port}" for router in routers),
         host=config.host,
         port=config.port,
         admin_socket=str(admin_socket),
@@ -119,16 +122,25 @@ def make_plan(
     ]
     parts = (
         _part("kvstore", Stage.KVSTORE, "kvstore", kvstore, kvstore.server),
-        _part("router", Stage.ROUTER, "router", router, router.server),
+        *(
+            _part(name, Stage.ROUTER, "router", router, router.server)
+            for name, router in zip(_router_names(config), routers, strict=True)
+        ),
         *workers,
         _part("gateway", Stage.GATEWAY, "gateway", gateway, gateway),
     )
-    return MeshPlan(parts, router.served_name, _url(config), admin_socket)
+    return MeshPlan(parts, routers[0].served_name, _url(config), admin_socket)
 
 
 def _named_roles(config: UpConfig) -> list[tuple[str, str]]:
     prefill = [("prefill", f"prefill-{index}") for index in range(config.prefill)]
     return prefill + [("decode", f"decode-{index}") for index in range(config.decode)]
+
+
+def _router_names(config: UpConfig) -> list[str]:
+    if config.router == 1:
+        return ["router"]
+    return [f"router-{index}" for index in range(config.router)]
 
 
 def num_cores() -> int:
