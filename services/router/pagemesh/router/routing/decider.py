@@ -6,6 +6,7 @@ Plain Python over ids and numbers: the router calls it, and so does whoever want
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import attrgetter
 from typing import Final
 
 from pagemesh.config import RoutingConfig
@@ -17,6 +18,7 @@ from pagemesh.router.routing.policies import make_policy
 from pagemesh.router.routing.prefill_plan import PrefillPlan, plan_prefill
 from pagemesh.router.routing.route import Route
 
+_worker_id = attrgetter("worker_id")
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
@@ -55,7 +57,8 @@ class Decider:
                 0 if facts.is_degraded else held.get(facts.worker_id, 0),
                 self._in_flight.load(facts.worker_id),
             )
-            for facts in workers
+            # Routers hear of the workers in different orders, and must judge equals alike.
+            for facts in sorted(workers, key=_worker_id)
         ]
         outlook = Outlook(candidates, request)
         choice = self._policy.choose(candidates, outlook)
