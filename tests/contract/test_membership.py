@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
+from pagemesh.membership import publisher
 from pagemesh.membership.directory import Directory
 from pagemesh.membership.roster import MemberChange, WorkerState
 from pagemesh.v1 import types_pb2
@@ -100,6 +101,19 @@ async def test_blocks_cached_before_joining_are_published_too() -> None:
         await worker.generate(range(20, 60))
         assert worker.cached
         async with running_kvstore(port=port) as kvstore:
+            await index_matches(kvstore, worker)
+
+
+async def test_what_an_answer_leaves_behind_is_told_before_the_next_report_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher, "LOAD_PERIOD", 3600.0)
+    async with (
+        running_kvstore(heartbeat_interval=7200.0) as kvstore,
+        PublishingWorker(kvstore, make_worker("a", num_blocks=32)) as worker,
+    ):
+        for start in (20, 60):
+            await worker.generate(range(start, start + 30))
             await index_matches(kvstore, worker)
 
 

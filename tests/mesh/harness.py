@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -65,6 +66,7 @@ class Mesh:
         self.url = f"http://{self.address}"
         self._output = output
         self._metrics_addresses: dict[str, str] = {}
+        self._router_ports: set[int] = set()
         self._client = openai.OpenAI(
             base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE_S
         )
@@ -74,6 +76,12 @@ class Mesh:
         """What `pagemesh up` has printed so far."""
         return self._output.read_text()
 
+    def log(self, part: str, event: str) -> list[dict[str, Any]]:
+        """What a part has logged under this name."""
+        lines = (self._output.parent / "logs" / f"{part}.log").read_text().splitlines()
+        entries = [json.loads(line) for line in lines if line.startswith("{")]
+        return [entry for entry in entries if entry["event"] == event]
+
     def client(self) -> openai.OpenAI:
         """The real client, without retries that would hide errors; closed with the mesh."""
         return self._client
@@ -81,6 +89,7 @@ class Mesh:
     def parts(self) -> dict[str, psutil.Process]:
         """The processes by name, as they are now."""
         parts = {}
+        routers = dict[int, psutil.Process]()
         for process in psutil.Process(self.process.pid).children(recursive=True):
             try:
                 words = process.cmdline()
@@ -89,8 +98,17 @@ class Mesh:
                 elif "pagemesh.cli" in words:
                     command = words[words.index("pagemesh.cli") + 1]
                     parts[option(process, "--worker-id") or command] = process
+                    if command == "router":
+                        routers[int(option(process, "--port") or 0)] = process
             except (psutil.NoSuchProcess, psutil.ZombieProcess):
                 continue
+        # Several bear numbers, in order of the ports, which they keep when they are started again.
+        self._router_ports |= routers.keys()
+        if len(self._router_ports) > 1:
+            parts.pop("router", None)
+            for index, port in enumerate(sorted(self._router_ports)):
+                if port in routers:
+                    parts[f"router-{index}"] = routers[port]
         return parts
 
     def workers(self) -> list[str]:

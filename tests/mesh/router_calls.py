@@ -1,0 +1,47 @@
+"""Calls of one router, past the gateway."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from pagemesh.v1 import inference_pb2, inference_pb2_grpc, openai_pb2, openai_pb2_grpc, types_pb2
+from tests.mesh.harness import DEADLINE_S, MODEL, Mesh, option
+
+Answers = Iterator[inference_pb2.GenerateResponse]
+
+
+def address_of(mesh: Mesh, router: str) -> str:
+    return f"127.0.0.1:{option(mesh.parts()[router], '--port')}"
+
+
+@contextmanager
+def answers(address: str, prompt: list[int], max_tokens: int) -> Iterator[Answers]:
+    """The answer of one router to a prompt, as it comes."""
+    request = inference_pb2.GenerateRequest(
+        model=MODEL,
+        token_ids=inference_pb2.TokenIds(ids=prompt),
+        sampling=types_pb2.SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+    )
+    with grpc.insecure_channel(address) as channel:
+        yield inference_pb2_grpc.InferenceStub(channel).Generate(request, timeout=DEADLINE_S)
+
+
+def ask(address: str, prompt: list[int], max_tokens: int = 2) -> list[int]:
+    with answers(address, prompt, max_tokens) as pieces:
+        return [token_id for piece in pieces for token_id in piece.token_ids]
+
+
+def num_workers(address: str) -> tuple[int, int]:
+    """Decode and prefill workers, as one router sees them."""
+    with grpc.insecure_channel(address) as channel:
+        request = openai_pb2.OpenAIHealthRequest()
+        try:
+            (body,) = openai_pb2_grpc.OpenAIStub(channel).Health(request, timeout=DEADLINE_S)
+        except grpc.RpcError:
+            return (0, 0)
+    health = json.loads(body.data)
+    return (health["decode_workers"], health["prefill_workers"])
