@@ -12,17 +12,16 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Final, NamedTuple
+from typing import Final
 
-import grpc
 import grpc.aio
-from mesh import REQUEST_DEADLINE_S, START_DEADLINE_S
+from mesh import START_DEADLINE_S
 from random_models import make_model
 from report import Report
 from routes.answers import Answer, Client
+from routes.index_view import Known, known_blocks
 from routes.policies import (
     BASE,
-    BLOCK_SIZE,
     MODEL,
     NUM_WORKERS,
     SETTLE_S,
@@ -32,9 +31,6 @@ from routes.policies import (
 from routes.prefixes import NUM_PREFIXES, PREFIX_TOKENS, Workload
 from routes.processes import Processes
 from workload import Request
-
-from pagemesh.cache.block_hash import BLOCK_HASH_SIZE, hash_blocks, root_hash
-from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
 
 KV_CACHE_GIB: Final = 0.4
 """Of each worker: three hold all prefixes."""
@@ -74,14 +70,6 @@ def measure(report: Report, *, quick: bool, until: float) -> bool:
     return True
 
 
-class _Known(NamedTuple):
-    """What the kvstore knows of a worker."""
-
-    info: types_pb2.WorkerInfo
-    names: frozenset[bytes]
-    """Of cached blocks."""
-
-
 class _Restart:
     """One process of a fresh mesh dies under load and comes back."""
 
@@ -105,7 +93,7 @@ class _Restart:
             answers = await running
         self._add(requests, answers, before)
 
-    def _restart(self, before: Mapping[str, _Known]) -> None:
+    def _restart(self, before: Mapping[str, Known]) -> None:
         """Kill it and start it again; returns when all that may be known is known again."""
         self._mesh.kill(self._victim)
         self._mesh.launch(self._victim)
@@ -123,7 +111,7 @@ class _Restart:
         self._note("from its end until it knows all blocks", killed, aim=REBUILT_AIM_S)
         self._note("from answering until it knows all blocks", answering)
 
-    def _await(self, reached: Callable[[dict[str, _Known]], bool]) -> None:
+    def _await(self, reached: Callable[[dict[str, Known]], bool]) -> None:
         deadline = time.monotonic() + START_DEADLINE_S
         while time.monotonic() < deadline:
             with suppress(KeyError):
@@ -135,33 +123,24 @@ class _Restart:
     def _note(self, name: str, since: float, aim: float | None = None) -> None:
         self._report.sample(f"{self._victim}: {name}", "s", time.monotonic() - since, aim=aim)
 
-    def _known(self) -> dict[str, _Known]:
-        with grpc.insecure_channel(self._mesh.address(KVSTORE)) as channel:
-            stub = kvstore_pb2_grpc.KvStoreStub(channel)
-            request = kvstore_pb2.SnapshotRequest(include_blocks=True)
-            state = stub.Snapshot(request, timeout=REQUEST_DEADLINE_S)
-        known = {}
-        for entry in state.workers:
-            packed = entry.block_hashes
-            names = (
-                packed[i : i + BLOCK_HASH_SIZE] for i in range(0, len(packed), BLOCK_HASH_SIZE)
-            )
-            known[entry.worker.worker_id] = _Known(entry.worker, frozenset(names))
-        return known
+    def _known(self) -> dict[str, Known]:
+        return known_blocks(self._mesh.address(KVSTORE))
 
     def _add(
-        self, requests: Sequence[Request], answers: Sequence[Answer], before: Mapping[str, _Known]
+        self, requests: Sequence[Request], answers: Sequence[Answer], before: Mapping[str, Known]
     ) -> None:
         """Hits and misses before and after."""
         num_before = sum(answer.due < BEFORE_S for answer in answers)
         after = answers[num_before:]
-        worker = before[WORKER].info
-        prefixes = {_prefix_name(request, worker) for request in requests[num_before:]}
+        worker = before[WORKER]
+        prefixes = {
+            worker.last_name(request.prompt[:PREFIX_TOKENS]) for request in requests[num_before:]
+        }
         lost = prefixes & self._lost(before)
         num_lost = len(lost)
         missed_at = []
         for request, answer in zip(requests[num_before:], after, strict=True):
-            prefix = _prefix_name(request, worker)
+            prefix = worker.last_name(request.prompt[:PREFIX_TOKENS])
             if prefix in lost:
                 # It misses once, wherever it goes.
                 lost.remove(prefix)
@@ -177,18 +156,12 @@ class _Restart:
         add(f"{name}: the last of them came behind its end", "s", max(missed_at, default=0.0))
         add(f"{name}: failed requests", "", sum(not answer.num_tokens for answer in answers))
 
-    def _lost(self, before: Mapping[str, _Known]) -> set[bytes]:
+    def _lost(self, before: Mapping[str, Known]) -> set[bytes]:
         """Names of all blocks that nobody else had."""
         if self._victim == KVSTORE:
             return set()
         others = (worker.names for name, worker in before.items() if name != self._victim)
         return set(before[self._victim].names.difference(*others))
-
-
-def _prefix_name(request: Request, worker: types_pb2.WorkerInfo) -> bytes:
-    """Of the last block of a request's prefix."""
-    root = root_hash(worker.model_fingerprint, BLOCK_SIZE, worker.kv_layout.dtype)
-    return hash_blocks(root, request.prompt[:PREFIX_TOKENS], BLOCK_SIZE)[-1]
 
 
 def _hit_rate(answers: Sequence[Answer]) -> float:
