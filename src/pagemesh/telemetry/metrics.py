@@ -251,7 +251,12 @@ WORKERS_DEGRADED: Final = GaugeSpec(
     "the router, by the step that differs: template, tokenizer, hashing, or unknown.",
     (*_MODEL, "role", "reason"),
 )
-KVSTORE_WORKERS: Final = GaugeSpec("pagemesh:kvstore_workers", "Workers that are members.")
+KVSTORE_WORKERS: Final = GaugeSpec(
+    "pagemesh:kvstore_workers", "Workers that are members, wherever they publish."
+)
+KVSTORE_REMOTE_WORKERS: Final = GaugeSpec(
+    "pagemesh:kvstore_remote_workers", "Members that publish to other replicas of the kvstore."
+)
 INDEX_STORE_UP: Final = GaugeSpec(
     "pagemesh:index_store_up", "Whether the Redis that the index is kept in answers: 1 or 0."
 )

@@ -9,6 +9,7 @@ from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.changes import ChangeLog
 from pagemesh.kvstore.digest_metrics import DigestMetrics
 from pagemesh.kvstore.members import Members
+from pagemesh.kvstore.membership import LocalMembership
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
@@ -68,4 +69,6 @@ class Store:
 
     def __post_init__(self) -> None:
         self.members = Members(self.log, self.clock, HEARTBEAT_INTERVAL)
-        self.catalog = Catalog(self.members, self.log, self.index, DigestMetrics(self.metrics))
+        membership = LocalMembership(self.members)
+        digests = DigestMetrics(self.metrics)
+        self.catalog = Catalog(self.members, membership, self.log, self.index, digests)

@@ -6,20 +6,21 @@ without a gap. Belongs to one event loop.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
 
 import structlog
 
 from pagemesh.errors import FailedPreconditionError, InvalidRequestError
 from pagemesh.kvstore.changes import Change, ChangeLog
 from pagemesh.kvstore.digest_metrics import DigestMetrics
+from pagemesh.kvstore.elsewhere import RemoteMember
 from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Stored, WorkerEvent
-from pagemesh.kvstore.feed import Effect, Feed
+from pagemesh.kvstore.feed import Feed
 from pagemesh.kvstore.index import BlockIndex
+from pagemesh.kvstore.indexing import Indexing
 from pagemesh.kvstore.members import EventKind, Member, Members
+from pagemesh.kvstore.membership import Membership
 from pagemesh.v1 import types_pb2
 
 _log = structlog.get_logger(__name__)
@@ -45,46 +46,51 @@ class Catalog:
     """Composes members, change log and index."""
 
     def __init__(
-        self, members: Members, log: ChangeLog, index: BlockIndex, digests: DigestMetrics
+        self,
+        members: Members,
+        membership: Membership,
+        log: ChangeLog,
+        index: BlockIndex,
+        digests: DigestMetrics,
     ) -> None:
         self._members = members
+        self._membership = membership
         self._changes = log
         self._index = index
         self._digests = digests
-        # What is done to the index for one worker is done in the order in which it was decided, though an
-        # index may take its time. Kept as long as somebody holds or waits for one.
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._indexing = Indexing(members, index)
+        membership.on_moved(self._indexing.drop)
+        membership.on_reset(self._indexing.doubt)
 
     @property
     def revision(self) -> int:
         """Revision of the last change of membership or load."""
         return self._changes.revision
 
-    def members(self) -> list[Member]:
-        """The present members."""
-        return list(self._members)
+    def members(self) -> list[Member | RemoteMember]:
+        """The present members, those that publish to other replicas too."""
+        return [*self._members, *self._members.elsewhere]
 
     async def register(self, info: types_pb2.WorkerInfo) -> int:
         """Make a worker incarnation a member; gives the revision at which it became one.
 
         Raises as `Members.register`, with nothing changed.
         """
-        member, is_new = self._members.register(info)
+        member, is_new = await self._membership.join(info)
         if is_new:
-            async with self._turn(info.worker_id):
-                await self._index.add_worker(info.worker_id, info.block_count)
+            await self._indexing.add(info)
             _log.info("worker_joined", worker_id=info.worker_id, epoch=info.epoch)
         return member.joined.revision
 
     async def open_stream(self, worker_id: str, epoch: int) -> Feed:
         """Begin a worker's stream of events; raises as `Members.attach`."""
-        async with self._turn(worker_id):
+        async with self._indexing.turn(worker_id):
             stream = self._members.attach(worker_id, epoch)
             member = self._members.get(worker_id)
             assert member is not None
             feed = Feed(stream, member.info.block_count, self._index, self._digests)
             if not member.in_sync:
-                await feed.forget()
+                await self._indexing.forget(feed)
         return feed
 
     async def publish(self, feed: Feed, sequence: int, event: WorkerEvent) -> bool:
@@ -93,15 +99,11 @@ class Catalog:
         Raises FailedPreconditionError when the stream no longer speaks for the worker.
         """
         worker_id = feed.stream.worker_id
-        async with self._turn(worker_id):
+        async with self._indexing.turn(worker_id):
             verdict = self._members.accept(feed.stream, sequence, _kind(event))
-            if verdict.forget:
-                await feed.forget()
-            effect = await self._apply(feed, event) if verdict.apply else Effect.DONE
-            if effect is Effect.REFUSED:
-                self._members.distrust(feed.stream)
-                await feed.forget()
-        resync = verdict.resync or effect is not Effect.DONE
+            if isinstance(event, Beat) and verdict.apply:
+                self._members.report_load(feed.stream, event.load)
+            resync = await self._indexing.put(feed, verdict, event)
         if resync:
             _log.warning("resync_wanted", worker_id=worker_id, sequence=sequence)
         return resync
@@ -109,18 +111,16 @@ class Catalog:
     async def close_stream(self, feed: Feed) -> None:
         """End a stream; its worker is dropped, unless another stream speaks for it by now."""
         stream = feed.stream
-        if self._members.detach(stream):
-            async with self._turn(stream.worker_id):
-                await self._index.drop_worker(stream.worker_id)
+        if await self._membership.leave(stream):
+            await self._indexing.drop(stream.worker_id)
             _log.info("worker_left", worker_id=stream.worker_id, epoch=stream.epoch)
 
     async def drop_silent(self) -> None:
         """Drop the workers whose heartbeats stopped."""
         for worker_id in self._members.silent():
-            self._members.drop(worker_id)
-            async with self._turn(worker_id):
-                await self._index.drop_worker(worker_id)
-            _log.warning("worker_silent", worker_id=worker_id)
+            if await self._membership.expire(worker_id):
+                await self._indexing.drop(worker_id)
+                _log.warning("worker_silent", worker_id=worker_id)
 
     async def lookup(self, block_hashes: Sequence[bytes], model_fingerprint: str) -> dict[str, int]:
         """Leading blocks that each worker of the model holds; workers with none are absent."""
@@ -133,7 +133,7 @@ class Catalog:
         return {
             worker_id: num_blocks
             for worker_id, num_blocks in holders.items()
-            if (member := self._members.get(worker_id)) is not None
+            if (member := self._member(worker_id)) is not None
             and member.info.model_fingerprint == model_fingerprint
         }
 
@@ -177,15 +177,8 @@ class Catalog:
                 yield Synced(revision, log.log_id)
             await log.wait_beyond(revision)
 
-    async def _apply(self, feed: Feed, event: WorkerEvent) -> Effect:
-        if not isinstance(event, Beat):
-            return await feed.apply(event)
-        self._members.report_load(feed.stream, event.load)
-        await feed.settle()
-        return Effect.DONE
-
-    def _turn(self, worker_id: str) -> asyncio.Lock:
-        return self._turns.setdefault(worker_id, asyncio.Lock())
+    def _member(self, worker_id: str) -> Member | RemoteMember | None:
+        return self._members.get(worker_id) or self._members.elsewhere.get(worker_id)
 
 
 def _kind(event: WorkerEvent) -> EventKind:

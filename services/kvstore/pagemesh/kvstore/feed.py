@@ -78,9 +78,9 @@ class Feed:
         return Effect.DONE
 
     async def forget(self) -> None:
-        """The worker's blocks are unknown until it begins anew."""
+        """The worker's blocks are unknown until it begins anew; the index may have lost the worker itself."""
         self._end_difference()
-        await self._index.clear(self._worker_id)
+        await self._index.add_worker(self._worker_id, self._max_blocks)
 
     async def settle(self) -> None:
         """Whatever was gathered counts, though no digest has ended it."""

@@ -10,6 +10,7 @@ import structlog
 
 from pagemesh.errors import UnavailableError
 from pagemesh.kvstore.catalog import Catalog
+from pagemesh.kvstore.elsewhere import RemoteMember
 from pagemesh.kvstore.index import BlockIndex
 from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
@@ -37,6 +38,7 @@ class Housekeeper:
         self._clock = clock
         self._last_tick = clock()
         self._num_workers = metrics.gauge(declared.KVSTORE_WORKERS)
+        self._num_remote = metrics.gauge(declared.KVSTORE_REMOTE_WORKERS)
 
     async def run(self) -> None:
         """Tick every `period` seconds until cancelled."""
@@ -59,7 +61,9 @@ class Housekeeper:
         self._last_tick = now
         if not was_stopped:
             await self._catalog.drop_silent()
-        self._num_workers.set(len(self._catalog.members()))
+        members = self._catalog.members()
+        self._num_workers.set(len(members))
+        self._num_remote.set(sum(isinstance(member, RemoteMember) for member in members))
         try:
             await self._tidy()
             await self._index.usage()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 
 import structlog
@@ -14,16 +13,16 @@ from pagemesh.kvstore.instrumented_index import InstrumentedIndex
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.kvstore.redis_client import RedisStore
 from pagemesh.kvstore.redis_index import RedisIndex
-from pagemesh.kvstore.redis_server import inspect_server, watch_server
+from pagemesh.kvstore.redis_server import inspect_server
 from pagemesh.telemetry.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
 
 
 async def open_store(
-    config: KvStoreConfig, metrics: Metrics, period: float, resources: AsyncExitStack
+    config: KvStoreConfig, metrics: Metrics, resources: AsyncExitStack
 ) -> RedisStore | None:
-    """The connection to the server of --index, looked after every `period` seconds; None for memory.
+    """The connection to the server of --index; None for memory.
 
     Raises ConfigError when the server answers and cannot be used. One that does not answer may still start,
     as it does where everything starts at once: that is said, and waited for.
@@ -36,8 +35,6 @@ async def open_store(
         await inspect_server(store)
     except UnavailableError as error:
         _log.warning("index_waits_for_store", index=store.address, error=error.message)
-    watching = asyncio.create_task(watch_server(store, period), name="store-watch")
-    resources.callback(watching.cancel)
     return store
 
 

@@ -10,9 +10,11 @@ import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pagemesh.errors import FailedPreconditionError, InvalidRequestError
-from pagemesh.kvship.layout import describe_layout
+from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.changes import Change, ChangeLog, Joined, Left, Loaded
+from pagemesh.kvstore.elsewhere import Elsewhere, RemoteMember
+from pagemesh.kvstore.refusals import stale_epoch, unknown_worker
+from pagemesh.kvstore.registration import check_registration
 from pagemesh.v1 import types_pb2
 
 MISSED_HEARTBEATS = 3
@@ -66,6 +68,8 @@ class Member:
     last_sequence: int = 0
     in_sync: bool = True
     """Whether its blocks are known; a new incarnation has none."""
+    is_index_behind: bool = False
+    """Whether the index could not be told of everything: as if there were a gap in the events."""
     resync_wanted: bool = False
     """Whether it was asked for a snapshot that has not begun yet."""
 
@@ -79,15 +83,18 @@ class Member:
 
 
 class Members:
-    """All present members. `clock` gives seconds, `log` is told every change."""
+    """The members that publish here. `clock` gives seconds, `log` is told every change."""
 
     def __init__(
         self, log: ChangeLog, clock: Callable[[], float], heartbeat_interval: float
     ) -> None:
         self._log = log
         self._clock = clock
-        self._silence_limit = MISSED_HEARTBEATS * heartbeat_interval
+        self.silence_limit = MISSED_HEARTBEATS * heartbeat_interval
+        """Seconds after which a worker of which nothing was heard is dropped."""
         self._members: dict[str, Member] = {}
+        self.elsewhere = Elsewhere(log)
+        """Those that publish to other replicas."""
 
     def __len__(self) -> int:
         return len(self._members)
@@ -102,26 +109,18 @@ class Members:
     def register(self, info: types_pb2.WorkerInfo) -> tuple[Member, bool]:
         """Make an incarnation a member; whether that is new, or it had been one already.
 
-        Raises InvalidRequestError for incomplete facts, and FailedPreconditionError when a newer
-        incarnation is a member, or another process under the same name and epoch, or a worker of the
-        same model whose KV blocks have another shape.
+        Raises as `check_registration` beside all members, wherever they publish.
         """
-        _check_info(info)
+        check_registration(info, (member.info for member in (*self, *self.elsewhere)))
         known = self._members.get(info.worker_id)
-        if known is not None and info.epoch <= known.info.epoch:
-            if info.epoch < known.info.epoch:
-                raise _stale_epoch(info.worker_id, info.epoch, known.info.epoch)
-            if info != known.info:
-                raise FailedPreconditionError(
-                    f"worker {info.worker_id!r} with epoch {info.epoch} is already registered from "
-                    f"{known.info.address}, now it comes from {info.address}",
-                    reason="DUPLICATE_WORKER",
-                    param="worker",
-                )
+        if known is not None and known.info == info:
             known.last_seen = self._clock()
             return known, False
-        self._require_same_layout(info)
-        member = Member(info, self._log.append(Joined(info)), last_seen=self._clock())
+        moved = self.elsewhere.give(info)
+        if moved is not None:
+            member = Member(info, moved.joined, last_seen=self._clock(), loaded=moved.loaded)
+        else:
+            member = Member(info, self._log.append(Joined(info)), last_seen=self._clock())
         self._members[info.worker_id] = member
         return member, True
 
@@ -135,9 +134,9 @@ class Members:
         """
         member = self._members.get(worker_id)
         if member is None or epoch > member.info.epoch:
-            raise _unknown_worker(worker_id, epoch)
+            raise unknown_worker(worker_id, epoch)
         if epoch < member.info.epoch:
-            raise _stale_epoch(worker_id, epoch, member.info.epoch)
+            raise stale_epoch(worker_id, epoch, member.info.epoch)
         if member.stream is not None:
             member.in_sync = member.resync_wanted = False
         member.stream = PublishStream(worker_id, epoch)
@@ -155,12 +154,14 @@ class Members:
         member.last_seen = self._clock()
         if sequence <= member.last_sequence:
             return IGNORE
-        has_gap = sequence > member.last_sequence + 1
+        is_behind = member.is_index_behind
+        has_gap = is_behind or sequence > member.last_sequence + 1
         member.last_sequence = sequence
+        member.is_index_behind = False
         if kind is EventKind.CLEARED:
             member.in_sync = True
             member.resync_wanted = False
-            return Verdict(apply=True)
+            return Verdict(forget=is_behind, apply=True)
         if has_gap:
             member.in_sync = False
             member.resync_wanted = False
@@ -195,72 +196,34 @@ class Members:
         del self._members[worker_id]
         self._log.append(Left(worker_id))
 
+    def hand_over(self, worker_id: str, owner: str) -> None:
+        """A member publishes to another replica by now; a stream of it that is still open speaks for nobody."""
+        member = self._members.pop(worker_id)
+        self.elsewhere.take(RemoteMember(member.info, owner, member.joined, member.loaded))
+
     def silent(self) -> list[str]:
         """Workers of which nothing was heard for too long."""
-        heard_before = self._clock() - self._silence_limit
+        heard_before = self._clock() - self.silence_limit
         return [m.info.worker_id for m in self._members.values() if m.last_seen < heard_before]
 
     def present(self) -> list[Change]:
-        """The changes that made the present members what they are, in order of their revisions.
+        """The changes that made the present members, here and elsewhere, what they are, in order of their revisions.
 
         Whoever followed them up to some revision can go on from there with later changes.
         """
-        changes = [change for m in self for change in (m.joined, m.loaded) if change is not None]
+        everybody = (*self, *self.elsewhere)
+        changes = [
+            c for member in everybody for c in (member.joined, member.loaded) if c is not None
+        ]
         return sorted(changes, key=lambda change: change.revision)
-
-    def _require_same_layout(self, info: types_pb2.WorkerInfo) -> None:
-        # Such workers could never exchange KV, and half of all plans would fail when it is too late.
-        for other in (member.info for member in self._members.values()):
-            is_peer = other.worker_id != info.worker_id
-            is_same_model = other.model_fingerprint == info.model_fingerprint
-            if is_peer and is_same_model and other.kv_layout != info.kv_layout:
-                raise FailedPreconditionError(
-                    f"worker {info.worker_id!r} has KV blocks of {describe_layout(info.kv_layout)}, "
-                    f"but {other.worker_id!r} at {other.address} has {describe_layout(other.kv_layout)} "
-                    "for the same model",
-                    reason="LAYOUT_MISMATCH",
-                    param="worker.kv_layout",
-                )
 
     def _speaker(self, stream: PublishStream) -> Member:
         member = self._members.get(stream.worker_id)
         if member is None:
-            raise _unknown_worker(stream.worker_id, stream.epoch)
+            raise unknown_worker(stream.worker_id, stream.epoch)
         if member.stream is not stream:
             raise FailedPreconditionError(
                 f"another stream speaks for worker {stream.worker_id!r} by now",
                 reason="STREAM_REPLACED",
             )
         return member
-
-
-def _check_info(info: types_pb2.WorkerInfo) -> None:
-    given: dict[str, object] = {
-        "worker_id": info.worker_id,
-        "epoch": info.epoch,
-        "role": info.role,
-        "address": info.address,
-        "model_fingerprint": info.model_fingerprint,
-        "block_count": info.block_count,
-    }
-    for name, value in given.items():
-        if not value:
-            raise InvalidRequestError(
-                f"worker.{name} is {value!r}, but must be set", param=f"worker.{name}"
-            )
-
-
-def _unknown_worker(worker_id: str, epoch: int) -> FailedPreconditionError:
-    return FailedPreconditionError(
-        f"worker {worker_id!r} with epoch {epoch} is not registered",
-        reason="UNKNOWN_WORKER",
-        param="worker_id",
-    )
-
-
-def _stale_epoch(worker_id: str, epoch: int, present: int) -> FailedPreconditionError:
-    return FailedPreconditionError(
-        f"worker {worker_id!r} comes with epoch {epoch}, but epoch {present} is registered",
-        reason="STALE_EPOCH",
-        param="epoch",
-    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import structlog
 from redis.exceptions import AuthenticationError
 
@@ -40,22 +38,6 @@ async def inspect_server(store: RedisStore) -> None:
     policy = facts.get("maxmemory_policy", "noeviction")
     if facts.get("maxmemory") and policy != "noeviction":
         _log.warning("store_may_lose_keys", address=store.address, maxmemory_policy=policy)
-
-
-async def watch_server(store: RedisStore, period: float) -> None:
-    """Find out every `period` seconds whether a server that is away is back; until cancelled."""
-    while True:
-        await asyncio.sleep(period)
-        if store.answers:
-            continue
-        try:
-            await inspect_server(store)
-        except UnavailableError:
-            continue
-        except ConfigError as error:
-            _log.error("store_unusable", error=error.message)
-        else:
-            store.set_answers()
 
 
 def _unusable(store: RedisStore, what: str) -> ConfigError:

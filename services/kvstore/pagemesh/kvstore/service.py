@@ -16,6 +16,7 @@ from pagemesh.kvstore.digest_metrics import DigestMetrics
 from pagemesh.kvstore.housekeeping import Housekeeper
 from pagemesh.kvstore.index_choice import make_index, open_store
 from pagemesh.kvstore.members import Members
+from pagemesh.kvstore.membership_choice import open_membership
 from pagemesh.kvstore.servicer import KvStoreServicer
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.telemetry.logs import configure_logging
@@ -76,10 +77,11 @@ class KvStoreService:
 
         log = ChangeLog()
         period = config.heartbeat_interval / TICKS_PER_HEARTBEAT
-        store = await open_store(config, metrics, period, resources)
+        store = await open_store(config, metrics, resources)
         index = make_index(config, store, metrics)
         members = Members(log, self._clock, config.heartbeat_interval)
-        catalog = Catalog(members, log, index, DigestMetrics(metrics))
+        membership = await open_membership(store, members, log, self._clock, period, resources)
+        catalog = Catalog(members, membership, log, index, DigestMetrics(metrics))
         housekeeper = Housekeeper(catalog, index, metrics, period, self._clock)
         housekeeping = asyncio.create_task(housekeeper.run(), name="housekeeping")
         resources.callback(housekeeping.cancel)

@@ -1,0 +1,41 @@
+"""The membership that the settings ask for: of this kvstore alone, or shared by all that use a Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+
+from pagemesh.errors import UnavailableError
+from pagemesh.kvstore.changes import ChangeLog
+from pagemesh.kvstore.members import Members
+from pagemesh.kvstore.membership import LocalMembership, Membership
+from pagemesh.kvstore.redis_client import RedisStore
+from pagemesh.kvstore.redis_roster import RedisRoster
+from pagemesh.kvstore.roster_keeper import RosterKeeper
+from pagemesh.kvstore.shared_membership import SharedMembership
+
+
+async def open_membership(
+    store: RedisStore | None,
+    members: Members,
+    log: ChangeLog,
+    clock: Callable[[], float],
+    period: float,
+    resources: AsyncExitStack,
+) -> Membership:
+    """Shared through the store, with which it is kept in step every `period` seconds; or local without one.
+
+    Knows the members of other replicas when this returns, unless the store does not answer.
+    """
+    if store is None:
+        return LocalMembership(members)
+    # The log and the replica are gone with this process, so one name does for both.
+    roster = RedisRoster(store, log.log_id, members.silence_limit)
+    membership = SharedMembership(members, roster, clock, members.silence_limit)
+    keeper = RosterKeeper(store, roster, membership, members, log, period)
+    with suppress(UnavailableError):
+        await keeper.beat()
+    keeping = asyncio.create_task(keeper.run(), name="roster")
+    resources.callback(keeping.cancel)
+    return membership
