@@ -42,8 +42,8 @@ SATURATED: Final = "saturated"
 SHARES: Final = {"light load": 0.3, "near saturation": 0.9}
 """Of the rate that `BASE` reaches when saturated."""
 NUM_CLIENTS: Final = 32
-NUM_SATURATED: Final = 240
-WINDOW_S: Final = 20.0
+NUM_SATURATED: Final = 160
+WINDOW_S: Final = 16.0
 """In which requests come, where they come at random times."""
 WARM_UP_CLIENTS: Final = 8
 SETTLE_S: Final = 1.0
@@ -59,7 +59,7 @@ class Pieces:
 
     def __init__(self, report: Report, *, quick: bool) -> None:
         self._report = report
-        self._num_rounds = 1 if quick else 3
+        self._num_rounds = 1 if quick else 2
         self._scale = 0.25 if quick else 1.0
         report.settings |= {
             "model": MODEL,
