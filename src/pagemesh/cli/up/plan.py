@@ -95,17 +95,7 @@ def make_plan(
 
     kvstore = KvStoreConfig(server=server())
     kvstore_address = f"{_LOOPBACK}:{kvstore.server.port}"
-    routers = [
-        RouterConfig(
-            model=config.model,
-            served_model_name=config.served_model_name,
-            kvstore=kvstore_address,
-            hub=config.hub,
-            routing=config.routing,
-            server=server(),
-        )
-        for _ in range(config.router)
-    ]
+    routers = [_router(config, kvstore_address, server()) for _ in range(config.router)]
     admin_socket = run_folder / "envoy.sock"
     gateway = GatewayConfig(
         routers=tuple(f"{_LOOPBACK}:{router.server.port}" for router in routers),
@@ -152,6 +142,17 @@ def share_cores(num_cores: int, num_workers: int) -> list[int]:
     """Threads of each worker: equal shares, what remains to the last ones, at least one each."""
     share, rest = divmod(num_cores, num_workers)
     return [max(1, share + (index >= num_workers - rest)) for index in range(num_workers)]
+
+
+def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfig:
+    return RouterConfig(
+        model=config.model,
+        served_model_name=config.served_model_name,
+        kvstore=kvstore,
+        hub=config.hub,
+        routing=config.routing,
+        server=server,
+    )
 
 
 def _worker(
