@@ -211,11 +211,11 @@ async def test_a_plan_that_fails_is_counted_under_the_way_that_was_taken() -> No
         assert await mesh.metric(overruled) == 1
 
 
-async def test_a_burst_does_not_go_to_one_prefill_worker() -> None:
+async def test_a_burst_of_prompts_does_not_go_to_one_prefill_worker() -> None:
     async with measured_mesh(prefill=2, seconds_per_token=0.05) as mesh:
         for prefill in ("prefill-0", "prefill-1"):
             await know_link(mesh, "decode-0", prefill, FAST)
-        await asyncio.gather(*(ask(mesh, max_tokens=2) for _ in range(6)))
+        await asyncio.gather(*(ask(mesh, max_tokens=2, prompt=PROMPT[n:]) for n in range(6)))
         sent = [
             mesh.workers[f"prefill-{n}"].metric("pagemesh:kv_bytes_sent_total", rpc="prefill")
             for n in (0, 1)

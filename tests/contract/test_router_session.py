@@ -29,6 +29,7 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer):
     def __init__(self) -> None:
         self.submits: list[decode_pb2.Submit] = []
         self.cancelled: list[int] = []
+        self.draining = False
         self.outputs: asyncio.Queue[decode_pb2.RequestOutput] = asyncio.Queue()
 
     async def Session(  # noqa: N802  # the name of the RPC
@@ -43,7 +44,7 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer):
                 # All that is there makes one message, so the router gets it at once.
                 while not self.outputs.empty():
                     outputs.append(self.outputs.get_nowait())
-                yield decode_pb2.SessionResponse(outputs=outputs)
+                yield decode_pb2.SessionResponse(outputs=outputs, draining=self.draining)
         finally:
             reading.cancel()
 
@@ -274,6 +275,25 @@ async def test_a_worker_that_refuses_is_left_for_another_once(mesh: Mesh) -> Non
         answer = await call
         assert (answer.status, answer.json()["error"]["code"]) == (503, "draining")
         assert len(worker.submits) == len(other.submits) == 1
+
+
+async def test_a_worker_that_says_that_it_stops_gets_nothing_more(mesh: Mesh) -> None:
+    async with scripted(mesh, "a") as worker:
+        first = asyncio.create_task(read(mesh.openai.Completions(body())))
+        await eventually(lambda: len(worker.submits) == 1)
+        worker.draining = True
+        worker.answer(worker.submits[0], token_ids=[20])
+        deadline = time.monotonic() + DEADLINE_S
+        while (await mesh.health())["decode_workers"]:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        assert (await read(mesh.openai.Completions(body()))).status == 503
+        # What runs there goes on.
+        worker.answer(
+            worker.submits[0], token_ids=[21], finish_reason=types_pb2.FINISH_REASON_LENGTH
+        )
+        assert (await first).status == 200
+        assert len(worker.submits) == 1
 
 
 async def test_a_worker_that_cancels_on_its_own_is_reported(mesh: Mesh) -> None:

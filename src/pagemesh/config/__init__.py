@@ -44,7 +44,7 @@ __all__ = [
 
 _SCORER_WEIGHTS: Final = {"predicted_ttft": 1.0, "decode_load": 2.0, "prefix_held": 0.0}
 
-RoutingPolicy = Literal["kv_aware", "least_loaded", "round_robin"]
+RoutingPolicy = Literal["kv_aware", "prefix_hash", "least_loaded", "round_robin"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,8 @@ class RoutingConfig:
 
     policy: RoutingPolicy = "kv_aware"
     """How the decode worker of a prompt is chosen. kv_aware weighs how soon the prompt's KV can be there, by
-    whichever way, against the worker's load; least_loaded goes by load alone, round_robin by neither."""
+    whichever way, against the worker's load; prefix_hash sends equal beginnings of prompts to one worker
+    unless it is too busy, and asks no kvstore; least_loaded goes by load alone, round_robin by neither."""
 
     remote_prefill_min_tokens: int | None = None
     """Prompts with fewer uncached tokens than this are prefilled on the decode worker itself, all others on

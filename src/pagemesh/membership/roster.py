@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -32,6 +33,9 @@ class WorkerState:
 
     live: bool
     """Whether the kvstore confirms it at present; False while it is only remembered."""
+
+    reported_at: float | None = field(default=None, compare=False)
+    """When the report came, in seconds of the monotonic clock; None before the first."""
 
     @property
     def worker_id(self) -> str:
@@ -94,7 +98,7 @@ class Roster:
         """A worker reported its load; unknown ones are ignored."""
         worker = self._workers.get(worker_id)
         if worker is not None:
-            self._workers[worker_id] = replace(worker, load=load)
+            self._workers[worker_id] = replace(worker, load=load, reported_at=time.monotonic())
 
     def doubt_all(self) -> None:
         """Nothing is confirmed any more: the kvstore is away, or starts over."""

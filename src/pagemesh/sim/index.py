@@ -49,7 +49,7 @@ class KvStore:
 
         def apply() -> None:
             if self._roster.epoch(worker_id) == epoch:
-                self._roster.report(worker_id, load, links)
+                self._roster.report(worker_id, load, links, self._clock.now)
 
         self._clock.after(self._report_delay, apply)
 

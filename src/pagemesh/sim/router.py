@@ -79,36 +79,40 @@ class Router:
         clock.after(self.site.model.router_seconds, call.place)
         clock.after(self._request_timeout, call.expire)
 
-    def decide(
-        self, request: TraceRequest, record: Record, excluded: frozenset[str]
-    ) -> Route | None:
+    def describe(self, request: TraceRequest, excluded: frozenset[str]) -> RouteRequest:
+        """A request as decisions see it."""
+        block_size = self.site.model.block_size
+        names = block_names(request, request.num_prompt_tokens // block_size, block_size)
+        wanted = names and self._decider.names_blocks
+        return RouteRequest(
+            model_name=MODEL_NAME,
+            num_prompt_tokens=request.num_prompt_tokens,
+            num_total_tokens=request.num_total_tokens,
+            block_names={self._roster.naming: names} if wanted else {},
+            excluded_worker_ids=excluded,
+            is_prefillable=True,
+        )
+
+    def decide(self, request: TraceRequest, wanted: RouteRequest, record: Record) -> Route | None:
         """The decision of this moment; None when nobody can run the request."""
         site, roster = self.site, self._roster
         block_size = site.model.block_size
         names = block_names(request, request.num_prompt_tokens // block_size, block_size)
         known = site.kvstore.lookup(names)
-        uses_index = self._decider.uses_index
-        decision = self._decider.decide(
-            roster.facts,
-            known if uses_index else {},
-            RouteRequest(
-                model_name=MODEL_NAME,
-                num_prompt_tokens=request.num_prompt_tokens,
-                num_total_tokens=request.num_total_tokens,
-                block_names={roster.naming: names} if names and uses_index else {},
-                excluded_worker_ids=excluded,
-                is_prefillable=True,
-            ),
-            roster.unreachable,
-        )
+        held = known if self._decider.uses_index else {}
+        decision = self._decider.decide(roster.facts, held, wanted, roster.unreachable)
         if decision is None:
             return None
         self._account(record, known, decision.route)
         return decision.route
 
-    def begin(self, route: Route) -> Flight:
+    def begin(self, route: Route, wanted: RouteRequest) -> Flight:
         """Count a request on its workers."""
-        return self._decider.begin(route)
+        return self._decider.begin(route, wanted)
+
+    def on_answer(self, num_tokens: int) -> None:
+        """An answer ended after so many tokens."""
+        self._decider.on_answer(num_tokens)
 
     def _account(self, record: Record, known: Mapping[str, int], route: Route) -> None:
         """As `Decision` counts it, whether or not the policy asks the index."""
@@ -146,14 +150,15 @@ class Call:
         """Choose its workers and send it there."""
         if self._record.outcome is not None:
             return
-        route = self._router.decide(self._request, self._record, self._lost_ids)
+        wanted = self._router.describe(self._request, self._lost_ids)
+        route = self._router.decide(self._request, wanted, self._record)
         if route is None:
             self._end(Outcome.LOST if self._lost_ids else Outcome.REJECTED)
             return
         site = self._router.site
         worker = site.workers[route.decode.worker_id]
         worker.num_assigned += 1
-        self._flight = self._router.begin(route)
+        self._flight = self._router.begin(route, wanted)
         num_blocks = self._request.num_total_tokens // site.model.block_size
         names = block_names(self._request, num_blocks, site.model.block_size)
         self._submission = Submission(
@@ -180,6 +185,7 @@ class Call:
         """See `SubmissionClient`."""
         if self._record.outcome is None:
             self._end(Outcome.COMPLETED)
+            self._router.on_answer(self._record.num_generated_tokens)
 
     def on_lost(self) -> None:
         """See `SubmissionClient`: tried once more, if nothing was streamed yet."""

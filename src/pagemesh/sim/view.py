@@ -57,6 +57,8 @@ class Roster:
             block_naming=b"",
             max_model_len=min(model.max_model_len, most),
             max_num_seqs=model.max_num_seqs,
+            num_blocks=model.kv_tokens // block_size,
+            num_free_blocks=model.kv_tokens // block_size,
         )
 
     def leave(self, worker_id: str, epoch: int) -> None:
@@ -68,17 +70,23 @@ class Roster:
             num_running=0,
             num_waiting=0,
             num_pending_tokens=0,
+            num_free_blocks=self._facts[worker_id].num_blocks,
+            reported_at=None,
             prefill_rate=PrefillRate(),
             links={},
         )
 
-    def report(self, worker_id: str, load: EngineLoad, links: Mapping[str, Link]) -> None:
+    def report(
+        self, worker_id: str, load: EngineLoad, links: Mapping[str, Link], now: float
+    ) -> None:
         """Its load is known."""
         self._facts[worker_id] = replace(
             self._facts[worker_id],
             num_running=load.num_running,
             num_waiting=load.num_waiting,
             num_pending_tokens=load.num_pending_prefill_tokens,
+            num_free_blocks=load.num_free_blocks,
+            reported_at=now,
             prefill_rate=load.prefill_rate,
             links=links,
         )

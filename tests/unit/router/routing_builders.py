@@ -37,6 +37,7 @@ def make_facts(worker_id: str = "a", **changes: Any) -> WorkerFacts:
         "block_naming": b"n",
         "max_model_len": 2048,
         "max_num_seqs": 64,
+        "num_blocks": 0,
     }
     return WorkerFacts(worker_id=worker_id, **{**fields, **changes})
 
@@ -45,7 +46,13 @@ def make_candidate(worker_id: str = "a", **changes: Any) -> Candidate:
     """Takes the fields of `Candidate`, `WorkerFacts` and `OwnLoad`."""
     facts = {name: changes.pop(name) for name in _FACTS & changes.keys()}
     own = {name: changes.pop(name) for name in OwnLoad._fields if name in changes}
-    fields: dict[str, Any] = {"reachable": True, "num_held_blocks": 0, "own": OwnLoad(**own)}
+    fields: dict[str, Any] = {
+        "reachable": True,
+        "is_draining": False,
+        "num_held_blocks": 0,
+        "num_coming_blocks": changes.get("num_held_blocks", 0),
+        "own": OwnLoad(**own),
+    }
     return Candidate(facts=make_facts(worker_id, **facts), **{**fields, **changes})
 
 
@@ -53,6 +60,8 @@ def changed(candidate: Candidate, **changes: Any) -> Candidate:
     """The same worker with other fields, wherever they are."""
     facts = {name: changes.pop(name) for name in _FACTS & changes.keys()}
     own = {name: changes.pop(name) for name in OwnLoad._fields if name in changes}
+    if "num_held_blocks" in changes:
+        changes.setdefault("num_coming_blocks", changes["num_held_blocks"])
     return dataclasses.replace(
         candidate,
         facts=dataclasses.replace(candidate.facts, **facts),
@@ -62,12 +71,13 @@ def changed(candidate: Candidate, **changes: Any) -> Candidate:
 
 
 def make_route_request(first_block: bytes = b"", **changes: Any) -> RouteRequest:
-    """A prompt whose first block has this name, if any."""
+    """A prompt that should go where others with this name of their first block go, if any."""
     fields: dict[str, Any] = {
         "model_name": "demo",
         "num_prompt_tokens": 64,
         "num_total_tokens": 100,
         "block_names": {NAMING: [first_block]} if first_block else {},
+        "affinity": {NAMING: first_block} if first_block else {},
         "excluded_worker_ids": frozenset(),
         "is_prefillable": True,
     }

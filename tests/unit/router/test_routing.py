@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from pagemesh.router.routing.picker import Scored, pick_by_prompt
 from pagemesh.router.routing.policies import make_policy
 from pagemesh.router.routing.policy import Policy
 from pagemesh.router.routing.prefix_scorer import prefix_score
-from tests.unit.router.routing_builders import make_candidate, make_route_request
+from tests.unit.router.routing_builders import changed, make_candidate, make_route_request
 
 REQUEST = make_route_request()
 POLICIES = ["kv_aware", "least_loaded", "round_robin"]
@@ -94,7 +93,7 @@ def test_kv_aware_leaves_the_prefix_when_its_workers_batch_is_overfull() -> None
 def test_kv_aware_weighs_a_part_of_the_prefix_less() -> None:
     cold, warm = make_candidate("a"), make_candidate("b", num_held_blocks=1, num_requests=16)
     assert chosen(policy_of("kv_aware"), [cold, warm]) == "a"
-    warm = replace(warm, num_held_blocks=2)
+    warm = changed(warm, num_held_blocks=2)
     assert chosen(policy_of("kv_aware"), [cold, warm]) == "b"
 
 

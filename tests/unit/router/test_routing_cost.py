@@ -31,7 +31,9 @@ def about(*fields: float) -> object:
 def test_a_local_prefill_waits_and_computes_what_is_not_held_and_the_last_token_always(
     held: int, queue: float, seconds: float, computing: float
 ) -> None:
-    assert tuple(cost.local(PROMPT, site(held, queue))) == about(seconds, computing, seconds, 0, 0)
+    assert tuple(cost.local(PROMPT, site(held, queue))) == about(
+        seconds, computing, seconds, computing, 0, 0
+    )
 
 
 def test_pairs_and_steps_count() -> None:
@@ -44,18 +46,18 @@ def test_over_a_fast_link_a_remote_prefill_takes_its_compute_and_the_last_layer(
     # 512 tokens of one layer are 51,200 bytes.
     forecast = cost.remote(PROMPT, site(), site(), FAST)
     end = 1.0 + 51_200 / 1e9
-    assert tuple(forecast) == about(0.01 + end, 0.0, 1.0, 0.0, end)
+    assert tuple(forecast) == about(0.01 + end, 0.0, 1.0, 1.0, 0.0, end)
 
 
 def test_over_a_slow_link_a_remote_prefill_takes_as_long_as_the_transfer() -> None:
     link = Link(2.5e5, 0.01)
-    assert tuple(cost.remote(PROMPT, site(), site(), link)) == about(4.01, 0.0, 1.0, 0.0, 4.0)
+    assert tuple(cost.remote(PROMPT, site(), site(), link)) == about(4.01, 0.0, 1.0, 1.0, 0.0, 4.0)
 
 
 def test_only_what_decode_misses_is_sent_and_only_what_prefill_misses_is_computed() -> None:
     # A tenth is computed, half is sent.
     forecast = cost.remote(PROMPT, site(held=500), site(held=900), SLOW)
-    assert tuple(forecast) == about(0.51, 0.0, 0.1, 0.0, 0.5)
+    assert tuple(forecast) == about(0.51, 0.0, 0.1, 0.1, 0.0, 0.5)
 
 
 def test_a_remote_prefill_waits_for_the_worker_and_then_for_the_link() -> None:
@@ -65,7 +67,7 @@ def test_a_remote_prefill_waits_for_the_worker_and_then_for_the_link() -> None:
 
 
 def test_a_pull_takes_the_transfer_and_then_the_rest() -> None:
-    assert tuple(cost.pull(PROMPT, site(), 800, SLOW)) == about(1.01, 0.2, 1.01, 0.81, 0.0)
+    assert tuple(cost.pull(PROMPT, site(), 800, SLOW)) == about(1.01, 0.2, 1.01, 0.2, 0.81, 0.0)
 
 
 def test_what_is_held_is_not_pulled() -> None:
@@ -75,7 +77,7 @@ def test_what_is_held_is_not_pulled() -> None:
 def test_a_pull_goes_on_while_the_worker_is_busy_and_waits_for_the_link() -> None:
     assert cost.pull(PROMPT, site(queue=5.0), 800, SLOW).seconds == pytest.approx(5.2)
     busy = SLOW._replace(queue_seconds=1.0)
-    assert tuple(cost.pull(PROMPT, site(), 800, busy)) == about(2.01, 0.2, 2.01, 1.81, 0.0)
+    assert tuple(cost.pull(PROMPT, site(), 800, busy)) == about(2.01, 0.2, 2.01, 0.2, 1.81, 0.0)
 
 
 def test_a_pull_of_everything_computes_the_last_token() -> None:
@@ -85,7 +87,7 @@ def test_a_pull_of_everything_computes_the_last_token() -> None:
 def test_a_prefill_worker_pulls_computes_the_rest_and_sends_everything() -> None:
     forecast = cost.remote_pull(PROMPT, site(), site(), FAST, 800, SLOW)
     end = 0.81 + 0.2 + 200 * 100 / 1e9
-    assert tuple(forecast) == about(0.01 + end, 0.0, 1.01, 0.81, end)
+    assert tuple(forecast) == about(0.01 + end, 0.0, 1.01, 0.2, 0.81, end)
 
 
 def test_a_busy_prefill_worker_pulls_meanwhile() -> None:

@@ -25,6 +25,7 @@ PREFILL, DECODE = types_pb2.WORKER_ROLE_PREFILL, types_pb2.WORKER_ROLE_DECODE
 LOAD = types_pb2.WorkerLoad(
     running_request_count=2,
     waiting_request_count=3,
+    free_block_count=9,
     pending_prefill_token_count=70,
     prefill_rate=types_pb2.PrefillRate(seconds_per_token=0.5, step_token_count=512),
     links=[
@@ -75,7 +76,8 @@ def facts(workers: Workers) -> dict[str, WorkerFacts]:
 
 def test_facts_are_what_a_worker_said(directory: Directory, workers: Workers) -> None:
     join(directory, "p", PREFILL)
-    assert facts(workers) == {
+    found = facts(workers)
+    assert found == {
         "p": WorkerFacts(
             worker_id="p",
             role=Role.PREFILL,
@@ -87,6 +89,9 @@ def test_facts_are_what_a_worker_said(directory: Directory, workers: Workers) ->
             block_naming=CANARY,
             max_model_len=2048,
             max_num_seqs=8,
+            num_blocks=1000,
+            num_free_blocks=9,
+            reported_at=found["p"].reported_at,
             num_running=2,
             num_waiting=3,
             prefill_rate=PrefillRate(seconds_per_token=0.5, num_tokens_per_step=512),
@@ -123,19 +128,21 @@ def test_a_decode_worker_without_a_session_cannot_be_reached_but_a_prefill_worke
 ) -> None:
     join(directory, "d", DECODE)
     join(directory, "p", PREFILL)
-    assert workers.unreachable() == {"d"}
+    assert workers.closed() == ({"d"}, set())
     assert workers.reachable(Role.DECODE) == []
     assert [worker.worker_id for worker in workers.reachable(Role.PREFILL)] == ["p"]
 
 
-def test_workers_of_other_models_are_candidates_only(
+def test_workers_of_other_models_are_told_of_only_if_they_can_exchange_kv(
     directory: Directory, workers: Workers
 ) -> None:
     join(directory, "p", PREFILL, model_name="other")
     join(directory, "d", DECODE, model_name="other")
-    assert set(facts(workers)) == {"p", "d"}
+    assert facts(workers) == {}
     assert workers.reachable(Role.PREFILL) == []
     assert workers.reported_load() == (0, 0)
+    join(directory, "e", DECODE)
+    assert facts(workers).keys() == {"p", "d", "e"}
 
 
 def test_the_load_is_that_of_all_decode_workers_known(

@@ -44,7 +44,11 @@ class Session:
 
     async def responses(self) -> AsyncGenerator[decode_pb2.SessionResponse]:
         """What the router is told, until it asks no more or, when draining, nothing is left to tell."""
+        told_to_drain = False
         while not self._input_ended:
+            if self._draining and not told_to_drain:
+                told_to_drain = True
+                yield decode_pb2.SessionResponse(draining=True)
             outputs = await self._outbox.take()
             if outputs:
                 yield decode_pb2.SessionResponse(outputs=outputs)

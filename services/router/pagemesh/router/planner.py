@@ -77,9 +77,11 @@ class Planner:
         every token.
         """
         chains, lookup = dict[Naming, list[bytes]](), Lookup.SKIPPED
-        if is_cacheable and self._needs_index():
-            chains, lookup = self._name_blocks(prompt_token_ids), Lookup.ANSWERED
-        held = await self._look_up(chains)
+        held: dict[str, int] | None = {}
+        if is_cacheable and self._decider.names_blocks and not self._is_alone():
+            chains = self._name_blocks(prompt_token_ids)
+            if self._decider.uses_index:
+                held, lookup = await self._look_up(chains), Lookup.ANSWERED
         if held is None:
             held, lookup = {}, Lookup.FAILED
         # No await from here to `begin`: the next request must see this one's place taken.
@@ -92,7 +94,7 @@ class Planner:
             is_prefillable=is_prefillable,
         )
         workers = self._workers
-        decision = self._decider.decide(workers.facts(), held, request, workers.unreachable())
+        decision = self._decider.decide(workers.facts(), held, request, *workers.closed())
         route = decision.route if decision is not None else None
         session = self._sessions.get(route.decode.worker_id) if route is not None else None
         if decision is None or route is None or session is None:
@@ -100,7 +102,8 @@ class Planner:
         if route.plan is not None:
             self._paths.on_plan(route.plan)
         query = PrefixQuery(len(prompt_token_ids), lookup) if is_cacheable else None
-        return Placement(route, session, self._decider.begin(route), decision, query)
+        flight = self._decider.begin(route, request)
+        return Placement(route, session, flight, decision, query)
 
     def on_kv(self, placement: Placement, outcome: types_pb2.KvOutcome) -> None:
         """The first token of a placed request and its prompt's KV are there."""
@@ -119,19 +122,20 @@ class Planner:
                 num_delivered_tokens=outcome.cached_token_count,
             )
 
+    def on_answer(self, num_tokens: int) -> None:
+        """An answer ended by itself after so many tokens."""
+        self._decider.on_answer(num_tokens)
+
     def place_beside(self, placement: Placement) -> Placement:
         """Place a request where another one has, or is about to have, the KV of its prompt."""
         route = Route(placement.route.decode)
-        flight = self._decider.begin(route)
+        flight = self._decider.begin_beside(route)
         return Placement(route, placement.session, flight, placement.decision, query=None)
 
-    def _needs_index(self) -> bool:
-        """Whether it matters who holds a prompt."""
-        if not self._decider.uses_index:
-            return False
-        # A single worker gets every prompt, and computes all that it does not hold.
+    def _is_alone(self) -> bool:
+        """Whether a single worker gets every prompt, and computes all that it does not hold."""
         is_alone = len(self._workers.reachable(Role.DECODE)) == 1
-        return not is_alone or bool(self._workers.reachable(Role.PREFILL))
+        return is_alone and not self._workers.reachable(Role.PREFILL)
 
     def _name_blocks(self, prompt_token_ids: Sequence[int]) -> dict[Naming, list[bytes]]:
         """Names of the prompt's full blocks, for each way in which the model's workers name them.

@@ -42,6 +42,7 @@ class WorkerSession:
         self._idle = asyncio.Event()
         self._idle.set()
         self._retired = False
+        self._draining = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -52,8 +53,13 @@ class WorkerSession:
 
     @property
     def is_live(self) -> bool:
-        """Whether requests can be submitted."""
-        return self._requests is not None and not self._retired
+        """Whether requests can be submitted and would be taken."""
+        return self._requests is not None and not self._retired and not self._draining
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the worker said that it takes no more requests on the open stream."""
+        return self._requests is not None and self._draining
 
     def submit(self, submit: decode_pb2.Submit, sink: Sink) -> int:
         """Start a request and give it a handle; UnavailableError when the stream is not open."""
@@ -118,7 +124,7 @@ class WorkerSession:
         stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(channel)
         call = stub.Session()
         writer = asyncio.create_task(_write(call, requests), name="session-writer")
-        self._requests = requests
+        self._requests, self._draining = requests, False
         _log.info("session opened", worker_id=self.info.worker_id, address=self.info.address)
         try:
             async for response in call:
@@ -131,6 +137,10 @@ class WorkerSession:
             await asyncio.gather(writer, return_exceptions=True)
 
     def _deliver(self, response: decode_pb2.SessionResponse) -> None:
+        if response.draining and not self._draining:
+            # It says so to the kvstore as well, which may be away.
+            self._draining = True
+            _log.info("worker draining", worker_id=self.info.worker_id)
         for output in response.outputs:
             if output.finish_reason:
                 sink = self._forget(output.handle)

@@ -5,6 +5,8 @@ Translates their messages into what routing sees of them. Decides nothing.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pagemesh.errors import UnavailableError
 from pagemesh.kvship.layout import layout_from_proto
 from pagemesh.membership.directory import Directory
@@ -15,6 +17,15 @@ from pagemesh.router.roles import ROLES
 from pagemesh.router.routing.candidate import Role, WorkerFacts
 from pagemesh.router.routing.cost import Link
 from pagemesh.router.session_pool import SessionPool
+
+
+class Closed(NamedTuple):
+    """Ids of decode workers that take no requests."""
+
+    unreachable: set[str]
+    """No session with them is open."""
+    draining: set[str]
+    """They said that they are about to stop."""
 
 
 class Workers:
@@ -61,20 +72,24 @@ class Workers:
         )
 
     def facts(self) -> list[WorkerFacts]:
-        """What all workers said, those of other models too, in order of joining."""
+        """What the model's workers said, and others with which they can exchange KV, in order of joining."""
         states = self._directory.workers()
         self._facts = {
             state.worker_id: self._known(state) for state in states if state.role in ROLES
         }
-        return [facts for _, facts in self._facts.values()]
+        known = [facts for _, facts in self._facts.values()]
+        models = {f.model_fingerprint for f in known if f.model_name == self.model_name}
+        return [facts for facts in known if facts.model_fingerprint in models]
 
-    def unreachable(self) -> set[str]:
-        """Decode workers to which nothing can be sent."""
-        return {
-            state.worker_id
-            for state in self._directory.workers()
-            if state.role in ROLES and not self._is_reachable(state)
-        }
+    def closed(self) -> Closed:
+        """Decode workers that cannot or must not be sent anything."""
+        closed = Closed(set(), set())
+        for state in self._directory.workers():
+            if state.role in ROLES and not self._is_reachable(state):
+                session = self._sessions.get(state.worker_id)
+                is_draining = session is not None and session.is_draining
+                (closed.draining if is_draining else closed.unreachable).add(state.worker_id)
+        return closed
 
     def _known(self, state: WorkerState) -> tuple[WorkerState, WorkerFacts]:
         """A worker's state with its facts, which are made anew only when it said something."""
@@ -112,9 +127,14 @@ class Workers:
             is_degraded=self._parity.is_degraded(state.worker_id),
             max_model_len=info.max_model_len,
             max_num_seqs=max(1, info.max_num_seqs),
+            num_blocks=info.block_count,
             num_running=load.running_request_count,
             num_waiting=load.waiting_request_count,
             num_pending_tokens=load.pending_prefill_token_count,
+            num_free_blocks=info.block_count
+            if state.reported_at is None
+            else load.free_block_count,
+            reported_at=state.reported_at,
             prefill_rate=rate_from_proto(load.prefill_rate),
             links={
                 link.worker_id: Link(link.bytes_per_second, link.latency_seconds)

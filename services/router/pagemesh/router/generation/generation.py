@@ -149,6 +149,7 @@ class Generation:
         delta = running.text.push(tuple(output.token_ids), _STOP_REASONS[output.finish_reason])
         if delta.stop_reason is not None:
             running.placed.end()
+            self._planner.on_answer(running.text.num_tokens)
         if not output.logprobs and not output.prompt_logprobs:
             return delta
         return replace(

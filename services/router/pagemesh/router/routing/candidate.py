@@ -52,6 +52,9 @@ class WorkerFacts:
     max_model_len: int
     max_num_seqs: int
 
+    num_blocks: int
+    """In its pool; 0 when it does not say."""
+
     is_degraded: bool = False
     """Whether it names blocks otherwise than the router: what is found under the router's names is chance."""
 
@@ -63,6 +66,12 @@ class WorkerFacts:
 
     num_pending_tokens: int = 0
     """Tokens of prompts that it has to compute."""
+
+    num_free_blocks: int = 0
+    """Blocks that no request owns, cached ones included; all of them before the first report."""
+
+    reported_at: float | None = None
+    """When the last report came, in seconds of the decider's clock; None before the first."""
 
     prefill_rate: PrefillRate = field(default_factory=PrefillRate)
     """How long prompts take there."""
@@ -94,10 +103,19 @@ NO_USE: Final = LinkUse(0, 0.0)
 
 
 class OwnLoad(NamedTuple):
-    """What the requests of this router keep of a worker, before it reports them."""
+    """What the requests of this router keep of a worker."""
 
     num_requests: int = 0
     """Requests in flight there."""
+
+    num_unreported: int = 0
+    """Of these, those that its last report does not know of."""
+
+    num_unreported_blocks: int = 0
+    """KV blocks that they will take."""
+
+    num_gone: int = 0
+    """Requests in its last report that are over."""
 
     queue_seconds: float = 0.0
     """Until it has computed the prompts that were sent there, as far as that was predicted."""
@@ -118,8 +136,14 @@ class Candidate:
     reachable: bool
     """A decode worker: its session is open. A prefill worker: always, as a failed one costs little."""
 
+    is_draining: bool
+    """It takes no more requests."""
+
     num_held_blocks: int
     """Leading blocks of the prompt in its prefix cache; none of a degraded worker."""
+
+    num_coming_blocks: int
+    """Leading blocks that are there or are computed there for requests before this one."""
 
     own: OwnLoad
 
@@ -130,14 +154,34 @@ class Candidate:
 
     @property
     def num_requests(self) -> int:
-        """Requests that run or wait there, those just sent by this router included."""
-        # The report includes this router's requests, but not those it has not seen yet.
-        return max(self.facts.num_running + self.facts.num_waiting, self.own.num_requests)
+        """Requests that run or wait there, of all routers, as far as is known."""
+        facts, own = self.facts, self.own
+        num_reported = facts.num_running + facts.num_waiting
+        return max(num_reported + own.num_unreported - own.num_gone, own.num_requests)
+
+    @property
+    def num_spare_blocks(self) -> int:
+        """KV blocks that nobody needs, as far as is known; negative when requests wait for more."""
+        facts = self.facts
+        num_free = facts.num_free_blocks - self.own.num_unreported_blocks
+        if facts.num_waiting:
+            # They will take blocks, and have none yet.
+            num_free -= facts.num_pending_tokens // facts.layout.block_size
+        return num_free
+
+    def num_missing_blocks(self, num_tokens: int) -> int:
+        """KV blocks that a request of so many tokens takes beyond those of its prompt that are there."""
+        return max(0, -(-num_tokens // self.facts.layout.block_size) - self.num_coming_blocks)
 
     @property
     def num_held_tokens(self) -> int:
         """Leading tokens of the prompt in its prefix cache, in full blocks."""
         return self.num_held_blocks * self.facts.layout.block_size
+
+    @property
+    def num_coming_tokens(self) -> int:
+        """Leading tokens of the prompt that are there or are computed there, in full blocks."""
+        return self.num_coming_blocks * self.facts.layout.block_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +203,14 @@ class RouteRequest:
 
     is_prefillable: bool
     """Whether KV may come from elsewhere; else the prompt is computed where it runs."""
+
+    num_growth_tokens: int = 0
+    """Of the output, as many tokens as are to be expected."""
+
+    affinity: Mapping[Naming, bytes] = field(default_factory=dict)
+    """Where names of blocks are known: equal for requests that should meet."""
+
+    @property
+    def num_output_tokens(self) -> int:
+        """The most that may be generated."""
+        return self.num_total_tokens - self.num_prompt_tokens

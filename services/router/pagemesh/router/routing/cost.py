@@ -51,6 +51,8 @@ class Forecast(NamedTuple):
     """Of these, those in which the decode worker computes: what it decodes meanwhile becomes slower."""
     computed_at: float
     """When the worker that computes is free for the next prompt."""
+    compute_seconds: float
+    """In which it computes."""
     pulled_at: float = 0.0
     """When the link from the source is free; 0 when nothing is pulled."""
     sent_at: float = 0.0
@@ -61,7 +63,7 @@ def local(prompt: Prompt, decode: Site) -> Forecast:
     """The decode worker computes what it does not hold."""
     compute = _compute_seconds(prompt, decode.rate, decode.num_held_tokens)
     end = decode.queue_seconds + compute
-    return Forecast(end, compute, end)
+    return Forecast(end, compute, end, compute)
 
 
 def pull(prompt: Prompt, decode: Site, num_source_tokens: int, link: Link) -> Forecast:
@@ -69,7 +71,7 @@ def pull(prompt: Prompt, decode: Site, num_source_tokens: int, link: Link) -> Fo
     fetched_at = decode.answer_seconds + _fetch_seconds(prompt, decode, num_source_tokens, link)
     compute = _compute_seconds(prompt, decode.rate, num_source_tokens)
     end = max(decode.queue_seconds, fetched_at) + compute
-    return Forecast(end, compute, end, pulled_at=fetched_at)
+    return Forecast(end, compute, end, compute, pulled_at=fetched_at)
 
 
 def remote(prompt: Prompt, decode: Site, prefill: Site, link: Link) -> Forecast:
@@ -115,7 +117,8 @@ def _prefill(
         starts_at + compute + last_bytes / link.bytes_per_second,
         max(starts_at, link.queue_seconds) + transfer,
     )
-    return Forecast(link.latency_seconds + sent_at, 0.0, starts_at + compute, sent_at=sent_at)
+    end = link.latency_seconds + sent_at
+    return Forecast(end, 0.0, starts_at + compute, compute, sent_at=sent_at)
 
 
 def _fetch_seconds(prompt: Prompt, site: Site, num_source_tokens: int, link: Link) -> float:

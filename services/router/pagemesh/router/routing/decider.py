@@ -6,12 +6,17 @@ Plain Python over ids and numbers: the router calls it, and so does whoever want
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import Final
 
 from pagemesh.config import RoutingConfig
-from pagemesh.router.routing.candidate import Candidate, RouteRequest, WorkerFacts
+from pagemesh.router.routing.candidate import Candidate, Role, RouteRequest, WorkerFacts
+from pagemesh.router.routing.coming_blocks import ComingBlocks
+from pagemesh.router.routing.crowds import Crowds
 from pagemesh.router.routing.decision import Decision
+from pagemesh.router.routing.growth import AnswerLength
 from pagemesh.router.routing.in_flight import Flight, InFlight
 from pagemesh.router.routing.outlook import Outlook
 from pagemesh.router.routing.policies import make_policy
@@ -25,18 +30,28 @@ _NOBODY: Final[frozenset[str]] = frozenset()
 class Decider:
     """decide → begin → end of the flight. `clock` gives seconds.
 
-    What it decided before counts as load from `begin` on, whatever the workers report.
+    What it decided before counts from `begin` on, whatever workers and index say: as load, and as blocks that
+    are about to be there.
     """
 
     def __init__(self, config: RoutingConfig, clock: Callable[[], float]) -> None:
         self._policy = make_policy(config)
         self._min_tokens = config.remote_prefill_min_tokens
         self._in_flight = InFlight(clock)
+        self._coming = ComingBlocks(clock)
+        self._crowds = Crowds()
+        self._growth = AnswerLength()
+        self._num_workers = 0
 
     @property
     def uses_index(self) -> bool:
         """Whether decisions depend on who holds the prompt's prefix."""
         return self._policy.uses_index
+
+    @property
+    def names_blocks(self) -> bool:
+        """Whether decisions depend on the names of the prompt's blocks."""
+        return self._policy.uses_index or self._policy.names_blocks
 
     def decide(
         self,
@@ -44,22 +59,21 @@ class Decider:
         held: Mapping[str, int],
         request: RouteRequest,
         unreachable: Collection[str] = _NOBODY,
+        draining: Collection[str] = _NOBODY,
     ) -> Decision | None:
-        """Where a request goes; None when no decode worker can run it. Changes nothing.
+        """Where a request goes; None when no decode worker can run it. Only whose turn it is changes.
 
         `held` gives the leading blocks of the prompt on each worker, by its id, none on those left out;
-        `unreachable` the ids of decode workers to which nothing can be sent.
+        `unreachable` the ids of decode workers to which nothing can be sent, `draining` those of workers that
+        take no more requests.
         """
-        candidates = [
-            Candidate(
-                facts,
-                facts.worker_id not in unreachable,
-                0 if facts.is_degraded else held.get(facts.worker_id, 0),
-                self._in_flight.load(facts.worker_id),
-            )
-            # Routers hear of the workers in different orders, and must judge equals alike.
-            for facts in sorted(workers, key=_worker_id)
-        ]
+        candidates = self._candidates(workers, held, request, unreachable, draining)
+        self._num_workers = sum(c.facts.role is Role.DECODE for c in candidates)
+        request = replace(
+            request,
+            num_growth_tokens=self._growth.num_tokens(request.num_output_tokens),
+            affinity=self._crowds.affinity(request.block_names, self._num_workers),
+        )
         outlook = Outlook(candidates, request)
         choice = self._policy.choose(candidates, outlook)
         if choice is None:
@@ -75,9 +89,53 @@ class Decider:
             num_captured_tokens=_most_held(_on_the_way(decode, plan), num_tokens),
         )
 
-    def begin(self, route: Route) -> Flight:
+    def begin(self, route: Route, request: RouteRequest) -> Flight:
         """A request goes there: it counts until the flight ends."""
+        computing = route.prefill or route.decode
+        self._crowds.add(request.block_names, self._num_workers)
+        note = None
+        if not computing.facts.is_degraded:
+            names = request.block_names.get(computing.facts.naming, ())
+            note = self._coming.add(computing.worker_id, names[computing.num_held_blocks :])
+        num_tokens = request.num_prompt_tokens + self._growth.num_tokens(request.num_output_tokens)
+        return self._in_flight.begin(
+            route,
+            route.decode.num_missing_blocks(num_tokens),
+            None if note is None else partial(self._coming.settle, note),
+        )
+
+    def begin_beside(self, route: Route) -> Flight:
+        """One more answer to a prompt goes where another one is, and shares its KV."""
         return self._in_flight.begin(route)
+
+    def on_answer(self, num_tokens: int) -> None:
+        """An answer ended by itself after so many tokens."""
+        self._growth.observe(num_tokens)
+
+    def _candidates(
+        self,
+        workers: Iterable[WorkerFacts],
+        held: Mapping[str, int],
+        request: RouteRequest,
+        unreachable: Collection[str],
+        draining: Collection[str],
+    ) -> list[Candidate]:
+        # In whatever order routers came to know of workers, equal ones are told apart in the same way.
+        workers = sorted(workers, key=_worker_id)
+        known = [facts for facts in workers if facts.worker_id in held and not facts.is_degraded]
+        there = {facts.worker_id: held[facts.worker_id] for facts in known}
+        coming = self._coming.extend(request.block_names.values(), there)
+        return [
+            Candidate(
+                facts,
+                facts.worker_id not in unreachable,
+                facts.worker_id in draining,
+                there.get(facts.worker_id, 0),
+                coming.get(facts.worker_id, 0),
+                self._in_flight.load(facts.worker_id, facts.reported_at),
+            )
+            for facts in workers
+        ]
 
 
 def _on_the_way(decode: Candidate, plan: PrefillPlan | None) -> list[Candidate]:

@@ -17,6 +17,9 @@ class Considered:
     num_held_tokens: int
     """Leading tokens of the prompt that its cache was known to hold."""
 
+    num_coming_tokens: int
+    """Leading tokens that are there or are computed there for requests before this one."""
+
     num_requests: int
     """That run or wait there."""
 

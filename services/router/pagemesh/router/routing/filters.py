@@ -31,6 +31,11 @@ def is_reachable(candidate: Candidate, request: RouteRequest) -> bool:
     return candidate.reachable
 
 
+def takes_requests(candidate: Candidate, request: RouteRequest) -> bool:
+    """It has not said that it is about to stop."""
+    return not candidate.is_draining
+
+
 def fits_context(candidate: Candidate, request: RouteRequest) -> bool:
     """Prompt and output fit into its context."""
     return request.num_total_tokens <= candidate.facts.max_model_len
@@ -41,13 +46,24 @@ def not_tried(candidate: Candidate, request: RouteRequest) -> bool:
     return candidate.worker_id not in request.excluded_worker_ids
 
 
+def has_room(candidate: Candidate, request: RouteRequest) -> bool:
+    """Its cache has room for the prompt, beyond what is there, and for the output that is to be expected."""
+    num_tokens = request.num_prompt_tokens + request.num_growth_tokens
+    num_missing = candidate.num_missing_blocks(num_tokens)
+    return not candidate.facts.num_blocks or num_missing <= candidate.num_spare_blocks
+
+
 REQUIREMENTS: Final = (
     Filter("model", serves_model),
     Filter("reachable", is_reachable),
+    Filter("draining", takes_requests),
     Filter("context", fits_context),
     Filter("tried", not_tried),
 )
 """What every decode worker must meet, whatever the policy."""
+
+PREFERENCES: Final = (Filter("capacity", has_room),)
+"""What it should meet, if any of them does: where all are full, a request waits, and is not refused."""
 
 
 class Sifted(NamedTuple):
@@ -71,4 +87,10 @@ def sift(candidates: Sequence[Candidate], request: RouteRequest) -> Sifted:
                 break
         else:
             fit.append(candidate)
+    for name, passes in PREFERENCES:
+        preferred = [candidate for candidate in fit if passes(candidate, request)]
+        if preferred and len(preferred) < len(fit):
+            ids = {candidate.worker_id for candidate in preferred}
+            refused |= {c.worker_id: name for c in fit if c.worker_id not in ids}
+            fit = preferred
     return Sifted(fit, refused)

@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from pagemesh.router.routing.candidate import NO_LOAD, LinkUse, OwnLoad
 from pagemesh.router.routing.route import Route
 from pagemesh.router.routing.ways import Claim
+
+REPORT_LAG: Final = 0.02
+"""Seconds for a request's way to a worker and a report's way back: what was sent less than this before a
+report came is not in it."""
+
+_MAX_ENDED: Final = 4096
+"""Ended requests that are remembered of a worker that reports nothing."""
+
+_MIN_SWEEP: Final = 1024
+"""Workers above which those that nothing is in flight to are forgotten."""
+
+
+class _Ended(NamedTuple):
+    """A request that is over."""
+
+    began_at: float
+    ended_at: float
+
+
+class _Busy:
+    """What keeps one worker busy."""
+
+    def __init__(self) -> None:
+        self.flights: dict[Flight, float] = {}
+        """When each began, in that order."""
+        self.ended: deque[_Ended] = deque(maxlen=_MAX_ENDED)
+        """Since its last report that anybody asked about."""
+        self.claims: dict[str | None, dict[Flight, float]] = {}
+        """When claims end, by sender (None for the worker itself) and flight."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything is in flight."""
+        return bool(self.flights or self.claims)
 
 
 class InFlight:
@@ -18,50 +53,81 @@ class InFlight:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._counts: Counter[str] = Counter()
-        # When claims end, by worker, sender (None for the worker itself) and flight.
-        self._ends: dict[str, dict[str | None, dict[Flight, float]]] = {}
+        self._busy: dict[str, _Busy] = {}
+        self._max_busy = _MIN_SWEEP
 
-    def load(self, worker_id: str) -> OwnLoad:
-        """What requests in flight keep of one worker now."""
-        num_requests, ends = self._counts[worker_id], self._ends.get(worker_id)
-        if ends is None:
-            return OwnLoad(num_requests) if num_requests else NO_LOAD
+    def load(self, worker_id: str, reported_at: float | None) -> OwnLoad:
+        """What requests in flight keep of one worker now, whose last report came then."""
+        busy = self._busy.get(worker_id)
+        if busy is None:
+            return NO_LOAD
         now = self._clock()
-        transfers = {
-            sender: LinkUse(len(each), _left(each, now))
-            for sender, each in ends.items()
-            if sender is not None
-        }
-        return OwnLoad(num_requests, _left(ends.get(None, {}), now), transfers)
+        num_new = num_new_blocks = num_gone = 0
+        if reported_at is not None:
+            seen_until = reported_at - REPORT_LAG
+            for flight in reversed(busy.flights):
+                if busy.flights[flight] <= seen_until:
+                    break
+                num_new += 1
+                num_new_blocks += flight.num_blocks
+            while busy.ended and busy.ended[0].ended_at <= reported_at:
+                busy.ended.popleft()
+            num_gone = sum(ended.began_at <= seen_until for ended in busy.ended)
+        return OwnLoad(
+            len(busy.flights),
+            num_new,
+            num_new_blocks,
+            num_gone,
+            _left(busy.claims.get(None, {}), now),
+            {
+                sender: LinkUse(len(ends), _left(ends, now))
+                for sender, ends in busy.claims.items()
+                if sender is not None
+            },
+        )
 
-    def begin(self, route: Route) -> Flight:
-        """Count a request on its workers from now on."""
-        flight = Flight(self, route)
+    def begin(
+        self,
+        route: Route,
+        num_blocks: int = 0,
+        on_prefilled: Callable[[], None] | None = None,
+    ) -> Flight:
+        """Count a request on its workers from now on; on the decode worker it takes so many blocks.
+
+        `on_prefilled` is called once, when its prompt has nothing more to do, or the request is over.
+        """
+        flight = Flight(self, route, num_blocks, on_prefilled)
         now = self._clock()
         for claim in _claims(route):
-            ends = self._ends.setdefault(claim.worker_id, {}).setdefault(claim.sender_id, {})
-            ends[flight] = now + claim.seconds
-        self._counts[route.decode.worker_id] += 1
+            claims = self._of(claim.worker_id).claims
+            claims.setdefault(claim.sender_id, {})[flight] = now + claim.seconds
+        self._of(route.decode.worker_id).flights[flight] = now
         if route.prefill is not None:
-            self._counts[route.prefill.worker_id] += 1
+            self._of(route.prefill.worker_id).flights[flight] = now
         return flight
 
-    def discount(self, worker_id: str) -> None:
-        """One request less on a worker."""
-        self._counts[worker_id] -= 1
-        if not self._counts[worker_id]:
-            del self._counts[worker_id]
+    def end_on(self, worker_id: str, flight: Flight) -> None:
+        """A worker has nothing more to do for a flight."""
+        busy = self._busy[worker_id]
+        busy.ended.append(_Ended(busy.flights.pop(flight), self._clock()))
 
     def end_claims(self, flight: Flight, route: Route) -> None:
         """What the request's prompt kept busy is free."""
         for worker_id, sender_id, _ in _claims(route):
-            by_sender = self._ends[worker_id]
-            del by_sender[sender_id][flight]
-            if not by_sender[sender_id]:
-                del by_sender[sender_id]
-            if not by_sender:
-                del self._ends[worker_id]
+            claims = self._busy[worker_id].claims
+            del claims[sender_id][flight]
+            if not claims[sender_id]:
+                del claims[sender_id]
+
+    def _of(self, worker_id: str) -> _Busy:
+        busy = self._busy.get(worker_id)
+        if busy is None:
+            if len(self._busy) >= self._max_busy:
+                # Those that left, in a mesh where names are not used again.
+                self._busy = {name: each for name, each in self._busy.items() if each.is_used}
+                self._max_busy = max(_MIN_SWEEP, 2 * len(self._busy))
+            busy = self._busy[worker_id] = _Busy()
+        return busy
 
 
 def _left(ends: Mapping[Flight, float], now: float) -> float:
@@ -75,11 +141,20 @@ def _claims(route: Route) -> Sequence[Claim]:
 class Flight:
     """One counted request; every method may be called any number of times."""
 
-    def __init__(self, in_flight: InFlight, route: Route) -> None:
+    def __init__(
+        self,
+        in_flight: InFlight,
+        route: Route,
+        num_blocks: int,
+        on_prefilled: Callable[[], None] | None,
+    ) -> None:
         self._in_flight = in_flight
         self._route = route
+        self._on_prefilled = on_prefilled
         self._prompt_pending = True
         self._running = True
+        self.num_blocks = num_blocks
+        """That it takes of the decode worker."""
 
     def end_prefill(self) -> None:
         """The first token and all KV are there: the prefill worker has nothing more to do."""
@@ -87,11 +162,13 @@ class Flight:
             self._prompt_pending = False
             self._in_flight.end_claims(self, self._route)
             if self._route.prefill is not None:
-                self._in_flight.discount(self._route.prefill.worker_id)
+                self._in_flight.end_on(self._route.prefill.worker_id, self)
+            if self._on_prefilled is not None:
+                self._on_prefilled()
 
     def end(self) -> None:
         """The request is over."""
         self.end_prefill()
         if self._running:
             self._running = False
-            self._in_flight.discount(self._route.decode.worker_id)
+            self._in_flight.end_on(self._route.decode.worker_id, self)

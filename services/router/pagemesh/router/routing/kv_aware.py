@@ -48,10 +48,10 @@ class _Likely:
         request = outlook.request
         loads = [Scored(c, self._load_weight * load_score(c)) for c in fit]
         both = [Scored(c, self._prefix_weight * prefix_score(c, request) + s) for c, s in loads]
-        holders = heapq.nlargest(MAX_HOLDERS, fit, key=lambda c: c.num_held_blocks)
+        holders = heapq.nlargest(MAX_HOLDERS, fit, key=lambda c: c.num_coming_blocks)
         wanted = [
             pick_by_prompt(both, request),
             pick_by_prompt(loads, request),
-            *(c for c in holders if c.num_held_blocks),
+            *(c for c in holders if c.num_coming_blocks),
         ]
         return list({c.worker_id: c for c in wanted}.values())

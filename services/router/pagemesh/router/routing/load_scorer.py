@@ -14,5 +14,12 @@ def load_scores(candidates: Sequence[Candidate], outlook: Outlook) -> list[float
 
 
 def load_score(candidate: Candidate) -> float:
-    """1 for an idle worker, 1/2 when its batch is just full, towards 0 for an endless queue."""
-    return 1.0 / (1.0 + candidate.num_requests / candidate.facts.max_num_seqs)
+    """1 for an idle worker, 1/2 when its batch or its cache is just full, towards 0 for an endless queue.
+
+    A cache that is not half full is no load: what runs there is not slower for it.
+    """
+    facts = candidate.facts
+    load = candidate.num_requests / facts.max_num_seqs
+    if facts.num_blocks:
+        load = max(load, 1 - 2 * candidate.num_spare_blocks / facts.num_blocks)
+    return 1.0 / (1.0 + load)

@@ -28,23 +28,32 @@ class Picker(Protocol):
 
 
 def pick_by_prompt(scored: Sequence[Scored], request: RouteRequest) -> Candidate:
-    """The best score; between equal ones rendezvous hashing of the prompt's first block decides.
+    """The best score; between equal ones the request's affinity decides, by rendezvous hashing.
 
     So requests with the same beginning meet on one worker even before it is known to hold anything; without
     a full block the smallest id decides.
     """
     best = max(entry.score for entry in scored)
-    equals = [entry.candidate for entry in scored if best - entry.score <= _TIE]
-    equals.sort(key=lambda candidate: candidate.worker_id)
-    return max(equals, key=lambda candidate: _affinity(candidate, request))
+    return rendezvous([c for c, score in scored if best - score <= _TIE], request)
 
 
-def _affinity(candidate: Candidate, request: RouteRequest) -> bytes:
-    names = request.block_names.get(candidate.facts.naming)
-    if not names:
-        return b""
-    worker_id = candidate.worker_id.encode()
-    return hashlib.blake2b(worker_id, key=names[0], digest_size=8).digest()
+def rendezvous(candidates: Sequence[Candidate], request: RouteRequest) -> Candidate:
+    """The highest random weight of the request's affinity and each worker's id; else the smallest id.
+
+    When a worker comes or goes only the requests move that it gets or had. (Thaler and Ravishankar,
+    "Using name-based mappings to increase hit rates", 1998.)
+    """
+    if not request.affinity:
+        return min(candidates, key=lambda candidate: candidate.worker_id)
+    return max(candidates, key=lambda candidate: _weight(candidate, request))
+
+
+def _weight(candidate: Candidate, request: RouteRequest) -> tuple[bytes, str]:
+    worker_id = candidate.worker_id
+    key = request.affinity.get(candidate.facts.naming)
+    if key is None:
+        return b"", worker_id
+    return hashlib.blake2b(worker_id.encode(), key=key, digest_size=8).digest(), worker_id
 
 
 class RoundRobin:

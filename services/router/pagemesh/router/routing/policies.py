@@ -10,10 +10,12 @@ from pagemesh.errors import ConfigError
 from pagemesh.router.routing.kv_aware import kv_aware
 from pagemesh.router.routing.least_loaded import least_loaded
 from pagemesh.router.routing.policy import Policy
+from pagemesh.router.routing.prefix_hash import prefix_hash
 from pagemesh.router.routing.round_robin import round_robin
 
 _POLICIES: Final[Mapping[str, Callable[[Mapping[str, float]], Policy]]] = {
     "kv_aware": kv_aware,
+    "prefix_hash": prefix_hash,
     "least_loaded": least_loaded,
     "round_robin": round_robin,
 }

@@ -51,6 +51,9 @@ class Policy:
     uses_index: bool = False
     """Whether it wants to know who holds the prompt's prefix."""
 
+    names_blocks: bool = False
+    """Whether it wants the names of the prompt's blocks without that."""
+
     def choose(self, candidates: Sequence[Candidate], outlook: Outlook) -> Choice | None:
         """The worker; None when no candidate can run the request."""
         fit, refused = sift(candidates, outlook.request)
@@ -69,6 +72,7 @@ class Policy:
             return Considered(
                 candidate.worker_id,
                 candidate.num_held_tokens,
+                candidate.num_coming_tokens,
                 candidate.num_requests,
                 outlook.seconds(candidate),
                 {s.name: column[index] for s, column in zip(self.scorers, columns, strict=True)},

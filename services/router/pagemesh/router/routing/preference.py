@@ -24,12 +24,19 @@ def about(seconds: float) -> float:
 
 
 def cheapest(ways: Sequence[Way], decode: Candidate) -> Way:
-    """Of the ways that take about as long as the best one, that which loads decode workers least."""
+    """Of the ways that take about as long as the best one, that which loads decode workers least.
+
+    Then that which computes least.
+    """
     limit = about(min(cost_of(way, decode) for way in ways))
     order = list(Path)
     return min(
         (way for way in ways if cost_of(way, decode) <= limit),
-        key=lambda way: (order.index(way.path), way.forecast.seconds),
+        key=lambda way: (
+            order.index(way.path),
+            way.forecast.compute_seconds,
+            way.forecast.seconds,
+        ),
     )
 
 

@@ -55,7 +55,7 @@ def plan_prefill(ways: Ways, min_tokens: int | None) -> PrefillPlan:
         return _plan(best, predicted, decode, overrule_seconds=_overrule_seconds(best, decode))
     if min_tokens is None:
         min_tokens = DEFAULT_MIN_TOKENS
-    num_uncached = request.num_prompt_tokens - decode.num_held_tokens
+    num_uncached = request.num_prompt_tokens - decode.num_coming_tokens
     if num_uncached < min_tokens or not ways.prefill_workers:
         wanted = [way for way in predicted if way.path is Path.LOCAL]
         return _plan(wanted[0], predicted, decode) if wanted else PrefillPlan(Path.LOCAL)

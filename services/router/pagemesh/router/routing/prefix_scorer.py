@@ -1,4 +1,4 @@
-"""Scores a worker by how much of the prompt it has computed before."""
+"""Scores a worker by how much of the prompt it has computed before, or is about to."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def prefix_scores(candidates: Sequence[Candidate], outlook: Outlook) -> list[flo
 
 
 def prefix_score(candidate: Candidate, request: RouteRequest) -> float:
-    """Share of the prompt's tokens whose KV the worker holds."""
-    return min(1.0, candidate.num_held_tokens / request.num_prompt_tokens)
+    """Share of the prompt's tokens whose KV the worker holds, or will before it comes to this prompt."""
+    return min(1.0, candidate.num_coming_tokens / request.num_prompt_tokens)

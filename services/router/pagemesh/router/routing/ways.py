@@ -133,7 +133,7 @@ class Ways:
     def _sources_beyond(self, worker: Candidate) -> Iterator[Candidate]:
         """Sources that hold more than a worker that would pull."""
         for source in self._sources:
-            if source is not worker and source.num_held_blocks > worker.num_held_blocks:
+            if source is not worker and source.num_held_blocks > worker.num_coming_blocks:
                 yield source
 
     def _may_use(self, sender: Candidate, receiver: Candidate) -> bool:
@@ -158,7 +158,9 @@ class Ways:
         queue = max(reported, worker.own.queue_seconds)
         # In the middle of a step, if there is one.
         step = min(queue, whole_step) or (rate.seconds_per_step if facts.num_running else 0.0)
-        return Site(rate, queue, self._held(worker), answer_seconds=step / 2)
+        # What is computed there for earlier requests is there when this one's turn comes.
+        num_held_tokens = min(worker.num_coming_tokens, self._prompt.num_tokens)
+        return Site(rate, queue, num_held_tokens, answer_seconds=step / 2)
 
     def _source_link(self, source: Candidate, receiver: Candidate) -> Link:
         """A link from a source, whose engine has to be asked first."""

@@ -1,0 +1,91 @@
+"""The depth at which prompts are hashed, taken from the traffic."""
+
+from __future__ import annotations
+
+import random
+
+from pagemesh.router.routing import crowds
+from pagemesh.router.routing.candidate import Naming
+from pagemesh.router.routing.crowds import Crowds
+from tests.unit.router.routing_builders import NAMING
+
+
+def prompt(*parts: tuple[str, int]) -> dict[Naming, list[bytes]]:
+    """Names of the blocks of texts that go on for so many blocks each."""
+    names, text = list[bytes](), ""
+    for part, num_blocks in parts:
+        for index in range(num_blocks):
+            text += f"/{part}{index}"
+            names.append(text.encode())
+    return {NAMING: names}
+
+
+def group(known: Crowds, *parts: tuple[str, int], num_workers: int = 4) -> bytes:
+    return known.affinity(prompt(*parts), num_workers)[NAMING]
+
+
+def test_before_there_was_traffic_the_first_block_counts() -> None:
+    assert group(Crowds(), ("template", 2), ("a", 3)) == b"/template0"
+
+
+def test_a_prompt_without_a_full_block_belongs_to_no_group() -> None:
+    assert Crowds().affinity({}, 4) == {}
+
+
+def test_conversations_leave_the_crowd_where_they_differ() -> None:
+    known = Crowds()
+    for number in range(200):
+        known.add(prompt(("template", 3), (f"user{number}", 4)), 4)
+    assert group(known, ("template", 3), ("new", 4)).endswith(b"template2/new0")
+    assert group(known, ("template", 3), ("new", 40)) == group(known, ("template", 3), ("new", 4))
+    assert group(known, ("other", 3)) == b"/other0"
+    # One that has nothing of its own goes by all that it has.
+    assert group(known, ("template", 3)).endswith(b"template2")
+
+
+def test_requests_with_one_system_prompt_meet_and_the_system_prompts_spread() -> None:
+    known, draw = Crowds(), random.Random(7)
+    apps = [f"app{number}" for number in range(20)]
+    for number in range(400):
+        known.add(prompt(("template", 1), (draw.choice(apps), 50), (f"user{number}", 4)), 4)
+    groups = {app: group(known, ("template", 1), (app, 50), ("new", 4)) for app in apps}
+    assert len(set(groups.values())) == 20
+    for app, name in groups.items():
+        assert name == group(known, ("template", 1), (app, 50), ("another", 9))
+
+
+def test_a_crowd_that_is_larger_than_a_workers_part_is_divided() -> None:
+    known = Crowds()
+    for number in range(400):
+        app = "large" if number % 2 else f"small{number % 20}"
+        known.add(prompt((app, 5), (f"user{number}", 2)), 4)
+    assert group(known, ("small2", 5), ("new", 2)) == b"/small20"
+    assert group(known, ("large", 5), ("new", 2)).endswith(b"/large4/new0")
+    # With two workers it is one worker's part.
+    again = Crowds()
+    for number in range(400):
+        again.add(prompt(("large" if number % 2 else f"small{number % 20}", 5)), 2)
+    assert group(again, ("large", 5), num_workers=2) == b"/large0"
+
+
+def test_what_was_long_ago_counts_less() -> None:
+    known = Crowds()
+    for number in range(1000):
+        known.add(prompt(("old", 3), (f"user{number}", 1)), 4)
+    assert group(known, ("old", 3), ("new", 1)).endswith(b"new0")
+    for number in range(6000):
+        known.add(prompt((f"user{number}", 2)), 4)
+    assert group(known, ("old", 3), ("new", 1)) == b"/old0"
+
+
+def test_memory_is_bounded_whatever_comes() -> None:
+    known = Crowds()
+    for number in range(10_000):
+        known.add(prompt(("template", 3), (f"user{number}", 10)), 4)
+    assert len(known._counts) <= 2 * crowds.HALF_LIFE
+
+
+def test_few_blocks_of_long_prompts_are_looked_at() -> None:
+    steps = list(crowds._steps(6250))
+    assert steps[:66] == [*range(65), 68]
+    assert (len(steps), steps[-1]) == (142, 6066)
