@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pagemesh.config import RoutingConfig
 from pagemesh.router.routing.candidate import Role, WorkerFacts
+from pagemesh.router.routing.coming_blocks import LINGER
 from pagemesh.router.routing.cost import Link
 from pagemesh.router.routing.decider import Decider
 from tests.fakes.clock import FakeClock
@@ -35,7 +36,7 @@ def facts(draw: st.DrawFn) -> list[WorkerFacts]:
     return found
 
 
-@pytest.mark.parametrize("policy", ["kv_aware", "least_loaded"])
+@pytest.mark.parametrize("policy", ["kv_aware", "prefix_hash", "least_loaded"])
 @pytest.mark.parametrize("min_tokens", [None, 32])
 @given(data=st.data())
 def test_the_order_in_which_workers_are_known_does_not_matter(
@@ -49,8 +50,10 @@ def test_the_order_in_which_workers_are_known_does_not_matter(
     shuffled = data.draw(st.permutations(workers))
     turned = dict(reversed(held.items()))
     assert Decider(config, FakeClock()).decide(shuffled, turned, request) == first
-    # Nor does what was decided before and is over.
-    used = Decider(config, FakeClock())
+    # Nor does what was decided before and is over for a while.
+    clock = FakeClock()
+    used = Decider(config, clock)
     if first is not None:
-        used.begin(first.route).end()
+        used.begin(first.route, request).end()
+        clock.advance(LINGER)
     assert used.decide(shuffled, turned, request) == first
