@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 
 from pagemesh.v1 import types_pb2
 from tests.mesh.chat import BLOCK_SIZE, chat_on, num_generated, num_reusable
 from tests.mesh.harness import MODEL, Mesh, option, running_mesh, until
+from tests.mesh.odd_worker import OddWorker, running_odd_worker
 from tests.mesh.router_calls import address_of, answers, ask, num_workers
-from tests.support.metrics import metric
-from tests.support.ports import free_port
 from tests.support.workers import RouterSession
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
@@ -152,28 +146,10 @@ def test_a_router_killed_in_mid_request_costs_only_its_own_requests(wide_mesh: M
 
 
 @pytest.fixture
-def odd_worker(wide_mesh: Mesh, tmp_path: Path) -> Iterator[int]:
-    """A fourth decode worker, whose tokenizer knows fewer merges; it has left when the test is over. The port of its
-    metrics."""
-    folder = tmp_path / "odd"
-    folder.mkdir()
-    for name in ("model.safetensors", "config.json", "generation_config.json"):
-        (folder / name).symlink_to(DEMO / name)
-    for name in ("chat_template.jinja", "tokenizer_config.json"):
-        shutil.copy(DEMO / name, folder)
-    tokenizer = json.loads((DEMO / "tokenizer.json").read_text())
-    del tokenizer["model"]["merges"][100:]
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    kvstore = option(wide_mesh.parts()["router-0"], "--kvstore")
-    assert kvstore is not None
-    command = [sys.executable, "-P", "-m", "pagemesh.cli", "decode", "--model", str(folder)]
-    command += ["--served-model-name", MODEL, "--kvstore", kvstore, "--worker-id", "decode-odd"]
-    metrics_port = free_port()
-    command += ["--metrics-port", str(metrics_port), "--threads", "1", "--grace-period", "0.5"]
-    process = subprocess.Popen(command)
-    yield metrics_port
-    process.terminate()
-    process.wait(20)
+def odd_worker(wide_mesh: Mesh, tmp_path: Path) -> Iterator[OddWorker]:
+    """A fourth decode worker; it has left when the test is over."""
+    with running_odd_worker(wide_mesh, tmp_path) as odd:
+        yield odd
     until(lambda: not degraded(wide_mesh), "the worker has left")
 
 
@@ -182,7 +158,7 @@ def degraded(mesh: Mesh) -> list[dict[str, Any]]:
 
 
 def test_a_worker_with_another_tokenizer_is_degraded_and_answers(
-    wide_mesh: Mesh, odd_worker: int
+    wide_mesh: Mesh, odd_worker: OddWorker
 ) -> None:
     mesh = wide_mesh
     assert degraded(mesh) == []
@@ -214,6 +190,5 @@ def test_a_worker_with_another_tokenizer_is_degraded_and_answers(
     with ThreadPoolExecutor(8) as pool:
         first, second = (list(pool.map(complete, range(30, 46))) for _ in range(2))
     assert first == second
-    page = httpx.get(f"http://127.0.0.1:{odd_worker}/metrics", timeout=5).text
-    assert metric(page, "vllm:generation_tokens_total") > 0
+    assert odd_worker.num_generated() > 0
     mesh.wait_until_idle()
