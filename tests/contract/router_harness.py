@@ -117,6 +117,7 @@ async def running_mesh(
     max_waiting_requests: int = 64,
     remote_prefill_min_tokens: int | None = 16,
     grace_period: float = 0.2,
+    explain_routes: bool = False,
     **engine: Any,
 ) -> AsyncIterator[Mesh]:
     """A mesh whose workers are named decode-0, prefill-0 …; the grace period is the router's."""
@@ -129,7 +130,10 @@ async def running_mesh(
         max_waiting_requests=max_waiting_requests,
         # The default's 20 ms are short for a loaded machine that runs the whole mesh on one loop.
         routing=RoutingConfig(
-            policy=policy, lookup_timeout=5.0, remote_prefill_min_tokens=remote_prefill_min_tokens
+            policy=policy,
+            lookup_timeout=5.0,
+            remote_prefill_min_tokens=remote_prefill_min_tokens,
+            explain_routes=explain_routes,
         ),
         server=ServerConfig(grace_period=grace_period),
     )

@@ -43,6 +43,10 @@ def chat_chunk(text: str) -> dict[str, Any]:
     return {**head, "choices": [choice]}
 
 
+ROUTE_LINE = '{"policy":"kv_aware","worker":"decode-0","scores":[1.0,0.5]}'
+"""What this router says of every route."""
+
+
 class StandInOpenAI(openai_pb2_grpc.OpenAIServicer):
     """Answers, fails or streams as the request's model says; hands the test what it saw."""
 
@@ -56,7 +60,10 @@ class StandInOpenAI(openai_pb2_grpc.OpenAIServicer):
     def ChatCompletions(  # noqa: N802  # the name of the RPC
         self, request: httpbody_pb2.HttpBody, context: grpc.ServicerContext
     ) -> Iterator[httpbody_pb2.HttpBody]:
-        self.metadata.put({key: str(value) for key, value in context.invocation_metadata()})
+        metadata = {key: str(value) for key, value in context.invocation_metadata()}
+        self.metadata.put(metadata)
+        if metadata.get("x-pagemesh-explain") == "true":
+            context.send_initial_metadata((("x-pagemesh-route", ROUTE_LINE),))
         model, _, detail = json.loads(request.data)["model"].partition(":")
         if model == "status":
             context.send_initial_metadata((("x-http-status", detail), ("retry-after", "0")))

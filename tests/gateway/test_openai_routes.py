@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from tests.gateway.conftest import MAX_BODY_MIB, Gateway
+from tests.gateway.conftest import MAX_BODY_MIB, ROUTE_LINE, Gateway
 
 QUESTION: list[Any] = [{"role": "user", "content": "?"}]
 
@@ -149,6 +149,15 @@ def test_headers_of_the_client_arrive_but_forged_ones_do_not(gateway: Gateway) -
     assert metadata["traceparent"] == chat_headers["traceparent"]
     assert "x-http-status" not in metadata
     assert "x-client-id" not in metadata
+
+
+@pytest.mark.parametrize("model", ["size", "broken"], ids=["json", "events"])
+def test_a_route_is_explained_to_whoever_asks(gateway: Gateway, model: str) -> None:
+    chat = f"{gateway.url}/v1/chat/completions"
+    asking = {"x-pagemesh-explain": "true"}
+    explained = httpx.post(chat, json={"model": model}, headers=asking)
+    assert explained.headers["x-pagemesh-route"] == ROUTE_LINE
+    assert "x-pagemesh-route" not in httpx.post(chat, json={"model": model}).headers
 
 
 def test_a_request_without_an_id_gets_one(gateway: Gateway) -> None:

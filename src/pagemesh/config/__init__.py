@@ -173,6 +173,10 @@ class RoutingConfig:
     that is held as long as that is not known. With a weight twice that of all others, a full batch loses to
     an idle worker whatever else speaks for it."""
 
+    explain_routes: bool = False
+    """Tell clients that send the header x-pagemesh-explain where their request went and why, in the header
+    x-pagemesh-route. It names workers, and tells how much of a prompt they hold, whoever sent that before."""
+
     def __post_init__(self) -> None:
         if self.remote_prefill_min_tokens is not None:
             require(

@@ -89,7 +89,7 @@ def test_arguments_leave_defaults_out() -> None:
         (
             ["--policy", "best"],
             "invalid choice 'best' for argument '--policy'. Expected one of ('kv_aware', "
-            "'least_loaded', 'round_robin'); see pagemesh up --help",
+            "'prefix_hash', 'least_loaded', 'round_robin'); see pagemesh up --help",
         ),
         (
             ["--port"],

@@ -101,6 +101,7 @@ class RouterProcess:
         patience = grace - min(_FAREWELL_S, grace / 2)
         self._server.on_drain(lambda: in_progress.drain(patience))
         admission = Admission(config.max_waiting_requests, model.name, metrics)
+        explains_routes = config.routing.explain_routes
         openai = OpenAIServicer(
             Endpoints(model, workers.require_max_model_len),
             EmbeddingEndpoint(model, embedder),
@@ -108,9 +109,16 @@ class RouterProcess:
             admission,
             MeshView(model, workers, self._parity, metrics),
             config.request_timeout,
+            explains_routes=explains_routes,
         )
         inference = InferenceServicer(
-            model, workers, generator, embedder, admission, config.request_timeout
+            model,
+            workers,
+            generator,
+            embedder,
+            admission,
+            config.request_timeout,
+            explains_routes=explains_routes,
         )
         self._server.add(openai_pb2_grpc.add_OpenAIServicer_to_server, openai)
         self._server.add(inference_pb2_grpc.add_InferenceServicer_to_server, inference)

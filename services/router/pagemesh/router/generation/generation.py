@@ -23,6 +23,7 @@ from pagemesh.router.generation.request import (
 )
 from pagemesh.router.placed_request import Order, PlacedRequest
 from pagemesh.router.planner import Placement, Planner
+from pagemesh.router.routing.decision import Decision
 from pagemesh.tokenizer.tokenizer import Tokenizer
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker.messages import logprobs_from_proto, sampling_to_proto
@@ -77,6 +78,7 @@ class Generation:
         ]
         # At most one entry per token of the request, so max_tokens bounds it.
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
+        self._decision: Decision | None = None
         self._idle = IdleClock(self._report_idle, FIRST_IDLE_S, IDLE_S)
         self._expiry = order.fail_when_late(self)
 
@@ -124,6 +126,11 @@ class Generation:
             num_cached_tokens=sum(p.num_cached_tokens for p in prompts),
         )
 
+    @property
+    def decision(self) -> Decision | None:
+        """Why the first prompt went where it went last; None as long as it went nowhere."""
+        return self._decision
+
     async def _read(self, index: int, output: decode_pb2.RequestOutput) -> ChoiceDelta | None:
         """One output of a worker; None when it has nothing for the client."""
         running = self._choices[index]
@@ -166,6 +173,8 @@ class Generation:
             prompt_token_ids=choice.prompt_token_ids, sampling=sampling_to_proto(choice.sampling)
         )
         placement, leader_handle = await self._place(running, excluded)
+        if running.placed.index == 0:
+            self._decision = placement.decision
         submit.fork_of_handle = leader_handle
         running.placed.send(placement, submit, partial(self._on_output, running.placed.index))
 

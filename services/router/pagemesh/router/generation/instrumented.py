@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 from pagemesh.router.generation.generation import Generation
 from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, Idle, Usage
+from pagemesh.router.routing.decision import Decision
 from pagemesh.telemetry import metrics as names
 from pagemesh.telemetry.metrics import Metrics
 
@@ -67,6 +68,16 @@ class InstrumentedGeneration:
     def usage(self) -> Usage:
         """As the inner generation's."""
         return self._inner.usage()
+
+    @property
+    def decision(self) -> Decision | None:
+        """As the inner generation's."""
+        return self._inner.decision
+
+    @property
+    def num_prompts(self) -> int:
+        """Of the request."""
+        return self._request.num_prompts
 
     def close(self) -> None:
         """As the inner generation's."""

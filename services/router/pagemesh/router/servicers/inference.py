@@ -16,6 +16,7 @@ from pagemesh.router.generation.request import Choice, GenerationRequest, Idle
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.served_model import ServedModel
 from pagemesh.router.servicers.embed_messages import embed_texts
+from pagemesh.router.servicers.explain import Explainer
 from pagemesh.router.servicers.generate_messages import check_stops, generate_response, read_chat
 from pagemesh.router.servicers.read_call import AnyContext, read_call
 from pagemesh.router.workers import Workers
@@ -36,12 +37,15 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         embedder: PromptEmbedder,
         admission: Admission,
         request_timeout: float,
+        *,
+        explains_routes: bool,
     ) -> None:
         self._model = model
         self._workers = workers
         self._generator = generator
         self._embedder = embedder
         self._admission = admission
+        self._explainer = Explainer(is_allowed=explains_routes)
         self._request_timeout = request_timeout
 
     async def Generate(  # noqa: N802  # the name of the RPC
@@ -49,10 +53,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         """Generates text; the stream carries text as it is produced."""
         with self._admission.place():
+            explains = self._explainer.is_wanted(context)
             prepared = await self._prepare(request)
             with self._generator.start(prepared) as generation:
                 async with aclosing(generation.deltas()) as deltas:
                     async for delta in deltas:
+                        if explains:
+                            await context.send_initial_metadata(self._explainer.headers(generation))
+                            explains = False
                         if isinstance(delta, Idle):
                             continue
                         usage = generation.usage() if delta.stop_reason is not None else None

@@ -16,6 +16,7 @@ from pagemesh.router.openai.embeddings import EmbeddingEndpoint
 from pagemesh.router.openai.endpoints import Endpoints, Job
 from pagemesh.router.openai.errors import error_body
 from pagemesh.router.openai.sse import data_frame
+from pagemesh.router.servicers.explain import Explainer
 from pagemesh.router.servicers.generation_answer import collect, stream
 from pagemesh.router.servicers.http_answer import (
     as_answerable,
@@ -43,12 +44,15 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         admission: Admission,
         mesh: MeshView,
         request_timeout: float,
+        *,
+        explains_routes: bool,
     ) -> None:
         self._endpoints = endpoints
         self._embeddings = embeddings
         self._generator = generator
         self._admission = admission
         self._mesh = mesh
+        self._explainer = Explainer(is_allowed=explains_routes)
         self._request_timeout = request_timeout
 
     async def ChatCompletions(  # noqa: N802  # the name of the RPC
@@ -130,13 +134,21 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         try:
             with self._admission.place():
                 check_is_json(request.content_type)
+                explains = self._explainer.is_wanted(context)
                 job = await prepare(request.data, read_call(self._request_timeout))
                 with self._generator.start(job.request) as generation:
                     if not job.stream:
-                        yield await collect(job, generation)
+                        body = await collect(job, generation)
+                        if explains:
+                            await context.send_initial_metadata(self._explainer.headers(generation))
+                        yield body
                         return
                     async with aclosing(stream(job, generation)) as bodies:
                         async for body in bodies:
+                            if explains and not begun:
+                                await context.send_initial_metadata(
+                                    self._explainer.headers(generation)
+                                )
                             begun = True
                             yield body
         # RPC boundary: clients of HTTP must get a body, which the server's own boundary cannot send.
