@@ -4,17 +4,18 @@ CPU seconds of the router's process, with workers that answer at once and a kvst
 prompt on one of them. Prompts of 1,000, 10,000 and 100,000 tokens through OpenAI's completions, as text and
 as token ids, one request after the other. Between prompts of 100,000 tokens a client of the same router reads
 a stream with a token every 5 ms: the longest gap in it is how long the router stood still.
+
+Stages of the router's work are timed alone as well (`routes/stages.py`): CPU time of one call, on one thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import grpc.aio
 from child import Child
@@ -24,7 +25,9 @@ from report import Report
 from routes import instant_workers
 from routes.instant_workers import InstantSettings
 from routes.processes import Processes
-from routes.vocabulary import make_tokenizer_folder, project_texts
+from routes.prompts import Prompt, make_prompts
+from routes.stages import add_stages
+from routes.vocabulary import make_tokenizer_folder
 
 from pagemesh.rpc.channels import open_channel
 from pagemesh.tokenizer.canary import canary_text
@@ -42,34 +45,6 @@ PAUSE_S: Final = 0.5
 SETTLE_S: Final = 2.0
 STREAM_TOKENS: Final = 100_000
 _MODEL_NAME: Final = "instant"
-_MOST_CHARS_PER_TOKEN: Final = 10
-
-
-class Prompt(NamedTuple):
-    """One prompt in the forms that it is sent in."""
-
-    token_ids: list[int]
-    text: str
-
-    def body(self, form: str) -> bytes:
-        """Of a request for one token."""
-        prompt: object = self.text if form == "text" else self.token_ids
-        fields = {"model": _MODEL_NAME, "prompt": prompt, "max_tokens": 1, "temperature": 0}
-        return json.dumps(fields | {"ignore_eos": True}).encode()
-
-
-def make_prompts(tokenizer: Tokenizer) -> dict[int, Prompt]:
-    """By length in tokens: the project's own text behind a number."""
-    text = "".join(project_texts())
-    prompts = {}
-    for length in NUM_REQUESTS:
-        long = f"{length}. {text[: _MOST_CHARS_PER_TOKEN * length]}"
-        ids = tokenizer.encode_batch([long], add_special_tokens=True)[0][:length]
-        cut = tokenizer.decode(ids)
-        # The end may be cut within a character.
-        again = tokenizer.encode_batch([cut], add_special_tokens=True)[0]
-        prompts[length] = Prompt(again, cut)
-    return prompts
 
 
 class CpuClock:
@@ -88,12 +63,14 @@ def measure(report: Report, *, quick: bool, until: float) -> bool:
     """Every number of workers in turn, until `time.monotonic()` says so; whether nothing is left."""
     folder = make_tokenizer_folder()
     tokenizer = Tokenizer(folder)
-    prompts = make_prompts(tokenizer)
+    prompts = make_prompts(tokenizer, NUM_REQUESTS)
     report.settings |= {
         "vocabulary": tokenizer.vocab_size,
         "characters_per_token": round(len(prompts[LONGEST].text) / LONGEST, 2),
         "rounds": 2 if quick else 5,
     }
+    if not report.figures:
+        add_stages(report, tokenizer, prompts, _MODEL_NAME)
     for num_workers in NUM_WORKERS[:1] if quick else NUM_WORKERS:
         name = f"{num_workers} workers"
         if report.samples(f"{name}: {IDLE}"):
@@ -176,7 +153,7 @@ class _Measurement:
     ) -> float:
         """CPU seconds of one, without what the router takes anyhow."""
         num_requests = NUM_REQUESTS[length]
-        body = self._prompts[length].body(form)
+        body = self._prompts[length].body(form, _MODEL_NAME)
         before, started = self._cpu.now(), time.perf_counter()
         for _ in range(num_requests):
             await _complete(openai, body)
@@ -190,7 +167,7 @@ class _Measurement:
         begin = time.perf_counter()
         if form:
             openai: openai_pb2_grpc.OpenAIAsyncStub = openai_pb2_grpc.OpenAIStub(channel)
-            await _complete(openai, self._prompts[LONGEST].body(form))
+            await _complete(openai, self._prompts[LONGEST].body(form, _MODEL_NAME))
         else:
             await asyncio.sleep(PAUSE_S)
         end = time.perf_counter()
