@@ -11,6 +11,7 @@ from pagemesh.config import KvStoreConfig, ServerConfig
 from pagemesh.engine.interface import EngineRequest, StepOutput
 from pagemesh.kvstore.service import SERVICE_NAME, KvStoreService
 from pagemesh.kvstore.servicer import KvStoreServicer
+from pagemesh.membership.directory import Directory
 from pagemesh.membership.publisher import Publisher
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.server import GrpcServer
@@ -74,6 +75,17 @@ async def serving(
         yield address
     finally:
         await server.close()
+
+
+@asynccontextmanager
+async def directory_of(kvstore: str, *, grace: float = 30.0) -> AsyncIterator[Directory]:
+    """A router's view of the mesh."""
+    directory = Directory(kvstore, grace=grace)
+    await directory.start()
+    try:
+        yield directory
+    finally:
+        await directory.close()
 
 
 @asynccontextmanager

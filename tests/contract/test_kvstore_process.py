@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import grpc
@@ -15,19 +17,37 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.contract.kvstore_harness import (
+    PublishingWorker,
+    connected,
+    directory_of,
+    eventually,
+    index_becomes,
+)
+from tests.support.ports import free_port
+from tests.unit.kvstore.builders import make_worker
+
 SERVE = """
+import sys
 from pagemesh.config import KvStoreConfig, ServerConfig
 from pagemesh.kvstore.service import run
-run(KvStoreConfig(server=ServerConfig(metrics_port=0)))
+run(KvStoreConfig(server=ServerConfig(port=int(sys.argv[1]), metrics_port=0)))
 """
 MAX_RSS_BYTES = 120_000_000
 
 
+@contextmanager
+def kvstore_process(port: int = 0) -> Iterator[subprocess.Popen[str]]:
+    arguments = [sys.executable, "-c", SERVE, str(port)]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([sys.executable, "-c", SERVE], stderr=subprocess.PIPE, text=True) as it:
+    with kvstore_process() as it:
         yield it
-        it.kill()
 
 
 def serving_line(process: subprocess.Popen[str]) -> dict[str, str]:
@@ -56,3 +76,29 @@ def test_it_answers_health_and_metrics_stays_small_and_stops_on_sigterm(
 
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=5) == 0
+
+
+async def test_one_that_was_killed_is_filled_again_by_all_workers_at_once() -> None:
+    port = free_port()
+    kvstore = f"127.0.0.1:{port}"
+    async with AsyncExitStack() as workers, directory_of(kvstore) as directory:
+        publishing = [
+            await workers.enter_async_context(
+                PublishingWorker(kvstore, make_worker(f"worker-{number}", num_blocks=200))
+            )
+            for number in range(4)
+        ]
+        for worker in publishing:
+            await worker.generate(range(20, 420))
+        expected = {worker.info.worker_id: worker.cached for worker in publishing}
+        assert [len(blocks) for blocks in expected.values()] == [100] * 4
+        for _ in range(2):
+            with kvstore_process(port) as process:
+                await asyncio.to_thread(serving_line, process)
+                async with connected(kvstore) as stub:
+                    await index_becomes(stub, expected)
+                await eventually(lambda: sum(w.live for w in directory.workers()) == 4)
+                process.send_signal(signal.SIGKILL)
+            # While it is away, the workers that are known stay known.
+            await eventually(lambda: not any(worker.live for worker in directory.workers()))
+            assert len(directory.workers()) == 4

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from pagemesh.v1 import types_pb2
 from tests.contract.kvstore_harness import (
     PublishingWorker,
     connected,
+    directory_of,
     eventually,
     index_becomes,
     running_kvstore,
@@ -24,16 +24,6 @@ from tests.contract.kvstore_harness import (
 from tests.unit.kvstore.builders import Store, make_block, make_worker
 
 FINGERPRINT = "model-a"
-
-
-@asynccontextmanager
-async def directory_of(kvstore: str, *, grace: float = 30.0) -> AsyncIterator[Directory]:
-    directory = Directory(kvstore, grace=grace)
-    await directory.start()
-    try:
-        yield directory
-    finally:
-        await directory.close()
 
 
 def live_ids(directory: Directory) -> list[str]:

@@ -11,7 +11,7 @@ class Backoff:
     The random cut keeps the peers of a restarted kvstore from coming back at the same moment.
     """
 
-    def __init__(self, first: float = 0.05, longest: float = 1.0) -> None:
+    def __init__(self, first: float = 0.05, longest: float = 0.5) -> None:
         self._first = first
         self._longest = longest
         self._next = first

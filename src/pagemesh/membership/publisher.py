@@ -38,8 +38,8 @@ LASTING_CONNECTION = 5.0
 CLOSE_TIMEOUT = 1.0
 """Most seconds that closing waits for the connection to end."""
 
-MAX_BLOCKS_PER_EVENT = 16_384
-"""Hashes in one message: 256 KiB."""
+MAX_BLOCKS_PER_EVENT = 2048
+"""Hashes in one message: 32 KiB, which the kvstore takes in within some two milliseconds."""
 
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
 
@@ -78,6 +78,7 @@ class Publisher:
         self._task: asyncio.Task[None] | None = None
         self._refusal: str | None = None
         self._refused_at = 0.0
+        self._is_away = False
 
     def start(self) -> None:
         """Begin to register and publish, whether or not the kvstore is there yet; returns at once."""
@@ -137,7 +138,10 @@ class Publisher:
         code, detail = error.code().name, error.details()
         if error.code() not in _REFUSALS:
             self._refusal = None
-            _log.info("kvstore_away", kvstore=self._replicas.present, code=code, detail=detail)
+            # Once, and not at each of the attempts that follow in short order.
+            log = _log.debug if self._is_away else _log.info
+            log("kvstore_away", kvstore=self._replicas.present, code=code, detail=detail)
+            self._is_away = True
             return False
         now = asyncio.get_running_loop().time()
         if detail != self._refusal or now - self._refused_at >= REFUSAL_PERIOD:
@@ -151,6 +155,7 @@ class Publisher:
             kvstore_pb2.RegisterRequest(worker=self._worker), timeout=REGISTER_TIMEOUT
         )
         self._refusal = None
+        self._is_away = False
         _log.info("registered", kvstore=self._replicas.present, revision=response.revision)
         return response.heartbeat_interval_ms / 1000
 

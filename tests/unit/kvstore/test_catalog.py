@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
 
 from pagemesh.errors import FailedPreconditionError, InvalidRequestError
-from pagemesh.kvstore.catalog import Resync, Synced
+from pagemesh.kvstore.catalog import BULK_BLOCKS, Resync, Synced
 from pagemesh.kvstore.changes import Change, Joined, Left
 from pagemesh.kvstore.events import Beat, Cleared, Removed, Stored
 from pagemesh.kvstore.feed import Feed
@@ -100,6 +101,29 @@ async def test_a_silent_worker_that_speaks_again_is_told_to_register() -> None:
     with pytest.raises(FailedPreconditionError) as caught:
         await store.catalog.publish(stream, 2, Beat(types_pb2.WorkerLoad()))
     assert caught.value.reason == "UNKNOWN_WORKER"
+
+
+async def test_lookups_get_between_the_snapshots_of_all_workers() -> None:
+    store = Store()
+    num_blocks = BULK_BLOCKS + 1
+    feeds = []
+    for number in range(20):
+        await store.catalog.register(make_worker(f"worker-{number}", num_blocks=num_blocks))
+        feeds.append(await store.catalog.open_stream(f"worker-{number}", 1))
+    blocks = make_blocks(*range(num_blocks))
+    snapshots = [
+        asyncio.create_task(store.catalog.publish(feed, 1, Stored(blocks))) for feed in feeds
+    ]
+    num_taken_in = []
+    for _ in range(4):
+        # As long as a call takes to get through grpc.
+        for _ in range(5):
+            await asyncio.sleep(0)
+        num_taken_in.append(len(await holders(store, 0)))
+    await asyncio.gather(*snapshots)
+    for num_turns, count in enumerate(num_taken_in, 1):
+        assert count <= 3 * num_turns
+    assert len(await holders(store, 0)) == 20
 
 
 async def test_a_lookup_has_a_limit() -> None:

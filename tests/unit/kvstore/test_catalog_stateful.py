@@ -37,6 +37,16 @@ def done(call: Coroutine[Any, Any, Result]) -> Result:
 
 
 @dataclass
+class Counted:
+    """What the metrics should say."""
+
+    num_digests: int = 0
+    num_divergences: int = 0
+    num_missing: int = 0
+    num_surplus: int = 0
+
+
+@dataclass
 class Worker:
     """A worker, the events that are on their way from it, and what the kvstore should believe."""
 
@@ -97,19 +107,28 @@ class Worker:
         self.was_tampered_with = self.is_differing = False
         self.gathered = None
 
+    def compare(self, told: CacheDigest, was_asked: bool, counted: Counted) -> None:
+        """What a digest should have led to."""
+        assert self.believed is not None
+        if self.gathered is not None:
+            counted.num_missing += len(self.gathered - self.believed)
+            counted.num_surplus += len(self.believed - self.gathered)
+            self.conclude()
+        elif self.is_differing:
+            assert not was_asked
+            return
+        agrees = told == CacheDigest(len(self.believed), xor_names(self.believed))
+        counted.num_digests += 1
+        counted.num_divergences += not agrees
+        # A worker whose digest differs again and again is not asked each time.
+        assert not (agrees and was_asked)
+        self.is_differing = was_asked
+        # Whatever was lost, repeated or came late: that alone never is a difference.
+        assert agrees or self.was_tampered_with
+
     def conclude(self) -> None:
         self.believed, self.gathered = self.gathered, None
         self.was_tampered_with = self.is_differing = False
-
-
-@dataclass
-class Counted:
-    """What the metrics should say."""
-
-    num_digests: int = 0
-    num_divergences: int = 0
-    num_missing: int = 0
-    num_surplus: int = 0
 
 
 class KvStoreMachine(RuleBasedStateMachine):
@@ -152,26 +171,7 @@ class KvStoreMachine(RuleBasedStateMachine):
         worker.was_asked |= was_asked
         worker.believe(sequence, event)
         if is_new and isinstance(event, Digested) and worker.believed is not None:
-            self.compare(worker, event.digest, was_asked)
-
-    def compare(self, worker: Worker, told: CacheDigest, was_asked: bool) -> None:
-        """What a digest should have led to."""
-        assert worker.believed is not None
-        if worker.gathered is not None:
-            self.counted.num_missing += len(worker.gathered - worker.believed)
-            self.counted.num_surplus += len(worker.believed - worker.gathered)
-            worker.conclude()
-        elif worker.is_differing:
-            assert not was_asked
-            return
-        agrees = told == CacheDigest(len(worker.believed), xor_names(worker.believed))
-        self.counted.num_digests += 1
-        self.counted.num_divergences += not agrees
-        # A worker whose digest differs again and again is not asked each time.
-        assert not (agrees and was_asked)
-        worker.is_differing = was_asked
-        # Whatever was lost, repeated or came late: that alone never is a difference.
-        assert agrees or worker.was_tampered_with
+            worker.compare(event.digest, was_asked, self.counted)
 
     def forget(self, worker_id: str) -> None:
         """The kvstore dropped a worker: whatever still comes on its stream is stale."""
@@ -197,7 +197,7 @@ class KvStoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data())
     def reconnect(self, data: st.DataObject) -> None:
-        worker_id, worker = self.draw(data)
+        worker_id, worker = draw(data, self.workers)
         info = make_worker(worker_id, epoch=worker.epoch, num_blocks=NUM_BLOCKS)
         self.do(self.store.catalog.register(info))
         self.replaced.append(worker.feed)
@@ -210,7 +210,7 @@ class KvStoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), names=blocks)
     def change_cache(self, data: st.DataObject, names: set[bytes]) -> None:
-        _, worker = self.draw(data)
+        _, worker = draw(data, self.workers)
         match data.draw(st.sampled_from(["store", "store", "remove", "clear"])):
             case "store":
                 worker.cache |= names
@@ -226,7 +226,7 @@ class KvStoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def speak(self, data: st.DataObject) -> None:
         """A heartbeat, a digest, or what the kvstore asked for."""
-        _, worker = self.draw(data)
+        _, worker = draw(data, self.workers)
         if worker.was_asked:
             if data.draw(st.booleans(), "takes back"):
                 # Its engine needs a while for the snapshot.
@@ -287,7 +287,7 @@ class KvStoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), is_silent=st.booleans())
     def leave(self, data: st.DataObject, is_silent: bool) -> None:
-        left_id, left = self.draw(data)
+        left_id, left = draw(data, self.workers)
         if is_silent:
             self.store.clock.advance(3.5)
             for worker_id, worker in self.workers.items():
@@ -338,8 +338,9 @@ class KvStoreMachine(RuleBasedStateMachine):
                 expected[worker_id] = [*held, False].index(False)
         assert self.do(self.store.catalog.lookup(chain, "model-a")) == expected
 
-    def draw(self, data: st.DataObject) -> tuple[str, Worker]:
-        return data.draw(st.sampled_from(sorted(self.workers.items(), key=lambda item: item[0])))
+
+def draw(data: st.DataObject, workers: dict[str, Worker]) -> tuple[str, Worker]:
+    return data.draw(st.sampled_from(sorted(workers.items(), key=lambda item: item[0])))
 
 
 IDLE = Beat(types_pb2.WorkerLoad())

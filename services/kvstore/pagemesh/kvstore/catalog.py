@@ -6,6 +6,7 @@ without a gap. Belongs to one event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,11 @@ class Synced:
     log_id: str
 
 
+BULK_BLOCKS = 256
+"""Events with more hashes take turns, so that lookups get between them: when a kvstore has restarted, all
+workers send everything at once."""
+
+
 class Catalog:
     """Composes members, change log and index."""
 
@@ -59,6 +65,7 @@ class Catalog:
         self._index = index
         self._digests = digests
         self._indexing = Indexing(members, index)
+        self._bulk_gate = asyncio.Lock()
         membership.on_moved(self._indexing.drop)
         membership.on_reset(self._indexing.doubt)
 
@@ -99,6 +106,10 @@ class Catalog:
         Raises FailedPreconditionError when the stream no longer speaks for the worker.
         """
         worker_id = feed.stream.worker_id
+        if isinstance(event, Stored | Removed) and len(event.block_hashes) > BULK_BLOCKS:
+            # One gets through in a turn of the event loop, however many wait.
+            async with self._bulk_gate:
+                await asyncio.sleep(0)
         async with self._indexing.turn(worker_id):
             verdict = self._members.accept(feed.stream, sequence, _kind(event))
             if isinstance(event, Beat) and verdict.apply:
