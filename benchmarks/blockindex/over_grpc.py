@@ -22,6 +22,7 @@ EVENT = 16
 NUM_EVENTS = 5000
 NUM_LOOKUPS = 1000
 AT_ONCE = 32
+HEARTBEAT_S = 1.0
 
 
 def measure(report: Report, *, quick: bool) -> None:
@@ -63,14 +64,16 @@ class _Streams:
     async def _requests(self, worker: int) -> AsyncIterator[kvstore_pb2.PublishRequest]:
         sequence = 0
         while True:
-            packed = await self._queues[worker].get()
             sequence += 1
-            yield kvstore_pb2.PublishRequest(
-                worker_id=f"worker-{worker}",
-                epoch=1,
-                sequence=sequence,
-                stored=kvstore_pb2.BlocksStored(block_hashes=packed),
+            request = kvstore_pb2.PublishRequest(
+                worker_id=f"worker-{worker}", epoch=1, sequence=sequence
             )
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    request.stored.block_hashes = await self._queues[worker].get()
+            except TimeoutError:
+                request.load.SetInParent()
+            yield request
 
 
 async def _measure(report: Report, kind: str, address: str, num_blocks: int) -> None:
@@ -86,7 +89,7 @@ async def _measure(report: Report, kind: str, address: str, num_blocks: int) -> 
             if number % 2 == 0:
                 chains.append(names[:CHAIN])
             if number % 8 == 0:
-                # Silence would be taken for death, and queues for memory.
+                # Or all of it would wait in queues.
                 await streams.flush()
         await streams.flush()
         spent = time.perf_counter() - began_at
