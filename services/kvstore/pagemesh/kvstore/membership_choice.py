@@ -15,6 +15,9 @@ from pagemesh.kvstore.redis_roster import RedisRoster
 from pagemesh.kvstore.roster_keeper import RosterKeeper
 from pagemesh.kvstore.shared_membership import SharedMembership
 
+MOVING_TIME = 2.0
+"""Seconds in which workers notice that their replica froze, and move to another one (`rpc.channels`)."""
+
 
 async def open_membership(
     store: RedisStore | None,
@@ -30,9 +33,11 @@ async def open_membership(
     """
     if store is None:
         return LocalMembership(members)
+    # Its workers are hardly ever gone because a replica is.
+    patience = members.silence_limit + MOVING_TIME
     # The log and the replica are gone with this process, so one name does for both.
-    roster = RedisRoster(store, log.log_id, members.silence_limit)
-    membership = SharedMembership(members, roster, clock, members.silence_limit)
+    roster = RedisRoster(store, log.log_id, patience)
+    membership = SharedMembership(members, roster, clock, patience)
     keeper = RosterKeeper(store, roster, membership, members, log, period)
     with suppress(UnavailableError):
         await keeper.beat()

@@ -47,17 +47,20 @@ class Reading(NamedTuple):
     """WorkerLoad, packed, of those whose load was told since."""
 
 
+NOTHING_HELD = "0"
+"""Generation of a Redis in which nobody has claimed anything yet."""
+
 NOTHING_READ = Reading("", "unread", "0", None, {})
 
 
 class RedisRoster:
     """Seen by one replica. All methods raise UnavailableError while Redis does not answer."""
 
-    def __init__(self, store: RedisStore, replica: str, silence_limit: float) -> None:
-        """`replica` is a name that no other one has; it is gone after `silence_limit` seconds without a beat."""
+    def __init__(self, store: RedisStore, replica: str, patience: float) -> None:
+        """`replica` is a name that no other one has; it is gone after `patience` seconds without a beat."""
         self.replica = replica
         self._store = store
-        self._limit_ms = round(silence_limit * 1000)
+        self._limit_ms = round(patience * 1000)
         self._news = "0-0"
         common = _read("common")
         self._scripts = {

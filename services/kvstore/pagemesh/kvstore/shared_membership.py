@@ -15,7 +15,7 @@ import structlog
 
 from pagemesh.errors import FailedPreconditionError, UnavailableError
 from pagemesh.kvstore.members import Member, Members, PublishStream
-from pagemesh.kvstore.redis_roster import NOTHING_READ, Claim, RedisRoster
+from pagemesh.kvstore.redis_roster import NOTHING_HELD, NOTHING_READ, Claim, RedisRoster, pack
 from pagemesh.kvstore.registration import check_registration
 from pagemesh.v1 import types_pb2
 
@@ -30,16 +30,19 @@ class SharedMembership:
         members: Members,
         roster: RedisRoster,
         clock: Callable[[], float],
-        silence_limit: float,
+        patience: float,
     ) -> None:
-        """Workers that nobody claims are kept for `silence_limit` seconds after Redis lost what it held."""
+        """Workers that nobody claims are kept for `patience` seconds after Redis lost what it held."""
         self._members = members
         self._roster = roster
         self._clock = clock
-        self._silence_limit = silence_limit
+        self._patience = patience
         self._read = NOTHING_READ
         # What Redis said of the workers, so that only what changed is unpacked.
         self._claims: dict[str, Claim] = {}
+        # Workers of other replicas that were known before Redis lost what it held, and have not been claimed
+        # since; and until when they are kept all the same.
+        self._doubtful: set[str] = set()
         self._keep_until: float | None = None
         self._on_moved: list[Callable[[str], Awaitable[None]]] = []
         self._on_reset: list[Callable[[], None]] = []
@@ -90,7 +93,7 @@ class SharedMembership:
         for listener in self._on_reset:
             listener()
         async with self._turn:
-            self._keep_until = self._clock() + self._silence_limit
+            self._doubt_all()
             self._read = NOTHING_READ
             await self._refresh()
             await self._roster.tell(
@@ -112,21 +115,20 @@ class SharedMembership:
         # While Redis is away nobody can know; `restore` releases it later.
         with contextlib.suppress(UnavailableError):
             taken = await self._roster.release(worker_id, member.info.epoch)
-        if taken is None:
+        if taken is None or not await self._hand_over(taken):
             self._members.drop(worker_id)
-        else:
-            await self._hand_over(taken)
 
     async def _refresh(self) -> None:
         since = self._read
         if self._keep_until is not None and self._clock() >= self._keep_until:
-            # Whoever was kept in doubt may have to go, though nothing has changed.
+            # Whoever is still in doubt has to go, though nothing has changed.
             self._keep_until = None
+            self._doubtful.clear()
             since = since._replace(joins=NOTHING_READ.joins)
         reading = await self._roster.read(since)
-        if since.generation not in (NOTHING_READ.generation, reading.generation):
+        if since.generation not in ("", NOTHING_HELD, reading.generation):
             # Redis has lost what it held: that nobody is in it says nothing.
-            self._keep_until = self._clock() + self._silence_limit
+            self._doubt_all()
         if reading.workers is not None:
             await self._reconcile(reading.workers)
         for worker_id, load in reading.loads.items():
@@ -145,15 +147,19 @@ class SharedMembership:
                 epoch = types_pb2.WorkerInfo.FromString(claim.info).epoch
                 await self._roster.release(worker_id, epoch)
         for member in list(self._members):
-            claimed = claims.get(member.info.worker_id)
-            if claimed is None or claimed.owner != own:
+            if claims.get(member.info.worker_id) != Claim(own, pack(member.info)):
                 await self._claim_again(member)
         self._claims = claims
-        if self._keep_until is None:
-            for remote in list(self._members.elsewhere):
-                if remote.info.worker_id not in claims:
-                    _log.info("worker_left_elsewhere", worker_id=remote.info.worker_id)
-                    self._members.elsewhere.drop(remote.info.worker_id)
+        self._doubtful.difference_update(claims)
+        for worker_id in [remote.info.worker_id for remote in self._members.elsewhere]:
+            if worker_id not in claims and worker_id not in self._doubtful:
+                _log.info("worker_left_elsewhere", worker_id=worker_id)
+                self._members.elsewhere.drop(worker_id)
+
+    def _doubt_all(self) -> None:
+        """That somebody is not in Redis says nothing, for some time."""
+        self._doubtful.update(remote.info.worker_id for remote in self._members.elsewhere)
+        self._keep_until = self._clock() + self._patience
 
     async def _see(self, worker_id: str, claim: Claim, member: Member | None) -> None:
         elsewhere = self._members.elsewhere
@@ -162,17 +168,18 @@ class SharedMembership:
         elif self._claims.get(worker_id) != claim or elsewhere.get(worker_id) is None:
             elsewhere.see(types_pb2.WorkerInfo.FromString(claim.info), claim.owner)
 
-    async def _hand_over(self, claim: Claim) -> None:
-        """A member is at another replica, unless what is there is an older incarnation."""
+    async def _hand_over(self, claim: Claim) -> bool:
+        """A member is at another replica; False if what is there is only an older incarnation."""
         info = types_pb2.WorkerInfo.FromString(claim.info)
         member = self._members.get(info.worker_id)
-        assert member is not None
-        if info.epoch >= member.info.epoch:
-            _log.info("worker_moved", worker_id=info.worker_id, replica=claim.owner)
-            self._members.hand_over(info.worker_id, claim.owner)
-            self._members.elsewhere.see(info, claim.owner)
-            for listener in self._on_moved:
-                await listener(info.worker_id)
+        if member is None or info.epoch < member.info.epoch:
+            return False
+        _log.info("worker_moved", worker_id=info.worker_id, replica=claim.owner)
+        self._members.hand_over(info.worker_id, claim.owner)
+        self._members.elsewhere.see(info, claim.owner)
+        for listener in self._on_moved:
+            await listener(info.worker_id)
+        return True
 
     async def _claim_again(self, member: Member) -> None:
         """Tell Redis of a member that it does not know to be here."""
