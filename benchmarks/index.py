@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+
+import structlog
 from blockindex import direct, over_grpc, restarts
 from report import RESULTS, Report, choice, make_parser
 
@@ -28,6 +31,7 @@ def main() -> None:
     parts = choice(options.only, ALL)
     if options.json is not None and len(parts) != 1:
         parser.error("--json takes the figures of one part: say which by --only")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     for part in parts:
         report = Report(f"index_{part.replace('-', '_')}", QUESTION)
         if part == "grpc":

@@ -92,6 +92,8 @@ async def _measure(
         seconds = []
         for number in range(rounds):
             await caches[number].publisher.close()
+            others = {name: size for name, size in known.items() if name != f"worker-{number}"}
+            await until_known(stub, others)
             info = make_worker(number, 2 * num_blocks, epoch=2)
             cache = _Cache(kvstore.address, info, contents[number])
             began_at = time.perf_counter()
