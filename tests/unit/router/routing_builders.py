@@ -62,8 +62,7 @@ def changed(candidate: Candidate, **changes: Any) -> Candidate:
     own = {name: changes.pop(name) for name in OwnLoad._fields if name in changes}
     if "num_held_blocks" in changes:
         changes.setdefault("num_coming_blocks", changes["num_held_blocks"])
-    return dataclasses.replace(
-        candidate,
+    return candidate._replace(
         facts=dataclasses.replace(candidate.facts, **facts),
         own=candidate.own._replace(**own),
         **changes,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.router.routing.candidate import Candidate, Role
 from pagemesh.router.routing.cost import Link
+from pagemesh.router.routing.peers import Peers
 from pagemesh.router.routing.preference import cheapest, cost_of
 from pagemesh.router.routing.prefill_plan import plan_prefill
 from pagemesh.router.routing.ways import Path, Ways
@@ -54,7 +55,7 @@ def test_no_way_is_chosen_that_costs_more_than_noise_more_than_the_cheapest(
 ) -> None:
     decode, *_ = mesh
     request = make_route_request(num_prompt_tokens=num_tokens)
-    ways = Ways(decode, mesh, request).predicted
+    ways = Ways(decode, Peers(decode.facts.kv_kind, mesh, request)).predicted
     if not ways:
         assert not any(worker.facts.prefill_rate.is_known for worker in mesh)
         return
@@ -65,6 +66,6 @@ def test_no_way_is_chosen_that_costs_more_than_noise_more_than_the_cheapest(
     order = list(Path)
     spared = [w for w in ways if order.index(w.path) < order.index(best.path)]
     assert all(cost_of(way, decode) > 1.05 * least for way in spared)
-    plan = plan_prefill(Ways(decode, mesh, request), None)
+    plan = plan_prefill(Ways(decode, Peers(decode.facts.kv_kind, mesh, request)), None)
     assert plan.path is best.path
     assert plan.predicted_seconds == best.forecast.seconds

@@ -11,6 +11,7 @@ from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.router.routing.candidate import Candidate, LinkUse
 from pagemesh.router.routing.cost import Link
+from pagemesh.router.routing.peers import Peers
 from pagemesh.router.routing.prefill_plan import PrefillPlan, plan_prefill
 from pagemesh.router.routing.ways import Path, Ways
 from tests.unit.router.routing_builders import (
@@ -50,7 +51,9 @@ def planned(
     excluded: frozenset[str] = frozenset(),
 ) -> PrefillPlan:
     request = make_route_request(num_prompt_tokens=prompt, excluded_worker_ids=excluded)
-    return plan_prefill(Ways(decode, [*others, decode], request), minimum)
+    return plan_prefill(
+        Ways(decode, Peers(decode.facts.kv_kind, [*others, decode], request)), minimum
+    )
 
 
 def ids(plan: PrefillPlan) -> list[str]:

@@ -127,8 +127,7 @@ class OwnLoad(NamedTuple):
 NO_LOAD: Final = OwnLoad()
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A worker at the moment of one decision."""
 
     facts: WorkerFacts

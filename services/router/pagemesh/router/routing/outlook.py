@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pagemesh.engine.interface import BlockLayout
 from pagemesh.router.routing.candidate import Candidate, RouteRequest
+from pagemesh.router.routing.peers import Peers
 from pagemesh.router.routing.preference import cost_of
 from pagemesh.router.routing.ways import Path, Way, Ways
 
@@ -15,6 +17,7 @@ class Outlook:
     def __init__(self, candidates: Sequence[Candidate], request: RouteRequest) -> None:
         self.request = request
         self._candidates = candidates
+        self._peers_by_kind: dict[tuple[str, BlockLayout, bytes], Peers] = {}
         self._ways: dict[str, Ways] = {}
         self._best: dict[str, Way | None] = {}
 
@@ -22,7 +25,7 @@ class Outlook:
         """All ways to the prompt's KV on this worker."""
         ways = self._ways.get(decode.worker_id)
         if ways is None:
-            ways = self._ways[decode.worker_id] = Ways(decode, self._candidates, self.request)
+            ways = self._ways[decode.worker_id] = Ways(decode, self._peers(decode))
         return ways
 
     def best_way(self, decode: Candidate) -> Way | None:
@@ -44,3 +47,10 @@ class Outlook:
         """Until the decode worker could go on, by the best way; None where nobody has asked for it."""
         best = self._best.get(decode.worker_id)
         return None if best is None else best.forecast.seconds
+
+    def _peers(self, decode: Candidate) -> Peers:
+        kind = decode.facts.kv_kind
+        peers = self._peers_by_kind.get(kind)
+        if peers is None:
+            peers = self._peers_by_kind[kind] = Peers(kind, self._candidates, self.request)
+        return peers

@@ -49,20 +49,20 @@ def plan_prefill(ways: Ways, min_tokens: int | None) -> PrefillPlan:
 
     Then prompts with fewer uncached tokens are local, and all others remote where there is a prefill worker.
     """
-    decode, request, predicted = ways.decode, ways.request, ways.predicted
+    decode, peers, predicted = ways.decode, ways.peers, ways.predicted
     if predicted and min_tokens is None:
         best = cheapest(predicted, decode)
         return _plan(best, predicted, decode, overrule_seconds=_overrule_seconds(best, decode))
     if min_tokens is None:
         min_tokens = DEFAULT_MIN_TOKENS
-    num_uncached = request.num_prompt_tokens - decode.num_coming_tokens
-    if num_uncached < min_tokens or not ways.prefill_workers:
+    num_uncached = peers.prompt.num_tokens - decode.num_coming_tokens
+    if num_uncached < min_tokens or not peers.prefill_workers:
         wanted = [way for way in predicted if way.path is Path.LOCAL]
         return _plan(wanted[0], predicted, decode) if wanted else PrefillPlan(Path.LOCAL)
     wanted = [way for way in predicted if way.prefill is not None]
     if wanted:
         return _plan(cheapest(wanted, decode), predicted, decode)
-    return PrefillPlan(Path.REMOTE, _by_load(ways.prefill_workers, request))
+    return PrefillPlan(Path.REMOTE, _by_load(peers.prefill_workers, peers.request))
 
 
 def _overrule_seconds(way: Way, decode: Candidate) -> float:
