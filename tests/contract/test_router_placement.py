@@ -8,6 +8,7 @@ import time
 import pytest
 
 from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.engine.prefill_rate import PrefillRate
 from tests.contract.fake_worker import FakeWorker
 from tests.contract.http_answers import http_body
 from tests.contract.router_harness import DEADLINE_S, Mesh, running_mesh
@@ -38,7 +39,11 @@ async def cached_tokens(mesh: Mesh) -> int:
 async def test_only_kv_aware_goes_to_the_busier_worker_that_holds_the_prompt(
     policy: str, num_cached: int
 ) -> None:
-    async with running_mesh(decode=2, policy=policy, seconds_per_token=0.01) as mesh:
+    # As fast as it says, however busy the machine is.
+    rate = PrefillRate(seconds_per_token=0.01, num_tokens_per_step=512)
+    async with running_mesh(
+        decode=2, policy=policy, seconds_per_token=0.01, prefill_rate=rate
+    ) as mesh:
         warm = await warm_up(mesh)
         request = {"prompt": [*PROMPT[:32], 99], "max_tokens": 300, "stream": True}
         busy = mesh.openai.Completions(http_body(request))
