@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 from pagemesh.kvstore.events import Beat, Stored
 from pagemesh.kvstore.housekeeping import TIDY_SLICE, Housekeeper
 from pagemesh.kvstore.instrumented_index import InstrumentedIndex
+from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 from tests.unit.kvstore.builders import Store, make_blocks, make_worker
@@ -48,6 +52,29 @@ async def test_nobody_is_dropped_for_heartbeats_that_a_stopped_kvstore_could_not
     await store.catalog.publish(stream, 1, Beat(types_pb2.WorkerLoad()))
     await pass_time(store, housekeeper, 1)
     assert member_ids(store) == ["beating"]
+
+
+async def test_a_worker_whose_event_waits_for_a_slow_index_is_not_silent() -> None:
+    index_goes_on = asyncio.Event()
+
+    class SlowIndex(MemoryIndex):
+        async def store(self, worker_id: str, block_hashes: Sequence[bytes]) -> bool:
+            await index_goes_on.wait()
+            return await super().store(worker_id, block_hashes)
+
+    store = Store(index=SlowIndex())
+    housekeeper = make_housekeeper(store)
+    await store.catalog.register(make_worker("a"))
+    feed = await store.catalog.open_stream("a", 1)
+    publishing = asyncio.create_task(store.catalog.publish(feed, 1, Stored(make_blocks(1))))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5.0):
+        await pass_time(store, housekeeper, 8)
+    assert member_ids(store) == ["a"]
+    index_goes_on.set()
+    await publishing
+    await pass_time(store, housekeeper, 1)
+    assert member_ids(store) == []
 
 
 async def test_blocks_of_dropped_workers_are_freed_however_many_they_are() -> None:

@@ -129,6 +129,9 @@ class Catalog:
     async def drop_silent(self) -> None:
         """Drop the workers whose heartbeats stopped."""
         for worker_id in self._members.silent():
+            if self._indexing.turn(worker_id).locked():
+                # What it said last still waits for the index: it is not the worker that is slow.
+                continue
             if await self._membership.expire(worker_id):
                 await self._indexing.drop(worker_id)
                 _log.warning("worker_silent", worker_id=worker_id)
