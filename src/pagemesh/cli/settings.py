@@ -36,6 +36,13 @@ class UpConfig:
     router: int = 1
     """Routers, among which the gateway divides the requests."""
 
+    kvstore: int = 1
+    """Replicas of the kvstore; several of them need an --index that they share."""
+
+    index: str = "memory"
+    """Where the kvstore keeps which worker holds which blocks: memory, or redis://host:port/db of a Redis 7 or
+    Valkey that is there already."""
+
     host: str = "127.0.0.1"
     """Address of the gateway."""
 
@@ -65,6 +72,13 @@ class UpConfig:
         require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
         require(self.decode >= 1, "--decode", self.decode, "at least 1")
         require(self.router >= 1, "--router", self.router, "at least 1")
+        require(self.kvstore >= 1, "--kvstore", self.kvstore, "at least 1")
+        require(
+            self.kvstore == 1 or self.index != "memory",
+            "--index",
+            self.index,
+            f"redis://host:port/db for {self.kvstore} kvstores: in memory they would know nothing of each other",
+        )
         require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
         require(self.threads >= 0, "--threads", self.threads, "0 or more")
 

@@ -45,6 +45,8 @@ WORKER = WorkerConfig(
             0,
             2,
             3,
+            4,
+            "redis://h:1/2",
             "::",
             80,
             7,

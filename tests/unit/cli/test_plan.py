@@ -78,6 +78,31 @@ def test_several_routers_have_numbers_and_the_gateway_knows_them_all() -> None:
         UpConfig(router=0)
 
 
+def test_several_kvstores_share_an_index_and_everybody_knows_them_all() -> None:
+    mesh = plan(UpConfig(kvstore=2, index="redis://127.0.0.1:6379/1"))
+    kvstores = [part for part in mesh.parts if part.stage is Stage.KVSTORE]
+    assert [part.name for part in kvstores] == ["kvstore-0", "kvstore-1"]
+    for part in kvstores:
+        settings = settings_of(mesh, part.name, KvStoreConfig)
+        assert isinstance(settings, KvStoreConfig)
+        assert settings.index == "redis://127.0.0.1:6379/1"
+    addresses = ",".join(part.address for part in kvstores)
+    router = settings_of(mesh, "router", RouterConfig)
+    assert isinstance(router, RouterConfig) and router.kvstore == addresses
+    for name in ("prefill-0", "decode-0"):
+        worker = settings_of(mesh, name, WorkerConfig)
+        assert isinstance(worker, WorkerConfig) and worker.member.kvstore == addresses
+
+
+def test_kvstores_that_could_not_know_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--index is 'memory', but must be redis://.* for 2 k"):
+        UpConfig(kvstore=2)
+    with pytest.raises(ConfigError, match="--kvstore is 0, but must be at least 1"):
+        UpConfig(kvstore=0)
+    with pytest.raises(ConfigError, match=r"--index is .nowhere., but must be memory"):
+        plan(UpConfig(index="nowhere"))
+
+
 def test_the_parts_and_when_they_are_stopped() -> None:
     parts = plan(UpConfig(prefill=1, decode=2)).parts
     assert sorted((part.stage, part.name) for part in parts) == [

@@ -83,7 +83,7 @@ def make_plan(
     """
     num_workers = config.prefill + config.decode
     # Two ports for each part but the gateway: one of them for its metrics.
-    ports = iter(sorted(pick_free(_LOOPBACK, 2 * (1 + config.router + num_workers))))
+    ports = iter(sorted(pick_free(_LOOPBACK, 2 * (config.kvstore + config.router + num_workers))))
 
     def server() -> ServerConfig:
         return ServerConfig(
@@ -93,9 +93,9 @@ def make_plan(
             grace_period=_GRACE_PERIOD,
         )
 
-    kvstore = KvStoreConfig(server=server())
-    kvstore_address = f"{_LOOPBACK}:{kvstore.server.port}"
-    routers = [_router(config, kvstore_address, server()) for _ in range(config.router)]
+    kvstores = [KvStoreConfig(server=server(), index=config.index) for _ in range(config.kvstore)]
+    kvstore = ",".join(f"{_LOOPBACK}:{replica.server.port}" for replica in kvstores)
+    routers = [_router(config, kvstore, server()) for _ in range(config.router)]
     admin_socket = run_folder / "envoy.sock"
     gateway = GatewayConfig(
         routers=tuple(f"{_LOOPBACK}:{router.server.port}" for router in routers),
@@ -107,14 +107,17 @@ def make_plan(
     threads = share_cores(config.threads or num_cores(), num_workers)
     shares = share_gpus(gpus, num_workers, config.hardware.gpu_memory_utilization)
     workers = [
-        _worker(config, role, name, (count, gpu), kvstore_address, server())
+        _worker(config, role, name, (count, gpu), kvstore, server())
         for (role, name), count, gpu in zip(_named_roles(config), threads, shares, strict=True)
     ]
     parts = (
-        _part("kvstore", Stage.KVSTORE, "kvstore", kvstore, kvstore.server),
+        *(
+            _part(name, Stage.KVSTORE, "kvstore", replica, replica.server)
+            for name, replica in zip(_names("kvstore", config.kvstore), kvstores, strict=True)
+        ),
         *(
             _part(name, Stage.ROUTER, "router", router, router.server)
-            for name, router in zip(_router_names(config), routers, strict=True)
+            for name, router in zip(_names("router", config.router), routers, strict=True)
         ),
         *workers,
         _part("gateway", Stage.GATEWAY, "gateway", gateway, gateway),
@@ -127,10 +130,9 @@ def _named_roles(config: UpConfig) -> list[tuple[str, str]]:
     return prefill + [("decode", f"decode-{index}") for index in range(config.decode)]
 
 
-def _router_names(config: UpConfig) -> list[str]:
-    if config.router == 1:
-        return ["router"]
-    return [f"router-{index}" for index in range(config.router)]
+def _names(part: str, count: int) -> list[str]:
+    """Of equal parts; a single one needs no number."""
+    return [part] if count == 1 else [f"{part}-{index}" for index in range(count)]
 
 
 def num_cores() -> int:
