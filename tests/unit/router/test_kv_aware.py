@@ -25,12 +25,12 @@ def worker(worker_id: str, **changes: Any) -> Candidate:
     return make_candidate(worker_id, **{"layout": WIDE, "prefill_rate": RATE, **changes})
 
 
-def chosen(*candidates: Candidate, **changes: Any) -> str:
+def chosen(*candidates: Candidate, min_tokens: int | None = None, **changes: Any) -> str:
     request: RouteRequest = make_route_request(
         num_prompt_tokens=1000, num_total_tokens=1001, **changes
     )
     policy = make_policy(RoutingConfig(policy="kv_aware"))
-    choice = policy.choose(candidates, Outlook(candidates, request))
+    choice = policy.choose(candidates, Outlook(candidates, request, min_tokens))
     assert choice is not None
     return choice.decode.worker_id
 
@@ -91,3 +91,10 @@ def test_a_holder_is_compared_with_idle_workers_however_many_there_are() -> None
     assert chosen(*idle, holder) == "holder"
     busy = worker("holder", num_held_blocks=HELD, num_requests=1, num_pending_tokens=4000)
     assert chosen(*idle, busy).startswith("idle-")
+
+
+def test_a_way_that_the_operator_does_not_want_speaks_for_nobody() -> None:
+    holder = worker("holder", num_held_blocks=HELD, num_pending_tokens=200, num_requests=1)
+    other = worker("other", links={"holder": FAST})
+    assert chosen(holder, other) == "other"
+    assert chosen(holder, other, min_tokens=16) == "holder"

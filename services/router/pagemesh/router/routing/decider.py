@@ -74,7 +74,7 @@ class Decider:
             num_growth_tokens=self._growth.num_tokens(request.num_output_tokens),
             affinity=self._crowds.affinity(request.block_names, self._num_workers),
         )
-        outlook = Outlook(candidates, request)
+        outlook = Outlook(candidates, request, self._min_tokens)
         choice = self._policy.choose(candidates, outlook)
         if choice is None:
             return None

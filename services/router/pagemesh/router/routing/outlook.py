@@ -7,15 +7,22 @@ from collections.abc import Sequence
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.router.routing.candidate import Candidate, RouteRequest
 from pagemesh.router.routing.peers import Peers
-from pagemesh.router.routing.preference import cost_of
+from pagemesh.router.routing.preference import cost_of, permitted
 from pagemesh.router.routing.ways import Path, Way, Ways
 
 
 class Outlook:
     """Belongs to one decision."""
 
-    def __init__(self, candidates: Sequence[Candidate], request: RouteRequest) -> None:
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        request: RouteRequest,
+        min_tokens: int | None = None,
+    ) -> None:
+        """`min_tokens` is the operator's threshold for remote prefills, if there is one."""
         self.request = request
+        self._min_tokens = min_tokens
         self._candidates = candidates
         self._peers_by_kind: dict[tuple[str, BlockLayout, bytes], Peers] = {}
         self._ways: dict[str, Ways] = {}
@@ -29,11 +36,12 @@ class Outlook:
         return ways
 
     def best_way(self, decode: Candidate) -> Way | None:
-        """The one of the least cost that the request may take; None as long as nothing was measured."""
+        """The one of the least cost that the request may take; None where none was predicted."""
         if decode.worker_id not in self._best:
-            ways = self.ways(decode).predicted
-            if not self.request.is_prefillable:
-                ways = [way for way in ways if way.path is Path.LOCAL]
+            if self.request.is_prefillable:
+                ways = permitted(self.ways(decode), self._min_tokens)
+            else:
+                ways = [w for w in self.ways(decode).predicted if w.path is Path.LOCAL]
             best = min(ways, key=lambda way: cost_of(way, decode), default=None)
             self._best[decode.worker_id] = best
         return self._best[decode.worker_id]

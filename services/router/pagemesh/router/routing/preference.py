@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pagemesh.router.routing.candidate import Candidate
-from pagemesh.router.routing.ways import Path, Way
+from pagemesh.router.routing.ways import Path, Way, Ways
 
 NOISE: Final = 0.05
 NOISE_SECONDS: Final = 0.001
@@ -21,6 +21,24 @@ the sake of the others, as it would have to."""
 def about(seconds: float) -> float:
     """What takes no longer than this is about as fast."""
     return max(seconds * (1 + NOISE), seconds + NOISE_SECONDS)
+
+
+def stays_local(ways: Ways, min_tokens: int) -> bool:
+    """Whether a prompt is computed where it is decoded, with this threshold for its uncached tokens."""
+    num_uncached = ways.peers.prompt.num_tokens - ways.decode.num_coming_tokens
+    return num_uncached < min_tokens or not ways.peers.prefill_workers
+
+
+def permitted(ways: Ways, min_tokens: int | None) -> list[Way]:
+    """Of the predicted ways, those that the operator wants."""
+    if min_tokens is None:
+        return ways.predicted
+    is_local = stays_local(ways, min_tokens)
+    return [
+        way
+        for way in ways.predicted
+        if (way.path is Path.LOCAL if is_local else way.prefill is not None)
+    ]
 
 
 def cheapest(ways: Sequence[Way], decode: Candidate) -> Way:

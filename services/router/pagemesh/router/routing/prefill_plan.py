@@ -9,7 +9,14 @@ from typing import Final
 from pagemesh.router.routing.candidate import Candidate, RouteRequest
 from pagemesh.router.routing.load_scorer import load_score
 from pagemesh.router.routing.picker import Scored, pick_by_prompt
-from pagemesh.router.routing.preference import NOISE, cheapest, cost_of, disturbance
+from pagemesh.router.routing.preference import (
+    NOISE,
+    cheapest,
+    cost_of,
+    disturbance,
+    permitted,
+    stays_local,
+)
 from pagemesh.router.routing.ways import Claim, Path, Way, Ways
 
 DEFAULT_MIN_TOKENS: Final = 16
@@ -55,13 +62,11 @@ def plan_prefill(ways: Ways, min_tokens: int | None) -> PrefillPlan:
         return _plan(best, predicted, decode, overrule_seconds=_overrule_seconds(best, decode))
     if min_tokens is None:
         min_tokens = DEFAULT_MIN_TOKENS
-    num_uncached = peers.prompt.num_tokens - decode.num_coming_tokens
-    if num_uncached < min_tokens or not peers.prefill_workers:
-        wanted = [way for way in predicted if way.path is Path.LOCAL]
-        return _plan(wanted[0], predicted, decode) if wanted else PrefillPlan(Path.LOCAL)
-    wanted = [way for way in predicted if way.prefill is not None]
+    wanted = permitted(ways, min_tokens)
     if wanted:
         return _plan(cheapest(wanted, decode), predicted, decode)
+    if stays_local(ways, min_tokens):
+        return PrefillPlan(Path.LOCAL)
     return PrefillPlan(Path.REMOTE, _by_load(peers.prefill_workers, peers.request))
 
 
