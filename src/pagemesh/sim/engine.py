@@ -14,7 +14,7 @@ from pagemesh.engine.interface import EngineLoad
 from pagemesh.sim.clock import Clock
 from pagemesh.sim.lifecycle import EngineListener, Jobs
 from pagemesh.sim.meter import EngineMeter
-from pagemesh.sim.model import WorkerModel
+from pagemesh.sim.model import PrefillModel, WorkerModel
 from pagemesh.sim.planner import StepPlanner
 from pagemesh.sim.step import Step
 from pagemesh.sim.tables import Tables
@@ -24,8 +24,14 @@ class Engine:
     """One incarnation of an engine. After `kill` it does nothing any more."""
 
     def __init__(
-        self, clock: Clock, model: WorkerModel, block_size: int, listener: EngineListener
+        self,
+        clock: Clock,
+        model: WorkerModel,
+        block_size: int,
+        listener: EngineListener,
+        measured: PrefillModel | None = None,
     ) -> None:
+        """`measured` is what it believes that prompts cost, where that is not so."""
         self._clock = clock
         self._model = model
         self._listener = listener
@@ -38,7 +44,7 @@ class Engine:
         self._is_dead = False
         self.jobs = Jobs(clock, self._planner, self.tables, listener)
         """For whatever is asked between steps."""
-        self.meter = EngineMeter(model)
+        self.meter = EngineMeter(model, measured or model.prefill)
 
     @property
     def num_jobs(self) -> int:

@@ -7,16 +7,17 @@ from dataclasses import replace
 from pagemesh.engine.interface import EngineLoad
 from pagemesh.scheduler.step_costs import MEMORY
 from pagemesh.sim.job import JobState
-from pagemesh.sim.model import WorkerModel
+from pagemesh.sim.model import PrefillModel, WorkerModel
 from pagemesh.sim.planner import StepPlanner
 from pagemesh.sim.step import Step
 
 
 class EngineMeter:
-    """Counts steps; knows rates as an engine would that has measured exactly, from its first prompt on."""
+    """Counts steps; has measured the rates of prompts from the first one on."""
 
-    def __init__(self, model: WorkerModel) -> None:
+    def __init__(self, model: WorkerModel, measured: PrefillModel) -> None:
         self._model = model
+        self._measured = measured
         # Of late prompts, as `StepCosts` remembers them.
         self._prompt_tokens = 0.0
         self._prompt_pairs = 0.0
@@ -51,6 +52,7 @@ class EngineMeter:
         num_decodes = len(running) - len(prefilling)
         num_tokens = sum(job.num_tokens for job in running)
         rate = self._model.prefill_rate(
+            self._measured,
             num_decodes,
             num_tokens / len(running) if num_decodes else 0.0,
             self._prompt_pairs / self._prompt_tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -117,10 +118,14 @@ class WorkerModel:
         )
 
     def prefill_rate(
-        self, num_decodes: int, pairs_per_decode: float, pairs_per_token: float
+        self,
+        measured: PrefillModel,
+        num_decodes: int,
+        pairs_per_decode: float,
+        pairs_per_token: float,
     ) -> PrefillRate:
-        """What an engine would report that has measured exactly, while so many decodes run."""
-        model, decode = self.prefill, self.decode
+        """What an engine reports that has measured this of prompts, while so many decodes run."""
+        model, decode = measured, self.decode
         decodes = decode.seconds_per_sequence + pairs_per_decode * decode.seconds_per_pair
         return PrefillRate(
             model.seconds_per_token,
@@ -173,6 +178,9 @@ class MeshModel:
 
     link: LinkModel = field(default_factory=LinkModel)
 
+    measured: dict[str, PrefillModel] = field(default_factory=dict)
+    """What single workers, by id, measured of prompts and tell routers, where that is not what prompts cost."""
+
     def __post_init__(self) -> None:
         _positive(self.block_size, "block_size")
         _positive(self.num_layers, "num_layers")
@@ -217,7 +225,9 @@ def read_model(path: str) -> MeshModel:
 def _build(model: type[_Model], content: object, where: str) -> _Model:
     """A dataclass from a mapping."""
     if not isinstance(content, dict):
-        raise ConfigError(f"{where or 'the file'} is {content!r}, but must be a mapping")
+        raise ConfigError(
+            f"{where.rstrip('.') or 'the file'} is {content!r}, but must be a mapping"
+        )
     hints = get_type_hints(model)
     known = {f.name for f in fields(model)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
@@ -231,6 +241,13 @@ def _build(model: type[_Model], content: object, where: str) -> _Model:
 def _value(hint: Any, value: object, name: str) -> object:
     if hint == WorkerModel | None:
         hint = WorkerModel
+    if hint == dict[str, PrefillModel]:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{name} is {value!r}, but must be a mapping")
+        return {
+            str(worker_id): _build(PrefillModel, entry, f"{name}.{worker_id}.")
+            for worker_id, entry in value.items()
+        }
     if is_dataclass(hint):
         return _build(hint, value, f"{name}.")  # type: ignore[arg-type]
     if isinstance(value, str):
@@ -241,6 +258,8 @@ def _value(hint: Any, value: object, name: str) -> object:
             raise ConfigError(f"{name} is {value!r}, but must be a number") from None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{name} is {value!r}, but must be a number")
+    if not math.isfinite(value):
+        raise ConfigError(f"{name} is {value!r}, but must be a finite number")
     if hint is int:
         if value != int(value):
             raise ConfigError(f"{name} is {value!r}, but must be a whole number")

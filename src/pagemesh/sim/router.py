@@ -15,7 +15,7 @@ from pagemesh.sim.index import KvStore
 from pagemesh.sim.model import MeshModel
 from pagemesh.sim.records import Outcome, Record
 from pagemesh.sim.submission import Submission
-from pagemesh.sim.trace import TraceRequest, block_names
+from pagemesh.sim.trace import Namer, TraceRequest
 from pagemesh.sim.view import MODEL_NAME, Roster, num_known_tokens
 from pagemesh.sim.worker import Worker
 
@@ -36,6 +36,11 @@ class Site(Protocol):
     @property
     def kvstore(self) -> KvStore:
         """Who holds what."""
+        ...
+
+    @property
+    def namer(self) -> Namer:
+        """How blocks are named."""
         ...
 
     @property
@@ -81,8 +86,7 @@ class Router:
 
     def describe(self, request: TraceRequest, excluded: frozenset[str]) -> RouteRequest:
         """A request as decisions see it."""
-        block_size = self.site.model.block_size
-        names = block_names(request, request.num_prompt_tokens // block_size, block_size)
+        names = self.site.namer(request, request.num_prompt_tokens // self.site.model.block_size)
         wanted = names and self._decider.names_blocks
         return RouteRequest(
             model_name=MODEL_NAME,
@@ -97,7 +101,7 @@ class Router:
         """The decision of this moment; None when nobody can run the request."""
         site, roster = self.site, self._roster
         block_size = site.model.block_size
-        names = block_names(request, request.num_prompt_tokens // block_size, block_size)
+        names = site.namer(request, request.num_prompt_tokens // block_size)
         known = site.kvstore.lookup(names)
         held = known if self._decider.uses_index else {}
         decision = self._decider.decide(roster.facts, held, wanted, roster.unreachable)
@@ -160,7 +164,7 @@ class Call:
         worker.num_assigned += 1
         self._flight = self._router.begin(route, wanted)
         num_blocks = self._request.num_total_tokens // site.model.block_size
-        names = block_names(self._request, num_blocks, site.model.block_size)
+        names = site.namer(self._request, num_blocks)
         self._submission = Submission(
             worker, site.workers, self._request, names, route.plan, site.model, self
         )

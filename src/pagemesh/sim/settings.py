@@ -105,7 +105,13 @@ class FaultConfig:
 class SimConfig:
     """Settings of `pagemesh sim`: a modelled mesh under the router's own decisions."""
 
-    policies: tuple[PolicyName, ...] = ("round_robin", "least_loaded", "kv_aware", "oracle")
+    policies: tuple[PolicyName, ...] = (
+        "round_robin",
+        "least_loaded",
+        "prefix_hash",
+        "kv_aware",
+        "oracle",
+    )
     """Those to compare: the router's, and oracle, which takes the worker that holds the most and hears of it
     without delay."""
 

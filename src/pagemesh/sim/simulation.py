@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from pagemesh.config import RoutingConfig
 from pagemesh.router.routing.candidate import Role
@@ -16,7 +17,7 @@ from pagemesh.sim.network import Network
 from pagemesh.sim.records import Outcome, Record
 from pagemesh.sim.router import Router
 from pagemesh.sim.tokens import TokenTimes
-from pagemesh.sim.trace import SharedCache, Trace
+from pagemesh.sim.trace import Namer, SharedCache, Trace, block_names
 from pagemesh.sim.view import Roster
 from pagemesh.sim.worker import Voice, Worker
 
@@ -71,9 +72,12 @@ class Simulation:
         *,
         seed: int = 0,
         sample_seconds: float | None = None,
+        namer: Namer | None = None,
     ) -> None:
+        """`seed` is that of failures; `namer` gives other names than `block_names`."""
         self.clock = Clock()
         self.model = model
+        self.namer = namer or partial(block_names, block_size=model.block_size)
         self._trace = trace
         self._size = size
         self._token_times = TokenTimes()
@@ -87,8 +91,6 @@ class Simulation:
             self.kvstore,
             self._token_times,
         )
-        for worker in self.workers.values():
-            self.kvstore.add(worker)
         self._routers = [
             Router(
                 self,
@@ -100,9 +102,7 @@ class Simulation:
             for _ in range(size.num_routers)
         ]
         self._shared = SharedCache(model.block_size)
-        self._records = [
-            Record(request.num_prompt_tokens, request.num_output_tokens) for request in trace
-        ]
+        self._records = [Record(r.num_prompt_tokens, r.num_output_tokens) for r in trace]
         self._next_turns = defaultdict[int, list[int]](list)
         for number, request in enumerate(trace):
             if request.after is not None:
@@ -115,6 +115,8 @@ class Simulation:
 
     def run(self) -> Run:
         """Until every request has ended."""
+        for worker in self.workers.values():
+            self.kvstore.add(worker)
         for number, request in enumerate(self._trace):
             if request.after is None:
                 self.clock.at(request.arrival, self._arrival_of(number))
@@ -196,11 +198,11 @@ def _make_workers(
     ]
     workers = [
         Worker(
-            f"{role.value}-{number:05}",
+            f"{role.value}-{number}",
             role,
             clock,
             worker_model,
-            model.block_size,
+            model,
             network,
             voice,
             token_times,

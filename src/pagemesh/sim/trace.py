@@ -8,7 +8,7 @@ number: a stand-in for the chain of hashes that engine and router compute, with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,6 +55,9 @@ class TraceRequest:
 
 Trace = Sequence[TraceRequest]
 """Requests in order of arrival; a turn is behind the one in front of it."""
+
+Namer = Callable[[TraceRequest, int], list[bytes]]
+"""Gives the 16-byte names of the first so many blocks of a request's prompt and output."""
 
 _NUMBERS: list[bytes] = []
 """Block numbers as names have them."""

@@ -10,7 +10,7 @@ from pagemesh.router.routing.candidate import Role
 from pagemesh.router.routing.cost import Link
 from pagemesh.sim.clock import Clock
 from pagemesh.sim.engine import Engine
-from pagemesh.sim.model import WorkerModel
+from pagemesh.sim.model import MeshModel, WorkerModel
 from pagemesh.sim.network import Network
 from pagemesh.sim.tokens import TokenTimes
 from pagemesh.worker.link_meter import LinkMeter
@@ -52,7 +52,7 @@ class Worker:
         role: Role,
         clock: Clock,
         model: WorkerModel,
-        block_size: int,
+        mesh: MeshModel,
         network: Network,
         voice: Voice,
         token_times: TokenTimes,
@@ -73,13 +73,13 @@ class Worker:
         self.num_computed_tokens = 0
         self.num_preemptions = 0
         """Of incarnations that are gone, like the two in front of it; see `settle`."""
-        self._block_size = block_size
+        self._mesh = mesh
         self._voice = voice
         self._token_times = token_times
         self._reported_load = EngineLoad()
         self._reported_at = -LOAD_PERIOD
         self._report_is_due = False
-        self.engine = Engine(clock, model, block_size, self)
+        self.engine = self._make_engine()
 
     def on_tokens(self, num_gaps: int, seconds: float) -> None:
         """See `EngineListener`."""
@@ -113,7 +113,7 @@ class Worker:
 
     def restart(self) -> None:
         """A new incarnation, with an empty cache and nothing measured."""
-        self.engine = Engine(self.clock, self.model, self._block_size, self)
+        self.engine = self._make_engine()
         self.meter = LinkMeter(lambda sender, speed: None, self.clock.time)
         self._reported_load = EngineLoad()
         self.is_alive = True
@@ -124,6 +124,10 @@ class Worker:
         self.busy_seconds += self.engine.meter.busy_seconds
         self.num_computed_tokens += self.engine.meter.num_computed_tokens
         self.num_preemptions += self.engine.num_preemptions
+
+    def _make_engine(self) -> Engine:
+        measured = self._mesh.measured.get(self.worker_id)
+        return Engine(self.clock, self.model, self._mesh.block_size, self, measured)
 
     def _report(self) -> None:
         self._report_is_due = False

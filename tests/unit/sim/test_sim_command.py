@@ -1,0 +1,137 @@
+"""`pagemesh sim`: what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from pagemesh.cli.main import main
+from pagemesh.config import RoutingPolicy
+from pagemesh.membership.publisher import LOAD_PERIOD as PUBLISHED_PERIOD
+from pagemesh.sim.model import MeshModel, read_model
+from pagemesh.sim.tokens import TokenTimes
+from pagemesh.sim.worker import LOAD_PERIOD
+
+SMALL = ("--num-requests", "40", "--decode", "2", "--prefix-tokens", "500", "--prefixes", "4")
+
+
+def test_every_policy_is_a_line_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    policies = (*get_args(RoutingPolicy), "oracle")
+    assert main(["sim", *SMALL, "--policies", *policies, "--request-rate", "4", "20"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:5] == ["policy", "rate/s", "avail.", "capt.", "deliv."]
+    assert [line.split()[0] for line in lines[: 2 * len(policies)]] == [*policies, *policies]
+
+
+def test_figures_and_plots_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, folder = tmp_path / "figures.json", tmp_path / "plots"
+    flags = ["--policies", "kv_aware", "--json", str(file), "--plots", str(folder)]
+    assert main(["sim", *SMALL, *flags]) == 0
+    figures = json.loads(file.read_text())
+    (run,) = figures["runs"]
+    assert run["outcomes"] == {"completed": 40}
+    assert run["delivered_hit_rate"] <= run["shared_hit_rate"]
+    assert sum(run["assigned"]) == 40
+    assert figures["settings"]["model"]["block_size"] == 16
+    rate = f"{run['request_rate']:.2f}"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "goodput.png",
+        "hit_rate.png",
+        f"load_kv_aware_{rate}.png",
+        "ttft_p50.png",
+        "ttft_p99.png",
+    ]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.iterdir())
+
+
+def test_without_matplotlib_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["sim", *SMALL, "--plots", str(tmp_path / "plots")]) == 1
+    assert "pip install 'pagemesh[plots]'" in capsys.readouterr().err
+    assert not (tmp_path / "plots").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--policies", "best"), "invalid choice 'best' for argument '--policies'"),
+        (("--request-rate", "-2"), "--request-rate is -2.0, but must be positive"),
+        (("--decode", "0"), "--decode is 0, but must be at least 1"),
+        (("--decode", "100001"), "--decode is 100001, but must be at most 100000 workers"),
+        (("--num-requests", "0"), "--num-requests is 0, but must be positive"),
+        (("--turns", "0.5"), "--turns is 0.5, but must be at least 1"),
+        (("--zipf", "-1"), "--zipf is -1.0, but must be 0 or more"),
+        (("--block-size", "0"), "--block-size is 0, but must be positive"),
+        (("--slo-ttft", "0"), "--slo-ttft is 0.0, but must be positive"),
+        (("--scorer-weights", "luck=1"), "--scorer-weights is 'luck=1'"),
+        (("--mean-time-between-failures", "0"), "--mean-time-between-failures is 0.0"),
+    ],
+)
+def test_bad_settings_are_one_sentence_and_exit_code_2(
+    flags: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sim", *flags]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"pagemesh sim: {sentence}")
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (
+            "decode: {prefill: {seconds_per_token: -1}}",
+            "prefill seconds_per_token is -1.0, but must",
+        ),
+        ("decode: {kv_tokens: 10}", "decode kv_tokens is 10, but must be at least block_size, 16"),
+        ("decode: {max_num_seqs: 4000}", "max_num_batched_tokens is 2048, but must be at least"),
+        ("blocksize: 16", "blocksize is no field; there are block_size, decode"),
+        ("decode: {kv_tokens: many}", "decode.kv_tokens is 'many', but must be a number"),
+        ("decode: {kv_tokens: 1.5}", "decode.kv_tokens is 1.5, but must be a whole number"),
+        ("decode: {kv_tokens: .nan}", "decode.kv_tokens is nan, but must be a finite number"),
+        ("kv_bytes_per_token: 100", "kv_bytes_per_token is 100, but must be a multiple of 64"),
+        ("link: 5", "link is 5, but must be a mapping"),
+        ("- 5", "the file is [5], but must be a mapping"),
+        ("decode: [", "which is no YAML"),
+    ],
+)
+def test_bad_rates_are_named(
+    content: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rates.yaml"
+    path.write_text(content)
+    assert main(["sim", "--rates", str(path)]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"pagemesh sim: --rates is {str(path)!r}")
+    assert reason in printed
+
+
+def test_rates_are_read_and_what_is_left_out_is_the_example(tmp_path: Path) -> None:
+    path = tmp_path / "rates.yaml"
+    path.write_text("decode: {prefill: {seconds_per_token: 5e-5}}\nprefill: {kv_tokens: 99000}\n")
+    model = read_model(str(path))
+    assert model.decode.prefill.seconds_per_token == 5e-5
+    assert model.decode.kv_tokens == MeshModel().decode.kv_tokens
+    assert model.prefill_worker.kv_tokens == 99_000
+
+
+def test_percentiles_of_token_times_are_right_within_half_a_percent() -> None:
+    times = TokenTimes()
+    for number in range(1, 1001):
+        times.add(2, number / 1000)
+    assert times.num_gaps == 2000
+    assert times.percentile(0.5) == pytest.approx(0.5, rel=0.006)
+    assert times.percentile(0.99) == pytest.approx(0.99, rel=0.006)
+    assert math.isclose(TokenTimes().percentile(0.5), 0.0)
+
+
+def test_load_is_reported_as_often_as_by_real_workers() -> None:
+    assert LOAD_PERIOD == PUBLISHED_PERIOD
