@@ -44,6 +44,8 @@ def compare(report: Report, name: str, sides: Sides) -> None:
     simulated = _share(records, "num_delivered_tokens")
     report.add(f"{name}: hit rate, real, both runs", "", hits)
     report.add(f"{name}: hit rate, simulated", "", [simulated])
+    timed = _share(sides.timed.records, "num_delivered_tokens")
+    report.add(f"{name}: hit rate, simulated, requests at the real times", "", [timed])
     difference = abs(simulated - statistics.mean(hits))
     report.add(f"{name}: hit rate, difference", "", [difference], aim=SAME_SHARES)
     placed = Counter(record.decode_id for record in records)

@@ -42,6 +42,8 @@ class Sides(NamedTuple):
     again: Measured
     model: MeshModel
     simulated: Run
+    timed: Run
+    """Likewise, with each request at the time at which it came in the first real run."""
 
 
 async def measure(mesh: Processes, policy: RoutingPolicy, trace: Trace) -> Sides:
@@ -61,7 +63,13 @@ async def measure(mesh: Processes, policy: RoutingPolicy, trace: Trace) -> Sides
     tpot = (tpot_of(real.answers) + tpot_of(again.answers)) / 2
     stretch = max(1.0, tpot / modelled_tpot(alone.records))
     model = replace(model, decode=replace(model.decode, decode=_stretched(model, stretch)))
-    return Sides(policy, real, again, model, _simulate(trace, model, policy, namer))
+    simulated = _simulate(trace, model, policy, namer)
+    timed = [
+        replace(request, arrival=one.sent, after=None)
+        for request, one in zip(trace, real.answers, strict=True)
+    ]
+    at_times = _simulate(timed, model, policy, real_names(timed, real.answers, worker))
+    return Sides(policy, real, again, model, simulated, at_times)
 
 
 async def _replay(mesh: Processes, policy: str, trace: Trace, texts: Texts) -> Measured:

@@ -18,7 +18,7 @@ MAX_TOKENS: Final = 1500
 
 WORKLOADS: Final[Mapping[str, WorkloadConfig]] = {
     "prefixes": WorkloadConfig(
-        num_requests=130,
+        num_requests=100,
         prefixes=24,
         prefix_tokens=640,
         prompt_tokens=48,
@@ -27,7 +27,7 @@ WORKLOADS: Final[Mapping[str, WorkloadConfig]] = {
     ),
     "chats": WorkloadConfig(
         workload="sharegpt",
-        num_requests=100,
+        num_requests=70,
         turns=3.0,
         prefix_tokens=96,
         prompt_tokens=64,
