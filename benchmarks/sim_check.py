@@ -20,6 +20,7 @@ from simcheck.measure import NUM_WORKERS, WORKER_IDS, measure
 from simcheck.traces import RATE, WORKLOADS, check_trace
 
 from pagemesh.config import RoutingPolicy
+from pagemesh.sim.model import MeshModel, write_model
 
 NAME: Final = "sim_check"
 QUESTION: Final = "Does the simulator say what happens on eight real workers?"
@@ -33,9 +34,14 @@ def main() -> None:
     parser = make_parser(NAME, QUESTION)
     for flag, names in (("--policies", POLICIES), ("--workloads", WORKLOADS)):
         parser.add_argument(flag, default=",".join(names), help="which (default: %(default)s)")
+    parser.add_argument(
+        "--rates", help="file for what was measured last, which `pagemesh sim --rates` reads"
+    )
     options = parser.parse_args()
     policies = choice(options.policies, POLICIES)
     workloads = choice(options.workloads, WORKLOADS)
+    if not policies or not workloads:
+        parser.error("there must be a policy and a workload")
     report = Report(NAME, QUESTION)
     # Of the same commit, what is not measured now keeps its figures.
     report.resume(options.json)
@@ -49,7 +55,9 @@ def main() -> None:
     with Processes(MODEL) as mesh:
         _start(mesh, policies)
         scale = 0.3 if options.quick else 1.0
-        asyncio.run(_measure_all(mesh, workloads, policies, scale, report))
+        model = asyncio.run(_measure_all(mesh, workloads, policies, scale, report))
+    if options.rates is not None:
+        write_model(options.rates, model)
     report.print()
     report.write(options.json)
 
@@ -71,7 +79,8 @@ async def _measure_all(
     policies: Sequence[str],
     scale: float,
     report: Report,
-) -> None:
+) -> MeshModel:
+    """Adds the figures; gives the rates that the last simulation had."""
     # On one loop: the events of gRPC's channels outlive them.
     for workload in workloads:
         trace = check_trace(workload, scale)
@@ -82,6 +91,7 @@ async def _measure_all(
                 sides = await measure(mesh, policy, trace)
                 note_rates(report, name, sides)
                 compare(report, name, sides)
+    return sides.model
 
 
 if __name__ == "__main__":

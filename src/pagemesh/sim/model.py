@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -205,6 +205,14 @@ class MeshModel:
         return self.decode if self.prefill is None else self.prefill
 
 
+def write_model(path: str, model: MeshModel) -> None:
+    """A file that `read_model` reads; ConfigError when it cannot be written."""
+    try:
+        Path(path).write_text(yaml.safe_dump(asdict(model), sort_keys=False), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--rates is {path!r}: {error.strerror}") from error
+
+
 def read_model(path: str) -> MeshModel:
     """A YAML or JSON file with the fields of `MeshModel`; those left out are those of the example.
 
@@ -240,6 +248,8 @@ def _build(model: type[_Model], content: object, where: str) -> _Model:
 
 def _value(hint: Any, value: object, name: str) -> object:
     if hint == WorkerModel | None:
+        if value is None:
+            return None
         hint = WorkerModel
     if hint == dict[str, PrefillModel]:
         if not isinstance(value, dict):

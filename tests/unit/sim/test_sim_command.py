@@ -13,7 +13,7 @@ import pytest
 from pagemesh.cli.main import main
 from pagemesh.config import RoutingPolicy
 from pagemesh.membership.publisher import LOAD_PERIOD as PUBLISHED_PERIOD
-from pagemesh.sim.model import MeshModel, read_model
+from pagemesh.sim.model import MeshModel, PrefillModel, WorkerModel, read_model, write_model
 from pagemesh.sim.tokens import TokenTimes
 from pagemesh.sim.worker import LOAD_PERIOD
 
@@ -121,6 +121,17 @@ def test_rates_are_read_and_what_is_left_out_is_the_example(tmp_path: Path) -> N
     assert model.decode.prefill.seconds_per_token == 5e-5
     assert model.decode.kv_tokens == MeshModel().decode.kv_tokens
     assert model.prefill_worker.kv_tokens == 99_000
+
+
+def test_rates_that_were_measured_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = str(tmp_path / "rates.yaml")
+    slow = PrefillModel(seconds_per_token=9e-5)
+    model = MeshModel(
+        block_size=32, measured={"decode-3": slow}, prefill=WorkerModel(max_num_seqs=5)
+    )
+    for each in (model, MeshModel()):
+        write_model(path, each)
+        assert read_model(path) == each
 
 
 def test_percentiles_of_token_times_are_right_within_half_a_percent() -> None:

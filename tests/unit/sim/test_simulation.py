@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 
 from pagemesh.router.routing.candidate import Role
+from pagemesh.sim.model import PrefillModel
 from pagemesh.sim.records import Outcome
 from pagemesh.sim.settings import PolicyName
 from pagemesh.sim.simulation import Run, Simulation
@@ -209,6 +210,16 @@ def test_a_worker_that_fails_loses_its_requests_and_its_cache() -> None:
     assert second.decode_id == first.decode_id
     assert {first_id, "decode-1"} == set(simulation.workers)
     assert [w.epoch for w in simulation.workers.values()].count(2) == 1
+
+
+def test_a_worker_tells_what_it_measured_and_takes_what_it_takes() -> None:
+    slow = PrefillModel(seconds_per_token=0.5)
+    model = make_model(measured={"decode-0": slow})
+    simulation = simulate([make_request(1.0, 100, 3, text=1)], model=model, num_decode=1)
+    (record,) = simulation.run().records
+    assert record.ttft == pytest.approx(0.32)
+    (worker,) = simulation.workers.values()
+    assert worker.engine.load().prefill_rate.seconds_per_token == 0.5
 
 
 def test_a_request_that_fits_into_no_cache_is_refused() -> None:
