@@ -132,10 +132,11 @@ async def test_a_worker_that_falls_silent_is_dropped_though_its_stream_is_open()
             "INVALID_REQUEST",
             "digest.names_xor",
         ),
+        (stored(1, *range(16_385), epoch=2), "INVALID_REQUEST", "stored.block_hashes"),
     ],
     ids=[
         *("unknown-worker", "old-epoch", "future-epoch", "no-sequence"),
-        *("no-event", "odd-hash", "odd-digest"),
+        *("no-event", "odd-hash", "odd-digest", "long-event"),
     ],
 )
 async def test_bad_events_are_refused_by_name_and_disturb_nobody(
@@ -168,7 +169,12 @@ async def test_one_stream_speaks_for_one_worker() -> None:
 
 @pytest.mark.parametrize(
     ("num_bytes", "message"),
-    [(15, "15 bytes, but must have a multiple of 16"), (16 * 16_385, "16385 hashes, but 16384")],
+    [
+        (15, "15 bytes, but must have a multiple of 16"),
+        (16 * 16_385, "16385 hashes, but 16384"),
+        (16 * 1_000_000, "1000000 hashes, but 16384"),
+    ],
+    ids=["odd", "long", "a-million"],
 )
 async def test_bad_lookups_are_refused_by_name(num_bytes: int, message: str) -> None:
     async with running_kvstore() as address, connected(address) as stub:
@@ -177,6 +183,22 @@ async def test_bad_lookups_are_refused_by_name(num_bytes: int, message: str) -> 
         error = from_rpc_error(caught.value)
         assert (error.grpc_code, error.param) == ("INVALID_ARGUMENT", "block_hashes")
         assert message in error.message
+
+
+async def test_a_lookup_beyond_what_a_message_may_be_is_refused_and_disturbs_nobody() -> None:
+    async with running_kvstore() as address, connected(address) as stub:
+        await register(stub, make_worker("a"))
+        call = await publish(stub, stored(1, 1))
+        # As a client without limits of its own.
+        options = [("grpc.max_send_message_length", -1)]
+        async with grpc.aio.insecure_channel(address, options=options) as channel:
+            endless = kvstore_pb2.LookupRequest(block_hashes=bytes(16 * 3_000_000))
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await kvstore_pb2_grpc.KvStoreStub(channel).Lookup(endless, timeout=30)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "larger than max (48000005 vs. 41943040)" in (caught.value.details() or "")
+        assert await lookup(stub, 1) == {"a": 1}
+        call.cancel()
 
 
 async def test_a_watch_tells_members_loads_and_departures() -> None:

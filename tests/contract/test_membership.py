@@ -191,8 +191,48 @@ async def test_a_worker_with_blocks_of_another_shape_waits_until_the_others_are_
     assert "'old' at 127.0.0.1:7001 has 16 tokens" in told["detail"]
 
 
-def refusals(logs: list[Any]) -> list[Any]:
-    return [line for line in logs if line.get("reason") == "LAYOUT_MISMATCH"]
+async def test_a_worker_of_another_model_under_the_same_name_waits_and_disturbs_nobody() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with (
+            running_kvstore() as kvstore,
+            directory_of(kvstore) as directory,
+            AsyncExitStack() as other,
+        ):
+            async with PublishingWorker(kvstore, make_worker("old", num_blocks=32)) as old:
+                await eventually(lambda: live_ids(directory) == ["old"])
+                new = make_worker("new", num_blocks=8, fingerprint="model-b")
+                await other.enter_async_context(PublishingWorker(kvstore, new))
+                await eventually(lambda: any(line["event"] == "kvstore_refused" for line in logs))
+                await old.generate(range(20, 60))
+                await index_matches(kvstore, old)
+                assert live_ids(directory) == ["old"]
+            await eventually(lambda: live_ids(directory) == ["new"])
+    (told,) = [line for line in logs if line["event"] == "kvstore_refused"]
+    assert "'new' serves model model-b as 'demo', but 'old' at" in told["detail"]
+
+
+async def test_of_two_processes_with_one_name_the_later_one_stays_and_the_other_is_told() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with running_kvstore() as kvstore, directory_of(kvstore) as directory:
+            heard: list[tuple[MemberChange, int]] = []
+            directory.subscribe(lambda change, worker: heard.append((change, worker.info.epoch)))
+            async with PublishingWorker(kvstore, make_worker("a", epoch=1, num_blocks=32)):
+                await eventually(lambda: heard == [(MemberChange.JOINED, 1)])
+                async with PublishingWorker(
+                    kvstore, make_worker("a", epoch=2, num_blocks=32)
+                ) as later:
+                    await later.generate(range(20, 60))
+                    await eventually(lambda: len(refusals(logs, "STALE_EPOCH")) >= 3)
+                    await index_matches(kvstore, later)
+                    assert heard[1:] == [(MemberChange.LEFT, 1), (MemberChange.JOINED, 2)]
+                # Once the name is free, whoever waits for it has it.
+                await eventually(lambda: heard[-1] == (MemberChange.JOINED, 1))
+    told = [line["detail"] for line in logs if line["event"] == "kvstore_refused"]
+    assert told[-1] == "worker 'a' comes with epoch 1, but epoch 2 is registered"
+
+
+def refusals(logs: list[Any], reason: str = "LAYOUT_MISMATCH") -> list[Any]:
+    return [line for line in logs if line.get("reason") == reason]
 
 
 async def test_members_stay_known_while_the_kvstore_is_away() -> None:

@@ -141,7 +141,7 @@ class BlocksStored(_message.Message):
 
     BLOCK_HASHES_FIELD_NUMBER: _builtins.int
     block_hashes: _builtins.bytes
-    """Concatenated 16-byte block hashes."""
+    """Concatenated 16-byte block hashes; at most 16,384 of them."""
     def __init__(
         self,
         *,
@@ -163,7 +163,7 @@ class BlocksRemoved(_message.Message):
 
     BLOCK_HASHES_FIELD_NUMBER: _builtins.int
     block_hashes: _builtins.bytes
-    """Concatenated 16-byte block hashes."""
+    """Concatenated 16-byte block hashes; at most 16,384 of them."""
     def __init__(
         self,
         *,

@@ -39,6 +39,7 @@ def make_worker(
     epoch: int = 1,
     address: str = "127.0.0.1:7001",
     fingerprint: str = "model-a",
+    model_name: str = "demo",
     num_blocks: int = 1000,
     block_size: int = 16,
 ) -> types_pb2.WorkerInfo:
@@ -47,7 +48,7 @@ def make_worker(
         epoch=epoch,
         role=types_pb2.WORKER_ROLE_DECODE,
         address=address,
-        model_name="demo",
+        model_name=model_name,
         model_fingerprint=fingerprint,
         kv_layout=types_pb2.KvLayout(
             block_size=block_size, layer_count=2, kv_head_count=4, head_dim=8, dtype="float32"

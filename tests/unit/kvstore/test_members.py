@@ -70,12 +70,54 @@ def test_blocks_may_have_another_shape_for_another_model_or_a_new_incarnation() 
     store = Store()
     store.members.register(make_worker("a"))
     store.members.register(make_worker("a", epoch=2, block_size=32))
-    store.members.register(make_worker("b", block_size=8, fingerprint="model-b"))
+    other = make_worker("b", block_size=8, fingerprint="model-b", model_name="other")
+    store.members.register(other)
     assert sorted(m.info.kv_layout.block_size for m in store.members) == [8, 32]
 
 
+def test_a_worker_of_another_model_under_the_same_name_is_refused_until_that_is_free() -> None:
+    store = Store()
+    store.members.register(make_worker("a"))
+    new = make_worker("b", fingerprint="model-b", address="127.0.0.1:7002")
+    with pytest.raises(FailedPreconditionError) as caught:
+        store.members.register(new)
+    assert (caught.value.reason, caught.value.param) == (
+        "MODEL_MISMATCH",
+        "worker.model_fingerprint",
+    )
+    assert caught.value.message == (
+        "worker 'b' serves model model-b as 'demo', but 'a' at 127.0.0.1:7001 serves model model-a under "
+        "that name"
+    )
+    assert [m.info.worker_id for m in store.members] == ["a"]
+    store.members.drop("a")
+    store.members.register(new)
+    assert [m.info.worker_id for m in store.members] == ["b"]
+
+
+def test_one_model_may_have_two_names() -> None:
+    store = Store()
+    store.members.register(make_worker("a"))
+    store.members.register(make_worker("b", model_name="alias"))
+    assert len(store.members) == 2
+
+
+@pytest.mark.parametrize("num_blocks", [2**32 + 1, 2**60], ids=["one-too-many", "absurd"])
+def test_more_blocks_than_any_machine_has_are_refused(num_blocks: int) -> None:
+    store = Store()
+    store.members.register(make_worker("most", num_blocks=2**32))
+    with pytest.raises(InvalidRequestError, match=f"is {num_blocks}, but 4294967296") as caught:
+        store.members.register(make_worker("a", num_blocks=num_blocks))
+    assert caught.value.param == "worker.block_count"
+    assert len(store.members) == 1
+
+
 @pytest.mark.parametrize(
-    "field", ["worker_id", "epoch", "role", "address", "model_fingerprint", "block_count"]
+    "field",
+    [
+        *("worker_id", "epoch", "role", "address", "model_name", "model_fingerprint"),
+        *("block_count", "max_model_len", "max_num_seqs"),
+    ],
 )
 def test_incomplete_facts_are_refused_by_name(field: str) -> None:
     store = Store()
@@ -85,6 +127,18 @@ def test_incomplete_facts_are_refused_by_name(field: str) -> None:
         store.members.register(info)
     assert caught.value.param == f"worker.{field}"
     assert len(store.members) == 0
+
+
+@pytest.mark.parametrize(
+    "field", ["block_size", "layer_count", "kv_head_count", "head_dim", "dtype"]
+)
+def test_blocks_without_a_shape_are_refused_by_name(field: str) -> None:
+    store = Store()
+    info = make_worker()
+    info.kv_layout.ClearField(field)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match=rf"worker\.kv_layout\.{field} is") as caught:
+        store.members.register(info)
+    assert caught.value.param == f"worker.kv_layout.{field}"
 
 
 def test_only_the_present_incarnation_can_open_a_stream() -> None:

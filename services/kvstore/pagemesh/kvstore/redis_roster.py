@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.redis_client import RedisStore
-from pagemesh.kvstore.refusals import duplicate_worker, layout_mismatch, stale_epoch
+from pagemesh.kvstore.refusals import duplicate_worker, layout_mismatch, mismatch, stale_epoch
 from pagemesh.v1 import types_pb2
 
 PREFIX = "pagemesh:roster:"
@@ -93,6 +93,7 @@ class RedisRoster:
             info.worker_id,
             _digits(info.epoch),
             pack(info),
+            info.model_name,
             info.model_fingerprint,
             info.kv_layout.SerializeToString(deterministic=True),
             int(takes),
@@ -153,7 +154,9 @@ def _refusal(
     if verdict == b"stale":
         return stale_epoch(info.worker_id, info.epoch, int(in_the_way))
     other = types_pb2.WorkerInfo.FromString(in_the_way)
-    return layout_mismatch(info, other) if verdict == b"layout" else duplicate_worker(info, other)
+    if verdict == b"duplicate":
+        return duplicate_worker(info, other)
+    return mismatch(info, other) or layout_mismatch(info, other)
 
 
 def _digits(epoch: int) -> str:

@@ -37,6 +37,31 @@ def duplicate_worker(
     )
 
 
+def mismatch(
+    info: types_pb2.WorkerInfo, other: types_pb2.WorkerInfo
+) -> FailedPreconditionError | None:
+    """What keeps two workers with different names from being in one mesh, if anything does."""
+    is_same_model = info.model_fingerprint == other.model_fingerprint
+    if info.model_name == other.model_name and not is_same_model:
+        return model_mismatch(info, other)
+    # Such workers could never exchange KV, and half of all plans would fail when it is too late.
+    if is_same_model and info.kv_layout != other.kv_layout:
+        return layout_mismatch(info, other)
+    return None
+
+
+def model_mismatch(
+    info: types_pb2.WorkerInfo, other: types_pb2.WorkerInfo
+) -> FailedPreconditionError:
+    """That another worker serves another model under the same name: answers would depend on the worker."""
+    return FailedPreconditionError(
+        f"worker {info.worker_id!r} serves model {info.model_fingerprint[:16]} as {info.model_name!r}, but "
+        f"{other.worker_id!r} at {other.address} serves model {other.model_fingerprint[:16]} under that name",
+        reason="MODEL_MISMATCH",
+        param="worker.model_fingerprint",
+    )
+
+
 def layout_mismatch(
     info: types_pb2.WorkerInfo, other: types_pb2.WorkerInfo
 ) -> FailedPreconditionError:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.kvstore.refusals import duplicate_worker, layout_mismatch, stale_epoch
+from pagemesh.kvstore.refusals import duplicate_worker, mismatch, stale_epoch
 from pagemesh.v1 import types_pb2
+
+MAX_BLOCK_COUNT = 2**32
+"""Blocks of one worker: more than any machine's memory holds, and few enough for every counter."""
 
 
 def check_registration(info: types_pb2.WorkerInfo, members: Iterable[types_pb2.WorkerInfo]) -> None:
     """Refuse an incarnation that cannot be a member; one that is one already passes.
 
-    Raises InvalidRequestError for incomplete facts, and FailedPreconditionError when a newer incarnation is a
-    member, or another process under the same name and epoch, or a worker of the same model whose KV blocks
-    have another shape.
+    Raises InvalidRequestError for incomplete or absurd facts, and FailedPreconditionError when a newer incarnation is a
+    member, or another process under the same name and epoch, or a worker that serves another model under the
+    same model name, or one of the same model whose KV blocks have another shape.
     """
     _check_info(info)
     others = list(members)
@@ -25,24 +28,37 @@ def check_registration(info: types_pb2.WorkerInfo, members: Iterable[types_pb2.W
             if info.epoch == known.epoch and info != known:
                 raise duplicate_worker(info, known)
     for other in others:
-        # Such workers could never exchange KV, and half of all plans would fail when it is too late.
-        is_peer = other.worker_id != info.worker_id
-        is_same_model = other.model_fingerprint == info.model_fingerprint
-        if is_peer and is_same_model and other.kv_layout != info.kv_layout:
-            raise layout_mismatch(info, other)
+        if other.worker_id != info.worker_id:
+            refusal = mismatch(info, other)
+            if refusal is not None:
+                raise refusal
 
 
 def _check_info(info: types_pb2.WorkerInfo) -> None:
+    layout = info.kv_layout
     given: dict[str, object] = {
         "worker_id": info.worker_id,
         "epoch": info.epoch,
         "role": info.role,
         "address": info.address,
+        "model_name": info.model_name,
         "model_fingerprint": info.model_fingerprint,
+        "kv_layout.block_size": layout.block_size,
+        "kv_layout.layer_count": layout.layer_count,
+        "kv_layout.kv_head_count": layout.kv_head_count,
+        "kv_layout.head_dim": layout.head_dim,
+        "kv_layout.dtype": layout.dtype,
         "block_count": info.block_count,
+        "max_model_len": info.max_model_len,
+        "max_num_seqs": info.max_num_seqs,
     }
     for name, value in given.items():
         if not value:
             raise InvalidRequestError(
                 f"worker.{name} is {value!r}, but must be set", param=f"worker.{name}"
             )
+    if info.block_count > MAX_BLOCK_COUNT:
+        raise InvalidRequestError(
+            f"worker.block_count is {info.block_count}, but {MAX_BLOCK_COUNT} are the most",
+            param="worker.block_count",
+        )

@@ -19,6 +19,9 @@ from pagemesh.kvstore.feed import Feed
 from pagemesh.kvstore.members import PublishStream
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
 
+MAX_EVENT_BLOCKS = 16_384
+"""Most hashes in one event, as kvstore.proto says."""
+
 
 class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
     """Serves one catalog. Open streams end when `draining` is set."""
@@ -118,9 +121,9 @@ def _event(request: kvstore_pb2.PublishRequest) -> WorkerEvent:
         raise InvalidRequestError("sequence is 0, but events are numbered from 1", param="sequence")
     match request.WhichOneof("event"):
         case "stored":
-            return Stored(_split(request.stored.block_hashes, "stored.block_hashes"))
+            return Stored(_split_event(request.stored.block_hashes, "stored.block_hashes"))
         case "removed":
-            return Removed(_split(request.removed.block_hashes, "removed.block_hashes"))
+            return Removed(_split_event(request.removed.block_hashes, "removed.block_hashes"))
         case "cleared":
             return Cleared()
         case "load":
@@ -147,6 +150,15 @@ def _check_source(request: kvstore_pb2.PublishRequest, stream: PublishStream) ->
             f"of worker {stream.worker_id!r} with epoch {stream.epoch}",
             param="worker_id",
         )
+
+
+def _split_event(packed: bytes, param: str) -> list[bytes]:
+    num_blocks = len(packed) // BLOCK_HASH_SIZE
+    if num_blocks > MAX_EVENT_BLOCKS:
+        raise InvalidRequestError(
+            f"{param} has {num_blocks} hashes, but {MAX_EVENT_BLOCKS} are the most", param=param
+        )
+    return _split(packed, param)
 
 
 def _split(packed: bytes, param: str) -> list[bytes]:

@@ -1,9 +1,9 @@
--- ARGV: replica, ms that it counts as alive, worker, epoch in 20 digits, WorkerInfo, model fingerprint, KV layout,
--- whether to take the same incarnation from a replica that is alive: 1 or 0.
--- Gives 'ok', or why not and what is in the way: 'stale' an epoch, 'duplicate' or 'layout' a WorkerInfo,
+-- ARGV: replica, ms that it counts as alive, worker, epoch in 20 digits, WorkerInfo, model name, model fingerprint,
+-- KV layout, whether to take the same incarnation from a replica that is alive: 1 or 0.
+-- Gives 'ok', or why not and what is in the way: 'stale' an epoch, 'duplicate' or 'mismatch' a WorkerInfo,
 -- 'elsewhere' a replica.
 local replica, limit_ms, worker, epoch, info = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-local fingerprint, layout, takes = ARGV[6], ARGV[7], ARGV[8] == '1'
+local name, fingerprint, layout, takes = ARGV[6], ARGV[7], ARGV[8], ARGV[9] == '1'
 local owner = call('HGET', prefix .. 'owners', worker)
 local known_epoch = call('HGET', prefix .. 'epochs', worker)
 if owner and epoch < known_epoch then
@@ -22,12 +22,16 @@ if is_same then
     return { 'elsewhere', owner }
   end
 end
-local kind = fingerprint .. '\0' .. layout
+local kind = name .. '\0' .. fingerprint .. '\0' .. layout
 local kinds = call('HGETALL', prefix .. 'kinds')
 for i = 1, #kinds, 2 do
-  local other = kinds[i + 1]
-  if kinds[i] ~= worker and other ~= kind and string.sub(other, 1, #fingerprint + 1) == fingerprint .. '\0' then
-    return { 'layout', call('HGET', prefix .. 'infos', kinds[i]) }
+  if kinds[i] ~= worker and kinds[i + 1] ~= kind then
+    local other_name, other_fingerprint, other_layout = string.match(kinds[i + 1], '^(.-)%z(.-)%z(.*)$')
+    local is_other_model = other_name == name and other_fingerprint ~= fingerprint
+    local is_other_layout = other_fingerprint == fingerprint and other_layout ~= layout
+    if is_other_model or is_other_layout then
+      return { 'mismatch', call('HGET', prefix .. 'infos', kinds[i]) }
+    end
   end
 end
 if not is_same then
