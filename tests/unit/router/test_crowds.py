@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from pagemesh.router.routing import crowds
 from pagemesh.router.routing.candidate import Naming
 from pagemesh.router.routing.crowds import Crowds
@@ -55,17 +57,13 @@ def test_requests_with_one_system_prompt_meet_and_the_system_prompts_spread() ->
 
 
 def test_a_crowd_that_is_larger_than_a_workers_part_is_divided() -> None:
-    known = Crowds()
-    for number in range(400):
-        app = "large" if number % 2 else f"small{number % 20}"
-        known.add(prompt((app, 5), (f"user{number}", 2)), 4)
-    assert group(known, ("small2", 5), ("new", 2)) == b"/small20"
-    assert group(known, ("large", 5), ("new", 2)).endswith(b"/large4/new0")
-    # With two workers it is one worker's part.
-    again = Crowds()
-    for number in range(400):
-        again.add(prompt(("large" if number % 2 else f"small{number % 20}", 5)), 2)
-    assert group(again, ("large", 5), num_workers=2) == b"/large0"
+    for num_workers, name in ((4, b"/large4/new0"), (2, b"/large0")):
+        known = Crowds()
+        for number in range(400):
+            app = "large" if number % 5 < 2 else f"small{number % 20}"
+            known.add(prompt((app, 5), (f"user{number}", 2)), num_workers)
+        assert group(known, ("small2", 5), ("new", 2), num_workers=num_workers) == b"/small20"
+        assert group(known, ("large", 5), ("new", 2), num_workers=num_workers).endswith(name)
 
 
 def test_what_was_long_ago_counts_less() -> None:
@@ -80,12 +78,29 @@ def test_what_was_long_ago_counts_less() -> None:
 
 def test_memory_is_bounded_whatever_comes() -> None:
     known = Crowds()
-    for number in range(10_000):
-        known.add(prompt(("template", 3), (f"user{number}", 10)), 4)
-    assert len(known._counts) <= 2 * crowds.HALF_LIFE
+    for number in range(5000):
+        known.add(prompt(("template", 40), (f"user{number}", 3)), 4)
+    assert len(known._seen) <= 14 * 2 * crowds.HALF_LIFE
 
 
-def test_few_blocks_of_long_prompts_are_looked_at() -> None:
-    steps = list(crowds._steps(6250))
-    assert steps[:66] == [*range(65), 68]
-    assert (len(steps), steps[-1]) == (142, 6066)
+def test_deep_crowds_are_known_soon_and_left_at_the_first_own_block() -> None:
+    known = Crowds()
+    for number in range(160):
+        known.add(prompt(("system", 250), (f"user{number}", 1 + number % 40)), 4)
+    for num_blocks in (1, 2, 30, 1000):
+        name = group(known, ("system", 250), ("new", num_blocks))
+        assert name.endswith(b"/system249/new0")
+
+
+@pytest.mark.parametrize(
+    ("num_shared", "num_looked_at"), [(0, 1), (1, 2), (2, 3), (100, 15), (5000, 26), (6250, 19)]
+)
+def test_few_blocks_of_long_prompts_are_looked_at(num_shared: int, num_looked_at: int) -> None:
+    seen: list[int] = []
+
+    def is_crowd(index: int) -> bool:
+        seen.append(index)
+        return index < num_shared
+
+    assert crowds._end_of_crowd(6250, is_crowd) == num_shared
+    assert len(seen) == num_looked_at

@@ -5,13 +5,15 @@ hashing many blocks would send questions about one document to as many workers a
 depth is taken from the traffic: the prompt's blocks are followed as long as a crowd shares them, more than one
 worker's part of all requests. The block at which a prompt leaves the crowd names the group that it belongs to.
 
-Only prefixes that are a crowd are followed, in the manner of a trie that grows where it is used.
+The end of the crowd is looked for in steps that double, and then by halves. Only what is looked at is counted, each
+prefix from the moment on at which it was first seen; so a crowd is known some hundred requests after its first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
 from pagemesh.router.routing.candidate import Naming
 
@@ -21,20 +23,25 @@ HALF_LIFE: Final = 1024
 MIN_CROWD: Final = 8
 """Requests that a crowd has at least: before, shares say nothing."""
 
-_NUM_SINGLE_STEPS: Final = 64
-"""Blocks that are followed one by one; from there on steps grow with the depth, by a sixteenth of it."""
+
+class _Seen(NamedTuple):
+    """A prefix."""
+
+    num_requests: int
+    """That began with it."""
+    since: float
+    """Number of the request from which on they were counted."""
 
 
 class Crowds:
     """Counts recent requests by the prefixes that many of them share.
 
-    At most `HALF_LIFE` prefixes are remembered that are no crowd, and twice, and their crowds.
+    Of each request of the last two `HALF_LIFE`, at most 14 prefixes are remembered that are no crowd.
     """
 
     def __init__(self) -> None:
-        self._counts: dict[bytes, int] = {}
+        self._seen: dict[bytes, _Seen] = {}
         self._num_requests = 0
-        self._num_until_decay = HALF_LIFE
 
     def affinity(
         self, block_names: Mapping[Naming, Sequence[bytes]], num_workers: int
@@ -48,36 +55,51 @@ class Crowds:
 
     def add(self, block_names: Mapping[Naming, Sequence[bytes]], num_workers: int) -> None:
         """A prompt was sent to one of so many workers."""
-        self._num_requests += 1
         for names in block_names.values():
-            for index in _steps(len(names)):
-                name = names[index]
-                count = self._counts[name] = self._counts.get(name, 0) + 1
-                if not self._is_crowd(count, num_workers):
-                    break
-        self._num_until_decay -= 1
-        if not self._num_until_decay:
+            _end_of_crowd(len(names), partial(self._joins, names, num_workers))
+        self._num_requests += 1
+        if self._num_requests % HALF_LIFE == 0:
             self._decay()
 
     def _leaves_at(self, names: Sequence[bytes], num_workers: int) -> bytes:
-        for index in _steps(len(names)):
-            if not self._is_crowd(self._counts.get(names[index], 0), num_workers):
-                return names[index]
-        return names[-1]
+        end = _end_of_crowd(len(names), partial(self._is_crowd, names, num_workers))
+        # A prompt without anything of its own goes by all that it has.
+        return names[min(end, len(names) - 1)]
 
-    def _is_crowd(self, count: int, num_workers: int) -> bool:
-        return count >= MIN_CROWD and count * num_workers > self._num_requests
+    def _joins(self, names: Sequence[bytes], num_workers: int, index: int) -> bool:
+        """Count a prompt at one of its blocks; gives whether a crowd shares it."""
+        seen = self._seen.get(names[index]) or _Seen(0, self._num_requests)
+        self._seen[names[index]] = seen._replace(num_requests=seen.num_requests + 1)
+        return self._is_crowd(names, num_workers, index)
+
+    def _is_crowd(self, names: Sequence[bytes], num_workers: int, index: int) -> bool:
+        seen = self._seen.get(names[index])
+        if seen is None or seen.num_requests < MIN_CROWD:
+            return False
+        return seen.num_requests * num_workers > self._num_requests - seen.since
 
     def _decay(self) -> None:
-        self._num_until_decay = HALF_LIFE
-        self._num_requests //= 2
-        halves = ((name, count // 2) for name, count in self._counts.items())
-        self._counts = {name: half for name, half in halves if half}
+        """Let what was counted until now weigh half."""
+        now = self._num_requests
+        halves = (
+            (name, _Seen(seen.num_requests // 2, (now + seen.since) / 2))
+            for name, seen in self._seen.items()
+        )
+        self._seen = {name: seen for name, seen in halves if seen.num_requests}
 
 
-def _steps(num_blocks: int) -> Iterator[int]:
-    """Indexes of the blocks that are looked at."""
-    index = 0
-    while index < num_blocks:
-        yield index
-        index += 1 if index < _NUM_SINGLE_STEPS else index // 16
+def _end_of_crowd(num_blocks: int, is_crowd: Callable[[int], bool]) -> int:
+    """Index of the first block that no crowd shares; `num_blocks` if a crowd shares all.
+
+    Blocks are looked at that do not depend on the prompt's length: others' counts must be found there.
+    """
+    last, index = -1, 0
+    while index < num_blocks and is_crowd(index):
+        last, index = index, max(1, 2 * index)
+    while index - last > 1:
+        middle = (last + index) // 2
+        if middle < num_blocks and is_crowd(middle):
+            last = middle
+        else:
+            index = middle
+    return min(index, num_blocks)
