@@ -40,8 +40,10 @@ MAX_RSS_BYTES = 120_000_000
 def kvstore_process(port: int = 0) -> Iterator[subprocess.Popen[str]]:
     arguments = [sys.executable, "-c", SERVE, str(port)]
     with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture
@@ -102,3 +104,33 @@ async def test_one_that_was_killed_is_filled_again_by_all_workers_at_once() -> N
             # While it is away, the workers that are known stay known.
             await eventually(lambda: not any(worker.live for worker in directory.workers()))
             assert len(directory.workers()) == 4
+
+
+async def test_one_that_is_frozen_costs_a_few_requests_the_lookup_and_is_asked_again_later() -> (
+    None
+):
+    with kvstore_process() as process:
+        line = await asyncio.to_thread(serving_line, process)
+        async with directory_of(line["address"]) as directory:
+            assert await directory.lookup([bytes(16)], "model-a", timeout=5.0) == {}
+            process.send_signal(signal.SIGSTOP)
+            loop = asyncio.get_running_loop()
+            num_waited = 0
+            for _ in range(50):
+                began_at = loop.time()
+                assert await directory.lookup([bytes(16)], "model-a", 0.02) is None
+                num_waited += loop.time() - began_at >= 0.019
+            process.send_signal(signal.SIGCONT)
+            # Three in a row, and those that tried again, however long the others took.
+            assert 3 <= num_waited <= 6
+            found: list[dict[str, int]] = []
+
+            async def ask() -> bool:
+                answer = await directory.lookup([bytes(16)], "model-a", timeout=1.0)
+                found.extend([] if answer is None else [answer])
+                return bool(found)
+
+            deadline = loop.time() + 10.0
+            while not await ask():
+                assert loop.time() < deadline, "it was never asked again"
+                await asyncio.sleep(0.02)

@@ -6,6 +6,7 @@ Owns the channel to the kvstore. Knows nothing of requests or routing.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import grpc
@@ -13,6 +14,7 @@ import structlog
 
 from pagemesh.membership.backoff import Backoff
 from pagemesh.membership.kvstore_replicas import KvStoreReplicas
+from pagemesh.membership.lookup_breaker import LookupBreaker
 from pagemesh.membership.roster import MemberListener, Roster, WorkerState
 from pagemesh.rpc.call_context import call_timeout, outgoing_metadata
 from pagemesh.rpc.channels import open_channel
@@ -54,6 +56,7 @@ class Directory:
         self._stub: kvstore_pb2_grpc.KvStoreAsyncStub | None = None
         self._watch: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
+        self._breaker = LookupBreaker(time.monotonic)
 
     async def start(self) -> None:
         """Begin to follow the kvstore, whether or not it is there yet; returns at once."""
@@ -81,22 +84,29 @@ class Directory:
     ) -> dict[str, int] | None:
         """Leading blocks of the prefix that each worker holds, by worker_id; workers with none are absent.
 
-        None when there was no answer within `timeout` seconds or the kvstore refused. DeadlineError when
-        the call that this is asked for has no time left.
+        None when there was no answer within `timeout` seconds or the kvstore refused; at once while it is known
+        not to answer, see `LookupBreaker`. DeadlineError when the call that this is asked for has no time left.
         """
         if self._stub is None:
+            return None
+        breaker, limit = self._breaker, call_timeout(timeout)
+        if not breaker.may_ask():
             return None
         request = kvstore_pb2.LookupRequest(
             block_hashes=b"".join(block_hashes[:MAX_LOOKUP_BLOCKS]),
             model_fingerprint=model_fingerprint,
         )
         try:
-            response = await self._stub.Lookup(
-                request, timeout=call_timeout(timeout), metadata=outgoing_metadata()
-            )
+            response = await self._stub.Lookup(request, timeout=limit, metadata=outgoing_metadata())
         except grpc.aio.AioRpcError as error:
             _log.debug("lookup_failed", code=error.code().name, detail=error.details())
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                breaker.on_answer()
+            # If it had the time that it is to have, and not only what the caller had left.
+            elif limit >= timeout and breaker.on_silence():
+                _log.warning("kvstore_does_not_answer", kvstore=self._replicas.present)
             return None
+        breaker.on_answer()
         return {holder.worker_id: holder.block_count for holder in response.holders}
 
     async def close(self) -> None:
@@ -115,6 +125,7 @@ class Directory:
     def _connect(self) -> None:
         self._channel = open_channel(self._replicas.present)
         self._stub = kvstore_pb2_grpc.KvStoreStub(self._channel)
+        self._breaker = LookupBreaker(time.monotonic)
 
     def _move_on(self) -> None:
         """Use the next replica, for lookups too, if there is another one."""
