@@ -9,13 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from pagemesh import config
 from pagemesh.cache.block_hash import hash_blocks, root_hash
-from pagemesh.config import (
-    KvStoreConfig,
-    RouterConfig,
-    RoutingConfig,
-    ServerConfig,
-)
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.kvstore.service import KvStoreService
 from pagemesh.prefill.service import PREFILL_ROLE
@@ -118,26 +113,28 @@ async def running_mesh(
     remote_prefill_min_tokens: int | None = 16,
     grace_period: float = 0.2,
     explain_routes: bool = False,
+    otlp_traces_endpoint: str | None = None,
     **engine: Any,
 ) -> AsyncIterator[Mesh]:
     """A mesh whose workers are named decode-0, prefill-0 …; the grace period is the router's."""
-    kvstore = KvStoreService(KvStoreConfig(server=ServerConfig(grace_period=0.2)))
+    kvstore = KvStoreService(config.KvStoreConfig(server=config.ServerConfig(grace_period=0.2)))
     address = await kvstore.start()
-    config = RouterConfig(
+    settings = config.RouterConfig(
         model=str(model),
         kvstore=address,
         request_timeout=request_timeout,
         max_waiting_requests=max_waiting_requests,
         # The default's 20 ms are short for a loaded machine that runs the whole mesh on one loop.
-        routing=RoutingConfig(
+        routing=config.RoutingConfig(
             policy=policy,
             lookup_timeout=5.0,
             remote_prefill_min_tokens=remote_prefill_min_tokens,
             explain_routes=explain_routes,
         ),
-        server=ServerConfig(grace_period=grace_period),
+        traces=config.TracesConfig(otlp_traces_endpoint),
+        server=config.ServerConfig(grace_period=grace_period),
     )
-    router = RouterProcess(config)
+    router = RouterProcess(settings)
     mesh: Mesh | None = None
     try:
         mesh = Mesh(kvstore, address, router, await router.start())

@@ -109,6 +109,10 @@ def test_pure_parts_never_load_grpc() -> None:
     assert loaded("grpc,torch", modules) == ""
 
 
+def test_a_router_without_traces_loads_nothing_for_them() -> None:
+    assert loaded("opentelemetry", ["pagemesh.router.service"]) == ""
+
+
 @pytest.mark.parametrize("part", sorted({*WITHOUT_TORCH, *WITHOUT_GRPC}))
 def test_every_named_part_exists(part: str) -> None:
     assert modules_of(part)

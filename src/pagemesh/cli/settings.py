@@ -12,6 +12,7 @@ from pagemesh.config import (
     KvCacheDtype,
     RoutingConfig,
     SchedulerConfig,
+    TracesConfig,
     require,
     require_share,
 )
@@ -61,6 +62,7 @@ class UpConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)
+    traces: TracesConfig = field(default_factory=TracesConfig)
 
     sample: bool = True
     """Stream one sample answer when the mesh is up."""

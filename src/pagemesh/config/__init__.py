@@ -1,4 +1,4 @@
-"""All settings, one frozen dataclass per area; command-line help is made from the texts below each field.
+"""The settings, one frozen dataclass per area; command-line help is made from the texts below each field.
 
 Services get only the areas that they use, composed in the `…Config` classes at the end. Values are
 checked on construction; a bad one raises `ConfigError` naming the setting and the value.
@@ -7,6 +7,7 @@ checked on construction; a bad one raises `ConfigError` naming the setting and t
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -37,6 +38,7 @@ __all__ = [
     "RoutingPolicy",
     "SchedulerConfig",
     "ServerConfig",
+    "TracesConfig",
     "WorkerConfig",
     "require",
     "require_share",
@@ -211,6 +213,21 @@ class RoutingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TracesConfig:
+    """Whether requests are traced."""
+
+    otlp_traces_endpoint: str | None = None
+    """host:port or URL of a collector that takes OpenTelemetry's spans by gRPC; with https:// it is called by TLS.
+    Unset, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT of the environment says where;
+    without them, nothing is traced, and what callers say of their traces is passed on unchanged."""
+
+    def __post_init__(self) -> None:
+        url = self.otlp_traces_endpoint
+        is_url = url is None or re.fullmatch(r"(https?://)?[^/\s]+:\d{1,5}/?", url) is not None
+        require(is_url, "--otlp-traces-endpoint", url, "host:port, or that behind http(s)://")
+
+
+@dataclass(frozen=True, slots=True)
 class RouterConfig:
     """Settings of the router."""
 
@@ -232,6 +249,7 @@ class RouterConfig:
 
     hub: HubConfig = field(default_factory=HubConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)
+    traces: TracesConfig = field(default_factory=TracesConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
     def __post_init__(self) -> None:

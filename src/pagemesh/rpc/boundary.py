@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, cast
 
 import grpc
@@ -46,11 +47,18 @@ _HANDLER_FACTORIES: Final[
 """By whether requests and responses are streams."""
 
 
+Around = Callable[[str], AbstractContextManager[object]]
+"""Gives what a call of the method is run in: in its task, which is bound to what the caller said of it."""
+
+
 class RpcBoundary(grpc.aio.ServerInterceptor):
     """Stands around every RPC of a server; `refusal` says why calls are refused now, None if not."""
 
-    def __init__(self, refusal: Callable[[], PagemeshError | None]) -> None:
+    def __init__(
+        self, refusal: Callable[[], PagemeshError | None], around: Around = nullcontext
+    ) -> None:
         self._refusal = refusal
+        self._around = around
         self._calls: set[asyncio.Task[Any]] = set()
 
     async def wait_until_idle(self, seconds: float) -> None:
@@ -93,7 +101,8 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
             self._note_call()
             bind_call(read_metadata(context.invocation_metadata() or (), context.time_remaining()))
             try:
-                return await _run(behavior, request, context)
+                with self._around(method):
+                    return await _run(behavior, request, context)
             except grpc.aio.InternalError:
                 # A write failed because the peer is gone. grpc is about to cancel the call for that, which
                 # is no fault; what is raised before it does, it logs as one.

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import grpc
@@ -15,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from pagemesh.config import ServerConfig
 from pagemesh.errors import ConfigError, PagemeshError, UnavailableError
-from pagemesh.rpc.boundary import RpcBoundary
+from pagemesh.rpc.boundary import Around, RpcBoundary
 from pagemesh.rpc.channels import KEEPALIVE_TIME_MS, SHARED_OPTIONS
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -100,7 +101,10 @@ class GrpcServer:
     period and cancels what is left. Everything runs on the loop on which the server was made.
     """
 
-    def __init__(self, config: ServerConfig, service_names: Sequence[str]) -> None:
+    def __init__(
+        self, config: ServerConfig, service_names: Sequence[str], around: Around = nullcontext
+    ) -> None:
+        """Every call of the services is run in what `around` gives for it."""
         self._config = config
         self._service_names = tuple(service_names)
         self._services = _Services()
@@ -108,7 +112,7 @@ class GrpcServer:
         self._drain_hooks: list[DrainHook] = []
         self._serving = False
         self._closing: asyncio.Task[None] | None = None
-        self._boundary = RpcBoundary(self._refusal)
+        self._boundary = RpcBoundary(self._refusal, around)
         self._server = grpc.aio.server(
             handlers=[self._services],
             interceptors=[self._boundary],

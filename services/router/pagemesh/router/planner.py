@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -42,8 +42,40 @@ class Placement(NamedTuple):
     """What is to be accounted for; None for a prompt that no cache can serve, or that another one counts for."""
 
 
+class Placer(Protocol):
+    """Says where requests go, and is told what came of it."""
+
+    async def place(
+        self,
+        prompt_token_ids: Sequence[int],
+        max_tokens: int,
+        excluded_worker_ids: frozenset[str],
+        *,
+        is_prefillable: bool,
+        is_cacheable: bool,
+    ) -> Placement:
+        """Choose workers for a prompt; raises UnavailableError when no decode worker can take it.
+
+        One that is not `is_prefillable` has to be computed where it runs; of one that is not `is_cacheable`,
+        every token.
+        """
+        ...
+
+    def place_beside(self, placement: Placement) -> Placement:
+        """Place a request where another one has, or is about to have, the KV of its prompt."""
+        ...
+
+    def on_kv(self, placement: Placement, outcome: types_pb2.KvOutcome) -> None:
+        """The first token of a placed request and its prompt's KV are there, or its embedding."""
+        ...
+
+    def on_answer(self, num_tokens: int) -> None:
+        """An answer ended by itself after so many tokens."""
+        ...
+
+
 class Planner:
-    """Places requests for one model. Belongs to one event loop."""
+    """A `Placer` for one model. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -71,11 +103,7 @@ class Planner:
         is_prefillable: bool,
         is_cacheable: bool,
     ) -> Placement:
-        """Choose workers for a prompt; raises UnavailableError when no decode worker can take it.
-
-        One that is not `is_prefillable` has to be computed where it runs; of one that is not `is_cacheable`,
-        every token.
-        """
+        """See `Placer`."""
         chains, lookup = dict[Naming, list[bytes]](), Lookup.SKIPPED
         held: dict[str, int] | None = {}
         if is_cacheable and self._decider.names_blocks and not self._is_alone():
@@ -106,7 +134,7 @@ class Planner:
         return Placement(route, session, flight, decision, query)
 
     def on_kv(self, placement: Placement, outcome: types_pb2.KvOutcome) -> None:
-        """The first token of a placed request and its prompt's KV are there."""
+        """See `Placer`."""
         placement.flight.end_prefill()
         if placement.route.plan is not None:
             self._paths.on_kv(placement.route.plan, outcome)
@@ -123,11 +151,11 @@ class Planner:
             )
 
     def on_answer(self, num_tokens: int) -> None:
-        """An answer ended by itself after so many tokens."""
+        """See `Placer`."""
         self._decider.on_answer(num_tokens)
 
     def place_beside(self, placement: Placement) -> Placement:
-        """Place a request where another one has, or is about to have, the KV of its prompt."""
+        """See `Placer`."""
         route = Route(placement.route.decode)
         flight = self._decider.begin_beside(route)
         return Placement(route, placement.session, flight, placement.decision, query=None)

@@ -45,7 +45,7 @@ def _shorter_and_shorter(decision: Decision, num_prompts: int) -> Iterator[dict[
     for num_considered in range(_MAX_CONSIDERED, 0, -1):
         yield {
             **chosen,
-            "considered": [_considered(each) for each in reasons.considered[:num_considered]],
+            "considered": [considered_object(each) for each in reasons.considered[:num_considered]],
             "refused": dict(refused[:_MAX_REFUSED]),
         }
     yield chosen
@@ -73,7 +73,8 @@ def _chosen(decision: Decision) -> dict[str, Any]:
     }
 
 
-def _considered(each: Considered) -> dict[str, Any]:
+def considered_object(each: Considered) -> dict[str, Any]:
+    """What was made of one worker."""
     found: dict[str, Any] = {
         "worker": each.worker_id,
         "held_tokens": each.num_held_tokens,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
+from pagemesh.config import RouterConfig
 from pagemesh.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError
+from pagemesh.models.resolve import resolve_model_path
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS
 from pagemesh.tokenizer.bad_words import encode_bad_words
-from pagemesh.tokenizer.generation_defaults import GenerationDefaults
+from pagemesh.tokenizer.generation_defaults import GenerationDefaults, load_generation_defaults
 from pagemesh.tokenizer.matryoshka import Matryoshka
 from pagemesh.tokenizer.tokenizer import NUM_INLINE_CHARS, Tokenizer
 
@@ -26,6 +30,18 @@ class ServedModel:
 
     matryoshka: Matryoshka
     """Which lengths its embeddings may have."""
+
+    @classmethod
+    def load(cls, config: RouterConfig) -> Self:
+        """Load the model's tokenizer; ConfigError naming what is wrong with its folder."""
+        folder = resolve_model_path(config.model, config.hub, need="tokenizer")
+        return cls(
+            name=config.served_name,
+            tokenizer=Tokenizer(folder),
+            defaults=load_generation_defaults(folder),
+            created=int(time.time()),
+            matryoshka=Matryoshka.read(folder),
+        )
 
     def check_name(self, name: str | None) -> None:
         """Refuse another model's name; no name at all means this model, as in vLLM."""

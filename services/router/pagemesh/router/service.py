@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import structlog
 
 from pagemesh.config import RouterConfig
 from pagemesh.membership.directory import Directory
-from pagemesh.models.resolve import resolve_model_path
 from pagemesh.router.embedding.embedder import Embedder
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.generator import Generator
@@ -23,13 +21,11 @@ from pagemesh.router.served_model import ServedModel
 from pagemesh.router.servicers.inference import InferenceServicer
 from pagemesh.router.servicers.openai import OpenAIServicer
 from pagemesh.router.session_pool import SessionPool
+from pagemesh.router.tracing import start_tracing
 from pagemesh.router.workers import Workers
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics, MetricsServer
-from pagemesh.tokenizer.generation_defaults import load_generation_defaults
-from pagemesh.tokenizer.matryoshka import Matryoshka
-from pagemesh.tokenizer.tokenizer import Tokenizer
 from pagemesh.v1 import inference_pb2_grpc, openai_pb2_grpc
 
 _FAREWELL_S = 0.5
@@ -46,20 +42,14 @@ class RouterProcess:
     def __init__(self, config: RouterConfig) -> None:
         """Load the model's tokenizer; ConfigError naming what is wrong with its folder."""
         self._config = config
-        folder = resolve_model_path(config.model, config.hub, need="tokenizer")
-        self._model = ServedModel(
-            name=config.served_name,
-            tokenizer=Tokenizer(folder),
-            defaults=load_generation_defaults(folder),
-            created=int(time.time()),
-            matryoshka=Matryoshka.read(folder),
-        )
+        self._model = ServedModel.load(config)
         self._metrics = Metrics()
         self._metrics_server: MetricsServer | None = None
         self._directory = Directory(config.kvstore)
         self._sessions = SessionPool()
         self._parity = Parity(self._model.name, self._model.tokenizer)
-        self._server = GrpcServer(config.server, SERVICE_NAMES)
+        self._tracing = start_tracing(config)
+        self._server = GrpcServer(config.server, SERVICE_NAMES, self._tracing.around)
 
     async def start(self) -> str:
         """Begin to serve; gives the address. ConfigError when a port is taken."""
@@ -86,6 +76,7 @@ class RouterProcess:
         await self._server.close()
         await self._directory.close()
         await self._sessions.close()
+        await asyncio.to_thread(self._tracing.close)
         if self._metrics_server is not None:
             self._metrics_server.close()
             self._metrics_server = None
@@ -93,10 +84,14 @@ class RouterProcess:
     def _add_services(self) -> None:
         config, metrics, model = self._config, self._metrics, self._model
         workers = Workers(model.name, self._directory, self._sessions, self._parity)
-        planner = Planner(workers, self._directory, self._sessions, config.routing, metrics)
+        planner = self._tracing.placer(
+            Planner(workers, self._directory, self._sessions, config.routing, metrics)
+        )
         in_progress = InProgress()
-        generator = Generator(model.name, planner, model.tokenizer, metrics, in_progress)
-        embedder = Embedder(model, workers, planner, metrics, in_progress)
+        generator = self._tracing.generator(
+            Generator(model.name, planner, model.tokenizer, metrics, in_progress)
+        )
+        embedder = self._tracing.embedder(Embedder(model, workers, planner, metrics, in_progress))
         grace = config.server.grace_period
         patience = grace - min(_FAREWELL_S, grace / 2)
         self._server.on_drain(lambda: in_progress.drain(patience))

@@ -153,6 +153,7 @@ def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfi
         kvstore=kvstore,
         hub=config.hub,
         routing=config.routing,
+        traces=config.traces,
         server=server,
     )
 

@@ -10,7 +10,7 @@ from pagemesh.router.call import Call
 from pagemesh.router.embedding.job import EmbeddingJob
 from pagemesh.router.embedding.vectors import Embeddings, Input
 from pagemesh.router.in_progress import InProgress
-from pagemesh.router.planner import Planner
+from pagemesh.router.planner import Placer
 from pagemesh.router.served_model import ServedModel
 from pagemesh.router.workers import Workers
 from pagemesh.telemetry import metrics as names
@@ -24,7 +24,7 @@ class Embedder:
         self,
         model: ServedModel,
         workers: Workers,
-        planner: Planner,
+        planner: Placer,
         metrics: Metrics,
         in_progress: InProgress,
     ) -> None:

@@ -13,7 +13,7 @@ from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.router.call import Call
 from pagemesh.router.embedding.vectors import Embeddings
 from pagemesh.router.placed_request import Order, PlacedRequest
-from pagemesh.router.planner import Planner
+from pagemesh.router.planner import Placer
 from pagemesh.v1 import decode_pb2, types_pb2
 
 
@@ -36,7 +36,7 @@ class EmbeddingJob:
         prompts: Sequence[Sequence[int]],
         call: Call,
         priority: int,
-        planner: Planner,
+        planner: Placer,
         resubmitted: Counter,
     ) -> None:
         self._order = Order(call, priority, len(prompts), resubmitted)

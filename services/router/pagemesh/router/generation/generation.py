@@ -22,7 +22,7 @@ from pagemesh.router.generation.request import (
     Usage,
 )
 from pagemesh.router.placed_request import Order, PlacedRequest
-from pagemesh.router.planner import Placement, Planner
+from pagemesh.router.planner import Placement, Placer
 from pagemesh.router.routing.decision import Decision
 from pagemesh.tokenizer.tokenizer import Tokenizer
 from pagemesh.v1 import decode_pb2, types_pb2
@@ -61,7 +61,7 @@ class Generation:
     def __init__(
         self,
         request: GenerationRequest,
-        planner: Planner,
+        planner: Placer,
         tokenizer: Tokenizer,
         resubmitted: Counter,
     ) -> None:

@@ -9,7 +9,7 @@ from pagemesh.router.generation.generation import Generation
 from pagemesh.router.generation.instrumented import GenerationMetrics, InstrumentedGeneration
 from pagemesh.router.generation.request import GenerationRequest
 from pagemesh.router.in_progress import InProgress
-from pagemesh.router.planner import Planner
+from pagemesh.router.planner import Placer
 from pagemesh.telemetry.metrics import REQUESTS_RESUBMITTED, Metrics
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
@@ -20,7 +20,7 @@ class Generator:
     def __init__(
         self,
         model_name: str,
-        planner: Planner,
+        planner: Placer,
         tokenizer: Tokenizer,
         metrics: Metrics,
         in_progress: InProgress,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.router.generation.instrumented import InstrumentedGeneration
+from pagemesh.router.generation.interface import RunningGeneration
 from pagemesh.router.route_header import EXPLAIN_KEY, ROUTE_KEY, route_line
 from pagemesh.router.servicers.read_call import AnyContext
 
@@ -38,7 +38,7 @@ class Explainer:
             )
         return wanted
 
-    def headers(self, generation: InstrumentedGeneration) -> tuple[tuple[str, str], ...]:
+    def headers(self, generation: RunningGeneration) -> tuple[tuple[str, str], ...]:
         """Initial metadata with the decision about a generation; none before there is one."""
         decision = generation.decision
         if decision is None:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from google.api.httpbody_pb2 import HttpBody
 
-from pagemesh.router.generation.instrumented import InstrumentedGeneration
+from pagemesh.router.generation.interface import RunningGeneration
 from pagemesh.router.generation.request import Idle
 from pagemesh.router.openai.endpoints import Job
 from pagemesh.router.openai.responses import CollectedChoice
@@ -15,7 +15,7 @@ from pagemesh.router.openai.sse import DONE, KEEPALIVE
 from pagemesh.router.servicers.http_answer import events, json_answer
 
 
-async def collect(job: Job, generation: InstrumentedGeneration) -> HttpBody:
+async def collect(job: Job, generation: RunningGeneration) -> HttpBody:
     """The whole answer, when all choices have ended."""
     choices = [CollectedChoice() for _ in job.request.choices]
     async with aclosing(generation.deltas()) as deltas:
@@ -30,7 +30,7 @@ async def collect(job: Job, generation: InstrumentedGeneration) -> HttpBody:
     return json_answer(job.whole(choices, generation.usage()))
 
 
-async def stream(job: Job, generation: InstrumentedGeneration) -> AsyncGenerator[HttpBody, None]:
+async def stream(job: Job, generation: RunningGeneration) -> AsyncGenerator[HttpBody, None]:
     """The answer as events, as it is made."""
     async with aclosing(generation.deltas()) as deltas:
         async for delta in deltas:

@@ -13,6 +13,7 @@ from pagemesh.router.openai.errors import error_body, error_headers
 from pagemesh.router.openai.sse import encode_json
 from pagemesh.router.servicers.read_call import AnyContext
 from pagemesh.rpc.status import as_pagemesh_error
+from pagemesh.telemetry.spans import current_span
 
 _log = structlog.get_logger(__name__)
 
@@ -66,9 +67,14 @@ def check_is_json(content_type: str) -> None:
 
 
 def as_answerable(error: Exception) -> PagemeshError:
-    """What a client is told about a failure; bugs are logged and told as a bare internal error."""
+    """What a client is told about a failure; bugs are logged and told as a bare internal error.
+
+    The present span is told, too: the call itself ends as if nothing had happened.
+    """
     if isinstance(error, PagemeshError):
         _log.info("request refused", reason=error.reason, error=error.message)
     else:
         _log.error("request failed", exc_info=error)
-    return as_pagemesh_error(error)
+    mapped = as_pagemesh_error(error)
+    current_span().fail(mapped)
+    return mapped

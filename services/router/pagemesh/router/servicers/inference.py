@@ -10,7 +10,7 @@ from dataclasses import replace
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.embedding.vectors import PromptEmbedder
 from pagemesh.router.generation.admission import Admission
-from pagemesh.router.generation.generator import Generator
+from pagemesh.router.generation.interface import TextGenerator
 from pagemesh.router.generation.limits import resolve_max_tokens
 from pagemesh.router.generation.request import Choice, GenerationRequest, Idle
 from pagemesh.router.routing.candidate import Role
@@ -33,7 +33,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self,
         model: ServedModel,
         workers: Workers,
-        generator: Generator,
+        generator: TextGenerator,
         embedder: PromptEmbedder,
         admission: Admission,
         request_timeout: float,

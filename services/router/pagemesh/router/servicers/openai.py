@@ -10,7 +10,7 @@ from google.api.httpbody_pb2 import HttpBody
 from pagemesh.errors import PagemeshError
 from pagemesh.router.call import Call
 from pagemesh.router.generation.admission import Admission
-from pagemesh.router.generation.generator import Generator
+from pagemesh.router.generation.interface import TextGenerator
 from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.openai.embeddings import EmbeddingEndpoint
 from pagemesh.router.openai.endpoints import Endpoints, Job
@@ -40,7 +40,7 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         self,
         endpoints: Endpoints,
         embeddings: EmbeddingEndpoint,
-        generator: Generator,
+        generator: TextGenerator,
         admission: Admission,
         mesh: MeshView,
         request_timeout: float,

@@ -1,0 +1,42 @@
+"""All parts of the router that spans are told of, wrapped."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from pagemesh.router.embedding.vectors import PromptEmbedder
+from pagemesh.router.generation.interface import TextGenerator
+from pagemesh.router.planner import Placer
+from pagemesh.router.traced.calls import TracedCalls
+from pagemesh.router.traced.generating import TracedEmbedder, TracedGenerator
+from pagemesh.router.traced.placing import TracedPlacer
+from pagemesh.router.tracing import Tracing
+from pagemesh.telemetry.otlp import OtlpTracer
+
+
+class SpanTracing(Tracing):
+    """One span for each request of a client, with its decisions and what came of them."""
+
+    def __init__(self, tracer: OtlpTracer, model_name: str) -> None:
+        self._tracer = tracer
+        self._calls = TracedCalls(tracer, model_name)
+
+    def around(self, method: str) -> AbstractContextManager[object]:
+        """See `Tracing`."""
+        return self._calls.around(method)
+
+    def placer(self, placer: Placer) -> Placer:
+        """See `Tracing`."""
+        return TracedPlacer(placer)
+
+    def generator(self, generator: TextGenerator) -> TextGenerator:
+        """See `Tracing`."""
+        return TracedGenerator(generator)
+
+    def embedder(self, embedder: PromptEmbedder) -> PromptEmbedder:
+        """See `Tracing`."""
+        return TracedEmbedder(embedder)
+
+    def close(self) -> None:
+        """See `Tracing`."""
+        self._tracer.close()

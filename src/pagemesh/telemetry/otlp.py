@@ -1,0 +1,213 @@
+"""Spans that are exported by OTLP over gRPC. Loads OpenTelemetry's SDK, so it is imported where spans are wanted.
+
+Nothing here waits for the receiver but `close`: spans go through a bounded queue to a thread of their own, and
+are dropped when that is full or nobody takes them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+from opentelemetry import trace as api
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from pagemesh.errors import PagemeshError
+from pagemesh.telemetry.span_names import ERROR_TYPE
+from pagemesh.telemetry.spans import Attributes, Span, use_span
+from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
+
+CLOSE_TIMEOUT: Final = 1.0
+"""Seconds in which the last spans are sent when the process stops."""
+
+EXPORT_TIMEOUT: Final = 5.0
+"""Seconds for one batch, attempts included."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class OtlpTracer:
+    """Makes the spans of one process. Spans may be made and ended on any thread."""
+
+    def __init__(self, endpoint: str, service_name: str, version: str) -> None:
+        """`endpoint` is host:port or a URL; with https, TLS as OpenTelemetry's environment variables say.
+
+        So are headers, the sampler of traces that begin here, and the sizes of queue and batches.
+        """
+        for name in (_EXPORTER_LOG, _QUEUE_LOG):
+            logging.getLogger(name).addFilter(_LAST_WORDS)
+        url = endpoint if "://" in endpoint else f"http://{endpoint}"
+        self._exporter = _LoggedOnce(OTLPSpanExporter(url, timeout=EXPORT_TIMEOUT), endpoint)
+        self._provider = TracerProvider(
+            resource=Resource.create({SERVICE_NAME: service_name, SERVICE_VERSION: version}),
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
+        self._tracer = self._provider.get_tracer("pagemesh", version)
+        self._closed = False
+
+    @contextmanager
+    def serve(self, name: str, parent: TraceContext, attributes: Attributes) -> Iterator[Span]:
+        """A span for a call that came from outside, the present one within the block, and ended with it.
+
+        It is sampled as its parent is; one that begins a trace, as OTEL_TRACES_SAMPLER says, else always.
+        """
+        span = self._tracer.start_span(
+            name,
+            context=api.set_span_in_context(api.NonRecordingSpan(_remote(parent))),
+            kind=api.SpanKind.SERVER,
+            attributes=attributes,
+        )
+        with _running(_OtlpSpan(self._tracer, span, parent.tracestate)) as running:
+            yield running
+
+    def close(self) -> None:
+        """Send what is left, for as long as `CLOSE_TIMEOUT`. Blocks; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        stopping = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        stopping.start()
+        stopping.join(CLOSE_TIMEOUT)
+        if stopping.is_alive():
+            # Breaks off what is on its way, and whatever would follow it.
+            self._exporter.shutdown()
+            stopping.join(CLOSE_TIMEOUT)
+
+
+@contextmanager
+def _running(span: _OtlpSpan) -> Iterator[Span]:
+    try:
+        with use_span(span):
+            yield span
+    except PagemeshError as error:
+        span.fail(error)
+        raise
+    finally:
+        span.end()
+
+
+class _OtlpSpan:
+    """Implements `Span`."""
+
+    def __init__(self, tracer: api.Tracer, span: api.Span, tracestate: str) -> None:
+        """`tracestate` is the vendors' data that came with the trace, unchanged."""
+        self._tracer = tracer
+        self._span = span
+        self._sums: dict[str, int] = {}
+        context = span.get_span_context()
+        self.trace = TraceContext(
+            f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}",
+            tracestate,
+        )
+
+    @property
+    def is_recording(self) -> bool:
+        """See `Span`."""
+        return self._span.is_recording()
+
+    def set(self, attributes: Attributes) -> None:
+        """See `Span`."""
+        self._span.set_attributes(attributes)
+
+    def add(self, attributes: Mapping[str, int]) -> None:
+        """See `Span`."""
+        for name, number in attributes.items():
+            self._sums[name] = self._sums.get(name, 0) + number
+            self._span.set_attribute(name, self._sums[name])
+
+    def event(self, name: str, attributes: Attributes) -> None:
+        """See `Span`."""
+        self._span.add_event(name, attributes)
+
+    def fail(self, error: PagemeshError) -> None:
+        """See `Span`. As for servers of HTTP, only what is the server's fault makes the span an error."""
+        self._span.set_attribute(ERROR_TYPE, error.reason)
+        if error.http_status >= 500:
+            self._span.set_status(api.StatusCode.ERROR, error.message)
+
+    @contextmanager
+    def child(self, name: str) -> Iterator[Span]:
+        """See `Span`."""
+        span = self._tracer.start_span(name, context=api.set_span_in_context(self._span))
+        with _running(_OtlpSpan(self._tracer, span, self.trace.tracestate)) as running:
+            yield running
+
+    def end(self) -> None:
+        """It is over."""
+        self._span.end()
+
+
+_EXPORTER_LOG: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
+_QUEUE_LOG: Final = "opentelemetry.sdk._shared_internal"
+
+
+class _LastWords(logging.Filter):
+    """Keeps what the SDK says of each lost batch and span out of the log, but for one look at why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Never."""
+        if record.name == _EXPORTER_LOG and record.args:
+            self.error = record.getMessage()
+        return False
+
+
+_LAST_WORDS: Final = _LastWords()
+
+
+class _LoggedOnce(SpanExporter):
+    """An exporter whose failures are logged when they begin and when they are over, and not for each batch."""
+
+    def __init__(self, inner: SpanExporter, endpoint: str) -> None:
+        self._inner = inner
+        self._endpoint = endpoint
+        self._num_lost = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """As the inner exporter's."""
+        result = self._inner.export(spans)
+        if result is not SpanExportResult.SUCCESS:
+            if not self._num_lost:
+                log.warning(
+                    "traces cannot be exported", endpoint=self._endpoint, error=_LAST_WORDS.error
+                )
+            self._num_lost += len(spans)
+        elif self._num_lost:
+            log.info(
+                "traces are exported again", endpoint=self._endpoint, num_lost_spans=self._num_lost
+            )
+            self._num_lost = 0
+        return result
+
+    def shutdown(self) -> None:
+        """As the inner exporter's."""
+        self._inner.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """As the inner exporter's."""
+        return self._inner.force_flush(timeout_millis)
+
+
+def _remote(trace: TraceContext) -> api.SpanContext:
+    """Of another process's span; an invalid one, which has no children, for no trace."""
+    if trace == NO_TRACE:
+        return api.SpanContext(0, 0, is_remote=True)
+    _, trace_id, span_id, flags = trace.traceparent.split("-")[:4]
+    return api.SpanContext(
+        int(trace_id, 16),
+        int(span_id, 16),
+        is_remote=True,
+        trace_flags=api.TraceFlags(int(flags, 16)),
+        trace_state=api.TraceState.from_header([trace.tracestate]) if trace.tracestate else None,
+    )

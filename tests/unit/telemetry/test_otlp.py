@@ -1,0 +1,131 @@
+"""Spans on their way to a receiver, and what happens when that does not take them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
+from structlog.testing import capture_logs
+
+from pagemesh.errors import InternalError, InvalidRequestError
+from pagemesh.telemetry import otlp
+from pagemesh.telemetry.otlp import OtlpTracer
+from pagemesh.telemetry.spans import NO_SPAN, current_span
+from pagemesh.telemetry.trace_context import NO_TRACE
+from tests.support.trace_receiver import TraceReceiver, running_receiver
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
+
+
+@pytest.fixture
+def receiver() -> Iterator[TraceReceiver]:
+    with running_receiver() as receiver:
+        yield receiver
+
+
+def make_tracer(receiver: TraceReceiver) -> OtlpTracer:
+    return OtlpTracer(receiver.address, "service", "1.0")
+
+
+def make_span(tracer: OtlpTracer) -> None:
+    with tracer.serve("name", NO_TRACE, {}):
+        pass
+
+
+def test_children_and_sums_and_events(receiver: TraceReceiver) -> None:
+    tracer = make_tracer(receiver)
+    with tracer.serve("outer", NO_TRACE, {"a": 1}) as outer:
+        assert current_span() is outer
+        outer.add({"sum": 2})
+        outer.add({"sum": 3, "other": 1})
+        with outer.child("inner") as inner:
+            assert current_span() is inner
+            inner.set({"b": ["x", "y"]})
+            inner.event("happened", {"c": "d"})
+        assert current_span() is outer
+    assert current_span() is NO_SPAN
+    tracer.close()
+    first, second = receiver.spans
+    assert (first.name, second.name) == ("inner", "outer")
+    assert first.parent_id == second.span_id
+    assert (first.attributes, first.events) == ({"b": ["x", "y"]}, [("happened", {"c": "d"})])
+    assert second.attributes == {"a": 1, "sum": 5, "other": 1}
+    assert second.resource["service.name"] == "service"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (InvalidRequestError("too long", reason="TOO_LONG"), Status.STATUS_CODE_UNSET),
+        (InternalError("broken", reason="BROKEN"), Status.STATUS_CODE_ERROR),
+    ],
+    ids=["the caller's", "ours"],
+)
+def test_an_error_that_leaves_the_block_is_the_spans(
+    receiver: TraceReceiver, error: Any, status: int
+) -> None:
+    tracer = make_tracer(receiver)
+    with pytest.raises(type(error)), tracer.serve("outer", NO_TRACE, {}):
+        raise error
+    tracer.close()
+    (span,) = receiver.spans
+    assert span.attributes == {"error.type": error.reason}
+    assert span.span.status.code == status
+
+
+async def test_a_receiver_that_takes_nothing_is_logged_when_it_begins_and_when_it_is_over(
+    receiver: TraceReceiver,
+) -> None:
+    tracer = make_tracer(receiver)
+    receiver.refuses = True
+    with capture_logs() as logs:
+        for number in (1, 2):
+            make_span(tracer)
+            await wait_until(lambda n=number: receiver.num_calls == n, "another batch")  # type: ignore[misc]
+        receiver.refuses = False
+        make_span(tracer)
+        await wait_until(lambda: len(receiver.spans) == 1, "a span")
+        tracer.close()
+    assert [line["event"] for line in logs] == [
+        "traces cannot be exported",
+        "traces are exported again",
+    ]
+    assert "StatusCode.INVALID_ARGUMENT, error details: refused" in logs[0]["error"]
+    assert logs[1]["num_lost_spans"] == 2
+
+
+async def test_more_spans_than_the_queue_takes_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, receiver: TraceReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
+    receiver.gate.clear()
+    tracer = make_tracer(receiver)
+    make_span(tracer)
+    await wait_until(lambda: receiver.num_calls == 1, "the first batch")
+    for _ in range(100):
+        make_span(tracer)
+    receiver.gate.set()
+    tracer.close()
+    assert len(receiver.spans) == 5
+    assert caplog.records == []
+
+
+def test_closing_gives_up_a_receiver_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, receiver: TraceReceiver
+) -> None:
+    monkeypatch.setattr(otlp, "CLOSE_TIMEOUT", 0.1)
+    receiver.gate.clear()
+    tracer = make_tracer(receiver)
+    make_span(tracer)
+    started_at = time.monotonic()
+    tracer.close()
+    tracer.close()
+    assert 0.1 <= time.monotonic() - started_at < 2
