@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import signal
 import sys
@@ -31,6 +32,9 @@ def main() -> None:
         type=float,
         help="begin nothing after so many; the same command then goes on with what is left",
     )
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="of policies and convergence (default: %(default)s)"
+    )
     options = parser.parse_args()
     parts = choice(options.only, PARTS)
     if options.json is not None and len(parts) != 1:
@@ -39,11 +43,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     for part in parts:
         name = f"routing_{part.replace('-', '_')}"
-        _run(part, name, options.json or RESULTS / f"{name}.json", options.quick, options.minutes)
+        _run(part, name, options.json or RESULTS / f"{name}.json", options)
 
 
-def _run(part: str, name: str, path: Path, quick: bool, minutes: float | None) -> None:
+def _run(part: str, name: str, path: Path, options: argparse.Namespace) -> None:
     """One part, or as much of it as there is time for."""
+    minutes: float | None = options.minutes
     report = Report(name, QUESTION)
     unfinished = path.with_suffix(".unfinished.json")
     until = math.inf
@@ -51,7 +56,8 @@ def _run(part: str, name: str, path: Path, quick: bool, minutes: float | None) -
         until = time.monotonic() + 60 * minutes
         report.resume(unfinished)
     measure: Callable[..., bool] = import_module(PARTS[part]).measure
-    if not measure(report, quick=quick, until=until):
+    num_rounds = 1 if options.quick else options.rounds
+    if not measure(report, quick=options.quick, until=until, num_rounds=num_rounds):
         report.write(unfinished)
         return
     unfinished.unlink(missing_ok=True)

@@ -44,9 +44,8 @@ SEED: Final = 66
 _PROBE_S: Final = 0.01
 
 
-def measure(report: Report, *, quick: bool, until: float) -> bool:
+def measure(report: Report, *, quick: bool, until: float, num_rounds: int) -> bool:
     """Each process in turn, round by round, until `time.monotonic()` says so; whether nothing is left."""
-    num_rounds = 1 if quick else 3
     report.settings |= {
         "model": MODEL,
         "workers": NUM_WORKERS,

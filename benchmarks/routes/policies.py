@@ -42,8 +42,8 @@ SATURATED: Final = "saturated"
 SHARES: Final = {"light load": 0.3, "near saturation": 0.9}
 """Of the rate that `BASE` reaches when saturated."""
 NUM_CLIENTS: Final = 32
-NUM_SATURATED: Final = 160
-WINDOW_S: Final = 16.0
+NUM_SATURATED: Final = 128
+WINDOW_S: Final = 14.0
 """In which requests come, where they come at random times."""
 WARM_UP_CLIENTS: Final = 8
 SETTLE_S: Final = 1.0
@@ -57,9 +57,9 @@ GAIN: Final = 2.0
 class Pieces:
     """Everything to be measured, one (round, load, policy) after the other, and what came of it."""
 
-    def __init__(self, report: Report, *, quick: bool) -> None:
+    def __init__(self, report: Report, *, quick: bool, num_rounds: int) -> None:
         self._report = report
-        self._num_rounds = 1 if quick else 2
+        self._num_rounds = num_rounds
         self._scale = 0.25 if quick else 1.0
         report.settings |= {
             "model": MODEL,
@@ -147,9 +147,9 @@ class Pieces:
         return self._report.samples(f"{load}, {policy}: {quantity}")
 
 
-def measure(report: Report, *, quick: bool, until: float) -> bool:
+def measure(report: Report, *, quick: bool, until: float, num_rounds: int) -> bool:
     """Go on with what is left until `time.monotonic()` says so; whether nothing is left."""
-    pieces = Pieces(report, quick=quick)
+    pieces = Pieces(report, quick=quick, num_rounds=num_rounds)
     left = list(pieces.left())
     with ExitStack() as stack:
         mesh = stack.enter_context(Processes(make_model(MODEL)))

@@ -59,7 +59,7 @@ class CpuClock:
         return time.clock_gettime(self._clock)
 
 
-def measure(report: Report, *, quick: bool, until: float) -> bool:
+def measure(report: Report, *, quick: bool, until: float, num_rounds: int) -> bool:
     """Every number of workers in turn, until `time.monotonic()` says so; whether nothing is left."""
     folder = make_tokenizer_folder()
     tokenizer = Tokenizer(folder)

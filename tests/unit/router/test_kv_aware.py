@@ -50,6 +50,12 @@ def test_an_idle_holder_keeps_its_prompt() -> None:
     assert chosen(holder, worker("other", links={"holder": FAST})) == "holder"
 
 
+def test_a_holder_with_a_short_queue_keeps_a_prompt_whose_copy_would_push_others_out() -> None:
+    # A twentieth of a second's queue, and three quarters of a second's KV that would be stored twice.
+    holder = worker("holder", num_held_blocks=HELD, num_pending_tokens=50)
+    assert chosen(holder, worker("other", links={"holder": FAST})) == "holder"
+
+
 def test_a_holder_whose_batch_is_full_loses_even_when_it_would_be_first() -> None:
     holder = worker("holder", num_held_blocks=HELD, num_requests=64)
     assert chosen(holder, worker("other", links={"holder": FAST})) == "other"

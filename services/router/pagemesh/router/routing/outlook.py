@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.router.routing.candidate import Candidate, RouteRequest
 from pagemesh.router.routing.peers import Peers
-from pagemesh.router.routing.preference import cost_of, permitted
+from pagemesh.router.routing.preference import DISPLACEMENT, cost_of, permitted
 from pagemesh.router.routing.ways import Path, Way, Ways
 
 
@@ -47,9 +47,14 @@ class Outlook:
         return self._best[decode.worker_id]
 
     def cost(self, decode: Candidate) -> float | None:
-        """Seconds of the best way, see `cost_of`; None as long as nothing was measured."""
+        """Seconds of the best way, and of what its KV displaces there; None as long as nothing was measured.
+
+        See `cost_of` and `DISPLACEMENT`.
+        """
         best = self.best_way(decode)
-        return None if best is None else cost_of(best, decode)
+        if best is None:
+            return None
+        return cost_of(best, decode) + DISPLACEMENT * self.ways(decode).stored_seconds
 
     def seconds(self, decode: Candidate) -> float | None:
         """Until the decode worker could go on, by the best way; None where nobody has asked for it."""

@@ -17,6 +17,11 @@ DISTURBANCE: Final = 1 / 16
 whose next tokens it delays; at most another second. So a request never waits more than twice as long, for
 the sake of the others, as it would have to."""
 
+DISPLACEMENT: Final = 1 / 8
+"""What enters a cache pushes as much out of it: this share of that is taken to be missed, and computed
+again. Without it a prefix is pulled wherever it is a little sooner, until copies have pushed the only ones of
+other prefixes out of all caches."""
+
 
 def about(seconds: float) -> float:
     """What takes no longer than this is about as fast."""

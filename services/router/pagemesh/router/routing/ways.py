@@ -90,6 +90,14 @@ class Ways:
             ways += self._remote(decode, prefill)
         return ways
 
+    @property
+    def stored_seconds(self) -> float:
+        """Of computing what the decode worker's cache would take in, wherever it comes from.
+
+        Only where ways were predicted.
+        """
+        return cost.local(self._prompt, self.peers.site(self.decode)).compute_seconds
+
     def _remote(self, decode: Site, prefill: Candidate) -> Iterator[Way]:
         site, link = self.peers.site(prefill), _link(prefill, self.decode)
         yield Way(Path.REMOTE, cost.remote(self._prompt, decode, site, link), prefill)
