@@ -52,7 +52,7 @@ def test_an_idle_holder_keeps_its_prompt() -> None:
 
 def test_a_holder_with_a_short_queue_keeps_a_prompt_whose_copy_would_push_others_out() -> None:
     # A twentieth of a second's queue, and three quarters of a second's KV that would be stored twice.
-    holder = worker("holder", num_held_blocks=HELD, num_pending_tokens=50)
+    holder = worker("holder", num_held_blocks=HELD, num_pending_tokens=50, num_requests=1)
     assert chosen(holder, worker("other", links={"holder": FAST})) == "holder"
 
 
