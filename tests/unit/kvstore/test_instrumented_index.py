@@ -28,3 +28,22 @@ async def test_blocks_are_counted_by_what_became_of_them() -> None:
     assert counted("lookup_seconds_count") == 1
     seconds = counted("lookup_seconds_sum")
     assert seconds is not None and 0 < seconds < 1
+
+
+async def test_what_the_index_takes_is_published() -> None:
+    metrics = Metrics()
+    index = InstrumentedIndex(MemoryIndex(max_blocks=3), metrics)
+    for worker_id in ("a", "b"):
+        await index.add_worker(worker_id, max_blocks=10)
+        await index.store(worker_id, NAMES)
+    for _ in range(2):
+        usage = await index.usage()
+
+    def published(name: str) -> float | None:
+        return metrics.registry.get_sample_value(f"pagemesh:index_{name}")
+
+    assert published("distinct_blocks") == 3
+    assert published("blocks") == usage.num_held
+    assert published("blocks_evicted_total") == usage.num_evicted >= 2
+    assert published("bytes") == usage.num_bytes
+    assert published("bytes_per_block") == usage.num_bytes / 3
