@@ -137,6 +137,15 @@ async def test_more_blocks_than_announced_are_refused_as_a_whole(index: BlockInd
     assert await index.lookup(make_blocks(3)) == {}
 
 
+async def test_many_blocks_are_refused_as_a_whole_too(index: BlockIndex) -> None:
+    await index.add_worker("a", 1000)
+    assert await index.store("a", make_spread_blocks(*range(600)))
+    assert not await index.store("a", make_spread_blocks(*range(1200)))
+    assert await index.count("a") == 600
+    assert await index.store("a", make_spread_blocks(*range(1000)))
+    assert await index.count("a") == 1000
+
+
 async def test_removed_blocks_are_gone_for_that_worker_only(index: BlockIndex) -> None:
     await index.add_worker("a", 10)
     await index.add_worker("b", 10)

@@ -15,7 +15,7 @@ from pagemesh.errors import FailedPreconditionError, UnavailableError
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.kvstore.redis_client import MAX_CONNECTIONS, RedisStore
 from pagemesh.kvstore.redis_index import RedisIndex
-from pagemesh.kvstore.redis_scripts import RedisScripts
+from pagemesh.kvstore.redis_scripts import TURNS, RedisScripts
 from pagemesh.telemetry.metrics import Metrics
 from tests.support.valkey import Valkey, running_valkey
 from tests.unit.kvstore.builders import make_blocks, make_spread_blocks
@@ -202,8 +202,9 @@ async def test_a_worker_that_was_dropped_while_the_server_was_away_is_dropped_af
 ) -> None:
     away = RedisStore(valkey.url, Metrics(), timeout=0.1)
     index = RedisIndex(away, bucket_bits=BUCKET_BITS)
-    await index.add_worker("a", 10)
-    await index.store("a", make_blocks(1))
+    for worker_id in ("a", "c"):
+        await index.add_worker(worker_id, 10)
+        await index.store(worker_id, make_blocks(1))
     valkey.freeze()
     try:
         for call in (
@@ -216,16 +217,31 @@ async def test_a_worker_that_was_dropped_while_the_server_was_away_is_dropped_af
             with pytest.raises(UnavailableError):
                 await call
         await index.drop_worker("a")
+        await index.drop_worker("c")
     finally:
         valkey.thaw()
     await see_it_back(away)
     while await index.tidy(1000):
         pass
     assert await there.lookup(make_blocks(1)) == {}
-    for worker_id in ("a", "b"):
+    for worker_id in ("a", "b", "c"):
         with pytest.raises(FailedPreconditionError):
             await there.count(worker_id)
     await away.close()
+
+
+async def test_snapshots_of_many_workers_wait_for_their_turns_and_not_in_redis(
+    store: RedisStore, here: RedisIndex
+) -> None:
+    """Where a lookup would wait behind all of them."""
+    names = make_spread_blocks(*range(600))
+    for number in range(40):
+        await here.add_worker(f"worker-{number}", 600)
+    stored = await asyncio.gather(*(here.store(f"worker-{n}", names) for n in range(40)))
+    assert stored == [True] * 40
+    assert len(await here.lookup(names)) == 40
+    # As many connections were made as were needed at once.
+    assert len(await store.redis.client_list()) <= TURNS
 
 
 async def test_slots_beyond_what_leaves_out_zeros_are_kept_too(
@@ -240,7 +256,7 @@ async def test_slots_beyond_what_leaves_out_zeros_are_kept_too(
         await here.store(f"worker-{number}", make_blocks(*range(depth)))
         expected[f"worker-{number}"] = depth
     assert await here.lookup(make_blocks(*range(10))) == expected
-    for number in (8, 5000, 0):
+    for number in (8, 0, 511, 7, 2047, 2048):
         await here.remove(f"worker-{number}", make_blocks(0))
         del expected[f"worker-{number}"]
         assert await here.lookup(make_blocks(*range(10))) == expected

@@ -3,6 +3,7 @@ as a whole."""
 
 from __future__ import annotations
 
+import asyncio
 from importlib import resources
 from typing import Any
 
@@ -27,6 +28,11 @@ NAME_BITS_FOR_BUCKETS = 24
 """Buckets are told by the first bits of a name, so many at most."""
 
 
+TURNS = 2
+"""Scripts about the blocks of workers at once. When all workers send snapshots, those that wait must not wait in
+Redis: lookups would wait behind them, and the last of them until Redis seems to be away."""
+
+
 class RedisScripts:
     """The scripts of one index. They use keys that they do not announce, which a Redis cluster refuses."""
 
@@ -35,6 +41,7 @@ class RedisScripts:
         divisor = 2 ** (NAME_BITS_FOR_BUCKETS - bucket_bits)
         settings = f"local prefix, divisor = '{prefix}', {divisor}"
         self._store = store
+        self._turns = asyncio.Semaphore(TURNS)
         self._scripts = {
             name: store.redis.register_script("\n".join((settings, *map(_read, (*preludes, name)))))
             for name, preludes in _PRELUDES.items()
@@ -44,6 +51,11 @@ class RedisScripts:
         """A script's answer. Raises UnavailableError when there is none in time."""
         async with self._store.answering():
             return await self._scripts[name](args=arguments)
+
+    async def run_in_turn(self, name: str, *arguments: bytes | str | int) -> Any:
+        """Likewise, for scripts about the blocks of a worker: few are under way at once, in the order of the calls."""
+        async with self._turns:
+            return await self.run(name, *arguments)
 
 
 def _read(name: str) -> str:

@@ -105,7 +105,7 @@ class RedisSlots:
     async def write(self, script: str, worker_id: str, *arguments: bytes | str | int) -> int:
         """Run a script that proves itself by slot and token."""
         slot = self.own(worker_id)
-        answer: int = await self._scripts.run(script, *slot, *arguments)
+        answer: int = await self._scripts.run_in_turn(script, *slot, *arguments)
         if answer == _NOT_MINE:
             if self._slots.get(worker_id) == slot:
                 del self._slots[worker_id]
@@ -120,7 +120,7 @@ class RedisSlots:
 
     async def facts(self, worker_id: str) -> SlotFacts:
         """Of a worker of this kvstore or of another."""
-        answer = await self._scripts.run("facts", worker_id)
+        answer = await self._scripts.run_in_turn("facts", worker_id)
         own = self._slots.get(worker_id)
         if not answer or (own is not None and own.token != answer[1].decode()):
             raise unknown_worker(worker_id)
