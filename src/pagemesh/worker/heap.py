@@ -37,3 +37,12 @@ def keep_freed_memory() -> None:
         (_M_TOP_PAD, _GROWTH),
     ):
         mallopt(option, value)
+
+
+def give_back_freed_memory() -> None:
+    """Give the system what is free now, after something large that does not come again. Only glibc does it."""
+    if sys.platform != "linux":
+        return
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)

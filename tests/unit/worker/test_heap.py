@@ -25,6 +25,30 @@ for _ in range(40):
 print(faults() - before)
 """
 
+GIVING_BACK = """
+import sys
+from pathlib import Path
+from pagemesh.worker.heap import give_back_freed_memory, keep_freed_memory
+
+def num_pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+keep_freed_memory()
+before = num_pages()
+pieces = [bytes(range(256)) * 16 for _ in range(16_384)]
+del pieces
+if "give" in sys.argv:
+    give_back_freed_memory()
+print(num_pages() - before)
+"""
+
+
+def kept_pages(*arguments: str) -> int:
+    """Of a process that took and freed 64 MiB, which are 16,384 pages."""
+    command = [sys.executable, "-c", GIVING_BACK, *arguments]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return int(output)
+
 
 def page_faults(*arguments: str) -> int:
     """Of a process that forty times takes and frees 16 MiB, which is 4,096 pages each time."""
@@ -39,3 +63,8 @@ def test_freed_memory_is_taken_again_without_new_pages() -> None:
 
 def test_without_it_the_system_takes_memory_back_each_time() -> None:
     assert page_faults() > 5_000
+
+
+def test_what_is_not_needed_again_is_given_back() -> None:
+    assert kept_pages() > 12_000
+    assert kept_pages("give") < 2_000
