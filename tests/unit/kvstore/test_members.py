@@ -141,6 +141,18 @@ def test_blocks_without_a_shape_are_refused_by_name(field: str) -> None:
     assert caught.value.param == f"worker.kv_layout.{field}"
 
 
+@pytest.mark.parametrize("field", ["text_digest", "token_digest", "block_digest"])
+def test_a_canary_is_made_of_digests(field: str) -> None:
+    store = Store()
+    info = make_worker()
+    setattr(info.canary, field, bytes(1000))
+    with pytest.raises(InvalidRequestError, match="has 1000 bytes, but must have 16") as caught:
+        store.members.register(info)
+    assert caught.value.param == f"worker.canary.{field}"
+    setattr(info.canary, field, bytes(16))
+    store.members.register(info)
+
+
 def test_only_the_present_incarnation_can_open_a_stream() -> None:
     store = Store()
     store.members.register(make_worker("a", epoch=5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
 from pagemesh.errors import InvalidRequestError
 from pagemesh.kvstore.refusals import duplicate_worker, mismatch, stale_epoch
 from pagemesh.v1 import types_pb2
@@ -62,3 +63,18 @@ def _check_info(info: types_pb2.WorkerInfo) -> None:
             f"worker.block_count is {info.block_count}, but {MAX_BLOCK_COUNT} are the most",
             param="worker.block_count",
         )
+    _check_canary(info.canary)
+
+
+def _check_canary(canary: types_pb2.Canary) -> None:
+    for name, digest in (
+        ("text_digest", canary.text_digest),
+        ("token_digest", canary.token_digest),
+        ("block_digest", canary.block_digest),
+    ):
+        # Every router is sent them.
+        if len(digest) not in (0, BLOCK_HASH_SIZE):
+            raise InvalidRequestError(
+                f"worker.canary.{name} has {len(digest)} bytes, but must have {BLOCK_HASH_SIZE} or none",
+                param=f"worker.canary.{name}",
+            )
