@@ -15,18 +15,18 @@ class Clock:
         """Seconds since the simulation began."""
         self.num_done = 0
         """Things that were done."""
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._order = count()
 
     def time(self) -> float:
         """The present, for those who want a function."""
         return self.now
 
-    def at(self, time: float, action: Callable[[], None]) -> None:
+    def at(self, time: float, action: Callable[[], object]) -> None:
         """Have something done then, or now if that is past by a rounding error."""
         heapq.heappush(self._queue, (max(time, self.now), next(self._order), action))
 
-    def after(self, seconds: float, action: Callable[[], None]) -> None:
+    def after(self, seconds: float, action: Callable[[], object]) -> None:
         """Have something done in so many seconds."""
         self.at(self.now + seconds, action)
 

@@ -16,7 +16,7 @@ class Flow:
     sender: str
     receiver: str
     num_bytes_left: float
-    on_end: Callable[[], None]
+    on_end: Callable[[], object]
     rate: float = 0.0
     updated_at: float = 0.0
     version: int = 0
@@ -37,7 +37,7 @@ class Network:
         self._incoming: dict[str, dict[Flow, None]] = {}
 
     def send(
-        self, sender: str, receiver: str, num_bytes: float, on_end: Callable[[], None]
+        self, sender: str, receiver: str, num_bytes: float, on_end: Callable[[], object]
     ) -> Flow:
         """Begin to send; `on_end` is called when all is there, unless one of the two is lost."""
         flow = Flow(sender, receiver, num_bytes, on_end, updated_at=self._clock.now)
@@ -85,7 +85,7 @@ class Network:
             seconds = max(0.0, flow.num_bytes_left) / flow.rate
             self._clock.after(seconds, self._end_of(flow, flow.version))
 
-    def _end_of(self, flow: Flow, version: int) -> Callable[[], None]:
+    def _end_of(self, flow: Flow, version: int) -> Callable[[], object]:
         def end() -> None:
             if flow.version == version:
                 self._remove(flow)
