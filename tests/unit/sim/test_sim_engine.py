@@ -161,3 +161,22 @@ def test_who_comes_in_a_run_of_decodes_waits_for_the_step_in_progress() -> None:
     watch, _, _ = run_modelled(requests, 60)
     assert watch.first == {1: 1, 2: 51}
     assert watch.ends == {1: (100, 0), 2: (52, 0)}
+
+
+def test_an_export_keeps_its_blocks_until_it_is_released() -> None:
+    request = make_request(0, 10, 1, text=1)
+    watch, engine, clock = run_modelled([], 60)
+    chunks: list[tuple[int, int, bool]] = []
+    watch.on_chunk = lambda job, start, end, *, is_computed: chunks.append(  # type: ignore[method-assign]
+        (start, end, is_computed)
+    )
+    names = block_names(request, 2, BLOCK_SIZE)
+    job = Job(watch, request, 11, names, num_tokens=10, is_export=True, is_held=True)
+    engine.tell(lambda: engine.jobs.submit(job))
+    clock.run(lambda: False)
+    assert watch.ends == {1: (1, 0)}
+    assert chunks == [(0, 10, False), (0, 10, True)]
+    assert engine.tables.pool.num_free_blocks == 57
+    engine.tell(lambda: engine.jobs.end(job))
+    clock.run(lambda: False)
+    assert engine.tables.pool.num_free_blocks == 60

@@ -11,6 +11,7 @@ from pagemesh.sim.model import PrefillModel
 from pagemesh.sim.records import Outcome
 from pagemesh.sim.settings import PolicyName
 from pagemesh.sim.simulation import Run, Simulation
+from pagemesh.sim.summary import Slo, summarize
 from pagemesh.sim.trace import Span
 from tests.unit.sim.sim_builders import make_model, make_request, mixed_trace, simulate
 
@@ -74,6 +75,35 @@ CASES: dict[str, dict[str, Any]] = {
         "restart_seconds": 1.0,
     },
 }
+
+
+def test_trouble_is_what_the_cases_have() -> None:
+    found = {
+        case: {r.outcome for r in simulate(mixed_trace(3, 80, 12.0), **CASES[case]).run().records}
+        for case in ("few-workers", "refusals", "timeouts", "failures")
+    }
+    assert found["few-workers"] == {Outcome.COMPLETED}
+    assert Outcome.REJECTED in found["refusals"]
+    assert Outcome.TIMED_OUT in found["timeouts"]
+    assert Outcome.LOST in found["failures"]
+    assert Outcome.ABANDONED in found["refusals"]
+
+
+def test_good_requests_keep_both_limits_and_rates_are_over_the_whole_run() -> None:
+    # To the first token 0.32 s and 0.294 s, then a step of 0.02 s for each.
+    trace = [make_request(0.0, 100, 3, text=1), make_request(2.0, 74, 3, text=2)]
+    run = simulate(trace, num_decode=1).run()
+    good = {
+        limits: summarize(run, "kv_aware", Slo(*limits)).good_share
+        for limits in ((0.4, 0.03), (0.3, 0.03), (0.2, 0.03), (0.4, 0.01))
+    }
+    assert good == {(0.4, 0.03): 1.0, (0.3, 0.03): 0.5, (0.2, 0.03): 0.0, (0.4, 0.01): 0.0}
+    summary = summarize(run, "kv_aware", Slo(0.3, 0.03))
+    assert run.seconds == pytest.approx(2.334)
+    assert summary.throughput == pytest.approx(2 / 2.334)
+    assert summary.goodput == pytest.approx(1 / 2.334)
+    assert summary.token_throughput == pytest.approx(6 / 2.334)
+    assert summary.outcomes == {"completed": 2}
 
 
 def settled(simulation: Simulation) -> Simulation:
