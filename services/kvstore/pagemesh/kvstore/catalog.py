@@ -67,7 +67,6 @@ class Catalog:
         self._indexing = Indexing(members, index)
         self._bulk_gate = asyncio.Lock()
         membership.on_moved(self._indexing.drop)
-        membership.on_reset(self._indexing.doubt)
 
     @property
     def revision(self) -> int:

@@ -61,11 +61,6 @@ class Indexing:
         # It will be, at a later event: a snapshot could not be kept now.
         return False
 
-    def doubt(self) -> None:
-        """The index may have lost anything: every worker is asked for a snapshot, once it can be kept."""
-        for member in self._members:
-            member.is_index_behind = True
-
     async def _put(self, feed: Feed, verdict: Verdict, event: WorkerEvent) -> Effect:
         if verdict.forget:
             await feed.forget()

@@ -31,10 +31,6 @@ class Membership(Protocol):
         """Have `listener` awaited with every worker_id that publishes to another replica by now."""
         ...
 
-    def on_reset(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called whenever what is shared with other replicas may have been lost."""
-        ...
-
 
 class LocalMembership:
     """That of a kvstore without other replicas."""
@@ -59,6 +55,3 @@ class LocalMembership:
 
     def on_moved(self, listener: Callable[[str], Awaitable[None]]) -> None:
         """See `Membership`. There are no others."""
-
-    def on_reset(self, listener: Callable[[], None]) -> None:
-        """See `Membership`. Nothing is shared."""

@@ -45,7 +45,6 @@ class SharedMembership:
         self._doubtful: set[str] = set()
         self._keep_until: float | None = None
         self._on_moved: list[Callable[[str], Awaitable[None]]] = []
-        self._on_reset: list[Callable[[], None]] = []
         # What is decided, and what was read, is put into effect before anything else is.
         self._turn = asyncio.Lock()
 
@@ -81,17 +80,11 @@ class SharedMembership:
         """See `Membership`."""
         self._on_moved.append(listener)
 
-    def on_reset(self, listener: Callable[[], None]) -> None:
-        """See `Membership`."""
-        self._on_reset.append(listener)
-
     async def restore(self) -> None:
         """Make Redis, which may have lost what it held, know the members of this replica, and read the others.
 
         Raises UnavailableError when it is away again; then this has to be done once more.
         """
-        for listener in self._on_reset:
-            listener()
         async with self._turn:
             self._doubt_all()
             self._read = NOTHING_READ
