@@ -209,6 +209,12 @@ async def test_a_redis_that_lost_everything_while_nobody_looked_is_filled_again(
         await two.finds(a)
         await one.finds(a)
         assert (one.live(), two.live(), one.lost(), two.lost()) == (["a"], ["a"], [], [])
+        # One that starts now is told of all that, though nothing of it has changed.
+        late = await enter(router(await enter(running_kvstore(index=valkey.url))))
+        await eventually(lambda: is_measured(late, "a"))
+        assert [it.load for it in late.directory.workers()] == [
+            it.load for it in one.directory.workers()
+        ]
 
 
 def is_measured(it: Router, worker_id: str) -> bool:

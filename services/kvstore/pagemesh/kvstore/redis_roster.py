@@ -48,7 +48,7 @@ class Reading(NamedTuple):
 
 
 NOTHING_HELD = "0"
-"""Generation of a Redis in which nobody has claimed anything yet."""
+"""Generation and version of a Redis in which nobody has claimed anything yet."""
 
 NOTHING_READ = Reading("", "unread", "0", None, {})
 
@@ -68,17 +68,16 @@ class RedisRoster:
             for name in _SCRIPTS
         }
 
-    async def beat(self, period: float) -> bool:
-        """Say that this replica is alive, every `period` seconds; whether Redis did not know that.
+    async def beat(self, period: float) -> None:
+        """Say that this replica is alive, every `period` seconds.
 
         Goes through while Redis counts as away. Workers of replicas that are silent for too long are
         forgotten, unless nobody's beats came through.
         """
         async with self._store.probing():
-            answer = await self._scripts["beat"](
+            await self._scripts["beat"](
                 args=[self.replica, self._limit_ms, round(2 * period * 1000)]
             )
-        return bool(answer)
 
     async def claim(self, info: types_pb2.WorkerInfo, *, takes: bool) -> bool:
         """Make an incarnation a member that publishes here; False if it is to stay where it is.
@@ -119,7 +118,8 @@ class RedisRoster:
             "read", since.joins, since.told
         )
         workers = None
-        if joins.decode() != since.joins:
+        # One in which there is nobody looks the same before anybody came and after all were lost.
+        if joins.decode() != since.joins or joins.decode() == NOTHING_HELD:
             packed = _pairs(infos)
             workers = {
                 worker_id: Claim(owner.decode(), packed[worker_id])

@@ -54,12 +54,12 @@ class RosterKeeper:
             tasks.create_task(self._tell_forever(), name="roster-tell")
 
     async def beat(self) -> None:
-        """Say that this replica is alive, and restore everything if Redis was away or knows nothing of it."""
+        """Say that this replica is alive, and restore everything if Redis was away."""
         if not self._store.answers:
             # It may be another one than before.
             await inspect_server(self._store)
-        is_new = await self._roster.beat(self._period)
-        if is_new or not self._is_restored:
+        await self._roster.beat(self._period)
+        if not self._is_restored:
             self._store.set_answers()
             await self._membership.restore()
             self._is_restored = True

@@ -177,7 +177,8 @@ class SharedMembership:
     async def _claim_again(self, member: Member) -> None:
         """Tell Redis of a member that it does not know to be here."""
         try:
-            await self._roster.claim(member.info, takes=False)
+            if await self._roster.claim(member.info, takes=False) and member.load is not None:
+                await self._roster.tell([(member.info.worker_id, member.load)])
         except FailedPreconditionError as error:
             # It joined while Redis was away, beside others that it would not have been let in with. Its
             # stream is refused from now on, and the worker told why when it registers again.

@@ -1,17 +1,17 @@
 -- ARGV: replica, ms that it counts as alive from now on, ms without any beat after which nobody is to blame.
--- Gives 1 if the replica was not known to be alive, else 0. Workers of replicas that are gone are forgotten.
+-- Workers of replicas that are gone are forgotten.
 local replica, limit_ms, pause_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local now = now_ms()
 local last = tonumber(call('GET', prefix .. 'beat') or now)
 call('SET', prefix .. 'beat', now)
-local is_new = call('ZADD', prefix .. 'replicas', now + limit_ms, replica)
+call('ZADD', prefix .. 'replicas', now + limit_ms, replica)
 local gone = call('ZRANGEBYSCORE', prefix .. 'replicas', '-inf', '(' .. now)
 if now - last > pause_ms then
   -- Nobody could beat: it was this server that was away.
   for _, other in ipairs(gone) do
     call('ZADD', prefix .. 'replicas', now + limit_ms, other)
   end
-  return is_new
+  return 0
 end
 for _, other in ipairs(gone) do
   call('ZREM', prefix .. 'replicas', other)
@@ -27,4 +27,4 @@ if #gone > 0 then
   -- The beating replica is to read it as well.
   announce('')
 end
-return is_new
+return 0
