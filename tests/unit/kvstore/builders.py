@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.changes import ChangeLog
 from pagemesh.kvstore.digest_metrics import DigestMetrics
+from pagemesh.kvstore.index import BlockIndex
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.membership import LocalMembership
 from pagemesh.kvstore.memory_index import MemoryIndex
@@ -65,7 +66,7 @@ class Store:
 
     clock: FakeClock = field(default_factory=FakeClock)
     log: ChangeLog = field(default_factory=lambda: ChangeLog(FIRST_REVISION, capacity=8))
-    index: MemoryIndex = field(default_factory=MemoryIndex)
+    index: BlockIndex = field(default_factory=MemoryIndex)
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ import structlog
 from pagemesh.cache.digest import CacheDigest
 from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Stored, WorkerEvent
 from pagemesh.kvstore.feed import SLICE_BLOCKS
+from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.v1 import types_pb2
 from tests.unit.kvstore.builders import Store, make_blocks, make_worker
 
@@ -152,4 +153,5 @@ async def test_a_large_snapshot_is_handled_in_slices() -> None:
     assert await told.believed() == frozenset(make_blocks(*numbers))
     assert told.counted("diverged_blocks", kind="missing") == len(numbers) - 20
     assert told.counted("diverged_blocks", kind="surplus") == 0
+    assert isinstance(told.store.index, MemoryIndex)
     told.store.index.check_integrity()

@@ -86,6 +86,7 @@ async def test_blocks_of_dropped_workers_are_freed_however_many_they_are() -> No
     await store.catalog.close_stream(stream)
     await housekeeper.tick()
     assert not await store.index.tidy(0)
+    assert isinstance(store.index, MemoryIndex)
     store.index.check_integrity()
 
 
