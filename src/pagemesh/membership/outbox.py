@@ -31,8 +31,9 @@ class Outbox:
 
     def __init__(self, max_changes: int) -> None:
         self._max_changes = max_changes
-        # Last change of each block: True when it entered the cache, False when it left.
-        self._changes: dict[bytes, bool] = {}
+        # Net changes: blocks that were not reported and are there, and the reverse; dicts, for their order.
+        self._stored: dict[bytes, None] = {}
+        self._removed: dict[bytes, None] = {}
         self._digest: CacheDigest | None = None
         self._cleared = True
         self._awaits_snapshot = True
@@ -45,11 +46,11 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to report."""
-        return not self._changes and not self._cleared
+        return not (self._stored or self._removed or self._cleared)
 
     def await_snapshot(self) -> None:
         """Forget what was not reported yet, and wait for a snapshot to make up for it."""
-        self._changes = {}
+        self._stored, self._removed = {}, {}
         self._digest = None
         self._awaits_snapshot = True
 
@@ -61,7 +62,7 @@ class Outbox:
     def add(self, step: StepOutput) -> None:
         """Take in one step. More than `max_changes` unreported changes are given up for a snapshot."""
         if step.cache_snapshot is not None:
-            self._changes = dict.fromkeys(step.cache_snapshot, True)
+            self._stored, self._removed = dict.fromkeys(step.cache_snapshot), {}
             self._digest = step.cache_digest
             self._cleared = True
             self._awaits_snapshot = False
@@ -70,20 +71,24 @@ class Outbox:
             return
         self._digest = step.cache_digest
         # A block can leave and enter again in one step, so removals come first.
-        self._changes.update(dict.fromkeys(step.removed_block_hashes, False))
-        self._changes.update(dict.fromkeys(step.stored_block_hashes, True))
-        if len(self._changes) > self._max_changes:
+        for block in step.removed_block_hashes:
+            _move(block, self._stored, self._removed)
+        for block in step.stored_block_hashes:
+            _move(block, self._removed, self._stored)
+        if len(self._stored) + len(self._removed) > self._max_changes:
             self.discard()
 
     def take(self) -> CacheChanges:
         """Everything to report, which counts as reported from now on."""
-        changes = CacheChanges(
-            cleared=self._cleared,
-            # Behind a clearance, there is nothing that could be removed.
-            removed=[] if self._cleared else [b for b, is_in in self._changes.items() if not is_in],
-            stored=[block for block, is_in in self._changes.items() if is_in],
-            digest=self._digest,
-        )
-        self._changes = {}
+        changes = CacheChanges(self._cleared, list(self._removed), list(self._stored), self._digest)
+        self._stored, self._removed = {}, {}
         self._cleared = False
         return changes
+
+
+def _move(block: bytes, before: dict[bytes, None], behind: dict[bytes, None]) -> None:
+    """Note a change of a block, or take the unreported change back that it undoes."""
+    if block in before:
+        del before[block]
+    else:
+        behind[block] = None
