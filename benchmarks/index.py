@@ -20,7 +20,8 @@ PARTS = {
 }
 """By the name of the command line: where the index is kept, its blocks, and numbers of workers. None takes more
 than three minutes."""
-ALL = (*PARTS, "grpc", "restarts")
+RESTARTS = {"restarts-memory": "memory", "restarts-redis": "redis"}
+ALL = (*PARTS, "grpc", *RESTARTS)
 
 
 def main() -> None:
@@ -36,8 +37,8 @@ def main() -> None:
         report = Report(f"index_{part.replace('-', '_')}", QUESTION)
         if part == "grpc":
             over_grpc.measure(report, quick=options.quick)
-        elif part == "restarts":
-            restarts.measure(report, quick=options.quick)
+        elif part in RESTARTS:
+            restarts.measure(report, RESTARTS[part], quick=options.quick)
         else:
             kind, num_blocks, workers = PARTS[part]
             direct.measure(report, kind, num_blocks, workers, quick=options.quick)

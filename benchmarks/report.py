@@ -20,6 +20,8 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results"
+MAX_SAMPLES = 201
+"""Of a figure with more of them, a file has those at so many evenly spaced ranks: the quantiles."""
 VERSIONED = (
     "torch",
     "triton",
@@ -128,7 +130,7 @@ class Report:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["commit"] == commit():
             for figure in content["figures"]:
-                del figure["value"]
+                del figure["value"], figure["num_samples"]
                 self.figures.append(Figure(**figure))
 
     def write(self, path: Path) -> None:
@@ -141,11 +143,24 @@ class Report:
             "machine": machine(),
             "versions": versions(),
             "settings": self.settings,
-            "figures": [asdict(figure) | {"value": figure.value} for figure in self.figures],
+            "figures": [_entry(figure) for figure in self.figures],
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         print(f"\nwritten to {path}")
+
+
+def _entry(figure: Figure) -> dict[str, object]:
+    """A figure as files have it."""
+    samples, num_samples = figure.samples, len(figure.samples)
+    if num_samples > MAX_SAMPLES:
+        ranked, last = sorted(samples), MAX_SAMPLES - 1
+        samples = [ranked[rank * (num_samples - 1) // last] for rank in range(MAX_SAMPLES)]
+    return asdict(figure) | {
+        "samples": [float(f"{sample:.6g}") for sample in samples],
+        "num_samples": num_samples,
+        "value": figure.value,
+    }
 
 
 def commit() -> str:

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Sequence
 
+import grpc
 from blockindex.contents import CHAIN, NAME_BYTES, holdings, new_chain
 from blockindex.processes import make_worker, running_kvstore, until_known
 from blockindex.valkey import running_valkey
@@ -38,8 +39,12 @@ def measure(report: Report, *, quick: bool) -> None:
 class _Streams:
     """A Publish stream for each worker; `flush` ends when all that was told is known."""
 
-    def __init__(self, stub: kvstore_pb2_grpc.KvStoreAsyncStub) -> None:
+    def __init__(
+        self, stub: kvstore_pb2_grpc.KvStoreAsyncStub, asking: kvstore_pb2_grpc.KvStoreStub
+    ) -> None:
+        """`asking` is for questions from another thread."""
         self._stub = stub
+        self._asking = asking
         self._queues: dict[int, asyncio.Queue[bytes]] = {}
         self._calls: list[object] = []
         self.num_told: dict[str, int] = {}
@@ -59,7 +64,7 @@ class _Streams:
         self._queues[worker].put_nowait(b"".join(names))
 
     async def flush(self) -> None:
-        await until_known(self._stub, self.num_told)
+        await asyncio.to_thread(until_known, self._asking, self.num_told)
 
     async def _requests(self, worker: int) -> AsyncIterator[kvstore_pb2.PublishRequest]:
         sequence = 0
@@ -77,9 +82,20 @@ class _Streams:
 
 
 async def _measure(report: Report, kind: str, address: str, num_blocks: int) -> None:
+    with grpc.insecure_channel(address) as asking:
+        await _ask_and_tell(report, kind, address, num_blocks, kvstore_pb2_grpc.KvStoreStub(asking))
+
+
+async def _ask_and_tell(
+    report: Report,
+    kind: str,
+    address: str,
+    num_blocks: int,
+    asking: kvstore_pb2_grpc.KvStoreStub,
+) -> None:
     async with open_channel(address) as channel:
         stub: kvstore_pb2_grpc.KvStoreAsyncStub = kvstore_pb2_grpc.KvStoreStub(channel)
-        streams = _Streams(stub)
+        streams = _Streams(stub, asking)
         for worker in range(NUM_WORKERS):
             await streams.open(worker, 2 * num_blocks)
         chains: list[list[bytes]] = []

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import grpc
 from mesh import free_port
@@ -14,6 +14,8 @@ from mesh import free_port
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
 
 DEADLINE_S = 60.0
+POLL_S = 0.005
+MODEL = "model"
 
 
 class KvStoreProcess:
@@ -65,8 +67,8 @@ def make_worker(number: int, num_blocks: int, epoch: int = 1) -> types_pb2.Worke
         epoch=epoch,
         role=types_pb2.WORKER_ROLE_DECODE,
         address=f"127.0.0.1:{20_000 + number}",
-        model_name="model",
-        model_fingerprint="model",
+        model_name=MODEL,
+        model_fingerprint=MODEL,
         kv_layout=types_pb2.KvLayout(
             block_size=16, layer_count=32, kv_head_count=8, head_dim=128, dtype="bfloat16"
         ),
@@ -76,18 +78,15 @@ def make_worker(number: int, num_blocks: int, epoch: int = 1) -> types_pb2.Worke
     )
 
 
-async def until_known(stub: kvstore_pb2_grpc.KvStoreAsyncStub, num_blocks: dict[str, int]) -> None:
+def until_known(stub: kvstore_pb2_grpc.KvStoreStub, num_blocks: dict[str, int]) -> None:
     """Wait until the kvstore knows so many blocks of each worker; RuntimeError when it never does."""
     deadline = time.monotonic() + DEADLINE_S
     known: dict[str, int] = {}
     while time.monotonic() < deadline:
-        try:
-            state = await stub.Snapshot(
-                kvstore_pb2.SnapshotRequest(), timeout=5, wait_for_ready=True
-            )
-        except grpc.aio.AioRpcError:
-            continue
-        known = {entry.worker.worker_id: entry.cached_block_count for entry in state.workers}
+        with suppress(grpc.RpcError):
+            state = stub.Snapshot(kvstore_pb2.SnapshotRequest(), timeout=5, wait_for_ready=True)
+            known = {entry.worker.worker_id: entry.cached_block_count for entry in state.workers}
         if known == num_blocks:
             return
+        time.sleep(POLL_S)
     raise RuntimeError(f"{sum(known.values())} of {sum(num_blocks.values())} blocks are known")

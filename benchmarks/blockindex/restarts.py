@@ -1,104 +1,87 @@
-"""How soon the index is whole again when the kvstore or a worker was killed and started anew."""
+"""How soon the index is whole again when the kvstore or a worker was killed and started anew, and how lookups
+fare meanwhile.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from typing import cast
 
-from blockindex.contents import new_chain
-from blockindex.processes import KvStoreProcess, make_worker, running_kvstore, until_known
+import grpc
+from blockindex.lookups import Lookups
+from blockindex.processes import KvStoreProcess, running_kvstore, until_known
+from blockindex.publishing import publish
 from blockindex.valkey import running_valkey
+from child import Child
 from report import Report
 
-from pagemesh.cache.digest import CacheDigest, xor_names
-from pagemesh.engine.interface import Engine, EngineLoad, StepOutput
-from pagemesh.membership.publisher import Publisher
-from pagemesh.rpc.channels import open_channel
-from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
+from pagemesh.rpc.channels import channel_options
+from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
 
-SIZES = ((8, 12_500), (64, 15_625), (512, 1_953))
+SIZES = ((8, 100_000), (64, 15_625), (512, 1_953))
 """Workers, and blocks of each."""
+QUICK_SIZES = ((8, 12_500),)
 AIM_S = 2.0
+SETTLE_S = 6.0
+"""Before the kvstore is killed: connections that lasted are tried again at once."""
+LOOKUP_LIMIT_S = 0.02
+"""What routers wait by default."""
 
 
-class _Cache:
-    """A worker that holds blocks: the real publisher over an engine that does nothing else."""
-
-    def __init__(self, kvstore: str, info: types_pb2.WorkerInfo, names: Sequence[bytes]) -> None:
-        self._names = names
-        self._digest = CacheDigest(len(names), xor_names(names))
-        self.publisher = Publisher(kvstore, info, cast("Engine", self), links=tuple)
-
-    def publish_snapshot(self) -> None:
-        """As an engine does, in its next step."""
-        step = StepOutput(cache_snapshot=self._names, cache_digest=self._digest)
-        asyncio.get_running_loop().call_soon(self.publisher.on_step, step)
-
-    def load(self) -> EngineLoad:
-        """Nothing to do."""
-        return EngineLoad()
-
-
-def measure(report: Report, *, quick: bool) -> None:
-    """Kill and start each, a few times."""
+def measure(report: Report, kind: str, *, quick: bool) -> None:
+    """Kill and start each, a few times; `kind` is memory or redis."""
     rounds = 1 if quick else 3
     report.settings |= {"rounds": rounds}
-    for num_workers, num_blocks in SIZES[:1] if quick else SIZES:
-        with running_kvstore("memory") as kvstore:
-            asyncio.run(_measure(report, "memory", kvstore, num_workers, num_blocks, rounds))
-        with running_valkey() as url, running_kvstore(url) as kvstore:
-            asyncio.run(_measure(report, "redis", kvstore, num_workers, num_blocks, rounds))
+    for num_workers, num_blocks in QUICK_SIZES if quick else SIZES:
+        size = f"{num_workers} workers of {num_blocks:,} blocks"
+        if kind == "memory":
+            with running_kvstore("memory") as kvstore:
+                _measure(report, size, kvstore, num_workers, num_blocks, rounds)
+        else:
+            with running_valkey() as url, running_kvstore(url) as kvstore:
+                _measure(report, size, kvstore, num_workers, num_blocks, rounds)
 
 
-async def _measure(
+def _measure(
     report: Report,
-    kind: str,
+    size: str,
     kvstore: KvStoreProcess,
     num_workers: int,
     num_blocks: int,
     rounds: int,
 ) -> None:
-    size = f"{kind}: {num_workers} workers of {num_blocks} blocks"
-    contents = [new_chain(num_blocks) for _ in range(num_workers)]
     known = {f"worker-{number}": num_blocks for number in range(num_workers)}
-    async with AsyncExitStack() as stack:
-        channel = await stack.enter_async_context(open_channel(kvstore.address))
-        stub: kvstore_pb2_grpc.KvStoreAsyncStub = kvstore_pb2_grpc.KvStoreStub(channel)
-        caches = [
-            _Cache(kvstore.address, make_worker(number, 2 * num_blocks), names)
-            for number, names in enumerate(contents)
-        ]
-        for cache in caches:
-            cache.publisher.start()
-            stack.push_async_callback(cache.publisher.close)
-        await until_known(stub, known)
-
-        from_start, from_serving = [], []
+    with (
+        grpc.insecure_channel(kvstore.address, options=channel_options()) as channel,
+        Child("the workers' process", publish, kvstore.address, num_workers, num_blocks) as workers,
+    ):
+        stub = kvstore_pb2_grpc.KvStoreStub(channel)
+        until_known(stub, known)
+        to_serve, to_know, lookups = list[float](), list[float](), list[float]()
         for _ in range(rounds):
+            time.sleep(SETTLE_S)
             kvstore.kill()
+            killed_at = time.perf_counter()
             kvstore.start()
-            began_at = time.perf_counter()
-            await stub.Snapshot(kvstore_pb2.SnapshotRequest(), timeout=30, wait_for_ready=True)
+            stub.Snapshot(kvstore_pb2.SnapshotRequest(), timeout=30, wait_for_ready=True)
             served_at = time.perf_counter()
-            await until_known(stub, known)
-            from_start.append(time.perf_counter() - began_at)
-            from_serving.append(time.perf_counter() - served_at)
-        report.add(f"{size}, kvstore restarted, from its start", "s", from_start)
-        report.add(f"{size}, kvstore restarted, from when it serves", "s", from_serving, aim=AIM_S)
+            asking = Lookups(kvstore.address)
+            asking.start()
+            until_known(stub, known)
+            to_know.append(time.perf_counter() - served_at)
+            to_serve.append(served_at - killed_at)
+            lookups += asking.end()
+        report.add(f"{size}: kvstore killed until it serves", "s", to_serve)
+        report.add(f"{size}: from then until all is known", "s", to_know, aim=AIM_S)
+        report.add(f"{size}: lookups meanwhile", "ms", [1000 * each for each in lookups])
+        in_time = sum(each < LOOKUP_LIMIT_S for each in lookups) / len(lookups)
+        report.add(f"{size}: of these within {1000 * LOOKUP_LIMIT_S:g} ms", "%", [100 * in_time])
 
         seconds = []
         for number in range(rounds):
-            await caches[number].publisher.close()
-            others = {name: size for name, size in known.items() if name != f"worker-{number}"}
-            await until_known(stub, others)
-            info = make_worker(number, 2 * num_blocks, epoch=2)
-            cache = _Cache(kvstore.address, info, contents[number])
+            workers.ask(number)
+            until_known(stub, {n: size for n, size in known.items() if n != f"worker-{number}"})
             began_at = time.perf_counter()
-            cache.publisher.start()
-            stack.push_async_callback(cache.publisher.close)
-            await until_known(stub, known)
+            workers.ask()
+            until_known(stub, known)
             seconds.append(time.perf_counter() - began_at)
-        report.add(f"{size}, one worker restarted", "s", seconds, aim=AIM_S)
+        report.add(f"{size}: one worker started anew", "s", seconds, aim=AIM_S)

@@ -157,7 +157,8 @@ class RedisIndex:
         return IndexUsage(num_blocks, num_held, num_bytes, self._num_evicted)
 
     async def _has_room(self, worker_id: str, names: Sequence[bytes]) -> bool:
-        facts = await self._slots.facts(worker_id)
+        async with self._scripts.turns:
+            facts = await self._slots.facts(worker_id)
         room = facts.max_blocks - facts.num_blocks
         return len(names) <= room or len(names) - await self.count_held(worker_id, names) <= room
 

@@ -41,7 +41,8 @@ class RedisScripts:
         divisor = 2 ** (NAME_BITS_FOR_BUCKETS - bucket_bits)
         settings = f"local prefix, divisor = '{prefix}', {divisor}"
         self._store = store
-        self._turns = asyncio.Semaphore(TURNS)
+        self.turns = asyncio.Semaphore(TURNS)
+        """Held by scripts about many blocks, in the order in which they ask for it."""
         self._scripts = {
             name: store.redis.register_script("\n".join((settings, *map(_read, (*preludes, name)))))
             for name, preludes in _PRELUDES.items()
@@ -54,7 +55,7 @@ class RedisScripts:
 
     async def run_in_turn(self, name: str, *arguments: bytes | str | int) -> Any:
         """Likewise, for scripts about the blocks of a worker: few are under way at once, in the order of the calls."""
-        async with self._turns:
+        async with self.turns:
             return await self.run(name, *arguments)
 
 

@@ -120,7 +120,7 @@ class RedisSlots:
 
     async def facts(self, worker_id: str) -> SlotFacts:
         """Of a worker of this kvstore or of another."""
-        answer = await self._scripts.run_in_turn("facts", worker_id)
+        answer = await self._scripts.run("facts", worker_id)
         own = self._slots.get(worker_id)
         if not answer or (own is not None and own.token != answer[1].decode()):
             raise unknown_worker(worker_id)
