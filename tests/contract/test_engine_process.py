@@ -25,6 +25,7 @@ from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.errors import ConfigError, InternalError, InvalidRequestError, UnavailableError
 from pagemesh.sampling.params import SamplingParams
+from tests.support.engine_processes import engine_processes
 from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 
@@ -154,7 +155,7 @@ async def test_an_engine_that_is_killed_is_noticed(remote: tuple[RemoteEngine, S
     engine, steps = remote
     engine.submit(request("long", 1500))
     await wait_until(lambda: bool(steps.tokens("long")), "the first token")
-    (child,) = psutil.Process().children()
+    (child,) = engine_processes()
     child.suspend()
     pin = engine.pin("pin", ())
     child.kill()
@@ -172,7 +173,7 @@ async def test_signals_for_the_group_of_processes_are_the_workers_business(
     engine, steps = remote
     engine.submit(request("long", 200))
     await wait_until(lambda: bool(steps.tokens("long")), "the first token")
-    (child,) = psutil.Process().children()
+    (child,) = engine_processes()
     child.send_signal(number)
     await wait_until(steps.ended("long"), "the last token", 30)
     assert len(steps.tokens("long")) == 200
@@ -182,7 +183,7 @@ async def test_what_the_engine_has_against_its_settings_is_raised(tmp_path: Path
     process = EngineProcess(settings(tmp_path))
     with pytest.raises(ConfigError, match=r"config\.json"):
         await asyncio.to_thread(process.connect)
-    assert psutil.Process().children() == []
+    assert engine_processes() == []
 
 
 async def test_an_engine_that_is_killed_while_it_loads_is_noticed(demo_model: Path) -> None:

@@ -20,6 +20,7 @@ from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.errors import KvIntegrityError, UnavailableError
 from tests.contract.test_engine_process import Steps, request, settings
+from tests.support.engine_processes import engine_processes
 from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 
@@ -141,7 +142,7 @@ async def test_an_engine_copies_blocks_out_of_the_memory_of_another_as_long_as_t
         assert isinstance(receiver.kv, StagedKv)
         exported = await export(sender, steps)
         sources, targets = exported.block_ids, exported.block_ids[::-1]
-        name, (owner, _) = name_of(sender), psutil.Process().children()
+        name, (owner, _) = name_of(sender), engine_processes(STAGED)
         assert name.process_id == owner.pid
         told = sender.kv.checksum(sources, 0, 6)
         assert receiver.kv.copy_from(name, sources, targets, 0, 6) == told
@@ -161,7 +162,7 @@ async def hanging(
 ) -> AsyncIterator[tuple[RemoteEngine, psutil.Process]]:
     monkeypatch.setenv("STAGING_HANGS", "1")
     async with running(demo_model) as (engine, _):
-        (child,) = psutil.Process().children()
+        (child,) = engine_processes(STAGED)
         yield engine, child
 
 

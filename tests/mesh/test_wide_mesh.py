@@ -72,14 +72,16 @@ async def test_a_turn_that_cannot_return_takes_the_kv_of_its_chat_along(wide_mes
                 until, lambda: known_load(mesh) == [NUM_SEATS, NUM_SEATS], "the load is known"
             )
             pulled = mesh.metric("prefill-0", "pagemesh:kv_pulls_total", outcome="complete")
-            moved = await chat.say("And what did the fox say?")
+            moved = await chat.say("Tell me a story about number 2.", 300)
         assert moved.worker != last.worker
         assert moved.num_cached == num_reusable(last)
         now = mesh.metric("prefill-0", "pagemesh:kv_pulls_total", outcome="complete")
         assert now - pulled == 1
         await asyncio.to_thread(until, lambda: known_load(mesh) == [0, 0], "the load is gone")
+        # Wherever it runs now, what was generated elsewhere is there too.
+        assert num_reusable(moved) > num_reusable(last) + 100
         back = await chat.say("Really?")
-        assert (back.worker, back.num_cached) == (moved.worker, num_reusable(moved))
+        assert back.num_cached == num_reusable(moved)
     mesh.wait_until_idle()
 
 
