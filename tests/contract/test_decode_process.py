@@ -17,6 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pagemesh.rpc.channels import open_channel
+from tests.support.engine_processes import engine_processes
 from tests.support.waiting import wait_until
 from tests.support.workers import RouterSession
 
@@ -120,10 +121,5 @@ async def test_a_worker_and_its_requests_end_with_its_engine(demo_model: Path) -
 
 async def engine_of(process: asyncio.subprocess.Process) -> psutil.Process:
     """The engine's process, as soon as it runs its own program."""
-    worker = psutil.Process(process.pid)
-
-    def engines() -> list[psutil.Process]:
-        return [c for c in worker.children() if "pagemesh.engine.process" in c.cmdline()]
-
-    await wait_until(lambda: bool(engines()), "the engine's process", 60)
-    return engines()[0]
+    await wait_until(lambda: bool(engine_processes(of=process.pid)), "the engine's process", 60)
+    return engine_processes(of=process.pid)[0]

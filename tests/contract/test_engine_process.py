@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
@@ -194,7 +193,6 @@ async def test_an_engine_that_is_killed_while_it_loads_is_noticed(demo_model: Pa
 
 
 ORPHAN = """
-import psutil
 import sys
 from pathlib import Path
 from pagemesh.engine.remote import EngineProcess
@@ -203,7 +201,7 @@ from tests.contract.test_engine_process import settings
 process = EngineProcess(settings(Path(sys.argv[1])))
 if sys.argv[2] == "loaded":
     process.connect()
-print(psutil.Process().children()[0].pid, flush=True)
+print("started", flush=True)
 sys.stdin.read()
 """
 
@@ -220,7 +218,8 @@ def test_the_engine_ends_with_its_worker(
         text=True,
     ) as worker:
         assert worker.stdout is not None
-        engine = psutil.Process(int(worker.stdout.readline()))
+        assert worker.stdout.readline() == "started\n"
+        (engine,) = engine_processes(of=worker.pid)
         worker.send_signal(number)
         worker.wait(5)
         engine.wait(5)
