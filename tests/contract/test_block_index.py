@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from itertools import pairwise
 
@@ -18,18 +18,12 @@ from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.kvstore.redis_client import RedisStore
 from pagemesh.kvstore.redis_index import RedisIndex
 from pagemesh.telemetry.metrics import Metrics
-from tests.support.valkey import Valkey, running_valkey
+from tests.support.valkey import Valkey
 from tests.unit.kvstore.builders import make_block, make_blocks, make_spread_blocks
 
 BUCKET_BITS = 6
 
 MakeIndex = Callable[..., Awaitable[BlockIndex]]
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[Valkey]:
-    with running_valkey() as server:
-        yield server
 
 
 @pytest_asyncio.fixture(params=["memory", "redis", "instrumented"])

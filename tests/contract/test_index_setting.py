@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import grpc
@@ -25,14 +25,8 @@ from tests.contract.kvstore_harness import (
     running_kvstore,
 )
 from tests.support.ports import free_port
-from tests.support.valkey import Valkey, running_valkey
+from tests.support.valkey import Valkey
 from tests.unit.kvstore.builders import make_worker
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[Valkey]:
-    with running_valkey() as server:
-        yield server
 
 
 async def test_a_worker_publishes_to_a_kvstore_with_redis(valkey: Valkey) -> None:

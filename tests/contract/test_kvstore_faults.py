@@ -22,25 +22,11 @@ from tests.contract.kvstore_harness import (
     running_kvstore,
 )
 from tests.support.kvstore_process import KvStoreProcess, kvstore_process
-from tests.support.valkey import Valkey, running_valkey
+from tests.support.valkey import Valkey
 from tests.unit.kvstore.builders import make_worker
 
 FINGERPRINT = "model-a"
 HEARTBEAT_S = 0.2
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Valkey]:
-    with running_valkey() as valkey:
-        yield valkey
-
-
-@pytest.fixture
-def valkey(server: Valkey) -> Valkey:
-    """An empty one."""
-    with Redis.from_url(server.url) as admin:
-        admin.flushall()
-    return server
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 
 import grpc
 import pytest
 import pytest_asyncio
-from redis import Redis
 
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
 from tests.contract.kvstore_harness import (
@@ -18,24 +17,10 @@ from tests.contract.kvstore_harness import (
     connected,
     running_kvstore,
 )
-from tests.support.valkey import Valkey, running_valkey
+from tests.support.valkey import Valkey
 from tests.unit.kvstore.builders import make_worker
 
 FINGERPRINT = "model-a"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Valkey]:
-    with running_valkey() as valkey:
-        yield valkey
-
-
-@pytest.fixture
-def valkey(server: Valkey) -> Valkey:
-    """An empty one."""
-    with Redis.from_url(server.url) as admin:
-        admin.flushall()
-    return server
 
 
 @pytest_asyncio.fixture

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pagemesh.kvstore.redis_client import RedisStore
 from pagemesh.kvstore.redis_index import RedisIndex
 from pagemesh.telemetry.metrics import Metrics
-from tests.support.valkey import Valkey, running_valkey
+from tests.support.valkey import Valkey
 from tests.unit.kvstore.builders import Store
 from tests.unit.kvstore.test_catalog_stateful import KvStoreMachine
 
 Result = TypeVar("Result")
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[Valkey]:
-    with running_valkey() as server:
-        yield server
 
 
 async def empty(redis: RedisStore) -> None:

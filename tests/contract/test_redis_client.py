@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -13,13 +13,7 @@ from structlog.testing import capture_logs
 from pagemesh.errors import ConfigError, UnavailableError
 from pagemesh.kvstore.redis_client import RedisStore
 from pagemesh.telemetry.metrics import Metrics
-from tests.support.valkey import Valkey, running_valkey
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[Valkey]:
-    with running_valkey() as server:
-        yield server
+from tests.support.valkey import Valkey
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 
 import pytest
@@ -17,19 +17,13 @@ from pagemesh.kvstore.redis_client import MAX_CONNECTIONS, RedisStore
 from pagemesh.kvstore.redis_index import RedisIndex
 from pagemesh.kvstore.redis_scripts import TURNS, RedisScripts
 from pagemesh.telemetry.metrics import Metrics
-from tests.support.valkey import Valkey, running_valkey
+from tests.support.valkey import Valkey
 from tests.unit.kvstore.builders import make_blocks, make_spread_blocks
 
 BUCKET_BITS = 6
 PREFIX = "pagemesh:index:"
 
 MakeStore = Callable[[], Awaitable[RedisStore]]
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[Valkey]:
-    with running_valkey() as server:
-        yield server
 
 
 @pytest_asyncio.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -19,25 +19,11 @@ from pagemesh.kvstore.shared_membership import SharedMembership
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 from tests.fakes.clock import FakeClock
-from tests.support.valkey import Valkey, running_valkey
+from tests.support.valkey import Valkey
 from tests.unit.kvstore.builders import make_worker
 
 PATIENCE_S = 5.0
 PERIOD_S = 0.5
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Valkey]:
-    with running_valkey() as valkey:
-        yield valkey
-
-
-@pytest.fixture
-def valkey(server: Valkey) -> Valkey:
-    """An empty one."""
-    with Redis.from_url(server.url) as admin:
-        admin.flushall()
-    return server
 
 
 @dataclass

@@ -42,6 +42,14 @@ class Change:
     event: Joined | Left | Loaded
 
 
+def load_of(loaded: Change | None) -> types_pb2.WorkerLoad | None:
+    """What a change says that reported a load."""
+    if loaded is None:
+        return None
+    assert isinstance(loaded.event, Loaded)
+    return loaded.event.load
+
+
 class ChangeLog:
     """The last `capacity` changes, with revisions that grow by one. Belongs to one event loop.
 

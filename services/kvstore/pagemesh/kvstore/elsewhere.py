@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pagemesh.kvstore.changes import Change, ChangeLog, Joined, Left, Loaded
+from pagemesh.kvstore.changes import Change, ChangeLog, Joined, Left, Loaded, load_of
 from pagemesh.v1 import types_pb2
 
 
@@ -22,10 +22,7 @@ class RemoteMember:
     @property
     def load(self) -> types_pb2.WorkerLoad | None:
         """Its last load that the other replica told."""
-        if self.loaded is None:
-            return None
-        assert isinstance(self.loaded.event, Loaded)
-        return self.loaded.event.load
+        return load_of(self.loaded)
 
 
 class Elsewhere:

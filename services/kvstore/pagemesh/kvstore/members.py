@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pagemesh.errors import FailedPreconditionError
-from pagemesh.kvstore.changes import Change, ChangeLog, Joined, Left, Loaded
+from pagemesh.kvstore.changes import Change, ChangeLog, Joined, Left, Loaded, load_of
 from pagemesh.kvstore.elsewhere import Elsewhere, RemoteMember
 from pagemesh.kvstore.refusals import stale_epoch, unknown_worker
 from pagemesh.kvstore.registration import check_registration
@@ -76,10 +76,7 @@ class Member:
     @property
     def load(self) -> types_pb2.WorkerLoad | None:
         """Its last reported load."""
-        if self.loaded is None:
-            return None
-        assert isinstance(self.loaded.event, Loaded)
-        return self.loaded.event.load
+        return load_of(self.loaded)
 
 
 class Members:
