@@ -103,6 +103,8 @@ class Publisher:
 
     async def _publish_forever(self) -> None:
         loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
         backoff = Backoff()
         while True:
             began_at = loop.time()
@@ -120,6 +122,9 @@ class Publisher:
             except* Exception:
                 # Task boundary: whatever went wrong with this connection, the next one starts over.
                 _log.exception("publish_failed", kvstore=self._replicas.present)
+            if task.cancelling():
+                # Where the stream broke at the same moment, a TaskGroup raises that instead (until Python 3.13).
+                raise asyncio.CancelledError
             self._outbox.discard()
             if not is_refused:
                 # Another replica would refuse for the same reason.
