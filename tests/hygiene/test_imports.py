@@ -113,6 +113,10 @@ def test_a_router_without_traces_loads_nothing_for_them() -> None:
     assert loaded("opentelemetry", ["pagemesh.router.service"]) == ""
 
 
+def test_a_kvstore_loads_no_redis_before_it_is_told_to_use_one() -> None:
+    assert loaded("redis", ["pagemesh.kvstore.service"]) == ""
+
+
 @pytest.mark.parametrize("part", sorted({*WITHOUT_TORCH, *WITHOUT_GRPC}))
 def test_every_named_part_exists(part: str) -> None:
     assert modules_of(part)

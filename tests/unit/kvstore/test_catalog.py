@@ -126,6 +126,22 @@ async def test_lookups_get_between_the_snapshots_of_all_workers() -> None:
     assert len(await holders(store, 0)) == 20
 
 
+async def test_workers_whose_events_wait_behind_the_snapshots_of_others_are_not_silent() -> None:
+    store = Store()
+    num_blocks = BULK_BLOCKS + 1
+    snapshots = []
+    for number in range(20):
+        await store.catalog.register(make_worker(f"worker-{number}", num_blocks=num_blocks))
+        feed = await store.catalog.open_stream(f"worker-{number}", 1)
+        stored = Stored(make_blocks(*range(num_blocks)))
+        snapshots.append(asyncio.create_task(store.catalog.publish(feed, 1, stored)))
+    await asyncio.sleep(0)
+    store.clock.advance(3.5)
+    await store.catalog.drop_silent()
+    await asyncio.gather(*snapshots)
+    assert len(await holders(store, 0)) == 20
+
+
 async def test_a_lookup_has_a_limit() -> None:
     store = Store()
     assert await store.catalog.lookup(make_blocks(*range(16_384)), "model-a") == {}

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from pagemesh.kvstore.events import Beat, Stored
-from pagemesh.kvstore.housekeeping import TIDY_SLICE, Housekeeper
+from pagemesh.kvstore.housekeeping import LATE_S, TIDY_SLICE, Housekeeper
 from pagemesh.kvstore.instrumented_index import InstrumentedIndex
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.telemetry.metrics import Metrics
@@ -73,6 +73,21 @@ async def test_a_worker_whose_event_waits_for_a_slow_index_is_not_silent() -> No
     assert member_ids(store) == ["a"]
     index_goes_on.set()
     await publishing
+    # What it sent behind that event is still to be read.
+    await pass_time(store, housekeeper, 6)
+    assert member_ids(store) == ["a"]
+    await pass_time(store, housekeeper, 1)
+    assert member_ids(store) == []
+
+
+async def test_nobody_is_dropped_in_a_round_that_comes_late() -> None:
+    store = Store()
+    housekeeper = make_housekeeper(store)
+    await store.catalog.register(make_worker("a"))
+    for _ in range(8):
+        store.clock.advance(PERIOD + LATE_S + 0.01)
+        await housekeeper.tick()
+    assert member_ids(store) == ["a"]
     await pass_time(store, housekeeper, 1)
     assert member_ids(store) == []
 

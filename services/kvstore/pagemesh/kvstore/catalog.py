@@ -105,15 +105,17 @@ class Catalog:
         Raises FailedPreconditionError when the stream no longer speaks for the worker.
         """
         worker_id = feed.stream.worker_id
-        if isinstance(event, Stored | Removed) and len(event.block_hashes) > BULK_BLOCKS:
-            # One gets through in a turn of the event loop, however many wait.
-            async with self._bulk_gate:
-                await asyncio.sleep(0)
+        # A worker whose event waits in here is not silent, and neither is it right behind.
         async with self._indexing.turn(worker_id):
+            if isinstance(event, Stored | Removed) and len(event.block_hashes) > BULK_BLOCKS:
+                # One gets through in a turn of the event loop, however many wait.
+                async with self._bulk_gate:
+                    await asyncio.sleep(0)
             verdict = self._members.accept(feed.stream, sequence, _kind(event))
             if isinstance(event, Beat) and verdict.apply:
                 self._members.report_load(feed.stream, event.load)
             resync = await self._indexing.put(feed, verdict, event)
+            self._members.hear(feed.stream)
         if resync:
             _log.warning("resync_wanted", worker_id=worker_id, sequence=sequence)
         return resync

@@ -11,24 +11,28 @@ Item = TypeVar("Item")
 
 async def until_set(stop: asyncio.Event, items: AsyncIterator[Item]) -> AsyncGenerator[Item, None]:
     """The items (none of which is None) as they come, until they end or `stop` is set."""
-    stopping = asyncio.ensure_future(stop.wait())
+    waiting: asyncio.Timeout | None = None
+
+    async def interrupt() -> None:
+        await stop.wait()
+        if waiting is not None:
+            waiting.reschedule(0.0)
+
+    interrupting = asyncio.ensure_future(interrupt())
     try:
         while not stop.is_set():
-            # A task, so that it can be given up when `stop` comes first.
-            coming = asyncio.ensure_future(_next(items))
             try:
-                await asyncio.wait({coming, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                item = coming.result() if coming.done() else None
+                # No time is set; a task for each item, to be given up, would take longer than all the rest.
+                async with asyncio.timeout(None) as waiting:
+                    item = await anext(items, None)
+            except TimeoutError:
+                if not stop.is_set():
+                    raise
+                return
             finally:
-                coming.cancel()
-                # Ends at once; until then `items` could not be closed.
-                await asyncio.wait({coming})
+                waiting = None
             if item is None:
                 return
             yield item
     finally:
-        stopping.cancel()
-
-
-async def _next(items: AsyncIterator[Item]) -> Item | None:
-    return await anext(items, None)
+        interrupting.cancel()

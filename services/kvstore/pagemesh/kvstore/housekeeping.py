@@ -21,6 +21,11 @@ TIDY_SLICE = 2048
 """Blocks freed at a time between two turns of the event loop: about a millisecond, or two in Redis."""
 
 
+LATE_S = 0.1
+"""Seconds. A round that comes so late shows that the event loop is behind: events that have come wait to be read,
+each for some of its turns."""
+
+
 class Housekeeper:
     """Runs beside the servicer, on the same event loop."""
 
@@ -36,7 +41,7 @@ class Housekeeper:
         self._index = index
         self._period = period
         self._clock = clock
-        self._last_tick = clock()
+        self._due_at = clock() + period
         self._num_workers = metrics.gauge(declared.KVSTORE_WORKERS)
         self._num_remote = metrics.gauge(declared.KVSTORE_REMOTE_WORKERS)
 
@@ -53,14 +58,17 @@ class Housekeeper:
     async def tick(self) -> None:
         """One round.
 
-        Where the process itself was stopped for a while, heartbeats are still waiting to be read:
-        nobody is dropped in the first round after that.
+        Where the process itself was stopped for a while, or has much to do, heartbeats are still waiting to be
+        read: nobody is dropped before a round is on time again.
         """
-        now = self._clock()
-        was_stopped = now - self._last_tick > 2 * self._period
-        self._last_tick = now
-        if not was_stopped:
-            await self._catalog.drop_silent()
+        try:
+            if self._clock() <= self._due_at + LATE_S:
+                await self._catalog.drop_silent()
+            await self._count_and_tidy()
+        finally:
+            self._due_at = self._clock() + self._period
+
+    async def _count_and_tidy(self) -> None:
         members = self._catalog.members()
         self._num_workers.set(len(members))
         self._num_remote.set(sum(isinstance(member, RemoteMember) for member in members))

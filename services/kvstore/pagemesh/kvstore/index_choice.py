@@ -1,8 +1,9 @@
-"""The index that the settings ask for."""
+"""The index that the settings ask for. What speaks to Redis is imported only for one: that takes its time."""
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -11,10 +12,10 @@ from pagemesh.errors import UnavailableError
 from pagemesh.kvstore.index import BlockIndex
 from pagemesh.kvstore.instrumented_index import InstrumentedIndex
 from pagemesh.kvstore.memory_index import MemoryIndex
-from pagemesh.kvstore.redis_client import RedisStore
-from pagemesh.kvstore.redis_index import RedisIndex
-from pagemesh.kvstore.redis_server import inspect_server
 from pagemesh.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from pagemesh.kvstore.redis_client import RedisStore
 
 _log = structlog.get_logger(__name__)
 
@@ -29,6 +30,9 @@ async def open_store(
     """
     if config.index == "memory":
         return None
+    from pagemesh.kvstore.redis_client import RedisStore
+    from pagemesh.kvstore.redis_server import inspect_server
+
     store = RedisStore(config.index, metrics)
     resources.push_async_callback(store.close)
     try:
@@ -44,5 +48,7 @@ def make_index(config: KvStoreConfig, store: RedisStore | None, metrics: Metrics
     if store is None:
         inner = MemoryIndex(max_blocks=config.index_max_blocks)
     else:
+        from pagemesh.kvstore.redis_index import RedisIndex
+
         inner = RedisIndex(store, max_blocks=config.index_max_blocks)
     return InstrumentedIndex(inner, metrics)

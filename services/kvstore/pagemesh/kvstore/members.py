@@ -93,9 +93,6 @@ class Members:
         self.elsewhere = Elsewhere(log)
         """Those that publish to other replicas."""
 
-    def __len__(self) -> int:
-        return len(self._members)
-
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
 
@@ -167,6 +164,12 @@ class Members:
         resync = not member.resync_wanted
         member.resync_wanted = True
         return Verdict(forget=has_gap, apply=kind is EventKind.BEAT, resync=resync)
+
+    def hear(self, stream: PublishStream) -> None:
+        """A worker's silence begins now, if the stream speaks for it still."""
+        member = self._members.get(stream.worker_id)
+        if member is not None and member.stream is stream:
+            member.last_seen = self._clock()
 
     def distrust(self, stream: PublishStream) -> None:
         """What is known of the worker's blocks is doubtful, and it is being asked for a snapshot."""

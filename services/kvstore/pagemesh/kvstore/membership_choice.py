@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
 
 from pagemesh.errors import UnavailableError
 from pagemesh.kvstore.changes import ChangeLog
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.membership import LocalMembership, Membership
-from pagemesh.kvstore.redis_client import RedisStore
-from pagemesh.kvstore.redis_roster import RedisRoster
-from pagemesh.kvstore.roster_keeper import RosterKeeper
-from pagemesh.kvstore.shared_membership import SharedMembership
+
+if TYPE_CHECKING:
+    from pagemesh.kvstore.redis_client import RedisStore
 
 MOVING_TIME = 2.0
 """Seconds in which workers notice that their replica froze, and move to another one (`rpc.channels`)."""
@@ -33,6 +33,10 @@ async def open_membership(
     """
     if store is None:
         return LocalMembership(members)
+    from pagemesh.kvstore.redis_roster import RedisRoster
+    from pagemesh.kvstore.roster_keeper import RosterKeeper
+    from pagemesh.kvstore.shared_membership import SharedMembership
+
     # Its workers are hardly ever gone because a replica is.
     patience = members.silence_limit + MOVING_TIME
     # The log and the replica are gone with this process, so one name does for both.
