@@ -44,6 +44,8 @@ class RosterKeeper:
         self._log = log
         self._period = period
         self._is_restored = False
+        # Why the store could not be used at the last beat.
+        self._said = ""
         store.on_away(self._on_away)
 
     async def run(self) -> None:
@@ -59,10 +61,12 @@ class RosterKeeper:
             # It may be another one than before.
             await inspect_server(self._store)
         await self._roster.beat(self._period)
+        self._said = ""
         if not self._is_restored:
             self._store.set_answers()
             await self._membership.restore()
-            self._is_restored = True
+            # Meanwhile another command may have failed.
+            self._is_restored = self._store.answers
 
     async def _follow(self) -> None:
         if not self._is_restored:
@@ -75,9 +79,9 @@ class RosterKeeper:
         revision = self._log.revision
         while True:
             await self._log.wait_beyond(revision)
-            changed, revision = self._loads_since(revision), self._log.revision
+            since, revision = revision, self._log.revision
             try:
-                await self._roster.tell(changed)
+                await self._roster.tell(self._loads_since(since))
             except UnavailableError:
                 pass  # all are told when Redis is back
             except Exception:
@@ -106,7 +110,9 @@ class RosterKeeper:
             except UnavailableError:
                 await asyncio.sleep(self._period)
             except ConfigError as error:
-                _log.error("store_unusable", error=error.message)
+                if error.message != self._said:
+                    self._said = error.message
+                    _log.error("store_unusable", error=error.message)
                 await asyncio.sleep(self._period)
             except Exception:
                 # Task boundary: the next round may fare better.
