@@ -73,7 +73,7 @@ async def until_answered(
 
 @pytest.mark.parametrize("index", ["redis", "http://127.0.0.1:6379", ""])
 def test_an_index_that_is_none_is_refused(index: str) -> None:
-    with pytest.raises(ConfigError, match=r"--index is '.*', but must be memory or redis://host"):
+    with pytest.raises(ConfigError, match=r"--index is '.*', but must be memory, redis://host"):
         KvStoreConfig(index=index)
 
 

@@ -133,10 +133,20 @@ async def test_a_worker_that_falls_silent_is_dropped_though_its_stream_is_open()
             "digest.names_xor",
         ),
         (stored(1, *range(16_385), epoch=2), "INVALID_REQUEST", "stored.block_hashes"),
+        (
+            kvstore_pb2.PublishRequest(
+                worker_id="a",
+                epoch=2,
+                sequence=1,
+                load=types_pb2.WorkerLoad(links=[types_pb2.LinkRate(worker_id="b")] * 100_000),
+            ),
+            "INVALID_REQUEST",
+            "load",
+        ),
     ],
     ids=[
         *("unknown-worker", "old-epoch", "future-epoch", "no-sequence"),
-        *("no-event", "odd-hash", "odd-digest", "long-event"),
+        *("no-event", "odd-hash", "odd-digest", "long-event", "many-links"),
     ],
 )
 async def test_bad_events_are_refused_by_name_and_disturb_nobody(

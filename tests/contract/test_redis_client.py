@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -111,6 +113,40 @@ async def test_a_server_that_is_full_counts_as_away(store: RedisStore) -> None:
         await store.redis.config_set("maxmemory", "0")
 
 
+async def test_a_server_that_lacks_the_copies_it_must_have_counts_as_away(
+    store: RedisStore,
+) -> None:
+    await store.redis.config_set("min-replicas-to-write", "1")
+    try:
+        with pytest.raises(UnavailableError):
+            async with store.answering():
+                await store.redis.eval("return redis.call('set', KEYS[1], 1)", 1, "key")
+        assert not store.answers
+    finally:
+        await store.redis.config_set("min-replicas-to-write", "0")
+
+
+async def test_a_server_that_cannot_save_counts_as_away(store: RedisStore) -> None:
+    settings = await store.redis.config_get("dir", "dbfilename")
+    taken = Path(str(settings["dir"]), str(settings["dbfilename"]))
+    (taken / "a folder cannot be replaced by a file").mkdir(parents=True)
+    await store.redis.config_set("save", "3600 1")
+    try:
+        await store.redis.bgsave()
+        async with asyncio.timeout(10.0):
+            status = ""
+            while status != "err":
+                await asyncio.sleep(0.01)
+                status = (await store.redis.info())["rdb_last_bgsave_status"]
+        with pytest.raises(UnavailableError):
+            async with store.answering():
+                await store.redis.set("key", "value")
+        assert not store.answers
+    finally:
+        await store.redis.config_set("save", "")
+        shutil.rmtree(taken)
+
+
 async def test_a_caller_that_gives_up_says_nothing_about_the_server(
     valkey: Valkey, store: RedisStore
 ) -> None:
@@ -127,5 +163,5 @@ async def test_a_caller_that_gives_up_says_nothing_about_the_server(
 
 
 def test_an_address_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"--index is 'http://x', but must be redis://"):
+    with pytest.raises(ConfigError, match=r"--index is 'http://x', which cannot be read"):
         RedisStore("http://x", Metrics())

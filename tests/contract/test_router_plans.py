@@ -187,7 +187,7 @@ async def test_a_prefill_worker_pulls_what_it_computes_sooner_than_the_decode_wo
         assert decode.metric("pagemesh:kv_tokens_received_total") == 300
 
 
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 1e308])
 async def test_numbers_that_cannot_be_are_as_good_as_none(wrong: float) -> None:
     async with measured_mesh(prefill=1) as mesh:
         await mesh.add(

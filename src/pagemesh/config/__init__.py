@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pagemesh.addresses import parse_addresses
-from pagemesh.config.checks import require, require_share
+from pagemesh.config.checks import require, require_seconds, require_share
 from pagemesh.config.engine import (
     CPU_KV_CACHE_MEMORY,
     CacheConfig,
@@ -22,6 +22,7 @@ from pagemesh.config.engine import (
     ModelConfig,
     SchedulerConfig,
 )
+from pagemesh.config.store_url import check_store_url
 
 __all__ = [
     "CPU_KV_CACHE_MEMORY",
@@ -44,6 +45,7 @@ __all__ = [
     "require_share",
 ]
 
+_WEEK: Final = 7 * 24 * 3600
 _SCORER_WEIGHTS: Final = {"predicted_ttft": 1.0, "decode_load": 2.0, "prefix_held": 0.0}
 
 RoutingPolicy = Literal["kv_aware", "prefix_hash", "least_loaded", "round_robin"]
@@ -80,7 +82,12 @@ class ServerConfig:
                 self.metrics_port,
                 "between 0 and 65535",
             )
-        require(self.grace_period >= 0, "--grace-period", self.grace_period, "0 or more seconds")
+        require(
+            0 <= self.grace_period <= _WEEK,
+            "--grace-period",
+            self.grace_period,
+            f"between 0 and {_WEEK} seconds",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +135,9 @@ class KvStoreConfig:
     """Seconds between two heartbeats of a worker; it is dropped after three without one."""
 
     index: str = "memory"
-    """Where it is kept which worker holds which blocks: memory, or redis://host:port/db (rediss:// with TLS) of
-    a Redis 7 or Valkey, which several kvstores may share. One that does not answer is waited for, and routed
-    around meanwhile."""
+    """Where it is kept which worker holds which blocks: memory, or redis://host:port/db (rediss:// with TLS,
+    unix:///path?db=db on this machine) of a Redis 7 or Valkey, which several kvstores may share. One that does
+    not answer is waited for, and routed around meanwhile."""
 
     index_max_blocks: int = 0
     """Different blocks that the index keeps at most, for each of which it takes some 100 to 150 bytes in memory
@@ -138,15 +145,9 @@ class KvStoreConfig:
     time. 0 keeps all that the workers have. The same for all kvstores that share a Redis."""
 
     def __post_init__(self) -> None:
-        require(
-            self.heartbeat_interval > 0, "--heartbeat-interval", self.heartbeat_interval, "positive"
-        )
-        require(
-            self.index == "memory" or self.index.startswith(("redis://", "rediss://", "unix://")),
-            "--index",
-            self.index,
-            "memory or redis://host:port/db",
-        )
+        require_seconds("--heartbeat-interval", self.heartbeat_interval, most=3600)
+        if self.index != "memory":
+            check_store_url("--index", self.index)
         require(
             self.index_max_blocks >= 0, "--index-max-blocks", self.index_max_blocks, "0 or more"
         )
@@ -187,7 +188,7 @@ class RoutingConfig:
                 self.remote_prefill_min_tokens,
                 "0 or more",
             )
-        require(self.lookup_timeout > 0, "--lookup-timeout", self.lookup_timeout, "positive")
+        require_seconds("--lookup-timeout", self.lookup_timeout, most=60)
         require(any(self.weights.values()), "--scorer-weights", self.scorer_weights, "not all 0")
 
     @property
@@ -255,7 +256,7 @@ class RouterConfig:
     def __post_init__(self) -> None:
         require(self.model != "", "--model", self.model, "a folder or a hub id")
         parse_addresses("--kvstore", self.kvstore)
-        require(self.request_timeout > 0, "--request-timeout", self.request_timeout, "positive")
+        require_seconds("--request-timeout", self.request_timeout, most=_WEEK)
         require(
             self.max_waiting_requests > 0,
             "--max-waiting-requests",
@@ -301,5 +302,5 @@ class GatewayConfig:
         require(len(self.routers) > 0, "--routers", self.routers, "one or more host:port")
         require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
         require(self.max_body_size > 0, "--max-body-size", self.max_body_size, "positive")
-        require(self.max_request_time > 0, "--max-request-time", self.max_request_time, "positive")
+        require_seconds("--max-request-time", self.max_request_time, most=_WEEK)
         require(self.concurrency > 0, "--concurrency", self.concurrency, "positive")

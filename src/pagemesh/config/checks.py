@@ -14,3 +14,8 @@ def require(condition: bool, flag: str, value: object, expected: str) -> None:
 def require_share(utilization: float) -> None:
     """Raise ConfigError unless --gpu-memory-utilization is a share."""
     require(0 < utilization <= 1, "--gpu-memory-utilization", utilization, "in (0, 1]")
+
+
+def require_seconds(flag: str, seconds: float, most: float) -> None:
+    """Raise ConfigError unless a time is more than 0 and at most `most` seconds."""
+    require(0 < seconds <= most, flag, seconds, f"more than 0 and at most {most:g} seconds")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from pagemesh.engine.interface import EngineLoad
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.v1 import types_pb2
+
+MOST: Final = 1e15
+"""Of any measured quantity, in tokens, pairs, seconds or bytes per second; products of a few are still numbers."""
 
 
 def load_to_proto(load: EngineLoad, links: Sequence[types_pb2.LinkRate]) -> types_pb2.WorkerLoad:
@@ -41,9 +44,11 @@ def rate_from_proto(message: types_pb2.PrefillRate) -> PrefillRate:
         message.step_token_count,
         message.mean_pair_count,
     )
-    return rate if is_possible(rate) else PrefillRate()
+    seconds = (rate.seconds_per_token, rate.seconds_per_pair, rate.seconds_per_step)
+    # With all of them 0, prompts of any length would take no time.
+    return rate if any(seconds) and is_possible(rate) else PrefillRate()
 
 
 def is_possible(measured: Iterable[float]) -> bool:
     """Whether these may have been measured: one worker's nonsense must not decide about all requests."""
-    return all(math.isfinite(number) and number >= 0 for number in measured)
+    return all(0 <= number <= MOST for number in measured)

@@ -141,6 +141,40 @@ def test_blocks_without_a_shape_are_refused_by_name(field: str) -> None:
     assert caught.value.param == f"worker.kv_layout.{field}"
 
 
+def test_numbers_of_an_unknown_type_are_refused() -> None:
+    store = Store()
+    info = make_worker()
+    info.kv_layout.dtype = "float33"
+    with pytest.raises(InvalidRequestError, match=r"is 'float33', but must be one of .*bfloat16"):
+        store.members.register(info)
+    assert len(list(store.members)) == 0
+
+
+@pytest.mark.parametrize("field", ["worker_id", "address", "model_name", "model_fingerprint"])
+def test_names_that_are_too_long_to_be_sent_to_every_router_are_refused(field: str) -> None:
+    store = Store()
+    info = make_worker()
+    setattr(info, field, "\N{GREEK SMALL LETTER MU}" * 512)
+    store.members.register(info)
+    setattr(info, field, "m" * 1025)
+    info.epoch += 1
+    with pytest.raises(
+        InvalidRequestError, match="has 1025 bytes, but 1024 are the most"
+    ) as caught:
+        store.members.register(info)
+    assert caught.value.param == f"worker.{field}"
+
+
+def test_facts_that_nobody_knows_must_not_be_too_many() -> None:
+    store = Store()
+    info = make_worker()
+    # Field 99, of 17,000 bytes.
+    info.MergeFromString(b"\x9a\x06\xe8\x84\x01" + bytes(17_000))
+    with pytest.raises(InvalidRequestError, match=r"worker has 17\d+ bytes, but 16384") as caught:
+        store.members.register(info)
+    assert caught.value.param == "worker"
+
+
 @pytest.mark.parametrize("field", ["text_digest", "token_digest", "block_digest"])
 def test_a_canary_is_made_of_digests(field: str) -> None:
     store = Store()

@@ -44,8 +44,15 @@ def test_a_rate_that_was_not_measured_is_not_told() -> None:
     assert rate_from_proto(message.prefill_rate) == PrefillRate()
 
 
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 1e300])
 def test_a_rate_that_cannot_be_is_as_good_as_none(wrong: float) -> None:
     message = load_to_proto(EngineLoad(prefill_rate=RATE), []).prefill_rate
     message.seconds_per_pair = wrong
     assert rate_from_proto(message) == PrefillRate()
+
+
+def test_an_engine_that_takes_no_time_was_not_measured() -> None:
+    message = types_pb2.PrefillRate(step_token_count=512, mean_pair_count=100.0)
+    assert rate_from_proto(message) == PrefillRate()
+    message.seconds_per_step = 0.125
+    assert rate_from_proto(message).is_known

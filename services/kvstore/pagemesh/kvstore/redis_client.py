@@ -23,6 +23,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from pagemesh.config.store_url import without_password
 from pagemesh.errors import ConfigError, UnavailableError
 from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
@@ -35,9 +36,11 @@ COMMAND_TIMEOUT = 0.5
 MAX_CONNECTIONS = 32
 """Commands at the same time; more of them wait within their deadlines."""
 
-# A server that answers with these cannot be written, which is as good as gone. Any other refusal of a
-# command is a bug here, and must not be taken for an outage.
+# A server that answers with these cannot be written, which is as good as gone: of some redis-py makes classes, of
+# others the first word tells (it cannot save, has lost its copies or its master, runs a script without end). Any
+# other refusal of a command is a bug here, and must not be taken for an outage.
 _UNUSABLE = (OutOfMemoryError, ReadOnlyError, NoPermissionError)
+_UNUSABLE_CODES = ("MISCONF", "NOREPLICAS", "MASTERDOWN", "BUSY")
 
 
 class RedisStore:
@@ -48,7 +51,7 @@ class RedisStore:
     """
 
     def __init__(self, url: str, metrics: Metrics, timeout: float = COMMAND_TIMEOUT) -> None:
-        """`url` is redis://host:port/db; ConfigError for one that cannot be read. Connects on first use."""
+        """`url` is one that --index may be; ConfigError for one that cannot be read. Connects on first use."""
         try:
             pool = BlockingConnectionPool.from_url(
                 url,
@@ -62,12 +65,11 @@ class RedisStore:
             )
         except ValueError as error:
             raise ConfigError(
-                f"--index is {url!r}, but must be redis://host:port/db: {error}"
+                f"--index is {without_password(url)!r}, which cannot be read: {error}"
             ) from error
         self.redis = Redis(connection_pool=pool)
-        self._address = "{host}:{port}".format(
-            **{"host": "localhost", "port": 6379} | pool.connection_kwargs
-        )
+        facts = {"host": "localhost", "port": 6379} | pool.connection_kwargs
+        self._address = str(facts.get("path") or "{host}:{port}".format(**facts))
         self._timeout = timeout
         self._answers = True
         self._on_away: list[Callable[[], None]] = []
@@ -81,7 +83,7 @@ class RedisStore:
 
     @property
     def address(self) -> str:
-        """host:port, without a password that the URL may have."""
+        """host:port, or the path of a socket; without a password that the URL may have."""
         return self._address
 
     def on_away(self, listener: Callable[[], None]) -> None:
@@ -153,7 +155,11 @@ class _Deadline:
             raise self._store.unavailable() from late
         if not isinstance(error, (RedisError, OSError)):
             return
-        if isinstance(error, ResponseError) and not isinstance(error, _UNUSABLE):
+        if isinstance(error, ResponseError) and not _is_unusable(error):
             return
         self._store.set_away(error)
         raise self._store.unavailable() from error
+
+
+def _is_unusable(error: ResponseError) -> bool:
+    return isinstance(error, _UNUSABLE) or str(error).partition(" ")[0] in _UNUSABLE_CODES

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
+from pagemesh.engine.interface import NUM_BYTES_OF
 from pagemesh.errors import InvalidRequestError
 from pagemesh.kvstore.refusals import duplicate_worker, mismatch, stale_epoch
 from pagemesh.v1 import types_pb2
 
 MAX_BLOCK_COUNT = 2**32
 """Blocks of one worker: more than any machine's memory holds, and few enough for every counter."""
+
+MAX_NAME_BYTES = 1024
+"""Of each name and address."""
+
+MAX_INFO_BYTES = 16_384
+"""Of all facts about one worker: every router is sent them, and one message must be enough for that."""
 
 
 def check_registration(info: types_pb2.WorkerInfo, members: Iterable[types_pb2.WorkerInfo]) -> None:
@@ -63,7 +70,28 @@ def _check_info(info: types_pb2.WorkerInfo) -> None:
             f"worker.block_count is {info.block_count}, but {MAX_BLOCK_COUNT} are the most",
             param="worker.block_count",
         )
+    if layout.dtype not in NUM_BYTES_OF:
+        raise InvalidRequestError(
+            f"worker.kv_layout.dtype is {layout.dtype[:80]!r}, but must be one of {', '.join(NUM_BYTES_OF)}",
+            param="worker.kv_layout.dtype",
+        )
     _check_canary(info.canary)
+    _check_sizes(info)
+
+
+def _check_sizes(info: types_pb2.WorkerInfo) -> None:
+    for name in ("worker_id", "address", "model_name", "model_fingerprint"):
+        num_bytes = len(getattr(info, name).encode())
+        if num_bytes > MAX_NAME_BYTES:
+            raise InvalidRequestError(
+                f"worker.{name} has {num_bytes} bytes, but {MAX_NAME_BYTES} are the most",
+                param=f"worker.{name}",
+            )
+    # What this version does not know of a worker is passed on too.
+    if info.ByteSize() > MAX_INFO_BYTES:
+        raise InvalidRequestError(
+            f"worker has {info.ByteSize()} bytes, but {MAX_INFO_BYTES} are the most", param="worker"
+        )
 
 
 def _check_canary(canary: types_pb2.Canary) -> None:

@@ -17,10 +17,13 @@ from pagemesh.kvstore.draining import until_set
 from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Stored, WorkerEvent
 from pagemesh.kvstore.feed import Feed
 from pagemesh.kvstore.members import PublishStream
-from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
+from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
 
 MAX_EVENT_BLOCKS = 16_384
 """Most hashes in one event, as kvstore.proto says."""
+
+MAX_LOAD_BYTES = 262_144
+"""Of one report of a load, which every router is sent."""
 
 
 class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
@@ -127,11 +130,19 @@ def _event(request: kvstore_pb2.PublishRequest) -> WorkerEvent:
         case "cleared":
             return Cleared()
         case "load":
-            return Beat(request.load)
+            return Beat(_load(request.load))
         case "digest":
             return Digested(_digest(request.digest))
         case _:
             raise InvalidRequestError("event is not set", param="event")
+
+
+def _load(message: types_pb2.WorkerLoad) -> types_pb2.WorkerLoad:
+    if message.ByteSize() > MAX_LOAD_BYTES:
+        raise InvalidRequestError(
+            f"load has {message.ByteSize()} bytes, but {MAX_LOAD_BYTES} are the most", param="load"
+        )
+    return message
 
 
 def _digest(message: kvstore_pb2.CacheDigest) -> CacheDigest:
