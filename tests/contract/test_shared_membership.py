@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -291,3 +292,37 @@ async def test_what_redis_keeps_is_bounded_by_the_workers_that_there_are(
         stream = one.members.attach("a", 19)
         assert await one.membership.leave(stream)
         assert [key for key in admin.scan_iter() if admin.type(key) == "hash"] == []
+
+
+@pytest.mark.parametrize(
+    ("info", "other", "reason"),
+    [
+        pytest.param(
+            make_worker("a", fingerprint="x"),
+            make_worker("b", fingerprint="y"),
+            "MODEL_MISMATCH",
+            id="another-model",
+        ),
+        pytest.param(
+            make_worker("a", block_size=16),
+            make_worker("b", block_size=32),
+            "LAYOUT_MISMATCH",
+            id="another-layout",
+        ),
+    ],
+)
+async def test_of_two_that_cannot_be_beside_each_other_one_joins_though_both_come_at_once(
+    replicas: tuple[Replica, Replica],
+    info: types_pb2.WorkerInfo,
+    other: types_pb2.WorkerInfo,
+    reason: str,
+) -> None:
+    one, two = replicas
+    for _ in range(20):
+        # Neither has read of the other: to each by itself, its worker is the first of its model.
+        joining = (one.membership.join(info), two.membership.join(other))
+        answers = await asyncio.gather(*joining, return_exceptions=True)
+        (refused,) = [answer for answer in answers if isinstance(answer, FailedPreconditionError)]
+        assert refused.reason == reason
+        ((winner, worker_id),) = [(each, name) for each in replicas for name in each.own()]
+        assert await winner.membership.leave(winner.members.attach(worker_id, 1))
