@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import structlog
-from blockindex import direct, over_grpc, restarts
+from blockindex import direct, over_grpc, replicas, restarts
 from report import RESULTS, Report, choice, make_parser
 
 QUESTION = "The index of KV blocks: lookups, events, memory, and how soon it is whole again"
@@ -20,8 +20,13 @@ PARTS = {
 }
 """By the name of the command line: where the index is kept, its blocks, and numbers of workers. None takes more
 than three minutes."""
-RESTARTS = {"restarts-memory": "memory", "restarts-redis": "redis"}
-ALL = (*PARTS, "grpc", *RESTARTS)
+RESTARTS = {
+    f"restarts-{kind}-{num_workers}": (kind, num_workers)
+    for kind in ("memory", "redis")
+    for num_workers in WORKERS
+}
+GRPC = {"grpc": over_grpc.measure, "replicas": replicas.measure}
+ALL = (*PARTS, *GRPC, *RESTARTS)
 
 
 def main() -> None:
@@ -35,10 +40,10 @@ def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     for part in parts:
         report = Report(f"index_{part.replace('-', '_')}", QUESTION)
-        if part == "grpc":
-            over_grpc.measure(report, quick=options.quick)
+        if part in GRPC:
+            GRPC[part](report, quick=options.quick)
         elif part in RESTARTS:
-            restarts.measure(report, RESTARTS[part], quick=options.quick)
+            restarts.measure(report, *RESTARTS[part], quick=options.quick)
         else:
             kind, num_blocks, workers = PARTS[part]
             direct.measure(report, kind, num_blocks, workers, quick=options.quick)

@@ -36,7 +36,7 @@ def measure(report: Report, *, quick: bool) -> None:
         asyncio.run(_measure(report, "redis", kvstore.address, num_blocks))
 
 
-class _Streams:
+class Streams:
     """A Publish stream for each worker; `flush` ends when all that was told is known."""
 
     def __init__(
@@ -64,7 +64,7 @@ class _Streams:
         self._queues[worker].put_nowait(b"".join(names))
 
     async def flush(self) -> None:
-        await asyncio.to_thread(until_known, self._asking, self.num_told)
+        await asyncio.to_thread(until_known, self._asking, self.num_told, beside=True)
 
     async def _requests(self, worker: int) -> AsyncIterator[kvstore_pb2.PublishRequest]:
         sequence = 0
@@ -95,7 +95,7 @@ async def _ask_and_tell(
 ) -> None:
     async with open_channel(address) as channel:
         stub: kvstore_pb2_grpc.KvStoreAsyncStub = kvstore_pb2_grpc.KvStoreStub(channel)
-        streams = _Streams(stub, asking)
+        streams = Streams(stub, asking)
         for worker in range(NUM_WORKERS):
             await streams.open(worker, 2 * num_blocks)
         chains: list[list[bytes]] = []
@@ -117,7 +117,7 @@ async def _ask_and_tell(
         report.add(f"{kind}: lookup of {CHAIN} blocks", "ms", await _one_by_one(stub, asked))
         new = [b"".join(new_chain()) for _ in range(NUM_LOOKUPS)]
         report.add(f"{kind}: lookup, none held", "ms", await _one_by_one(stub, new))
-        samples, rate = await _at_once(stub, asked)
+        samples, rate = await lookups_at_once(stub, asked)
         report.add(f"{kind}: lookups, {AT_ONCE} at once", "1/s", [rate])
         report.add(f"{kind}: each of these", "ms", samples)
 
@@ -144,7 +144,7 @@ async def _one_by_one(
     return [await _lookup(stub, packed) for packed in asked]
 
 
-async def _at_once(
+async def lookups_at_once(
     stub: kvstore_pb2_grpc.KvStoreAsyncStub, asked: Sequence[bytes]
 ) -> tuple[list[float], float]:
     waiting = iter(asked)

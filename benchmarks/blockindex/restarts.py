@@ -5,6 +5,7 @@ fare meanwhile.
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 
 import grpc
 from blockindex.lookups import Lookups
@@ -17,9 +18,8 @@ from report import Report
 from pagemesh.rpc.channels import channel_options
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
 
-SIZES = ((8, 100_000), (64, 15_625), (512, 1_953))
-"""Workers, and blocks of each."""
-QUICK_SIZES = ((8, 12_500),)
+NUM_BLOCKS = 1_000_000
+"""Of all workers together: 16 million tokens."""
 AIM_S = 2.0
 SETTLE_S = 6.0
 """Before the kvstore is killed: connections that lasted are tried again at once."""
@@ -27,18 +27,17 @@ LOOKUP_LIMIT_S = 0.02
 """What routers wait by default."""
 
 
-def measure(report: Report, kind: str, *, quick: bool) -> None:
-    """Kill and start each, a few times; `kind` is memory or redis."""
+def measure(report: Report, kind: str, num_workers: int, *, quick: bool) -> None:
+    """Kill and start each, a few times; `kind` is memory or redis. All workers are one process."""
     rounds = 1 if quick else 3
-    report.settings |= {"rounds": rounds}
-    for num_workers, num_blocks in QUICK_SIZES if quick else SIZES:
+    report.settings |= {"index": kind, "rounds": rounds}
+    for share in (10,) if quick else (10, 3, 1):
+        num_blocks = NUM_BLOCKS // share // num_workers
         size = f"{num_workers} workers of {num_blocks:,} blocks"
-        if kind == "memory":
-            with running_kvstore("memory") as kvstore:
-                _measure(report, size, kvstore, num_workers, num_blocks, rounds)
-        else:
-            with running_valkey() as url, running_kvstore(url) as kvstore:
-                _measure(report, size, kvstore, num_workers, num_blocks, rounds)
+        with ExitStack() as resources:
+            url = "memory" if kind == "memory" else resources.enter_context(running_valkey())
+            kvstore = resources.enter_context(running_kvstore(url))
+            _measure(report, size, kvstore, num_workers, num_blocks, rounds)
 
 
 def _measure(
@@ -57,6 +56,7 @@ def _measure(
         stub = kvstore_pb2_grpc.KvStoreStub(channel)
         until_known(stub, known)
         to_serve, to_know, lookups = list[float](), list[float](), list[float]()
+        busy = list[float]()
         for _ in range(rounds):
             time.sleep(SETTLE_S)
             kvstore.kill()
@@ -68,10 +68,12 @@ def _measure(
             asking.start()
             until_known(stub, known)
             to_know.append(time.perf_counter() - served_at)
+            busy.append(kvstore.cpu_seconds())
             to_serve.append(served_at - killed_at)
             lookups += asking.end()
         report.add(f"{size}: kvstore killed until it serves", "s", to_serve)
         report.add(f"{size}: from then until all is known", "s", to_know, aim=AIM_S)
+        report.add(f"{size}: CPU time of the kvstore until then, its start included", "s", busy)
         report.add(f"{size}: lookups meanwhile", "ms", [1000 * each for each in lookups])
         in_time = sum(each < LOOKUP_LIMIT_S for each in lookups) / len(lookups)
         report.add(f"{size}: of these within {1000 * LOOKUP_LIMIT_S:g} ms", "%", [100 * in_time])
