@@ -18,8 +18,7 @@ PARTS = {
     "redis-10M-64": ("redis", 10_000_000, (64,)),
     "redis-10M-512": ("redis", 10_000_000, (512,)),
 }
-"""By the name of the command line: where the index is kept, its blocks, and numbers of workers. None takes more
-than three minutes."""
+"""By the name of the command line: where the index is kept, its blocks, and numbers of workers."""
 RESTARTS = {
     f"restarts-{kind}-{num_workers}": (kind, num_workers)
     for kind in ("memory", "redis")
