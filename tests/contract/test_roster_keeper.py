@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
 import pytest_asyncio
+from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
 from pagemesh.kvstore.changes import Change, ChangeLog
@@ -36,12 +38,14 @@ async def store(valkey: Valkey) -> AsyncIterator[RedisStore]:
 class Replica:
     """What a keeper keeps in step."""
 
-    def __init__(self, store: RedisStore, log: ChangeLog | None = None) -> None:
-        clock = FakeClock()
+    def __init__(
+        self, store: RedisStore, log: ChangeLog | None = None, *, name: str = "one"
+    ) -> None:
+        self.clock = FakeClock()
         self.log = log or ChangeLog()
-        self.members = Members(self.log, clock, heartbeat_interval=1.0)
-        self.roster = RedisRoster(store, "one", PATIENCE_S)
-        self.membership = SharedMembership(self.members, self.roster, clock, PATIENCE_S)
+        self.members = Members(self.log, self.clock, heartbeat_interval=1.0)
+        self.roster = RedisRoster(store, name, PATIENCE_S)
+        self.membership = SharedMembership(self.members, self.roster, self.clock, PATIENCE_S)
         self.keeper = RosterKeeper(
             store, self.roster, self.membership, self.members, self.log, PERIOD_S
         )
@@ -121,3 +125,55 @@ async def test_loads_that_could_not_be_told_do_not_end_the_loops(store: RedisSto
             load = types_pb2.WorkerLoad(running_request_count=number)
             replica.members.report_load(stream, load)
             await asyncio.sleep(PERIOD_S)
+
+
+async def test_whoever_redis_objects_to_leaves_all_the_same_and_is_released_later(
+    store: RedisStore,
+) -> None:
+    replica = Replica(store)
+    await replica.keeper.beat()
+    for worker_id in ("leaves", "is-silent"):
+        await replica.membership.join(make_worker(worker_id))
+    await replica.membership.refresh()
+    stream = replica.members.attach("leaves", 1)
+    owners = f"{PREFIX}owners"
+    await store.redis.rename(owners, "aside")
+    await store.redis.set(owners, "no hash")
+    with pytest.raises(ResponseError):
+        await replica.membership.leave(stream)
+    replica.clock.advance(3.5)
+    with pytest.raises(ResponseError):
+        await replica.membership.expire("is-silent")
+    assert list(replica.members) == []
+    await store.redis.rename("aside", owners)
+    await replica.membership.refresh()
+    assert await store.redis.hgetall(owners) == {}
+
+
+async def test_the_index_hears_of_a_worker_that_is_refused_late(store: RedisStore) -> None:
+    one, two = Replica(store, name="one"), Replica(store, name="two")
+    lost: list[str] = []
+
+    async def note(worker_id: str) -> None:
+        lost.append(worker_id)
+
+    one.membership.on_lost(note)
+    store.set_away(TimeoutError())
+    await one.membership.join(make_worker("a", block_size=32))
+    store.set_answers()
+    await two.membership.join(make_worker("b"))
+    await one.membership.restore()
+    assert (list(one.members), lost) == ([], ["a"])
+
+
+async def test_a_replica_starts_though_redis_objects_to_its_first_beat(store: RedisStore) -> None:
+    replica = Replica(store)
+    beat = f"{PREFIX}replicas"
+    await store.redis.set(beat, "no sorted set")
+    with capture_logs() as logs:
+        await replica.keeper.start()
+    assert [line["event"] for line in logs] == ["roster_failed"]
+    await store.redis.delete(beat)
+    await replica.keeper.beat()
+    await replica.membership.join(make_worker("a"))
+    assert await store.redis.hget(f"{PREFIX}owners", "a") == b"one"

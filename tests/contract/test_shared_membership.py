@@ -45,7 +45,7 @@ class Replica:
         async def note(worker_id: str) -> None:
             self.moved.append(worker_id)
 
-        self.membership.on_moved(note)
+        self.membership.on_lost(note)
 
     async def start(self) -> None:
         await self.roster.beat(PERIOD_S)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from pagemesh.kvstore.catalog import BULK_BLOCKS, Resync, Synced
 from pagemesh.kvstore.changes import Change, Joined, Left
 from pagemesh.kvstore.events import Beat, Cleared, Removed, Stored
 from pagemesh.kvstore.feed import Feed
+from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.v1 import types_pb2
 from tests.unit.kvstore.builders import Store, make_blocks, make_worker
 
@@ -250,3 +252,70 @@ async def test_following_from_any_revision_that_was_given_misses_nothing() -> No
         Synced(103, store.log.log_id),
     ]
     await resumed.aclose()
+
+
+class StuckIndex(MemoryIndex):
+    """One in which nobody can be added for some time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    async def add_worker(self, worker_id: str, max_blocks: int) -> None:
+        await self.goes_on.wait()
+        await super().add_worker(worker_id, max_blocks)
+
+
+async def give_up(index: StuckIndex, call: Coroutine[Any, Any, object]) -> None:
+    """Cancel a call while the index is stuck."""
+    index.goes_on.clear()
+    calling = asyncio.create_task(call)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not calling.done()
+    calling.cancel()
+    await asyncio.wait([calling])
+    index.goes_on.set()
+
+
+async def test_a_registration_that_was_given_up_leaves_nothing_of_an_earlier_incarnation() -> None:
+    index = StuckIndex()
+    store = Store(index=index)
+    await join(store, "a", 1, 2)
+    info = make_worker("a", epoch=2, num_blocks=10)
+    await give_up(index, store.catalog.register(info))
+    await store.catalog.register(info)
+    feed = await store.catalog.open_stream("a", 2)
+    assert await holders(store, 1) == {}
+    assert await store.catalog.publish(feed, 1, Stored(make_blocks(3)))
+    assert not await store.catalog.publish(feed, 2, Cleared())
+    assert not await store.catalog.publish(feed, 3, Stored(make_blocks(2, 3)))
+    assert await store.catalog.blocks("a") == frozenset(make_blocks(2, 3))
+
+
+async def test_a_stream_that_was_given_up_as_it_began_has_ended() -> None:
+    index = StuckIndex()
+    store = Store(index=index)
+    await join(store, "a", 1)
+    await give_up(index, store.catalog.open_stream("a", 1))
+    assert store.catalog.members() == []
+    assert await index.lookup(make_blocks(1)) == {}
+
+
+async def test_a_silent_worker_that_cannot_be_dropped_does_not_keep_the_others() -> None:
+    class FailingIndex(MemoryIndex):
+        async def drop_worker(self, worker_id: str) -> None:
+            if fails and worker_id == "a":
+                raise RuntimeError("it cannot be dropped")
+            await super().drop_worker(worker_id)
+
+    fails = False
+    store = Store(index=FailingIndex())
+    await join(store, "a", 1)
+    await join(store, "b", 1)
+    fails = True
+    store.clock.advance(3.5)
+    await store.catalog.drop_silent()
+    assert store.catalog.members() == []
+    assert await holders(store, 1) == {}

@@ -7,7 +7,8 @@ without a gap. Belongs to one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -66,7 +67,7 @@ class Catalog:
         self._digests = digests
         self._indexing = Indexing(members, index)
         self._bulk_gate = asyncio.Lock()
-        membership.on_moved(self._indexing.drop)
+        membership.on_lost(self._indexing.drop)
 
     @property
     def revision(self) -> int:
@@ -84,19 +85,26 @@ class Catalog:
         """
         member, is_new = await self._membership.join(info)
         if is_new:
-            await self._indexing.add(info)
+            await self._indexing.add(member)
             _log.info("worker_joined", worker_id=info.worker_id, epoch=info.epoch)
         return member.joined.revision
 
     async def open_stream(self, worker_id: str, epoch: int) -> Feed:
         """Begin a worker's stream of events; raises as `Members.attach`."""
-        async with self._indexing.turn(worker_id):
-            stream = self._members.attach(worker_id, epoch)
-            member = self._members.get(worker_id)
-            assert member is not None
-            feed = Feed(stream, member.info.block_count, self._index, self._digests)
-            if not member.in_sync:
-                await self._indexing.forget(feed)
+        feed: Feed | None = None
+        try:
+            async with self._indexing.turn(worker_id):
+                stream = self._members.attach(worker_id, epoch)
+                member = self._members.get(worker_id)
+                assert member is not None
+                feed = Feed(stream, member.info.block_count, self._index, self._digests)
+                if not member.in_sync:
+                    await self._indexing.forget(feed)
+        except BaseException:
+            # The stream speaks for the worker already, and nobody else could end it.
+            if feed is not None:
+                await self.close_stream(feed)
+            raise
         return feed
 
     async def publish(self, feed: Feed, sequence: int, event: WorkerEvent) -> bool:
@@ -123,8 +131,9 @@ class Catalog:
     async def close_stream(self, feed: Feed) -> None:
         """End a stream; its worker is dropped, unless another stream speaks for it by now."""
         stream = feed.stream
-        if await self._membership.leave(stream):
-            await self._indexing.drop(stream.worker_id)
+        async with self._dropping(stream.worker_id):
+            has_left = await self._membership.leave(stream)
+        if has_left:
             _log.info("worker_left", worker_id=stream.worker_id, epoch=stream.epoch)
 
     async def drop_silent(self) -> None:
@@ -133,9 +142,23 @@ class Catalog:
             if self._indexing.turn(worker_id).locked():
                 # What it said last still waits for the index: it is not the worker that is slow.
                 continue
-            if await self._membership.expire(worker_id):
+            try:
+                async with self._dropping(worker_id):
+                    has_left = await self._membership.expire(worker_id)
+                if has_left:
+                    _log.warning("worker_silent", worker_id=worker_id)
+            except Exception:
+                # Boundary of what is done for one worker: the others are silent all the same.
+                _log.exception("drop_failed", worker_id=worker_id)
+
+    @asynccontextmanager
+    async def _dropping(self, worker_id: str) -> AsyncIterator[None]:
+        """Around what may end a membership: where it did, even by failing, the index drops the worker."""
+        try:
+            yield
+        finally:
+            if self._members.get(worker_id) is None:
                 await self._indexing.drop(worker_id)
-                _log.warning("worker_silent", worker_id=worker_id)
 
     async def lookup(self, block_hashes: Sequence[bytes], model_fingerprint: str) -> dict[str, int]:
         """Leading blocks that each worker of the model holds; workers with none are absent."""

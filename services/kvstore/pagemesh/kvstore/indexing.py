@@ -17,8 +17,7 @@ from pagemesh.errors import FailedPreconditionError, UnavailableError
 from pagemesh.kvstore.events import Beat, WorkerEvent
 from pagemesh.kvstore.feed import Effect, Feed
 from pagemesh.kvstore.index import BlockIndex
-from pagemesh.kvstore.members import Members, Verdict
-from pagemesh.v1 import types_pb2
+from pagemesh.kvstore.members import Member, Members, Verdict
 
 _log = structlog.get_logger(__name__)
 
@@ -37,11 +36,15 @@ class Indexing:
         """Held while something is done for a worker."""
         return self._turns.setdefault(worker_id, asyncio.Lock())
 
-    async def add(self, info: types_pb2.WorkerInfo) -> None:
+    async def add(self, member: Member) -> None:
         """An incarnation joined; it holds nothing yet."""
+        info = member.info
+        # Whoever registers may give up before its turn comes: what there is may be an earlier incarnation's.
+        member.in_sync = False
         async with self.turn(info.worker_id):
             with self._despite_the_index(info.worker_id):
                 await self._index.add_worker(info.worker_id, info.block_count)
+            member.in_sync = True
 
     async def drop(self, worker_id: str) -> None:
         """A worker no longer publishes here."""

@@ -20,15 +20,23 @@ class Membership(Protocol):
         ...
 
     async def leave(self, stream: PublishStream) -> bool:
-        """End a stream, and with it the membership here, if it still speaks for the worker; whether it did."""
+        """End a stream, and with it the membership here, if it still speaks for the worker; whether it did.
+
+        When this raises, the membership has ended all the same.
+        """
         ...
 
     async def expire(self, worker_id: str) -> bool:
-        """End the membership of a worker that has been silent; whether it was still."""
+        """End the membership of a worker that has been silent; whether it was still.
+
+        When this raises, the membership has ended all the same.
+        """
         ...
 
-    def on_moved(self, listener: Callable[[str], Awaitable[None]]) -> None:
-        """Have `listener` awaited with every worker_id that publishes to another replica by now."""
+    def on_lost(self, listener: Callable[[str], Awaitable[None]]) -> None:
+        """Have `listener` awaited with every worker_id that is no member here any more, though nobody asked for that:
+        it publishes to another replica by now, or cannot be in one mesh with what others let in.
+        """
         ...
 
 
@@ -53,5 +61,5 @@ class LocalMembership:
         self._members.drop(worker_id)
         return True
 
-    def on_moved(self, listener: Callable[[str], Awaitable[None]]) -> None:
+    def on_lost(self, listener: Callable[[str], Awaitable[None]]) -> None:
         """See `Membership`. There are no others."""

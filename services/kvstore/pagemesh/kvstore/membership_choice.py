@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from pagemesh.errors import UnavailableError
 from pagemesh.kvstore.changes import ChangeLog
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.membership import LocalMembership, Membership
@@ -29,7 +28,7 @@ async def open_membership(
 ) -> Membership:
     """Shared through the store, with which it is kept in step every `period` seconds; or local without one.
 
-    Knows the members of other replicas when this returns, unless the store does not answer.
+    Knows the members of other replicas when this returns, unless the store does not answer or refuses to.
     """
     if store is None:
         return LocalMembership(members)
@@ -43,8 +42,7 @@ async def open_membership(
     roster = RedisRoster(store, log.log_id, patience)
     membership = SharedMembership(members, roster, clock, patience)
     keeper = RosterKeeper(store, roster, membership, members, log, period)
-    with suppress(UnavailableError):
-        await keeper.beat()
+    await keeper.start()
     keeping = asyncio.create_task(keeper.run(), name="roster")
     resources.callback(keeping.cancel)
     return membership

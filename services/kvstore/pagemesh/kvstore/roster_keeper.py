@@ -48,6 +48,10 @@ class RosterKeeper:
         self._said = ""
         store.on_away(self._on_away)
 
+    async def start(self) -> None:
+        """The first beat. One that fails is no reason not to start: those that `run` makes follow."""
+        await self._attempt(self.beat)
+
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -105,18 +109,22 @@ class RosterKeeper:
 
     async def _repeat(self, step: Callable[[], Awaitable[None]], pause: float) -> None:
         while True:
-            try:
-                await step()
-            except UnavailableError:
-                await asyncio.sleep(self._period)
-            except ConfigError as error:
-                if error.message != self._said:
-                    self._said = error.message
-                    _log.error("store_unusable", error=error.message)
-                await asyncio.sleep(self._period)
-            except Exception:
-                # Task boundary: the next round may fare better.
-                _log.exception("roster_failed")
-                await asyncio.sleep(self._period)
-            else:
-                await asyncio.sleep(pause)
+            succeeded = await self._attempt(step)
+            await asyncio.sleep(pause if succeeded else self._period)
+
+    async def _attempt(self, step: Callable[[], Awaitable[None]]) -> bool:
+        """Whether a step succeeded; why it did not is said."""
+        try:
+            await step()
+        except UnavailableError:
+            return False  # the store has said so
+        except ConfigError as error:
+            if error.message != self._said:
+                self._said = error.message
+                _log.error("store_unusable", error=error.message)
+            return False
+        except Exception:
+            # Task boundary: the next round may fare better.
+            _log.exception("roster_failed")
+            return False
+        return True

@@ -44,7 +44,7 @@ class SharedMembership:
         # since; and until when they are kept all the same.
         self._doubtful: set[str] = set()
         self._keep_until: float | None = None
-        self._on_moved: list[Callable[[str], Awaitable[None]]] = []
+        self._on_lost: list[Callable[[str], Awaitable[None]]] = []
         # What is decided, and what was read, is put into effect before anything else is.
         self._turn = asyncio.Lock()
 
@@ -76,9 +76,9 @@ class SharedMembership:
             await self._release(member)
             return True
 
-    def on_moved(self, listener: Callable[[str], Awaitable[None]]) -> None:
+    def on_lost(self, listener: Callable[[str], Awaitable[None]]) -> None:
         """See `Membership`."""
-        self._on_moved.append(listener)
+        self._on_lost.append(listener)
 
     async def restore(self) -> None:
         """Make Redis, which may have lost what it held, know the members of this replica, and read the others.
@@ -106,8 +106,14 @@ class SharedMembership:
         worker_id = member.info.worker_id
         taken: Claim | None = None
         # While Redis is away nobody can know; `restore` releases it later.
-        with contextlib.suppress(UnavailableError):
-            taken = await self._roster.release(worker_id, member.info.epoch)
+        try:
+            with contextlib.suppress(UnavailableError):
+                taken = await self._roster.release(worker_id, member.info.epoch)
+        except BaseException:
+            # Whatever became of that, nobody speaks for the worker. The next reading makes up for it.
+            self._read = self._read._replace(joins=NOTHING_READ.joins)
+            self._members.drop(worker_id)
+            raise
         if taken is None or not await self._hand_over(taken):
             self._members.drop(worker_id)
 
@@ -170,8 +176,7 @@ class SharedMembership:
         _log.info("worker_moved", worker_id=info.worker_id, replica=claim.owner)
         self._members.hand_over(info.worker_id, claim.owner)
         self._members.elsewhere.see(info, claim.owner)
-        for listener in self._on_moved:
-            await listener(info.worker_id)
+        await self._lose(info.worker_id)
         return True
 
     async def _claim_again(self, member: Member) -> None:
@@ -184,3 +189,8 @@ class SharedMembership:
             # stream is refused from now on, and the worker told why when it registers again.
             _log.warning("worker_refused_late", reason=error.reason, error=error.message)
             self._members.drop(member.info.worker_id)
+            await self._lose(member.info.worker_id)
+
+    async def _lose(self, worker_id: str) -> None:
+        for listener in self._on_lost:
+            await listener(worker_id)
