@@ -14,14 +14,14 @@ from pagemesh.cache.digest import CacheDigest
 from pagemesh.errors import FailedPreconditionError, UnavailableError
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.kvstore.redis_client import MAX_CONNECTIONS, RedisStore
-from pagemesh.kvstore.redis_index import RedisIndex
+from pagemesh.kvstore.redis_index import RedisIndex, key_prefix
 from pagemesh.kvstore.redis_scripts import TURNS, RedisScripts
 from pagemesh.telemetry.metrics import Metrics
 from tests.support.valkey import Valkey
 from tests.unit.kvstore.builders import make_blocks, make_spread_blocks
 
 BUCKET_BITS = 6
-PREFIX = "pagemesh:index:"
+PREFIX = key_prefix(BUCKET_BITS)
 
 MakeStore = Callable[[], Awaitable[RedisStore]]
 

@@ -15,7 +15,8 @@ from pagemesh.kvstore.redis_masks import LeadingHolders, SlotTable
 from pagemesh.kvstore.redis_scripts import RedisScripts
 from pagemesh.kvstore.redis_slots import RedisSlots, unknown_worker
 
-PREFIX = "pagemesh:index:"
+FORMAT = 1
+"""Of what lies under the keys. Another one begins with nothing: what it cannot read it must not find."""
 
 BUCKET_BITS = 17
 """Hashes that hold the blocks, as a power of two. With 10 million blocks each has 76, fewer than the 128 up to
@@ -50,10 +51,10 @@ class RedisIndex:
     ) -> None:
         """`max_blocks` distinct blocks are kept at most, 0 for all that the workers announce.
 
-        `bucket_bits` is the same for all that use the server.
+        Those with other `bucket_bits` have an index of their own on the same server.
         """
         self._max_blocks = max_blocks
-        self._scripts = RedisScripts(store, PREFIX, bucket_bits)
+        self._scripts = RedisScripts(store, key_prefix(bucket_bits), bucket_bits)
         self._slots = RedisSlots(self._scripts)
         self._table = SlotTable()
         self._num_evicted = 0
@@ -145,8 +146,10 @@ class RedisIndex:
 
     async def tidy(self, max_blocks: int) -> bool:
         """See `BlockIndex`. One of all that share the server sweeps at a time, the others have nothing to do."""
-        await self._slots.drop_late()
-        return await self._slots.sweep(max_blocks)
+        has_late = await self._slots.drop_late()
+        has_more, num_evicted = await self._slots.sweep(max_blocks, self._max_blocks)
+        self._num_evicted += num_evicted
+        return has_late or has_more
 
     async def usage(self) -> IndexUsage:
         """See `BlockIndex`. Bytes by what Redis says of some dozens of the hashes."""
@@ -161,6 +164,11 @@ class RedisIndex:
             facts = await self._slots.facts(worker_id)
         room = facts.max_blocks - facts.num_blocks
         return len(names) <= room or len(names) - await self.count_held(worker_id, names) <= room
+
+
+def key_prefix(bucket_bits: int) -> str:
+    """What all keys of an index begin with."""
+    return f"pagemesh:index:{FORMAT}.{bucket_bits}:"
 
 
 def _parts(names: Sequence[bytes]) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ _PRELUDES = {
     "drop": ("places", "slots"),
     "clear": ("places", "slots"),
     "facts": ("places", "slots"),
-    "sweep": ("places", "masks", "slots"),
+    "sweep": ("places", "masks", "slots", "clock", "evict"),
     "usage": ("places",),
 }
 """What comes in front of each script."""
@@ -47,6 +47,10 @@ class RedisScripts:
             name: store.redis.register_script("\n".join((settings, *map(_read, (*preludes, name)))))
             for name, preludes in _PRELUDES.items()
         }
+
+    def require(self) -> None:
+        """Raise UnavailableError while the server is away."""
+        self._store.require()
 
     async def run(self, name: str, *arguments: bytes | str | int) -> Any:
         """A script's answer. Raises UnavailableError when there is none in time."""

@@ -23,6 +23,9 @@ LEASE_MS = 60_000
 SWEEPING_MS = 5_000
 """How long a kvstore that sweeps may be silent before another one goes on."""
 
+DROPS_PER_CALL = 16
+"""Slots that are given back late, one after the other, before somebody else has a turn."""
+
 _NOT_MINE, _NO_SLOT = -1, -2
 
 
@@ -51,54 +54,57 @@ class RedisSlots:
     def __init__(self, scripts: RedisScripts) -> None:
         self._scripts = scripts
         self._replica = secrets.token_hex(8)
-        self._numbers = itertools.count()
+        self._num_tokens = 0
         self._slots: dict[str, Slot] = {}
-        # Workers and tokens that may still have a slot, although they should not.
-        self._dropped: list[tuple[str, str]] = []
+        # Workers that may still have a slot, although they should not, by a token
+        # with this number or a lower one. One entry for each, however long the server is away.
+        self._dropped: dict[str, int] = {}
 
     async def add(self, worker_id: str, max_blocks: int) -> None:
         """Take a new slot for a worker, whoever had one for it."""
-        self._slots.pop(worker_id, None)
+        if self._slots.pop(worker_id, None) is not None:
+            self._dropped[worker_id] = self._num_tokens
+        # What was not even sent leaves nothing behind.
+        self._scripts.require()
         token = self._new_token()
         try:
             number = await self._scripts.run(
                 "add", worker_id, token, self._replica, max_blocks, LEASE_MS
             )
         except BaseException:
-            self._dropped.append((worker_id, token))
+            self._dropped[worker_id] = self._num_tokens
             raise
+        self._dropped.pop(worker_id, None)
         self._slots[worker_id] = Slot(_given(number), token)
 
     async def drop(self, worker_id: str) -> None:
         """Give a worker's slot back, now or by `drop_late`. One that another kvstore took stays."""
-        slot = self._slots.pop(worker_id, None)
-        if slot is None:
+        if self._slots.pop(worker_id, None) is None:
             return
-        self._dropped.append((worker_id, slot.token))
+        self._dropped[worker_id] = self._num_tokens
         try:
-            await self.drop_late()
+            await self._drop(worker_id)
         except UnavailableError:
             _log.info("worker_dropped_later", worker_id=worker_id)
 
-    async def drop_late(self) -> None:
-        """Give back the slots that could not be given back before."""
-        while self._dropped:
-            dropped = self._dropped[0]
-            await self._scripts.run("drop", *dropped, self._new_token())
-            if dropped in self._dropped:
-                self._dropped.remove(dropped)
+    async def drop_late(self) -> bool:
+        """Give back some of the slots that could not be given back before; whether there are more."""
+        for worker_id in list(itertools.islice(self._dropped, DROPS_PER_CALL)):
+            await self._drop(worker_id)
+        return bool(self._dropped)
 
     async def renew(self, worker_id: str) -> None:
         """Take another slot for a worker in place of the one with its blocks.
 
         When that fails, the worker is no longer known.
         """
-        slot, token = self.own(worker_id), self._new_token()
+        self.own(worker_id)
+        token = self._new_token()
         try:
             number = await self.write("clear", worker_id, token)
         except BaseException:
             self._slots.pop(worker_id, None)
-            self._dropped += [(worker_id, slot.token), (worker_id, token)]
+            self._dropped[worker_id] = self._num_tokens
             raise
         self._slots[worker_id] = Slot(_given(number), token)
 
@@ -112,11 +118,15 @@ class RedisSlots:
             raise unknown_worker(worker_id)
         return answer
 
-    async def sweep(self, max_blocks: int) -> bool:
-        """Do a part of what is to be done about retired slots, and renew the lease; whether there is more."""
-        return bool(
-            await self._scripts.run("sweep", self._replica, LEASE_MS, SWEEPING_MS, max_blocks)
+    async def sweep(self, budget: int, max_blocks: int) -> tuple[bool, int]:
+        """Do a part of what is to be done about retired slots, and about blocks beyond `max_blocks`; renew the lease.
+
+        Gives whether there is more to do, and how many blocks were given up.
+        """
+        has_more, num_evicted = await self._scripts.run(
+            "sweep", self._replica, LEASE_MS, SWEEPING_MS, budget, self._new_token(), max_blocks
         )
+        return bool(has_more), num_evicted
 
     async def facts(self, worker_id: str) -> SlotFacts:
         """Of a worker of this kvstore or of another."""
@@ -140,8 +150,17 @@ class RedisSlots:
             raise unknown_worker(worker_id)
         return slot
 
+    async def _drop(self, worker_id: str) -> None:
+        number = self._dropped.get(worker_id)
+        if number is None:
+            return
+        await self._scripts.run("drop", worker_id, self._replica, number, self._new_token())
+        if self._dropped.get(worker_id) == number:
+            del self._dropped[worker_id]
+
     def _new_token(self) -> str:
-        return f"{self._replica}.{next(self._numbers)}"
+        self._num_tokens += 1
+        return f"{self._replica}.{self._num_tokens}"
 
 
 def unknown_worker(worker_id: str) -> FailedPreconditionError:

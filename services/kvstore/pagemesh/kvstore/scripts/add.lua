@@ -2,7 +2,7 @@
 local worker, token, replica, max, lease_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local old = slot_of(worker)
 if old then
-  retire(old)
+  retire(old, token)
 end
 -- As long as the lease runs, nobody takes the slots of this replica.
 call('SET', prefix .. 'replica:' .. replica, '', 'PX', lease_ms)

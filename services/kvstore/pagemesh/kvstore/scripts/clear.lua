@@ -9,5 +9,5 @@ if facts[5] == '0' then
   call('HSET', slot_key(slot), 'token', new_token)
   return slot
 end
-retire(slot)
+retire(slot, new_token)
 return give(facts[2], new_token, facts[3], facts[4]) or -2

@@ -2,15 +2,20 @@
 -- is given to anybody again; one that has none is free at once.
 local MOST_SLOTS = 32768
 
-local function retire(slot)
+-- A new version goes with it: whoever has read the table of workers must not credit the slot to anybody.
+local function retire(slot, version)
   local key = slot_key(slot)
   local facts = call('HMGET', key, 'worker', 'count', 'evicted')
+  -- A server that is short of memory, or an operator, may have deleted the slot itself.
+  local worker = facts[1] or call('HGET', prefix .. 'live', slot)
   call('DEL', key)
   call('HDEL', prefix .. 'live', slot)
-  if call('HGET', prefix .. 'workers', facts[1]) == tostring(slot) then
-    call('HDEL', prefix .. 'workers', facts[1])
+  if worker and call('HGET', prefix .. 'workers', worker) == tostring(slot) then
+    call('HDEL', prefix .. 'workers', worker)
   end
-  call('SADD', prefix .. (facts[2] == facts[3] and 'free' or 'retired'), slot)
+  local is_empty = facts[2] and facts[2] == facts[3]
+  call('SADD', prefix .. (is_empty and 'free' or 'retired'), slot)
+  call('SET', prefix .. 'version', version)
 end
 
 local function slot_of(worker)

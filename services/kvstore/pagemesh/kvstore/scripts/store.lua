@@ -47,4 +47,5 @@ call('HINCRBY', meta_key, 'used', #fresh)
 if num_blocks <= max_blocks then
   return 0
 end
-return evict(num_blocks - max_blocks, tick)
+-- Where the bound was lowered there may be far more: those are for `sweep`, in slices.
+return evict(math.min(num_blocks - max_blocks, 2 * #fresh), tick)

@@ -1,10 +1,13 @@
--- ARGV: replica, its lease in ms, how long it may sweep alone in ms, how many blocks to look at. Takes the bits of
--- retired slots out of the masks in some more buckets. Gives 1 if there is more to do for this replica.
+-- ARGV: replica, its lease in ms, how long it may sweep alone in ms, how many blocks to look at, a new version of
+-- the table of workers, the most blocks of the index or 0. Takes the bits of retired slots out of the masks in some
+-- more buckets, or gives up some blocks of an index that holds more than it may. Gives whether there is more to do
+-- for this replica, and how many blocks were given up.
 local replica, lease_ms, sweeping_ms, budget = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local version, max_blocks = ARGV[5], tonumber(ARGV[6])
 call('SET', prefix .. 'replica:' .. replica, '', 'PX', lease_ms)
 local sweeper = call('GET', prefix .. 'sweeper')
 if sweeper and sweeper ~= replica then
-  return 0
+  return { 0, 0 }
 end
 call('SET', prefix .. 'sweeper', replica, 'PX', sweeping_ms)
 
@@ -13,19 +16,24 @@ for _, other in ipairs(call('SMEMBERS', prefix .. 'replicas')) do
   if call('EXISTS', prefix .. 'replica:' .. other) == 0 then
     local live = call('HGETALL', prefix .. 'live')
     for i = 1, #live, 2 do
-      if call('HGET', slot_key(live[i]), 'replica') == other then
-        retire(tonumber(live[i]))
+      local owner = call('HGET', slot_key(live[i]), 'replica')
+      if not owner or owner == other then
+        retire(tonumber(live[i]), version)
       end
     end
     call('SREM', prefix .. 'replicas', other)
-    call('SET', prefix .. 'version', 'without ' .. other)
   end
 end
 
 local sweeping_key, retired_key = prefix .. 'sweeping', prefix .. 'retired'
 if call('EXISTS', sweeping_key) == 0 then
   if call('EXISTS', retired_key) == 0 then
-    return 0
+    local surplus = max_blocks > 0 and tonumber(call('HGET', meta_key, 'blocks') or 0) - max_blocks or 0
+    if surplus <= 0 then
+      return { 0, 0 }
+    end
+    local num_evicted = evict(math.min(surplus, budget, MOST_EVICTED), present_tick(max_blocks))
+    return { num_evicted > 0 and num_evicted < surplus and 1 or 0, num_evicted }
   end
   call('RENAME', retired_key, sweeping_key)
   call('HSET', meta_key, 'swept', 0)
@@ -37,7 +45,7 @@ for _, slot in ipairs(slots) do
 end
 
 local num_buckets = floor(16777216 / divisor)
-local bucket = tonumber(call('HGET', meta_key, 'swept'))
+local bucket = tonumber(call('HGET', meta_key, 'swept') or 0)
 local num_lost = 0
 while bucket < num_buckets and budget > 0 do
   local key = bucket_key(bucket)
@@ -56,10 +64,11 @@ end
 call('HINCRBY', meta_key, 'blocks', -num_lost)
 if bucket < num_buckets then
   call('HSET', meta_key, 'swept', bucket)
-  return 1
+  return { 1, 0 }
 end
 for _, slot in ipairs(slots) do
   call('SADD', prefix .. 'free', slot)
 end
 call('DEL', sweeping_key)
-return call('EXISTS', retired_key)
+-- Also for the blocks that may be too many.
+return { (max_blocks > 0 or call('EXISTS', retired_key) == 1) and 1 or 0, 0 }

@@ -2,7 +2,7 @@
 local num_held = 0
 for _, slot in ipairs(call('HKEYS', prefix .. 'live')) do
   local facts = call('HMGET', slot_key(slot), 'count', 'evicted')
-  num_held = num_held + facts[1] - facts[2]
+  num_held = num_held + (facts[1] or 0) - (facts[2] or 0)
 end
 local num_bytes, num_sampled = 0, 0
 local keys = call('SCAN', 0, 'MATCH', prefix .. 'b:*', 'COUNT', 64)[2]
