@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -103,18 +104,25 @@ async def test_answers_do_not_depend_on_where_the_prompt_was_prefilled() -> None
 
 
 async def test_without_the_kvstore_requests_are_routed_by_load() -> None:
-    async with running_mesh(decode=2) as mesh:
+    async with running_mesh(decode=2, explain_routes=True) as mesh:
+        assert await lookup_told(mesh) == "answered"
         await mesh.kvstore.close()
-        answer = await mesh.completions({"prompt": PROMPT, "max_tokens": 2})
-        assert answer.status == 200
+        assert await lookup_told(mesh) == "failed"
         assert await mesh.metric("pagemesh:routing_without_index_total") == 1
 
 
+async def lookup_told(mesh: Mesh) -> str:
+    """What a client is told that came of asking the index."""
+    request = {"prompt": PROMPT, "max_tokens": 2}
+    answer = await mesh.completions(request, x_pagemesh_explain="true")
+    assert answer.status == 200
+    return str(json.loads(answer.headers["x-pagemesh-route"])["lookup"])
+
+
 async def test_a_worker_alone_gets_its_requests_without_a_lookup() -> None:
-    async with running_mesh(decode=1) as mesh:
+    async with running_mesh(decode=1, explain_routes=True) as mesh:
         await mesh.kvstore.close()
-        answer = await mesh.completions({"prompt": PROMPT, "max_tokens": 2})
-        assert answer.status == 200
+        assert await lookup_told(mesh) == "skipped"
         assert await mesh.metric("pagemesh:routing_without_index_total") == 0
 
 

@@ -66,7 +66,7 @@ class Mesh:
         self.url = f"http://{self.address}"
         self._output = output
         self._metrics_addresses: dict[str, str] = {}
-        self._router_ports: set[int] = set()
+        self._ports: dict[str, set[int]] = {"router": set(), "kvstore": set()}
         self._client = openai.OpenAI(
             base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE_S
         )
@@ -89,7 +89,7 @@ class Mesh:
     def parts(self) -> dict[str, psutil.Process]:
         """The processes by name, as they are now."""
         parts = {}
-        routers = dict[int, psutil.Process]()
+        equals: dict[str, dict[int, psutil.Process]] = {command: {} for command in self._ports}
         for process in psutil.Process(self.process.pid).children(recursive=True):
             try:
                 words = process.cmdline()
@@ -98,17 +98,19 @@ class Mesh:
                 elif "pagemesh.cli" in words:
                     command = words[words.index("pagemesh.cli") + 1]
                     parts[option(process, "--worker-id") or command] = process
-                    if command == "router":
-                        routers[int(option(process, "--port") or 0)] = process
+                    if command in equals:
+                        equals[command][int(option(process, "--port") or 0)] = process
             except (psutil.NoSuchProcess, psutil.ZombieProcess):
                 continue
-        # Several bear numbers, in order of the ports, which they keep when they are started again.
-        self._router_ports |= routers.keys()
-        if len(self._router_ports) > 1:
-            parts.pop("router", None)
-            for index, port in enumerate(sorted(self._router_ports)):
-                if port in routers:
-                    parts[f"router-{index}"] = routers[port]
+        for command, processes in equals.items():
+            # Several bear numbers, in order of the ports, which they keep when they are started again.
+            ports = self._ports[command]
+            ports.update(processes)
+            if len(ports) > 1:
+                parts.pop(command, None)
+                for index, port in enumerate(sorted(ports)):
+                    if port in processes:
+                        parts[f"{command}-{index}"] = processes[port]
         return parts
 
     def workers(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A decode worker with the demo model, but another tokenizer, beside those of a mesh."""
+"""A decode worker with another tokenizer beside those of a mesh."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import httpx
 
-from tests.mesh.harness import MODEL, Mesh, option
+from tests.mesh.harness import Mesh, option
 from tests.support.metrics import metric
 from tests.support.ports import free_port
 
@@ -31,7 +31,7 @@ class OddWorker(NamedTuple):
         return metric(page, "vllm:generation_tokens_total")
 
 
-def make_folder(folder: Path) -> None:
+def make_odd_demo(folder: Path) -> None:
     """The demo model with a tokenizer that knows fewer merges."""
     folder.mkdir()
     for name in ("model.safetensors", "config.json", "generation_config.json"):
@@ -44,14 +44,20 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def running_odd_worker(mesh: Mesh, tmp_path: Path) -> Iterator[OddWorker]:
-    """Started, but perhaps not in the mesh yet; ended at the end."""
-    make_folder(tmp_path / "odd")
-    kvstore = option(mesh.parts()["router-0"], "--kvstore")
+def running_odd_worker(mesh: Mesh, folder: Path, model_name: str) -> Iterator[OddWorker]:
+    """With the model of a folder; started, but perhaps not in the mesh yet; ended at the end."""
+    kvstore = option(mesh.parts()["decode-0"], "--kvstore")
     assert kvstore is not None
     port = free_port()
-    command = [sys.executable, "-P", "-m", "pagemesh.cli", "decode", "--model", f"{tmp_path}/odd"]
-    command += ["--served-model-name", MODEL, "--kvstore", kvstore, "--worker-id", "decode-odd"]
+    command = [sys.executable, "-P", "-m", "pagemesh.cli", "decode", "--model", str(folder)]
+    command += [
+        "--served-model-name",
+        model_name,
+        "--kvstore",
+        kvstore,
+        "--worker-id",
+        "decode-odd",
+    ]
     command += ["--metrics-port", str(port), "--threads", "1", "--grace-period", "0.5"]
     process = subprocess.Popen(command)
     try:

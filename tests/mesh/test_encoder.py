@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +15,8 @@ import transformers
 
 from tests.identity.checkpoints import Model
 from tests.identity.encoder_checkpoints import EncoderRecipe, make_encoder, reference_vector
-from tests.mesh.harness import Mesh, running_mesh
+from tests.mesh.harness import Mesh, running_mesh, until
+from tests.mesh.odd_worker import running_odd_worker
 
 RECIPE = EncoderRecipe("BertConfig", "mean", max_seq_length=24)
 MODEL = "encoder"
@@ -67,3 +70,31 @@ def test_a_text_longer_than_the_model_embeds_is_400_and_names_the_length(served:
 def test_an_encoder_does_not_generate(served: Served) -> None:
     with pytest.raises(openai.BadRequestError, match="makes embeddings and does not generate"):
         served.mesh.client().completions.create(model=MODEL, prompt="The capital of France is")
+
+
+def test_a_worker_that_does_not_begin_and_end_texts_alike_is_degraded_and_answers(
+    served: Served, tmp_path: Path
+) -> None:
+    mesh, odd_folder = served.mesh, tmp_path / "odd"
+    shutil.copytree(served.folder, odd_folder)
+    tokenizer = json.loads((odd_folder / "tokenizer.json").read_text())
+    tokenizer["post_processor"] = None
+    (odd_folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert mesh.health()["degraded_workers"] == []
+    expected = vectors(mesh)
+    with running_odd_worker(mesh, odd_folder, MODEL):
+        until(lambda: mesh.health()["decode_workers"] == 2, "the odd worker is reached", 60)
+        (found,) = mesh.health()["degraded_workers"]
+        assert (found["worker_id"], found["reason"]) == ("decode-odd", "tokenizer")
+        gauge = "pagemesh:workers_degraded"
+        assert mesh.metric("router", gauge, role="decode", reason="tokenizer") == 1
+        (entry,) = mesh.log("router", "worker_degraded")
+        assert (entry["level"], entry["worker_id"]) == ("error", "decode-odd")
+        assert vectors(mesh) == expected
+    until(lambda: not mesh.health()["degraded_workers"], "the worker has left")
+
+
+def vectors(mesh: Mesh) -> list[list[float]]:
+    return [
+        item.embedding for item in mesh.client().embeddings.create(model=MODEL, input=TEXTS).data
+    ]

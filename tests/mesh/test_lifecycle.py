@@ -62,10 +62,14 @@ def test_the_parts_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
 
 def refused(*arguments: str) -> tuple[int, str]:
     """Exit code and stderr of a `pagemesh up` that must not start; it has printed nothing else."""
-    completed = subprocess.run(
+    completed = run_up(*arguments)
+    return completed.returncode, completed.stderr
+
+
+def run_up(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         up_command(*arguments), capture_output=True, text=True, check=False, timeout=60
     )
-    return completed.returncode, completed.stderr
 
 
 def one_sentence(text: str) -> bool:
@@ -78,6 +82,16 @@ def test_a_taken_port_is_refused_before_anything_starts() -> None:
         code, text = refused("--model", str(DEMO), "--port", str(port))
     assert code == 1
     assert text == f"pagemesh up: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_a_redis_that_does_not_answer_is_refused_before_anything_starts() -> None:
+    port = free_port()
+    index = f"redis://:secret@127.0.0.1:{port}/0"
+    ended = run_up("--model", str(DEMO), "--kvstore", "2", "--index", index)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == (
+        f"pagemesh up: --index names the server at 127.0.0.1:{port}, which does not answer\n"
+    )
 
 
 def edited(folder: Path, edit: Callable[[Path], None]) -> str:

@@ -16,7 +16,7 @@ import pytest
 from pagemesh.v1 import types_pb2
 from tests.mesh.chat import BLOCK_SIZE, chat_on, num_generated, num_reusable
 from tests.mesh.harness import MODEL, Mesh, option, running_mesh, until
-from tests.mesh.odd_worker import OddWorker, running_odd_worker
+from tests.mesh.odd_worker import OddWorker, make_odd_demo, running_odd_worker
 from tests.mesh.router_calls import address_of, answers, ask, num_workers
 from tests.support.workers import RouterSession
 
@@ -150,7 +150,8 @@ def test_a_router_killed_in_mid_request_costs_only_its_own_requests(wide_mesh: M
 @pytest.fixture
 def odd_worker(wide_mesh: Mesh, tmp_path: Path) -> Iterator[OddWorker]:
     """A fourth decode worker; it has left when the test is over."""
-    with running_odd_worker(wide_mesh, tmp_path) as odd:
+    make_odd_demo(tmp_path / "odd")
+    with running_odd_worker(wide_mesh, tmp_path / "odd", MODEL) as odd:
         yield odd
     until(lambda: not degraded(wide_mesh), "the worker has left")
 

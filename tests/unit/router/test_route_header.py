@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from pagemesh.router.route_header import route_line
+from pagemesh.router.prefix_metrics import Lookup
+from pagemesh.router.route_header import Explanation, route_line
 from pagemesh.router.routing.decision import Considered, Decision, Reasons
 from pagemesh.router.routing.prefill_plan import PrefillPlan
 from pagemesh.router.routing.route import Route
@@ -12,7 +13,7 @@ from pagemesh.router.routing.ways import Path
 from tests.unit.router.routing_builders import make_candidate, make_prefill_worker
 
 
-def decision(prefix: str = "decode-", num_workers: int = 2) -> Decision:
+def explanation(prefix: str = "decode-", num_workers: int = 2) -> Explanation:
     names = [f"{prefix}{number}" for number in range(num_workers)]
     considered = tuple(
         Considered(
@@ -26,22 +27,24 @@ def decision(prefix: str = "decode-", num_workers: int = 2) -> Decision:
         make_candidate("decode-9"),
         predicted_seconds=0.0312345,
     )
-    return Decision(
+    decision = Decision(
         Route(make_candidate(names[0]), plan),
         Reasons("kv_aware", considered, num_workers, {"decode-7": "draining"}),
         num_available_tokens=512,
         num_captured_tokens=480,
     )
+    return Explanation(decision, Lookup.ANSWERED)
 
 
 def test_a_line_says_where_and_why() -> None:
-    assert json.loads(route_line(decision(num_workers=1), num_prompts=1)) == {
+    assert json.loads(route_line(explanation(num_workers=1), num_prompts=1)) == {
         "policy": "kv_aware",
         "worker": "decode-0",
         "way": "remote_pull",
         "prefill": "prefill-0",
         "source": "decode-9",
         "predicted_seconds": 0.03123,
+        "lookup": "answered",
         "available_tokens": 512,
         "captured_tokens": 480,
         "fit_workers": 1,
@@ -62,22 +65,22 @@ def test_a_line_says_where_and_why() -> None:
 
 
 def test_the_best_three_are_told() -> None:
-    line = json.loads(route_line(decision(num_workers=8), num_prompts=4))
+    line = json.loads(route_line(explanation(num_workers=8), num_prompts=4))
     assert [each["worker"] for each in line["considered"]] == ["decode-0", "decode-1", "decode-2"]
     assert (line["fit_workers"], line["prompts"]) == (8, 4)
 
 
 def test_long_names_leave_room_for_less() -> None:
-    line = route_line(decision("d" * 600, num_workers=4), num_prompts=1)
+    line = route_line(explanation("d" * 600, num_workers=4), num_prompts=1)
     assert len(line) <= 2048
     assert len(json.loads(line)["considered"]) == 1
-    line = route_line(decision("d" * 1500, num_workers=4), num_prompts=1)
+    line = route_line(explanation("d" * 1500, num_workers=4), num_prompts=1)
     assert json.loads(line)["worker"] == "d" * 1500 + "0"
-    assert json.loads(route_line(decision("d" * 9000), num_prompts=1)) == {"policy": "kv_aware"}
+    assert json.loads(route_line(explanation("d" * 9000), num_prompts=1)) == {"policy": "kv_aware"}
 
 
 def test_a_line_is_ascii_whatever_workers_are_called() -> None:
-    line = route_line(decision("dé\n"), num_prompts=1)
+    line = route_line(explanation("dé\n"), num_prompts=1)
     assert line.isascii()
     assert line.isprintable()
     assert json.loads(line)["worker"] == "dé\n0"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from pagemesh.router.prefix_metrics import Lookup
 from pagemesh.router.routing.decision import Considered, Decision
 
 EXPLAIN_KEY: Final = "x-pagemesh-explain"
@@ -24,21 +25,28 @@ _MAX_CONSIDERED: Final = 3
 _MAX_REFUSED: Final = 8
 
 
-def route_line(decision: Decision, num_prompts: int) -> str:
-    """The line; of a request with several prompts, the decision for the first of them.
+class Explanation(NamedTuple):
+    """What a client is told of."""
+
+    decision: Decision
+    lookup: Lookup
+
+
+def route_line(explanation: Explanation, num_prompts: int) -> str:
+    """The line; of a request with several prompts, about the first of them.
 
     ASCII. What does not fit is left out, from the least important on.
     """
-    for value in _shorter_and_shorter(decision, num_prompts):
+    for value in _shorter_and_shorter(explanation, num_prompts):
         line = json.dumps(value, separators=(",", ":"))
         if len(line) <= MAX_BYTES:
             return line
     # Names of hundreds of characters.
-    return json.dumps({"policy": decision.reasons.policy}, separators=(",", ":"))
+    return json.dumps({"policy": explanation.decision.reasons.policy}, separators=(",", ":"))
 
 
-def _shorter_and_shorter(decision: Decision, num_prompts: int) -> Iterator[dict[str, Any]]:
-    reasons, chosen = decision.reasons, _chosen(decision)
+def _shorter_and_shorter(explanation: Explanation, num_prompts: int) -> Iterator[dict[str, Any]]:
+    reasons, chosen = explanation.decision.reasons, _chosen(explanation)
     if num_prompts > 1:
         chosen["prompts"] = num_prompts
     refused = list(reasons.refused.items())
@@ -51,7 +59,8 @@ def _shorter_and_shorter(decision: Decision, num_prompts: int) -> Iterator[dict[
     yield chosen
 
 
-def _chosen(decision: Decision) -> dict[str, Any]:
+def _chosen(explanation: Explanation) -> dict[str, Any]:
+    decision = explanation.decision
     route, reasons = decision.route, decision.reasons
     plan = route.plan
     found: dict[str, Any] = {
@@ -66,6 +75,7 @@ def _chosen(decision: Decision) -> dict[str, Any]:
     if plan is not None and plan.predicted_seconds:
         found["predicted_seconds"] = _rounded(plan.predicted_seconds)
     return found | {
+        "lookup": explanation.lookup.value,
         "available_tokens": decision.num_available_tokens,
         "captured_tokens": decision.num_captured_tokens,
         "fit_workers": reasons.num_fit,

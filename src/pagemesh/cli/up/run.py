@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import io
 import signal
 import sys
@@ -28,13 +29,16 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run(config: UpConfig) -> None:
     """Run a mesh until SIGINT, SIGTERM or SIGHUP.
 
-    Raises ConfigError before anything is started when the model or the port cannot be used.
+    Raises ConfigError before anything is started when the model, the port or the index cannot be used.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # The model may say what the terminal cannot show.
         sys.stdout.reconfigure(errors="replace")
     require_free(config.host, config.port)
     _check_model(config)
+    if config.index != "memory":
+        # What it needs is not loaded for an index in memory.
+        importlib.import_module("pagemesh.cli.up.store").require_store(config.index)
     gpus = gpus_for(config.hardware)
     with tempfile.TemporaryDirectory(prefix="pagemesh-", ignore_cleanup_errors=True) as folder:
         asyncio.run(_up(config, Path(folder), gpus))

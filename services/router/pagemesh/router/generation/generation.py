@@ -23,7 +23,8 @@ from pagemesh.router.generation.request import (
 )
 from pagemesh.router.placed_request import Order, PlacedRequest
 from pagemesh.router.planner import Placement, Placer
-from pagemesh.router.routing.decision import Decision
+from pagemesh.router.prefix_metrics import Lookup
+from pagemesh.router.route_header import Explanation
 from pagemesh.tokenizer.tokenizer import Tokenizer
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker.messages import logprobs_from_proto, sampling_to_proto
@@ -78,7 +79,7 @@ class Generation:
         ]
         # At most one entry per token of the request, so max_tokens bounds it.
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
-        self._decision: Decision | None = None
+        self._explanation: Explanation | None = None
         self._idle = IdleClock(self._report_idle, FIRST_IDLE_S, IDLE_S)
         self._expiry = order.fail_when_late(self)
 
@@ -127,9 +128,9 @@ class Generation:
         )
 
     @property
-    def decision(self) -> Decision | None:
+    def explanation(self) -> Explanation | None:
         """Why the first prompt went where it went last; None as long as it went nowhere."""
-        return self._decision
+        return self._explanation
 
     async def _read(self, index: int, output: decode_pb2.RequestOutput) -> ChoiceDelta | None:
         """One output of a worker; None when it has nothing for the client."""
@@ -174,7 +175,9 @@ class Generation:
         )
         placement, leader_handle = await self._place(running, excluded)
         if running.placed.index == 0:
-            self._decision = placement.decision
+            query = placement.query
+            lookup = Lookup.SKIPPED if query is None else query.lookup
+            self._explanation = Explanation(placement.decision, lookup)
         submit.fork_of_handle = leader_handle
         running.placed.send(placement, submit, partial(self._on_output, running.placed.index))
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from pagemesh.router.generation.generation import Generation
 from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, Idle, Usage
-from pagemesh.router.routing.decision import Decision
+from pagemesh.router.route_header import Explanation
 from pagemesh.telemetry import metrics as names
 from pagemesh.telemetry.metrics import Metrics
 
@@ -70,9 +70,9 @@ class InstrumentedGeneration:
         return self._inner.usage()
 
     @property
-    def decision(self) -> Decision | None:
+    def explanation(self) -> Explanation | None:
         """As the inner generation's."""
-        return self._inner.decision
+        return self._inner.explanation
 
     @property
     def num_prompts(self) -> int:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, Idle, Usage
-from pagemesh.router.routing.decision import Decision
+from pagemesh.router.route_header import Explanation
 
 
 class RunningGeneration(Protocol):
@@ -25,7 +25,7 @@ class RunningGeneration(Protocol):
         ...
 
     @property
-    def decision(self) -> Decision | None:
+    def explanation(self) -> Explanation | None:
         """Where the first prompt goes, and why; None before that is decided."""
         ...
 

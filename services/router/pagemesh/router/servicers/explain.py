@@ -40,7 +40,7 @@ class Explainer:
 
     def headers(self, generation: RunningGeneration) -> tuple[tuple[str, str], ...]:
         """Initial metadata with the decision about a generation; none before there is one."""
-        decision = generation.decision
-        if decision is None:
+        explanation = generation.explanation
+        if explanation is None:
             return ()
-        return ((ROUTE_KEY, route_line(decision, generation.num_prompts)),)
+        return ((ROUTE_KEY, route_line(explanation, generation.num_prompts)),)

@@ -10,7 +10,7 @@ from pagemesh.router.call import Call
 from pagemesh.router.embedding.vectors import Embeddings, Input, PromptEmbedder
 from pagemesh.router.generation.interface import RunningGeneration, TextGenerator
 from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, Idle, Usage
-from pagemesh.router.routing.decision import Decision
+from pagemesh.router.route_header import Explanation
 from pagemesh.telemetry import span_names as names
 from pagemesh.telemetry.spans import Span, current_span
 
@@ -66,9 +66,9 @@ class _TracedGeneration:
         return self._inner.usage()
 
     @property
-    def decision(self) -> Decision | None:
+    def explanation(self) -> Explanation | None:
         """As the inner generation's."""
-        return self._inner.decision
+        return self._inner.explanation
 
     @property
     def num_prompts(self) -> int:

@@ -1,0 +1,129 @@
+"""A client of the kvstore is served while others send everything that has to be refused, all at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeAlias
+
+import grpc
+import pytest
+
+from pagemesh.rpc.status import from_rpc_error
+from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
+from tests.contract.kvstore_harness import connected, index_becomes, running_kvstore
+from tests.support.valkey import Valkey
+from tests.unit.kvstore.builders import make_blocks, make_worker
+
+Stub: TypeAlias = "kvstore_pb2_grpc.KvStoreAsyncStub"
+NUM_BLOCKS = 64
+NUM_ROUNDS = 4
+# Of a lookup that takes a few milliseconds, beside senders of 16 MB on the same loop.
+LONGEST_LOOKUP_S = 2.0
+
+
+class Refusal(NamedTuple):
+    """Something to send, and how it has to be answered."""
+
+    send: Callable[[Stub], Awaitable[object]]
+    code: str
+    reason: str
+
+
+def registration(info: types_pb2.WorkerInfo) -> Callable[[Stub], Awaitable[object]]:
+    return lambda stub: stub.Register(kvstore_pb2.RegisterRequest(worker=info), timeout=10)
+
+
+def events(
+    worker_id: str, epoch: int, num_hashes: int, sequence: int = 1
+) -> Callable[[Stub], Awaitable[object]]:
+    event = kvstore_pb2.PublishRequest(
+        worker_id=worker_id,
+        epoch=epoch,
+        sequence=sequence,
+        stored=kvstore_pb2.BlocksStored(block_hashes=b"x" * 16 * num_hashes),
+    )
+
+    async def send(stub: Stub) -> None:
+        call = stub.Publish(timeout=10)
+        await call.write(event)
+        await call.read()
+
+    return send
+
+
+def lookup(hashes: bytes) -> Callable[[Stub], Awaitable[object]]:
+    request = kvstore_pb2.LookupRequest(block_hashes=hashes, model_fingerprint="model-a")
+    return lambda stub: stub.Lookup(request, timeout=10)
+
+
+REFUSALS = {
+    "unknown worker": Refusal(events("nobody", 1, 1), "FAILED_PRECONDITION", "UNKNOWN_WORKER"),
+    "old epoch": Refusal(events("good", 4, 1), "FAILED_PRECONDITION", "STALE_EPOCH"),
+    "long event": Refusal(events("other", 1, 16_385), "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "a million hashes": Refusal(lookup(b"x" * 16_000_000), "INVALID_ARGUMENT", "INVALID_REQUEST"),
+    "absurd count": Refusal(
+        registration(make_worker("huge", num_blocks=2**33)), "INVALID_ARGUMENT", "INVALID_REQUEST"
+    ),
+    "one id twice": Refusal(
+        registration(make_worker("good", epoch=5, address="127.0.0.1:7002")),
+        "FAILED_PRECONDITION",
+        "DUPLICATE_WORKER",
+    ),
+    "older incarnation": Refusal(
+        registration(make_worker("good", epoch=4)), "FAILED_PRECONDITION", "STALE_EPOCH"
+    ),
+    "another model": Refusal(
+        registration(make_worker("odd", fingerprint="model-b")),
+        "FAILED_PRECONDITION",
+        "MODEL_MISMATCH",
+    ),
+    "another block size": Refusal(
+        registration(make_worker("odd", block_size=32)), "FAILED_PRECONDITION", "LAYOUT_MISMATCH"
+    ),
+}
+
+
+async def insist(address: str, name: str) -> None:
+    """Send something again and again, each time refused as it has to be."""
+    refusal = REFUSALS[name]
+    async with connected(address) as stub:
+        for _ in range(NUM_ROUNDS):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await refusal.send(stub)
+            error = from_rpc_error(caught.value)
+            assert (error.grpc_code, error.reason) == (refusal.code, refusal.reason), name
+
+
+@pytest.mark.parametrize("index", ["memory", "redis"])
+async def test_what_others_are_refused_disturbs_no_lookup(index: str, valkey: Valkey) -> None:
+    blocks = b"".join(make_blocks(*range(NUM_BLOCKS)))
+    stored = kvstore_pb2.PublishRequest(
+        worker_id="good",
+        epoch=5,
+        sequence=1,
+        stored=kvstore_pb2.BlocksStored(block_hashes=blocks),
+    )
+    asked = kvstore_pb2.LookupRequest(block_hashes=blocks, model_fingerprint="model-a")
+    holder = kvstore_pb2.PrefixHolder(worker_id="good", block_count=NUM_BLOCKS)
+    took = []
+    async with (
+        running_kvstore(index=valkey.url if index == "redis" else index) as address,
+        connected(address) as stub,
+    ):
+        for info in (make_worker("good", epoch=5), make_worker("other")):
+            await registration(info)(stub)
+        good = stub.Publish(timeout=30)
+        await good.write(stored)
+        await index_becomes(stub, {"good": set(make_blocks(*range(NUM_BLOCKS))), "other": set()})
+        others = asyncio.gather(*(insist(address, name) for name in REFUSALS))
+        while not others.done():
+            began = time.monotonic()
+            answer = await stub.Lookup(asked, timeout=10)
+            took.append(time.monotonic() - began)
+            assert list(answer.holders) == [holder]
+        await others
+        good.cancel()
+    assert len(took) > NUM_ROUNDS
+    assert max(took) < LONGEST_LOOKUP_S
