@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import NamedTuple
 
+from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.engine.interface import Pooling
 from pagemesh.v1 import inference_pb2
@@ -108,3 +109,19 @@ async def test_prompts_that_are_embedded_count_likewise() -> None:
         await known(mesh, 4)
         assert (await read(mesh.openai.Embeddings(request))).status == 200
         assert await counted(mesh) == Counted(140, 64, 64, 64)
+
+
+async def test_a_prompt_counts_once_also_when_its_second_answer_begins_on_another_worker() -> None:
+    one_by_one = SchedulerConfig(max_num_seqs=1)
+    async with running_mesh(decode=3, seconds_per_token=0.02, scheduler=one_by_one) as mesh:
+        body = {"prompt": PROMPT, "max_tokens": 3, "seed": 0, "n": 2, "stream": True}
+        chunks = aiter(mesh.openai.Completions(http_body(body)))
+        text = (await anext(chunks)).data
+        while b'"finish_reason":"length"' not in text:
+            text = (await anext(chunks)).data
+        # The second answer waits there for the place of the first.
+        await next(w for w in mesh.workers.values() if w.engine.load().num_running).kill()
+        rest = b"".join([chunk.data async for chunk in chunks])
+        assert b'"index":1' in rest and rest.endswith(b"data: [DONE]\n\n")
+        assert await mesh.metric("pagemesh:requests_resubmitted_total") == 1
+        assert (await counted(mesh)).queried == 70

@@ -207,7 +207,8 @@ class Generation:
             # And all of it, as they come from computing the token in front of each.
             is_cacheable=choice.sampling.prompt_logprobs is None,
         )
-        return placement, 0
+        # The first answer counts for the prompt, wherever the others have to go.
+        return (placement if leader is running else placement._replace(query=None)), 0
 
     def _on_output(self, index: int, output: decode_pb2.RequestOutput) -> None:
         self._events.put_nowait((index, output))
