@@ -224,3 +224,32 @@ async def lookups_fail(kvstores: list[str]) -> None:
                     await stub.Lookup(kvstore_pb2.LookupRequest(block_hashes=bytes(16)), timeout=5)
                 except grpc.aio.AioRpcError as error:
                     code = error.code
+
+
+async def test_a_redis_that_refuses_writes_is_away_until_it_takes_them(
+    valkey: Valkey, process: KvStoreProcess
+) -> None:
+    async with router(process.address) as one, worker(process.address, "a") as a:
+        await a.generate(range(20, 29))
+        await one.finds(a)
+        leaving = worker(process.address, "b")
+        with Redis.from_url(valkey.url) as admin:
+            async with leaving:
+                await eventually(lambda: one.live() == ["a", "b"])
+                admin.config_set("min-replicas-to-write", 1)
+            try:
+                await eventually(lambda: one.live() == ["a"])
+                assert process.metric("pagemesh:index_store_up") == 0
+                async with worker(process.address, "c") as c:
+                    await c.generate(range(60, 69))
+                    await eventually(lambda: one.live() == ["a", "c"])
+                    # One that starts meanwhile starts.
+                    async with running_kvstore(index=valkey.url):
+                        pass
+                    admin.config_set("min-replicas-to-write", 0)
+                    await one.finds(a, c)
+                    assert (one.live(), one.lost()) == (["a", "c"], ["b"])
+            finally:
+                admin.config_set("min-replicas-to-write", 0)
+        said = [line["event"] for line in process.lines() if line["event"].startswith("store_")]
+        assert said == ["store_away", "store_back"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pagemesh.errors import FailedPreconditionError, InvalidRequestError
+from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.catalog import BULK_BLOCKS, Resync, Synced
 from pagemesh.kvstore.changes import Change, Joined, Left
 from pagemesh.kvstore.events import Beat, Cleared, Removed, Stored
@@ -142,14 +142,6 @@ async def test_workers_whose_events_wait_behind_the_snapshots_of_others_are_not_
     await store.catalog.drop_silent()
     await asyncio.gather(*snapshots)
     assert len(await holders(store, 0)) == 20
-
-
-async def test_a_lookup_has_a_limit() -> None:
-    store = Store()
-    assert await store.catalog.lookup(make_blocks(*range(16_384)), "model-a") == {}
-    with pytest.raises(InvalidRequestError, match="16385 hashes, but 16384") as caught:
-        await store.catalog.lookup(make_blocks(*range(16_385)), "model-a")
-    assert caught.value.param == "block_hashes"
 
 
 Following = AsyncGenerator[Change | Resync | Synced, None]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from pagemesh.kvstore.events import Beat, Stored
-from pagemesh.kvstore.housekeeping import LATE_S, TIDY_SLICE, Housekeeper
+from pagemesh.kvstore.housekeeping import LATE_S, MOST_LATE_ROUNDS, TIDY_SLICE, Housekeeper
 from pagemesh.kvstore.instrumented_index import InstrumentedIndex
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.telemetry.metrics import Metrics
@@ -89,6 +89,19 @@ async def test_nobody_is_dropped_in_a_round_that_comes_late() -> None:
         await housekeeper.tick()
     assert member_ids(store) == ["a"]
     await pass_time(store, housekeeper, 1)
+    assert member_ids(store) == []
+
+
+async def test_a_kvstore_that_is_always_behind_drops_silent_workers_at_last() -> None:
+    store = Store()
+    housekeeper = make_housekeeper(store)
+    await store.catalog.register(make_worker("a"))
+    for _ in range(MOST_LATE_ROUNDS):
+        store.clock.advance(PERIOD + LATE_S + 0.01)
+        await housekeeper.tick()
+    assert member_ids(store) == ["a"]
+    store.clock.advance(PERIOD + LATE_S + 0.01)
+    await housekeeper.tick()
     assert member_ids(store) == []
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from pagemesh.errors import FailedPreconditionError, InvalidRequestError
+from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.changes import Change, ChangeLog
 from pagemesh.kvstore.digest_metrics import DigestMetrics
 from pagemesh.kvstore.elsewhere import RemoteMember
@@ -26,9 +26,6 @@ from pagemesh.kvstore.membership import Membership
 from pagemesh.v1 import types_pb2
 
 _log = structlog.get_logger(__name__)
-
-MAX_LOOKUP_BLOCKS = 16_384
-"""Most hashes in one lookup, as kvstore.proto says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +159,6 @@ class Catalog:
 
     async def lookup(self, block_hashes: Sequence[bytes], model_fingerprint: str) -> dict[str, int]:
         """Leading blocks that each worker of the model holds; workers with none are absent."""
-        if len(block_hashes) > MAX_LOOKUP_BLOCKS:
-            raise InvalidRequestError(
-                f"block_hashes has {len(block_hashes)} hashes, but {MAX_LOOKUP_BLOCKS} are the most",
-                param="block_hashes",
-            )
         holders = await self._index.lookup(block_hashes)
         return {
             worker_id: num_blocks

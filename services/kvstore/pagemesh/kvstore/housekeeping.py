@@ -26,6 +26,11 @@ LATE_S = 0.1
 each for some of its turns."""
 
 
+MOST_LATE_ROUNDS = 10
+"""In a row. Whoever is always behind has to look at some time: what a worker that is gone left behind must not stay
+for ever."""
+
+
 class Housekeeper:
     """Runs beside the servicer, on the same event loop."""
 
@@ -42,6 +47,7 @@ class Housekeeper:
         self._period = period
         self._clock = clock
         self._due_at = clock() + period
+        self._num_late = 0
         self._num_workers = metrics.gauge(declared.KVSTORE_WORKERS)
         self._num_remote = metrics.gauge(declared.KVSTORE_REMOTE_WORKERS)
 
@@ -59,10 +65,12 @@ class Housekeeper:
         """One round.
 
         Where the process itself was stopped for a while, or has much to do, heartbeats are still waiting to be
-        read: nobody is dropped before a round is on time again.
+        read: nobody is dropped before a round is on time again, or too many were late.
         """
         try:
-            if self._clock() <= self._due_at + LATE_S:
+            is_late = self._clock() > self._due_at + LATE_S
+            self._num_late = self._num_late + 1 if is_late else 0
+            if not is_late or self._num_late > MOST_LATE_ROUNDS:
                 await self._catalog.drop_silent()
             await self._count_and_tidy()
         finally:

@@ -19,6 +19,9 @@ from pagemesh.kvstore.feed import Feed
 from pagemesh.kvstore.members import PublishStream
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
 
+MAX_LOOKUP_BLOCKS = 16_384
+"""Most hashes in one lookup, as kvstore.proto says."""
+
 MAX_EVENT_BLOCKS = 16_384
 """Most hashes in one event, as kvstore.proto says."""
 
@@ -76,7 +79,7 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
         context: grpc.aio.ServicerContext[kvstore_pb2.LookupRequest, kvstore_pb2.LookupResponse],
     ) -> kvstore_pb2.LookupResponse:
         """Says how long a prefix each worker holds."""
-        block_hashes = _split(request.block_hashes, "block_hashes")
+        block_hashes = _split(request.block_hashes, "block_hashes", MAX_LOOKUP_BLOCKS)
         holders = await self._catalog.lookup(block_hashes, request.model_fingerprint)
         return kvstore_pb2.LookupResponse(
             holders=[
@@ -124,9 +127,13 @@ def _event(request: kvstore_pb2.PublishRequest) -> WorkerEvent:
         raise InvalidRequestError("sequence is 0, but events are numbered from 1", param="sequence")
     match request.WhichOneof("event"):
         case "stored":
-            return Stored(_split_event(request.stored.block_hashes, "stored.block_hashes"))
+            return Stored(
+                _split(request.stored.block_hashes, "stored.block_hashes", MAX_EVENT_BLOCKS)
+            )
         case "removed":
-            return Removed(_split_event(request.removed.block_hashes, "removed.block_hashes"))
+            return Removed(
+                _split(request.removed.block_hashes, "removed.block_hashes", MAX_EVENT_BLOCKS)
+            )
         case "cleared":
             return Cleared()
         case "load":
@@ -163,17 +170,13 @@ def _check_source(request: kvstore_pb2.PublishRequest, stream: PublishStream) ->
         )
 
 
-def _split_event(packed: bytes, param: str) -> list[bytes]:
+def _split(packed: bytes, param: str, max_blocks: int) -> list[bytes]:
+    """Concatenated hashes, each by itself. They are counted first: to split millions stops everybody."""
     num_blocks = len(packed) // BLOCK_HASH_SIZE
-    if num_blocks > MAX_EVENT_BLOCKS:
+    if num_blocks > max_blocks:
         raise InvalidRequestError(
-            f"{param} has {num_blocks} hashes, but {MAX_EVENT_BLOCKS} are the most", param=param
+            f"{param} has {num_blocks} hashes, but {max_blocks} are the most", param=param
         )
-    return _split(packed, param)
-
-
-def _split(packed: bytes, param: str) -> list[bytes]:
-    """Concatenated hashes, each by itself."""
     if len(packed) % BLOCK_HASH_SIZE:
         raise InvalidRequestError(
             f"{param} has {len(packed)} bytes, but must have a multiple of {BLOCK_HASH_SIZE}",
