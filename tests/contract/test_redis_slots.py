@@ -73,6 +73,9 @@ async def test_what_happens_while_the_server_is_away_leaves_one_thing_to_do_for_
     slots = RedisSlots(RedisScripts(store, PREFIX, BUCKET_BITS))
     num_workers = 2 * DROPS_PER_CALL + 1
     names = [f"worker-{number}" for number in range(num_workers)]
+    # From here on the server has the script.
+    await slots.add("warm-up", 10)
+    await slots.drop("warm-up")
     for name in names:
         await slots.add(name, 10)
     store.set_away(TimeoutError())
