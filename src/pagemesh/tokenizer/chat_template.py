@@ -46,8 +46,8 @@ class ChatTemplate:
     ) -> str:
         """The prompt that asks for the next assistant message.
 
-        `now` is the time that templates may ask for; the present one unless told. A conversation that the template refuses (say, a role in the wrong place) raises
-        InvalidRequestError with the template's own words.
+        `now` is the time that templates may ask for; the present one unless told. A conversation that the
+        template refuses (say, a role in the wrong place) raises InvalidRequestError with the template's own words.
         """
         try:
             return self._template.render(
