@@ -15,25 +15,30 @@ from pagemesh.sim.step import Step
 class EngineMeter:
     """Counts steps; has measured the rates of prompts from the first one on."""
 
-    def __init__(self, model: WorkerModel, measured: PrefillModel) -> None:
+    def __init__(self, model: WorkerModel, measured: PrefillModel | None) -> None:
+        """`measured` in place of what prompts cost."""
         self._model = model
         self._measured = measured
         # Of late prompts, as `StepCosts` remembers them.
         self._prompt_tokens = 0.0
         self._prompt_pairs = 0.0
+        self._prompt_seconds = 0.0
+        self._prompt_elapsed = 0.0
         self.busy_seconds = 0.0
-        """In which steps were computed."""
+        """Of a core, for all steps."""
         self.num_computed_tokens = 0
         """Tokens of prompts and decodes."""
 
-    def observe(self, step: Step) -> None:
-        """A step, or a run of them, was computed."""
-        self.busy_seconds += step.seconds(self._model, step.num_steps)
+    def observe(self, step: Step, seconds: float, elapsed: float) -> None:
+        """A step, or a run of them, was computed in so many seconds of a core, and so many in all."""
+        self.busy_seconds += seconds
         num_tokens = step.num_prompt_tokens
         self.num_computed_tokens += num_tokens + step.num_decodes * step.num_steps
         if num_tokens:
             self._prompt_tokens = MEMORY * self._prompt_tokens + num_tokens
             self._prompt_pairs = MEMORY * self._prompt_pairs + step.num_prompt_pairs
+            self._prompt_seconds = MEMORY * self._prompt_seconds + seconds
+            self._prompt_elapsed = MEMORY * self._prompt_elapsed + elapsed
 
     def load(self, planner: StepPlanner, num_free_blocks: int) -> EngineLoad:
         """As a real engine reports it, of the last step boundary."""
@@ -52,9 +57,18 @@ class EngineMeter:
         num_decodes = len(running) - len(prefilling)
         num_tokens = sum(job.num_tokens for job in running)
         rate = self._model.prefill_rate(
-            self._measured,
+            self._measured or self._believed(),
             num_decodes,
             num_tokens / len(running) if num_decodes else 0.0,
             self._prompt_pairs / self._prompt_tokens,
         )
         return replace(load, prefill_rate=rate)
+
+    def _believed(self) -> PrefillModel:
+        """What prompts cost on cores that were shared as of late."""
+        true, stretch = self._model.prefill, self._prompt_elapsed / self._prompt_seconds
+        return PrefillModel(
+            stretch * true.seconds_per_token,
+            stretch * true.seconds_per_pair,
+            stretch * true.seconds_per_step,
+        )

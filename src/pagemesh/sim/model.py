@@ -178,6 +178,10 @@ class MeshModel:
 
     link: LinkModel = field(default_factory=LinkModel)
 
+    cores: float | None = None
+    """Cores of one machine that all workers share, each computing on one: a step takes longer while more of them
+    compute than there are cores. The rates are those of a worker alone. None where each has its own."""
+
     measured: dict[str, PrefillModel] = field(default_factory=dict)
     """What single workers, by id, measured of prompts and tell routers, where that is not what prompts cost."""
 
@@ -190,6 +194,8 @@ class MeshModel:
                 f"kv_bytes_per_token is {self.kv_bytes_per_token!r}, but must be a multiple of"
                 f" {2 * self.num_layers}: keys and values in {self.num_layers} layers"
             )
+        if self.cores is not None:
+            _positive(self.cores, "cores")
         _not_negative(self.router_seconds, "router_seconds")
         _not_negative(self.network_seconds, "network_seconds")
         for name, worker in (("decode", self.decode), ("prefill", self.prefill)):
@@ -260,6 +266,10 @@ def _value(hint: Any, value: object, name: str) -> object:
         }
     if is_dataclass(hint):
         return _build(hint, value, f"{name}.")  # type: ignore[arg-type]
+    if hint == float | None:
+        if value is None:
+            return None
+        hint = float
     if isinstance(value, str):
         # 4e-5 is text in YAML 1.1, where it has no dot.
         try:

@@ -36,7 +36,7 @@ def read_mooncake(path: str, lines: Iterable[str]) -> list[MooncakeRequest]:
         if line.strip():
             try:
                 requests.append(_request(line))
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
                 reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
                 raise ConfigError(f"--trace is {path!r}: line {number}: {reason}") from None
     return sorted(requests, key=lambda request: request.timestamp)
@@ -94,7 +94,9 @@ def _request(line: str) -> MooncakeRequest:
 
 def _whole(entry: dict[str, Any], name: str, least: int) -> int:
     value = entry[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # 1.0 is one; there are no infinite ones.
+    if not is_number or (isinstance(value, float) and not value.is_integer()):
         raise ValueError(f"{name} is {value!r}, but must be a whole number")
     if value < least:
         raise ValueError(f"{name} is {value!r}, but must be {least} or more")

@@ -84,6 +84,9 @@ def _draw_over_rate(axes: Any, plot: _Plot, summaries: Sequence[Summary]) -> Non
     axes.set_ylabel(plot.label)
     if plot.is_logarithmic:
         axes.set_yscale("log")
+        # 30 instead of 3 x 10^1.
+        for axis_ticks in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            axis_ticks("{x:g}")
     else:
         axes.set_ylim(bottom=0)
     axes.grid(color="0.85")
@@ -103,5 +106,6 @@ def _draw_loads(axes: Any, summary: Summary, run: Run) -> Any:
     )
     axes.set_xlabel("time (s)")
     axes.set_ylabel("worker (number)")
+    axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_title(f"{summary.policy}, {summary.request_rate:.2f} requests/s")
     return image

@@ -106,9 +106,11 @@ def routing_of(config: SimConfig, policy: PolicyName) -> RoutingConfig:
 
 
 def load_model(config: SimConfig) -> MeshModel:
-    """Of --rates, with --block-size."""
+    """Of --rates, with --block-size and --cores."""
     model = MeshModel() if config.rates is None else read_model(config.rates)
-    return model if config.block_size is None else replace(model, block_size=config.block_size)
+    if config.block_size is not None:
+        model = replace(model, block_size=config.block_size)
+    return model if config.cores is None else replace(model, cores=config.cores)
 
 
 def settings_of(config: SimConfig) -> dict[str, Any]:

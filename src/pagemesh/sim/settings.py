@@ -134,6 +134,10 @@ class SimConfig:
     block_size: int | None = None
     """Tokens per KV block, other than in --rates: large blocks make large simulations quick."""
 
+    cores: float | None = None
+    """Cores of one machine that all workers share, other than in --rates: steps take longer while more workers
+    compute than there are cores. Unset, each worker has its own."""
+
     max_waiting_requests: int = 1024
     """Requests in progress above this are refused, by each router."""
 
@@ -183,6 +187,8 @@ class SimConfig:
         require(self.routers >= 1, "--routers", self.routers, "at least 1")
         if self.block_size is not None:
             require(self.block_size > 0, "--block-size", self.block_size, "positive")
+        if self.cores is not None:
+            require(self.cores > 0, "--cores", self.cores, "positive")
         for flag, limit in (
             ("--max-waiting-requests", self.max_waiting_requests),
             ("--request-timeout", self.request_timeout),

@@ -123,12 +123,10 @@ def _conversation(entry: Any, chars_per_token: float) -> Conversation | None:
         raise TypeError(f"conversations is {str(messages)[:80]!r}, but must be a list")
     system = asked = 0
     turns: list[Turn] = []
-    for message in messages:
+    for number, message in enumerate(messages):
         if not isinstance(message, dict):
-            raise TypeError(f"a message is {str(message)[:80]!r}, but must be an object")
-        who, value = message["from"], message["value"]
-        if not isinstance(value, str):
-            raise TypeError(f"value is {str(value)[:80]!r}, but must be text")
+            raise TypeError(f"message {number} is {str(message)[:80]!r}, but must be an object")
+        who, value = (_text(message, name, number) for name in ("from", "value"))
         num_tokens = max(1, round(len(value) / chars_per_token)) if value else 0
         if who == "system" and not turns and not asked:
             system += num_tokens
@@ -140,5 +138,14 @@ def _conversation(entry: Any, chars_per_token: float) -> Conversation | None:
                 turns.append(Turn(asked, num_tokens))
                 asked = 0
         else:
-            raise ValueError(f"from is {who!r}, but must be system, human or gpt")
+            raise ValueError(f"message {number}: from is {who!r}, but must be system, human or gpt")
     return Conversation(turns, system) if turns else None
+
+
+def _text(message: dict[str, Any], name: str, number: int) -> str:
+    if name not in message:
+        raise ValueError(f"message {number}: {name!r} is missing")
+    value = message[name]
+    if not isinstance(value, str):
+        raise TypeError(f"message {number}: {name} is {str(value)[:80]!r}, but must be text")
+    return value

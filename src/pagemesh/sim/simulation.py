@@ -11,6 +11,7 @@ from functools import partial
 from pagemesh.config import RoutingConfig
 from pagemesh.router.routing.candidate import Role
 from pagemesh.sim.clock import Clock
+from pagemesh.sim.cores import Cores
 from pagemesh.sim.index import KvStore
 from pagemesh.sim.model import MeshModel
 from pagemesh.sim.network import Network
@@ -87,7 +88,6 @@ class Simulation:
             size,
             model,
             self.clock,
-            Network(self.clock, model.link),
             self.kvstore,
             self._token_times,
         )
@@ -187,11 +187,11 @@ def _make_workers(
     size: MeshSize,
     model: MeshModel,
     clock: Clock,
-    network: Network,
     voice: Voice,
     token_times: TokenTimes,
 ) -> dict[str, Worker]:
     """All workers by id."""
+    network, cores = Network(clock, model.link), Cores(clock, model.cores)
     kinds = [
         (Role.DECODE, size.num_decode, model.decode),
         (Role.PREFILL, size.num_prefill, model.prefill_worker),
@@ -204,6 +204,7 @@ def _make_workers(
             worker_model,
             model,
             network,
+            cores,
             voice,
             token_times,
         )

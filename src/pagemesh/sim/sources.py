@@ -28,7 +28,7 @@ def load_workload(config: WorkloadConfig) -> Workload:
     if config.trace is None:
         return Workload(make_trace(config), is_timed=False)
     try:
-        text = Path(config.trace).read_text(encoding="utf-8")
+        text = Path(config.trace).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise ConfigError(f"--trace is {config.trace!r}: {reason}") from error
@@ -37,13 +37,13 @@ def load_workload(config: WorkloadConfig) -> Workload:
     if text.lstrip().startswith("["):
         try:
             content = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"--trace is {config.trace!r}: {error}") from error
         conversations = read_sharegpt(config.trace, content, config.chars_per_token)
         trace = converse(conversations, config)
         is_timed = False
     else:
-        trace = trace_of(read_mooncake(config.trace, text.splitlines()))
+        trace = trace_of(read_mooncake(config.trace, text.split("\n")))
         is_timed = True
     if not trace:
         raise ConfigError(f"--trace is {config.trace!r}, which has no requests")

@@ -28,6 +28,8 @@ class Step:
     """Decodes, and chunks of prompts. Without chunks, a run of several steps in which nothing else happens."""
 
     began_at: float
+    began_at_core: float = 0.0
+    """Likewise, as `Cores` count time."""
     decodes: list[Job] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     num_steps: int = 1

@@ -59,8 +59,10 @@ class Tables:
 
     def grow(self, job: Job, num_steps: int = 1) -> bool:
         """Make room for so many decodes; False when there are too few blocks."""
-        num_missing = self.num_missing(job, num_steps)
-        if num_missing == 0:
+        # Asked of every decode of every step: `num_missing` without the calls.
+        num_tokens = job.num_computed_tokens + num_steps
+        num_missing = -(-num_tokens // self._block_size) - len(job.block_ids)
+        if num_missing <= 0:
             return True
         if not self.pool.can_allocate(num_missing):
             return False
@@ -71,9 +73,10 @@ class Tables:
         """The KV of the first tokens is there; full blocks enter the prefix cache."""
         job.num_computed_tokens = num_computed_tokens
         num_full = num_computed_tokens // self._block_size
-        for index in range(job.num_stored_blocks, num_full):
-            self.pool.store(job.block_ids[index], job.names[index])
-        job.num_stored_blocks = max(num_full, job.num_stored_blocks)
+        if num_full > job.num_stored_blocks:
+            for index in range(job.num_stored_blocks, num_full):
+                self.pool.store(job.block_ids[index], job.names[index])
+            job.num_stored_blocks = num_full
 
     def free(self, job: Job) -> None:
         """Give all blocks back."""

@@ -9,6 +9,7 @@ from pagemesh.engine.interface import EngineLoad
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.routing.cost import Link
 from pagemesh.sim.clock import Clock
+from pagemesh.sim.cores import Cores
 from pagemesh.sim.engine import Engine
 from pagemesh.sim.model import MeshModel, WorkerModel
 from pagemesh.sim.network import Network
@@ -54,6 +55,7 @@ class Worker:
         model: WorkerModel,
         mesh: MeshModel,
         network: Network,
+        cores: Cores,
         voice: Voice,
         token_times: TokenTimes,
     ) -> None:
@@ -74,8 +76,11 @@ class Worker:
         self.num_preemptions = 0
         """Of incarnations that are gone, like the two in front of it; see `settle`."""
         self._mesh = mesh
+        self._cores = cores
         self._voice = voice
         self._token_times = token_times
+        # Looked up here once: tokens come by the million.
+        self._has_token_times = role is Role.DECODE
         self._reported_load = EngineLoad()
         self._reported_at = -LOAD_PERIOD
         self._report_is_due = False
@@ -83,7 +88,7 @@ class Worker:
 
     def on_tokens(self, num_gaps: int, seconds: float) -> None:
         """See `EngineListener`."""
-        if self.role is Role.DECODE:
+        if self._has_token_times:
             self._token_times.add(num_gaps, seconds)
 
     def on_change(self) -> None:
@@ -127,7 +132,7 @@ class Worker:
 
     def _make_engine(self) -> Engine:
         measured = self._mesh.measured.get(self.worker_id)
-        return Engine(self.clock, self.model, self._mesh.block_size, self, measured)
+        return Engine(self.clock, self.model, self._mesh.block_size, self, self._cores, measured)
 
     def _report(self) -> None:
         self._report_is_due = False

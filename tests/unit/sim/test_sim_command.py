@@ -69,6 +69,7 @@ def test_without_matplotlib_the_extra_is_named(
         (("--turns", "0.5"), "--turns is 0.5, but must be at least 1"),
         (("--zipf", "-1"), "--zipf is -1.0, but must be 0 or more"),
         (("--block-size", "0"), "--block-size is 0, but must be positive"),
+        (("--cores", "0"), "--cores is 0.0, but must be positive"),
         (("--slo-ttft", "0"), "--slo-ttft is 0.0, but must be positive"),
         (("--scorer-weights", "luck=1"), "--scorer-weights is 'luck=1'"),
         (("--mean-time-between-failures", "0"), "--mean-time-between-failures is 0.0"),
@@ -93,11 +94,12 @@ def test_bad_settings_are_one_sentence_and_exit_code_2(
         ),
         ("decode: {kv_tokens: 10}", "decode kv_tokens is 10, but must be at least block_size, 16"),
         ("decode: {max_num_seqs: 4000}", "max_num_batched_tokens is 2048, but must be at least"),
-        ("blocksize: 16", "blocksize is no field; there are block_size, decode"),
+        ("blocksize: 16", "blocksize is no field; there are block_size, cores, decode"),
         ("decode: {kv_tokens: many}", "decode.kv_tokens is 'many', but must be a number"),
         ("decode: {kv_tokens: 1.5}", "decode.kv_tokens is 1.5, but must be a whole number"),
         ("decode: {kv_tokens: .nan}", "decode.kv_tokens is nan, but must be a finite number"),
         ("kv_bytes_per_token: 100", "kv_bytes_per_token is 100, but must be a multiple of 64"),
+        ("cores: 0", "cores is 0.0, but must be positive"),
         ("link: 5", "link is 5, but must be a mapping"),
         ("- 5", "the file is [5], but must be a mapping"),
         ("decode: [", "which is no YAML"),
@@ -127,7 +129,7 @@ def test_rates_that_were_measured_are_read_as_they_were_written(tmp_path: Path) 
     path = str(tmp_path / "rates.yaml")
     slow = PrefillModel(seconds_per_token=9e-5)
     model = MeshModel(
-        block_size=32, measured={"decode-3": slow}, prefill=WorkerModel(max_num_seqs=5)
+        block_size=32, cores=1.5, measured={"decode-3": slow}, prefill=WorkerModel(max_num_seqs=5)
     )
     for each in (model, MeshModel()):
         write_model(path, each)

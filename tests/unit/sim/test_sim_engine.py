@@ -12,6 +12,7 @@ from pagemesh.engine.interface import EngineRequest
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.growth import MeanLength
 from pagemesh.sim.clock import Clock
+from pagemesh.sim.cores import Cores
 from pagemesh.sim.engine import Engine
 from pagemesh.sim.job import Job
 from pagemesh.sim.model import DecodeModel, PrefillModel, WorkerModel
@@ -114,7 +115,7 @@ def run_modelled(requests: Sequence[TraceRequest], num_blocks: int) -> tuple[Wat
     )
     clock = Clock()
     watch = Watch(clock)
-    engine = Engine(clock, model, BLOCK_SIZE, watch)
+    engine = Engine(clock, model, BLOCK_SIZE, watch, Cores(clock, None))
 
     def submit(request: TraceRequest) -> None:
         names = block_names(request, request.num_total_tokens // BLOCK_SIZE, BLOCK_SIZE)

@@ -87,6 +87,9 @@ def test_equal_ids_behind_equal_ids_are_equal_blocks() -> None:
         (LINE.replace("[46, 47]", '["a"]'), "hash_ids is \"['a']\", but must be a list of whole"),
         (LINE.replace("[46, 47]", "[46]"), "hash_ids has 1 ids, but input_length is 1000, which"),
         ('{"timestamp": 1}', "line 2: 'input_length' is missing"),
+        (LINE.replace("1500", "NaN"), "line 2: timestamp is nan, but must be a whole number"),
+        (LINE.replace("1000", "1e999"), "line 2: input_length is inf, but must be a whole number"),
+        ("[" * 100_000, "line 2: maximum recursion depth exceeded"),
     ],
 )
 def test_a_wrong_line_is_named(line: str, reason: str) -> None:
@@ -121,9 +124,21 @@ def test_conversations_are_read_as_turns() -> None:
         ([{"id": "x"}], "conversation 0: 'conversations' is missing"),
         (
             [messages(("parrot", "x"))],
-            "conversation 0: from is 'parrot', but must be system, human",
+            "conversation 0: message 0: from is 'parrot', but must be system, human",
         ),
-        ([messages(), {"conversations": [{"from": "human", "value": 1}]}], "conversation 1: value"),
+        (
+            [messages(), {"conversations": [{"from": "human", "value": 1}]}],
+            "conversation 1: message 0: value is '1', but must be text",
+        ),
+        (
+            [{"conversations": [{"from": ["human"], "value": "x"}]}],
+            "message 0: from is \"['human']\", but must be text",
+        ),
+        ([{"conversations": [{"from": "gpt"}]}], "conversation 0: message 0: 'value' is missing"),
+        (
+            [{"conversations": "none"}],
+            "conversation 0: conversations is 'none', but must be a list",
+        ),
     ],
 )
 def test_a_wrong_conversation_is_named(content: object, reason: str) -> None:
@@ -163,6 +178,29 @@ def test_an_empty_trace_is_refused(content: str, tmp_path: Path) -> None:
     path.write_text(content)
     with pytest.raises(ConfigError, match="which has no requests"):
         load_workload(WorkloadConfig(trace=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('[{"conversations" 1}]', "Expecting ':' delimiter: line 1 column 19"),
+        ("[" * 100_000, "maximum recursion depth exceeded"),
+        # As an editor counts lines.
+        (f"{LINE}\n\f\n{LINE}\nnonsense", "line 4: Expecting value"),
+    ],
+)
+def test_a_file_that_is_no_json_is_named(content: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as refusal:
+        load_workload(WorkloadConfig(trace=str(path)))
+    assert refusal.value.message.startswith(f"--trace is {str(path)!r}: {reason}")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(LINE, encoding="utf-8-sig")
+    assert len(load_workload(WorkloadConfig(trace=str(path))).trace) == 1
 
 
 def test_a_workload_without_a_form_is_not_written(tmp_path: Path) -> None:

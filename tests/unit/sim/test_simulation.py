@@ -74,6 +74,13 @@ CASES: dict[str, dict[str, Any]] = {
         "mean_seconds_between_failures": 3.0,
         "restart_seconds": 1.0,
     },
+    "failures-on-shared-cores": {
+        "model": make_model(cores=1.5),
+        "num_decode": 4,
+        "num_prefill": 2,
+        "mean_seconds_between_failures": 3.0,
+        "restart_seconds": 1.0,
+    },
 }
 
 
@@ -104,6 +111,49 @@ def test_good_requests_keep_both_limits_and_rates_are_over_the_whole_run() -> No
     assert summary.goodput == pytest.approx(1 / 2.334)
     assert summary.token_throughput == pytest.approx(6 / 2.334)
     assert summary.outcomes == {"completed": 2}
+
+
+def test_refused_and_unsent_requests_are_no_good_ones_however_quick_the_others_are() -> None:
+    # One at a time: the second is refused, and so its next turn never comes.
+    trace = [
+        make_request(0.0, 100, 3, text=1),
+        make_request(0.1, 74, 3, text=2),
+        make_request(0.5, 150, 3, text=2, after=1),
+        make_request(2.0, 74, 3, text=3),
+    ]
+    run = simulate(trace, num_decode=2, max_waiting_requests=1).run()
+    summary = summarize(run, "kv_aware", Slo(1.0, 1.0))
+    assert summary.outcomes == {"abandoned": 1, "completed": 2, "rejected": 1}
+    assert summary.good_share == 0.5
+    assert summary.goodput == summary.throughput == pytest.approx(2 / run.seconds)
+
+
+def test_workers_that_share_a_core_take_turns() -> None:
+    trace = [make_request(0.037 * n, 64, 1, text=n) for n in range(2)]
+
+    def ttfts(cores: float | None) -> list[float | None]:
+        model = make_model(cores=cores)
+        return [r.ttft for r in simulate(trace, "round_robin", model, num_decode=2).run().records]
+
+    # Both take 0.074 s of a core, and 0.2 s elsewhere. Each has it alone for a half of that, and shares it for twice
+    # the other half.
+    assert ttfts(1.0) == pytest.approx([0.311, 0.311])
+    for cores in (2.0, None):
+        assert ttfts(cores) == pytest.approx([0.274, 0.274])
+
+
+def test_a_run_of_decodes_is_slowed_down_by_what_begins_and_ends_beside_it() -> None:
+    trace = [make_request(0.0, 64, 11, text=1), make_request(0.1, 64, 1, text=2)]
+    simulation = simulate(trace, "round_robin", make_model(cores=1.0), num_decode=2)
+    first, second = simulation.run().records
+    # Ten steps of 0.02 s from 0.224 s on; beside them the other's 0.074 s, from 0.25 s on.
+    assert second.ttft == pytest.approx(0.2 + 2 * 0.074)
+    assert first.ended_at == pytest.approx(0.2 + 0.074 + 10 * 0.02 + 0.074)
+    # What a router is told of prompts is what they took: half of that step was shared.
+    slow = simulation.workers["decode-1"].engine.load().prefill_rate
+    assert slow.seconds_per_token == pytest.approx(2 * 0.001)
+    quick = simulation.workers["decode-0"].engine.load().prefill_rate
+    assert quick.seconds_per_token == pytest.approx(0.001)
 
 
 def settled(simulation: Simulation) -> Simulation:
