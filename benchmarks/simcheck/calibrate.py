@@ -1,11 +1,11 @@
-"""What a simulation needs to know of a mesh, measured on it: by its workers in the run, and beside it."""
+"""What a simulation needs to know of a mesh: measured on its workers one by one, and on all of them at once."""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -23,7 +23,10 @@ MANY: Final = 8
 """Requests at once, to tell what each costs from what a step does."""
 ROUNDS: Final = 5
 USUAL_TOKENS: Final = 512
+USUAL_ANSWER: Final = 24
 FILLING_TOKENS: Final = 1500
+LENGTHS: Final = (40, 100, 200, 400, 700, 1100, 1500)
+"""Of prompts, so that a token, a pair and a step can be told apart."""
 
 
 class Overheads(NamedTuple):
@@ -70,13 +73,38 @@ def usual_seconds(model: PrefillModel) -> float:
 
 async def fill(address: str, num_tokens: int, vocab_size: int) -> None:
     """Have a worker compute so many tokens that nobody asks for again: what it had cached is gone."""
+    await compute(address, [FILLING_TOKENS] * (1 + num_tokens // FILLING_TOKENS), vocab_size)
+
+
+async def compute(
+    address: str, lengths: Sequence[int], vocab_size: int, num_tokens: int = 1
+) -> None:
+    """Have a worker answer prompts of these lengths, one after the other; nobody asks for them again."""
     async with grpc.aio.insecure_channel(address) as channel:
         session = decode_pb2_grpc.DecodeStub(channel).Session()
-        for handle in range(1, 2 + num_tokens // FILLING_TOKENS):
-            prompt = make_prompt(FILLING_TOKENS, vocab_size, next(_names) + time.time_ns())
-            await session.write(_submit(handle, prompt, 1))
+        for handle, length in enumerate(lengths, 1):
+            prompt = make_prompt(length, vocab_size, next(_names) + time.time_ns())
+            await session.write(_submit(handle, prompt, num_tokens))
             await _arrivals(session, 1)
         session.cancel()
+
+
+async def cores_for_engines(addresses: Sequence[str], vocab_size: int) -> float:
+    """Workers that compute at a time as quickly as one alone: by what all of them at once take longer.
+
+    That is less than the cores: workers talk while they compute, and share caches and memory.
+    """
+    prompts = [USUAL_TOKENS] * ROUNDS
+    ratios = []
+    for _ in range(2):
+        started = time.perf_counter()
+        await compute(addresses[0], prompts, vocab_size, USUAL_ANSWER)
+        alone = time.perf_counter() - started
+        await asyncio.gather(
+            *(compute(each, prompts, vocab_size, USUAL_ANSWER) for each in addresses)
+        )
+        ratios.append(alone * len(addresses) / (time.perf_counter() - started - alone))
+    return statistics.mean(ratios)
 
 
 async def overheads(worker: str, router: str, vocab_size: int, prefill: PrefillModel) -> Overheads:

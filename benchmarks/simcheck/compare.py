@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from report import Report
-from simcheck.measure import WORKER_IDS, Sides
+from simcheck.measure import Sides
+from simcheck.modelled import WORKER_IDS
 from simcheck.replay import Replayed
-from simcheck.times import modelled_tpot, tpot_of
+from simcheck.times import (
+    good_share,
+    modelled_good_share,
+    modelled_tpot,
+    modelled_ttfts,
+    tpot_of,
+    ttfts_of,
+)
 
-from pagemesh.sim.records import Record
+from pagemesh.sim.records import Outcome, Record
+from pagemesh.sim.summary import percentile
 
 SAME_SHARES: Final = 0.03
 """Shares that differ by less are called equal."""
+NEAR_TTFT: Final = 0.25
+"""So is time to first token, in relation to the mean of the real runs."""
 
 
 def note_rates(report: Report, name: str, sides: Sides) -> None:
@@ -33,6 +43,8 @@ def note_rates(report: Report, name: str, sides: Sides) -> None:
         ("a way to a worker", model.network_seconds),
     ):
         report.add(f"{name}: rate, {what}", "ms", [1000 * seconds])
+    assert model.cores is not None, "the workers are on one machine"
+    report.add(f"{name}: cores for engines", "", [model.cores])
     report.settings["kv_tokens_per_worker"] = model.decode.kv_tokens
 
 
@@ -64,21 +76,33 @@ def compare(report: Report, name: str, sides: Sides) -> None:
     ):
         moved = sum(abs(a - b) for a, b in zip(one, other, strict=True)) / 2 / len(records)
         report.add(f"{name}: requests on other workers, {pair}", "", [moved])
-    firsts = [sorted(one.ttft for one in run.answers) for run in (real, again)]
-    modelled_firsts = sorted(record.ttft for record in records if record.ttft is not None)
+    _compare_times(report, name, sides)
+
+
+def _compare_times(report: Report, name: str, sides: Sides) -> None:
+    """First tokens, later ones, and what became of requests."""
+    records, runs = sides.simulated.records, [sides.real.answers, sides.again.answers]
+    firsts, modelled_firsts = [ttfts_of(run) for run in runs], modelled_ttfts(records)
     for share in (0.5, 0.9):
         ttft = f"{name}: TTFT p{100 * share:g}"
-        report.add(f"{ttft}, real", "ms", [1000 * _percentile(each, share) for each in firsts])
-        report.add(f"{ttft}, simulated", "ms", [1000 * _percentile(modelled_firsts, share)])
-    tpots = [1000 * tpot_of(one.answers) for one in (real, again)]
-    report.add(f"{name}: TPOT, real", "ms", tpots)
+        real = [1000 * percentile(each, share) for each in firsts]
+        simulated = 1000 * percentile(modelled_firsts, share)
+        report.add(f"{ttft}, real, both runs", "ms", real)
+        report.add(f"{ttft}, simulated", "ms", [simulated])
+        off = abs(simulated / statistics.mean(real) - 1)
+        report.add(f"{ttft}, difference", "", [off], aim=NEAR_TTFT if share == 0.5 else None)
+    report.add(f"{name}: TPOT, real, both runs", "ms", [1000 * tpot_of(run) for run in runs])
     report.add(f"{name}: TPOT, simulated", "ms", [1000 * modelled_tpot(records)])
+    report.add(f"{name}: good requests, real, both runs", "", [good_share(run) for run in runs])
+    report.add(f"{name}: good requests, simulated", "", [modelled_good_share(records)])
+    report.add(f"{name}: refused, real, both runs", "", [_refused(run) for run in runs])
+    report.add(f"{name}: refused, simulated", "", [_refused(records)])
+
+
+def _refused(side: Sequence[Replayed] | Sequence[Record]) -> float:
+    return sum(one.outcome is Outcome.REJECTED for one in side) / len(side)
 
 
 def _share(side: Sequence[Replayed] | Sequence[Record], field: str) -> float:
     num_tokens: int = sum(getattr(one, field) for one in side)
     return num_tokens / sum(one.num_prompt_tokens for one in side)
-
-
-def _percentile(ordered: Sequence[float], share: float) -> float:
-    return ordered[math.ceil(share * len(ordered)) - 1]

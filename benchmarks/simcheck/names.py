@@ -15,8 +15,9 @@ def real_names(trace: Trace, real: Sequence[Replayed], worker: types_pb2.WorkerI
     """The names that the real blocks had: who meets whom by hashing is the same then."""
     layout = worker.kv_layout
     root = root_hash(worker.model_fingerprint, layout.block_size, layout.dtype)
-    names = {
-        request: hash_blocks(root, one.token_ids, layout.block_size)
-        for request, one in zip(trace, real, strict=True)
-    }
+    names = {}
+    for request, one in zip(trace, real, strict=True):
+        # Of who was refused, nobody knows an answer; it is like no other one's all the same, behind that prompt.
+        unknown = [0] * (request.num_total_tokens - len(one.token_ids))
+        names[request] = hash_blocks(root, [*one.token_ids, *unknown], layout.block_size)
     return lambda request, num_blocks: names[request][:num_blocks]

@@ -14,6 +14,7 @@ import grpc.aio
 from mesh import REQUEST_DEADLINE_S
 from workload import FIRST_TOKEN
 
+from pagemesh.sim.records import Outcome
 from pagemesh.sim.trace import Trace, TraceRequest
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
@@ -25,13 +26,14 @@ class Replayed:
     """What came of one request. Times in seconds from the start of the replay."""
 
     token_ids: list[int]
-    """Prompt and answer."""
+    """Prompt and answer; the prompt alone of a request that was refused or never sent."""
     num_prompt_tokens: int
     sent: float
     first: float
     last: float
     num_cached_tokens: int
     """Of the prompt: delivered without being computed for this request."""
+    outcome: Outcome = Outcome.COMPLETED
 
     @property
     def ttft(self) -> float:
@@ -75,7 +77,12 @@ async def replay(address: str, trace: Trace, texts: Texts) -> list[Replayed]:
             request = trace[number]
             await asyncio.sleep(due - (time.perf_counter() - started))
             before = [] if request.after is None else done[request.after].token_ids
-            done[number] = await _ask(stub, request, _prompt(request, before, texts), started)
+            prompt = _prompt(request, before, texts)
+            if request.after is not None and done[request.after].outcome is not Outcome.COMPLETED:
+                now = time.perf_counter() - started
+                done[number] = Replayed(prompt, len(prompt), now, now, now, 0, Outcome.ABANDONED)
+            else:
+                done[number] = await _ask(stub, request, prompt, started)
             ended = time.perf_counter() - started
             await asyncio.gather(*(run(n, ended + trace[n].arrival) for n in following[number]))
 
@@ -106,13 +113,19 @@ async def _ask(
     answer: list[int] = []
     first = last = 0.0
     usage = inference_pb2.Usage()
-    async for response in stub.Generate(message, timeout=_DEADLINE_S):
-        if response.token_ids:
-            last = time.perf_counter() - started
-            first = first or last
-            answer += response.token_ids
-        if response.HasField("usage"):
-            usage = response.usage
+    try:
+        async for response in stub.Generate(message, timeout=_DEADLINE_S):
+            if response.token_ids:
+                last = time.perf_counter() - started
+                first = first or last
+                answer += response.token_ids
+            if response.HasField("usage"):
+                usage = response.usage
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            raise
+        now = time.perf_counter() - started
+        return Replayed(prompt, len(prompt), sent, now, now, 0, Outcome.REJECTED)
     if len(answer) != request.num_output_tokens:
         raise RuntimeError(f"{len(answer)} tokens came instead of {request.num_output_tokens}")
     return Replayed([*prompt, *answer], len(prompt), sent, first, last, usage.cached_token_count)

@@ -4,44 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from pagemesh.sim.settings import WorkloadConfig
 from pagemesh.sim.trace import Trace, TraceRequest
 from pagemesh.sim.workloads import make_trace
 
-RATE: Final = 6.0
-"""Requests per second, so that two cores suffice for eight workers most of the time."""
-
 MAX_TOKENS: Final = 1500
 """Of a prompt and its answer; longer ones are left out, with what follows them."""
 
-WORKLOADS: Final[Mapping[str, WorkloadConfig]] = {
-    "prefixes": WorkloadConfig(
-        num_requests=100,
-        prefixes=24,
-        prefix_tokens=640,
-        prompt_tokens=48,
-        output_tokens=24,
-        zipf=0.7,
-    ),
-    "chats": WorkloadConfig(
-        workload="sharegpt",
-        num_requests=70,
-        turns=3.0,
-        prefix_tokens=96,
-        prompt_tokens=64,
-        output_tokens=32,
-        think_time=1.5,
-        seed=1,
+MAX_WAITING_REQUESTS: Final = 16
+"""That a router takes at a time; only a burst has more."""
+
+_PREFIXES: Final = WorkloadConfig(
+    num_requests=100,
+    prefixes=24,
+    prefix_tokens=640,
+    prompt_tokens=48,
+    output_tokens=24,
+    zipf=0.7,
+)
+
+
+class Workload(NamedTuple):
+    """Requests, and how many of them come in a second."""
+
+    config: WorkloadConfig
+    rate: float
+
+
+WORKLOADS: Final[Mapping[str, Workload]] = {
+    # So that two cores suffice for eight workers most of the time.
+    "prefixes": Workload(_PREFIXES, 6.0),
+    "burst": Workload(_PREFIXES, 40.0),
+    "chats": Workload(
+        WorkloadConfig(
+            workload="sharegpt",
+            num_requests=70,
+            turns=3.0,
+            prefix_tokens=96,
+            prompt_tokens=64,
+            output_tokens=32,
+            think_time=1.5,
+            seed=1,
+        ),
+        6.0,
     ),
 }
-"""Requests behind shared prefixes, and conversations."""
+"""Requests behind shared prefixes, more of them than can be served, and conversations."""
 
 
 def check_trace(workload: str, scale: float) -> Trace:
     """One of the workloads, or as much of it."""
-    config = WORKLOADS[workload]
+    config, rate = WORKLOADS[workload]
     config = replace(config, num_requests=round(scale * config.num_requests))
     kept: dict[int, int] = {}
     trace: list[TraceRequest] = []
@@ -50,7 +65,7 @@ def check_trace(workload: str, scale: float) -> Trace:
             continue
         if request.after is None:
             kept[number] = len(trace)
-            trace.append(replace(request, arrival=request.arrival / RATE))
+            trace.append(replace(request, arrival=request.arrival / rate))
         elif request.after in kept:
             kept[number] = len(trace)
             trace.append(replace(request, after=kept[request.after]))
