@@ -67,7 +67,7 @@ def main() -> None:
         "good_requests_seconds": asdict(LIMITS),
         "kv_cache_gib_per_worker": KV_CACHE_GIB,
     }
-    pairs = [(workload, policy) for workload in workloads for policy in policies]
+    pairs = [(name, policy) for name in workloads for policy in POLICIES if policy in policies]
     left = [pair for pair in pairs if not _is_measured(report, pair)]
     with Processes(MODEL) as mesh:
         _start(mesh, dict.fromkeys(policy for _, policy in left))
