@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pagemesh.router.routing.candidate import LinkUse
-from pagemesh.router.routing.in_flight import InFlight
+from pagemesh.router.routing.in_flight import REPORT_LAG, Flight, InFlight
 from pagemesh.router.routing.prefill_plan import PrefillPlan
 from pagemesh.router.routing.route import Route
 from pagemesh.router.routing.ways import Claim, Path
@@ -93,6 +100,86 @@ def test_what_was_sent_just_before_a_report_is_not_in_it() -> None:
     clock.advance(0.01)
     flight.end()
     assert in_flight.load("d", reported_at)[:4] == (0, 0, 0, 0)
+
+
+class _Watched(deque[Any]):
+    num_looks = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.num_looks += 1
+        return super().__iter__()
+
+
+def test_ended_requests_are_gone_through_once_for_each_report_and_not_for_each_decision() -> None:
+    clock = FakeClock()
+    in_flight = InFlight(clock)
+    flights = [in_flight.begin(Route(DECODE)) for _ in range(100)]
+    clock.advance(1)
+    reported_at = clock()
+    ended = in_flight._busy["d"].ended = _Watched()
+    for number, flight in enumerate(flights):
+        assert in_flight.load("d", reported_at).num_gone == number
+        clock.advance(0.001)
+        flight.end()
+    assert ended.num_looks == 1
+    assert in_flight.load("d", clock() + 1).num_gone == 0
+    assert ended.num_looks == 2
+
+
+def test_of_a_worker_that_reports_nothing_any_more_the_last_requests_that_ended_count() -> None:
+    clock = FakeClock()
+    in_flight = InFlight(clock)
+    flights = [in_flight.begin(Route(DECODE)) for _ in range(5000)]
+    clock.advance(1)
+    reported_at = clock()
+    assert in_flight.load("d", reported_at).num_gone == 0
+    clock.advance(1)
+    for flight in flights:
+        flight.end()
+    assert in_flight.load("d", reported_at).num_gone == 4096
+    # Those that began later push them out.
+    for _ in range(96):
+        in_flight.begin(Route(DECODE)).end()
+    assert in_flight.load("d", reported_at).num_gone == 4000
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.floats(0.001, 0.1), st.sampled_from(["begin", "end", "report", "silence", "ask"])
+        ),
+        max_size=60,
+    )
+)
+@example(["begin", 0.05, "report", "ask", "end", "ask"])
+def test_counts_are_those_of_going_through_all_requests(steps: list[float | str]) -> None:
+    clock = FakeClock()
+    in_flight = InFlight(clock)
+    running, ended = dict[Flight, float](), list[tuple[float, float]]()
+    reported_at: float | None = None
+    for step in [*steps, "ask"]:
+        if step == "begin":
+            running[in_flight.begin(Route(DECODE), num_blocks=len(running))] = clock()
+        elif step == "end" and running:
+            flight = next(iter(running))
+            flight.end()
+            ended.append((running.pop(flight), clock()))
+        elif step == "report":
+            reported_at = clock()
+        elif step == "silence":
+            reported_at = None
+        elif isinstance(step, float):
+            clock.advance(step)
+        elif step == "ask":
+            known = -math.inf if reported_at is None else reported_at - REPORT_LAG
+            new = [f for f, began in running.items() if began > known and reported_at is not None]
+            gone = [
+                began
+                for began, over in ended
+                if began <= known and reported_at is not None and over > reported_at
+            ]
+            load = in_flight.load("d", reported_at)
+            assert load[:4] == (len(running), len(new), sum(f.num_blocks for f in new), len(gone))
 
 
 @pytest.mark.parametrize(

@@ -34,15 +34,63 @@ class _Busy:
     def __init__(self) -> None:
         self.flights: dict[Flight, float] = {}
         """When each began, in that order."""
-        self.ended: deque[_Ended] = deque(maxlen=_MAX_ENDED)
+        self.ended: deque[_Ended] = deque()
         """Since its last report that anybody asked about."""
         self.claims: dict[str | None, dict[Flight, float]] = {}
         """When claims end, by sender (None for the worker itself) and flight."""
+        self._reported_at: float | None = None
+        self.num_new = self.num_new_blocks = self.num_gone = 0
+        """Of the flights, those that this report does not know of, and of the ended ones those that it does."""
 
     @property
     def is_used(self) -> bool:
         """Whether anything is in flight."""
         return bool(self.flights or self.claims)
+
+    def begin(self, flight: Flight, now: float) -> None:
+        """A request goes there."""
+        self.flights[flight] = now
+        self._count(flight, now, 1)
+
+    def end(self, flight: Flight, now: float) -> None:
+        """It is over there."""
+        began_at = self.flights.pop(flight)
+        self._count(flight, began_at, -1)
+        if len(self.ended) == _MAX_ENDED:
+            self.num_gone -= self._is_gone(self.ended.popleft())
+        ended = _Ended(began_at, now)
+        self.ended.append(ended)
+        self.num_gone += self._is_gone(ended)
+
+    def compare(self, reported_at: float | None) -> None:
+        """The counts are to be those beside its last report, which came then."""
+        if reported_at == self._reported_at:
+            return
+        self._reported_at = reported_at
+        self.num_new = self.num_new_blocks = self.num_gone = 0
+        if reported_at is None:
+            return
+        for flight in reversed(self.flights):
+            if self._knows(self.flights[flight]):
+                break
+            self._count(flight, self.flights[flight], 1)
+        while self.ended and self.ended[0].ended_at <= reported_at:
+            self.ended.popleft()
+        self.num_gone = sum(map(self._is_gone, self.ended))
+
+    def _count(self, flight: Flight, began_at: float, sign: int) -> None:
+        if self._reported_at is not None and not self._knows(began_at):
+            self.num_new += sign
+            self.num_new_blocks += sign * flight.num_blocks
+
+    def _is_gone(self, ended: _Ended) -> bool:
+        """Whether the last report has a request that is over."""
+        is_over = self._reported_at is not None and ended.ended_at > self._reported_at
+        return is_over and self._knows(ended.began_at)
+
+    def _knows(self, began_at: float) -> bool:
+        """Whether the last report knows of a request that began then."""
+        return self._reported_at is not None and began_at <= self._reported_at - REPORT_LAG
 
 
 class InFlight:
@@ -62,22 +110,12 @@ class InFlight:
         if busy is None:
             return NO_LOAD
         now = self._clock()
-        num_new = num_new_blocks = num_gone = 0
-        if reported_at is not None:
-            seen_until = reported_at - REPORT_LAG
-            for flight in reversed(busy.flights):
-                if busy.flights[flight] <= seen_until:
-                    break
-                num_new += 1
-                num_new_blocks += flight.num_blocks
-            while busy.ended and busy.ended[0].ended_at <= reported_at:
-                busy.ended.popleft()
-            num_gone = sum(ended.began_at <= seen_until for ended in busy.ended)
+        busy.compare(reported_at)
         return OwnLoad(
             len(busy.flights),
-            num_new,
-            num_new_blocks,
-            num_gone,
+            busy.num_new,
+            busy.num_new_blocks,
+            busy.num_gone,
             _left(busy.claims.get(None, {}), now),
             {
                 sender: LinkUse(len(ends), _left(ends, now))
@@ -101,15 +139,14 @@ class InFlight:
         for claim in _claims(route):
             claims = self._of(claim.worker_id).claims
             claims.setdefault(claim.sender_id, {})[flight] = now + claim.seconds
-        self._of(route.decode.worker_id).flights[flight] = now
+        self._of(route.decode.worker_id).begin(flight, now)
         if route.prefill is not None:
-            self._of(route.prefill.worker_id).flights[flight] = now
+            self._of(route.prefill.worker_id).begin(flight, now)
         return flight
 
     def end_on(self, worker_id: str, flight: Flight) -> None:
         """A worker has nothing more to do for a flight."""
-        busy = self._busy[worker_id]
-        busy.ended.append(_Ended(busy.flights.pop(flight), self._clock()))
+        self._busy[worker_id].end(flight, self._clock())
 
     def end_claims(self, flight: Flight, route: Route) -> None:
         """What the request's prompt kept busy is free."""
