@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pagemesh.router.routing.candidate import Candidate, RouteRequest
 from pagemesh.router.routing.cost import Link
 from pagemesh.router.routing.outlook import Outlook
 from pagemesh.router.routing.policies import make_policy
+from pagemesh.router.routing.ttft_scorer import _scores_of
 from tests.unit.router.routing_builders import RATE, make_candidate, make_route_request
 
 # 1,000 bytes for a token: a second's tokens are a megabyte.
@@ -104,3 +106,21 @@ def test_a_way_that_the_operator_does_not_want_speaks_for_nobody() -> None:
     other = worker("other", links={"holder": FAST})
     assert chosen(holder, other) == "other"
     assert chosen(holder, other, min_tokens=16) == "holder"
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [
+        [0.0, 0.0],
+        [0.0, 1.0],
+        [0.0, math.inf],
+        [math.inf, math.inf],
+        [1.0, math.nan],
+        [math.nan, 1.0],
+    ],
+)
+def test_whatever_is_predicted_there_are_scores(costs: list[float]) -> None:
+    scores = _scores_of(costs)
+    assert all(0 <= score <= 1 for score in scores)
+    best = min(cost for cost in costs if not math.isnan(cost))
+    assert scores[costs.index(best)] == 1

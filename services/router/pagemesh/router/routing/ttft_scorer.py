@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from pagemesh.router.routing.candidate import Candidate
@@ -21,5 +22,11 @@ def ttft_scores(candidates: Sequence[Candidate], outlook: Outlook) -> list[float
     known = [cost for cost in costs if cost is not None]
     if len(known) < len(costs):
         return prefix_scores(candidates, outlook)
-    limit = about(min(known))
-    return [min(1.0, limit / cost) for cost in known]
+    return _scores_of(known)
+
+
+def _scores_of(costs: Sequence[float]) -> list[float]:
+    # Of whatever rates were reported: what cannot be compared comes last, and no time at all is no division.
+    costs = [math.inf if math.isnan(cost) else cost for cost in costs]
+    limit = about(min(costs))
+    return [1.0 if cost <= limit else limit / cost for cost in costs]
