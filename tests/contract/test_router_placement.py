@@ -111,9 +111,17 @@ async def test_without_the_kvstore_requests_are_routed_by_load() -> None:
         assert await mesh.metric("pagemesh:routing_without_index_total") == 1
 
 
-async def lookup_told(mesh: Mesh) -> str:
+async def test_a_prompt_without_a_full_block_is_looked_up_nowhere() -> None:
+    async with running_mesh(decode=2, explain_routes=True) as mesh:
+        assert await lookup_told(mesh, PROMPT[:15]) == "skipped"
+        await mesh.kvstore.close()
+        assert await lookup_told(mesh, PROMPT[:15]) == "skipped"
+        assert await mesh.metric("pagemesh:routing_without_index_total") == 0
+
+
+async def lookup_told(mesh: Mesh, prompt: list[int] = PROMPT) -> str:
     """What a client is told that came of asking the index."""
-    request = {"prompt": PROMPT, "max_tokens": 2}
+    request = {"prompt": prompt, "max_tokens": 2}
     answer = await mesh.completions(request, x_pagemesh_explain="true")
     assert answer.status == 200
     return str(json.loads(answer.headers["x-pagemesh-route"])["lookup"])

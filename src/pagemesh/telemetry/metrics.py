@@ -212,7 +212,7 @@ KV_PATH_REGRET_SECONDS: Final = HistogramSpec(
 PREFIX_TOKENS_QUERIED: Final = CounterSpec(
     "pagemesh:prefix_tokens_queried",
     "Tokens of prompts that a prefix cache could serve, by what the index said of them before they were routed: "
-    "answered, failed (no answer in time) or skipped (a policy or a mesh that does not need to know), and by "
+    "answered, failed (refused, or no answer in time) or skipped (nothing to ask for, or no need to know), and by "
     "the way on which their KV came.",
     (*_MODEL, "path", "lookup"),
 )
@@ -233,7 +233,7 @@ PREFIX_TOKENS_CAPTURED: Final = CounterSpec(
 )
 ROUTING_WITHOUT_INDEX: Final = CounterSpec(
     "pagemesh:routing_without_index",
-    "Requests routed by load alone because the kvstore gave no answer in time.",
+    "Requests routed by load alone because the kvstore refused to answer, or gave none in time.",
 )
 REQUESTS_RESUBMITTED: Final = CounterSpec(
     "pagemesh:requests_resubmitted",

@@ -108,7 +108,7 @@ class Planner:
         held: dict[str, int] | None = {}
         if is_cacheable and self._decider.names_blocks and not self._is_alone():
             chains = self._name_blocks(prompt_token_ids)
-            if self._decider.uses_index:
+            if chains and self._decider.uses_index:
                 held, lookup = await self._look_up(chains), Lookup.ANSWERED
         if held is None:
             held, lookup = {}, Lookup.FAILED

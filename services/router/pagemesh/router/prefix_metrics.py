@@ -18,7 +18,7 @@ class Lookup(enum.Enum):
     ANSWERED = "answered"
 
     FAILED = "failed"
-    """No answer in time: what was available is not known."""
+    """Refused, or no answer in time: what was available is not known."""
 
     SKIPPED = "skipped"
     """Not asked, as it does not matter for the decision."""
