@@ -22,11 +22,11 @@ from routes.processes import Processes
 from simcheck.compare import compare, note_rates
 from simcheck.measure import measure
 from simcheck.modelled import NUM_WORKERS, WORKER_IDS, measure_alone
+from simcheck.rates import write_rates
 from simcheck.times import LIMITS
 from simcheck.traces import MAX_WAITING_REQUESTS, WORKLOADS, check_trace
 
 from pagemesh.config import RoutingPolicy
-from pagemesh.sim.model import write_model
 
 NAME: Final = "sim_check"
 Pair = tuple[str, RoutingPolicy]
@@ -49,7 +49,9 @@ def main() -> None:
         help="begin nothing after so many; the same command then goes on with what is left",
     )
     parser.add_argument(
-        "--rates", help="file for what was measured last, which `pagemesh sim --rates` reads"
+        "--rates",
+        type=Path,
+        help="file for what was measured last, which `pagemesh sim --rates` reads",
     )
     options = parser.parse_args()
     until = time.monotonic() + 60 * options.minutes
@@ -108,7 +110,7 @@ async def _measure_all(
     scale: float,
     report: Report,
     until: float,
-    rates: str | None,
+    rates: Path | None,
 ) -> int:
     """Adds the figures, and writes the rates of the last simulation; gives how many there was time for."""
     # On one loop: the events of gRPC's channels outlive them.
@@ -123,7 +125,7 @@ async def _measure_all(
         note_rates(report, _name(pair), sides)
         compare(report, _name(pair), sides)
         if rates is not None:
-            write_model(rates, sides.model)
+            write_rates(rates, sides.model)
     return len(pairs)
 
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Literal
-
-ArrivalKind = Literal["poisson", "bursty", "uniform"]
 
 
-def arrival_times(kind: ArrivalKind, burstiness: float, draws: random.Random) -> Iterator[float]:
+def arrival_times(burstiness: float, draws: random.Random) -> Iterator[float]:
     """Seconds from the beginning, without end.
 
-    `uniform` has equal gaps, `poisson` exponential ones; `bursty` ones of a gamma distribution whose standard
-    deviation is `burstiness` times its mean: many short ones, and long pauses.
+    Gaps are gamma distributed with `burstiness` as shape, as those of `vllm bench serve`: their standard deviation
+    is 1 / sqrt(burstiness) of their mean.
     """
     now = 0.0
     while True:
-        match kind:
-            case "uniform":
-                now += 1.0
-            case "poisson":
-                now += draws.expovariate(1.0)
-            case "bursty":
-                now += draws.gammavariate(1 / burstiness**2, burstiness**2)
+        now += draws.gammavariate(burstiness, 1 / burstiness)
         yield now

@@ -6,6 +6,13 @@ import bisect
 import itertools
 import math
 import random
+from typing import Final
+
+MAX_PROMPT_TOKENS: Final = 65_536
+"""Longest piece of a prompt that is drawn."""
+
+MAX_OUTPUT_TOKENS: Final = 4096
+"""Longest answer that is drawn."""
 
 
 def draw_length(draws: random.Random, median: float, sigma: float, most: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -209,14 +209,6 @@ class MeshModel:
     def prefill_worker(self) -> WorkerModel:
         """What prefill workers are like."""
         return self.decode if self.prefill is None else self.prefill
-
-
-def write_model(path: str, model: MeshModel) -> None:
-    """A file that `read_model` reads; ConfigError when it cannot be written."""
-    try:
-        Path(path).write_text(yaml.safe_dump(asdict(model), sort_keys=False), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--rates is {path!r}: {error.strerror}") from error
 
 
 def read_model(path: str) -> MeshModel:

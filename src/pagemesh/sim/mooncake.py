@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pagemesh.errors import ConfigError
+from pagemesh.sim.settings import MAX_SECONDS, MAX_TOKENS
 from pagemesh.sim.trace import Span, Trace, TraceRequest
 
 BLOCK_TOKENS: Final = 512
@@ -78,9 +79,9 @@ def _request(line: str) -> MooncakeRequest:
     if not isinstance(entry, dict):
         raise TypeError(f"it is {entry!r}, but must be an object")
     request = MooncakeRequest(
-        _whole(entry, "timestamp", 0),
-        _whole(entry, "input_length", 1),
-        _whole(entry, "output_length", 1),
+        _whole(entry, "timestamp", 0, 1000 * MAX_SECONDS),
+        _whole(entry, "input_length", 1, MAX_TOKENS),
+        _whole(entry, "output_length", 1, MAX_TOKENS),
         tuple(_ids(entry)),
     )
     num_blocks = -(-request.input_length // BLOCK_TOKENS)
@@ -92,14 +93,14 @@ def _request(line: str) -> MooncakeRequest:
     return request
 
 
-def _whole(entry: dict[str, Any], name: str, least: int) -> int:
+def _whole(entry: dict[str, Any], name: str, least: int, most: int) -> int:
     value = entry[name]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     # 1.0 is one; there are no infinite ones.
     if not is_number or (isinstance(value, float) and not value.is_integer()):
         raise ValueError(f"{name} is {value!r}, but must be a whole number")
-    if value < least:
-        raise ValueError(f"{name} is {value!r}, but must be {least} or more")
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value!r}, but must be from {least:,} to {most:,}")
     return int(value)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from pagemesh.config import RoutingConfig
 from pagemesh.router.routing.candidate import RouteRequest
-from pagemesh.router.routing.decider import Decider
+from pagemesh.router.routing.decider import Decider, num_servable_tokens
 from pagemesh.router.routing.in_flight import Flight
 from pagemesh.router.routing.route import Route
 from pagemesh.sim.clock import Clock
@@ -16,7 +16,7 @@ from pagemesh.sim.model import MeshModel
 from pagemesh.sim.records import Outcome, Record
 from pagemesh.sim.submission import Submission
 from pagemesh.sim.trace import Namer, TraceRequest
-from pagemesh.sim.view import MODEL_NAME, Roster, num_known_tokens
+from pagemesh.sim.view import MODEL_NAME, Roster
 from pagemesh.sim.worker import Worker
 
 
@@ -121,17 +121,13 @@ class Router:
     def _account(self, record: Record, known: Mapping[str, int], route: Route) -> None:
         """As `Decision` counts it, whether or not the policy asks the index."""
 
-        def tokens(worker_ids: Sequence[str]) -> int:
+        def tokens(worker_ids: Iterable[str]) -> int:
+            num_blocks = max((known.get(each, 0) for each in worker_ids), default=0)
             block_size = self.site.model.block_size
-            return num_known_tokens(known, worker_ids, record.num_prompt_tokens, block_size)
+            return num_servable_tokens(num_blocks, record.num_prompt_tokens, block_size)
 
-        chosen = [route.decode.worker_id]
-        if route.prefill is not None:
-            chosen.append(route.prefill.worker_id)
-        if route.plan is not None and route.plan.source is not None:
-            chosen.append(route.plan.source.worker_id)
-        record.num_available_tokens = tokens(list(known))
-        record.num_captured_tokens = tokens(chosen)
+        record.num_available_tokens = tokens(known)
+        record.num_captured_tokens = tokens(worker.worker_id for worker in route.on_the_way)
         record.decode_id = route.decode.worker_id
         record.prefill_id = "" if route.prefill is None else route.prefill.worker_id
 

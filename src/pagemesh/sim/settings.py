@@ -5,13 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from pagemesh.config import RoutingConfig, RoutingPolicy, require
-from pagemesh.sim.arrivals import ArrivalKind
+from pagemesh.config import RoutingConfig, RoutingPolicy
+from pagemesh.config.checks import require, require_seconds
+from pagemesh.sim.lengths import MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS
 
 PolicyName = RoutingPolicy | Literal["oracle"]
 
 MAX_WORKERS: Final = 100_000
-"""Of one mesh."""
+"""Of each kind in one mesh."""
+
+MAX_TOKENS: Final = 10_000_000
+"""Of one prompt, and of one answer."""
+
+MAX_SECONDS: Final = 10_000_000_000
+"""Of any time: what is added to it in a simulation is not yet lost in rounding."""
+
+
+def _require_within(flag: str, value: float, least: float, most: float) -> None:
+    """Neither infinite numbers nor those that are none are between any others."""
+    require(least <= value <= most, flag, value, f"from {least:,} to {most:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +41,9 @@ class WorkloadConfig:
     num_requests: int = 2000
     """Requests that are made; of a file, at most so many are taken, from its beginning."""
 
-    arrivals: ArrivalKind = "poisson"
-    """Gaps between arrivals: poisson has exponential ones, bursty many short ones and long pauses, uniform
-    equal ones. A file of Mooncake's form has its own."""
-
-    burstiness: float = 3.0
-    """Standard deviation of the gaps of bursty arrivals, in means; 1 makes them poisson."""
+    burstiness: float = 1.0
+    """As of `vllm bench serve`: the shape of the gamma distribution of the gaps between arrivals. 1 is a Poisson
+    process, less makes bursts and long pauses, more makes gaps more alike. A file of Mooncake's form has its own."""
 
     seed: int = 0
     """Of all draws; equal seeds give equal runs."""
@@ -68,16 +77,16 @@ class WorkloadConfig:
     simulated then."""
 
     def __post_init__(self) -> None:
-        require(self.num_requests > 0, "--num-requests", self.num_requests, "positive")
-        require(self.burstiness > 0, "--burstiness", self.burstiness, "positive")
-        require(self.prefixes > 0, "--prefixes", self.prefixes, "positive")
-        require(self.prefix_tokens >= 0, "--prefix-tokens", self.prefix_tokens, "0 or more")
-        require(self.zipf >= 0, "--zipf", self.zipf, "0 or more")
-        require(self.prompt_tokens > 0, "--prompt-tokens", self.prompt_tokens, "positive")
-        require(self.output_tokens > 0, "--output-tokens", self.output_tokens, "positive")
-        require(self.turns >= 1, "--turns", self.turns, "at least 1")
-        require(self.think_time >= 0, "--think-time", self.think_time, "0 or more seconds")
-        require(self.chars_per_token > 0, "--chars-per-token", self.chars_per_token, "positive")
+        _require_within("--num-requests", self.num_requests, 1, 10_000_000)
+        _require_within("--burstiness", self.burstiness, 0.001, 1_000_000)
+        _require_within("--prefixes", self.prefixes, 1, 10_000_000)
+        _require_within("--prefix-tokens", self.prefix_tokens, 0, MAX_TOKENS)
+        _require_within("--zipf", self.zipf, 0, 10)
+        _require_within("--prompt-tokens", self.prompt_tokens, 1, MAX_PROMPT_TOKENS)
+        _require_within("--output-tokens", self.output_tokens, 1, MAX_OUTPUT_TOKENS)
+        _require_within("--turns", self.turns, 1, 1_000_000)
+        _require_within("--think-time", self.think_time, 0, MAX_SECONDS)
+        _require_within("--chars-per-token", self.chars_per_token, 0.01, 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +100,10 @@ class FaultConfig:
     """Seconds from a failure until the worker is back, with an empty cache."""
 
     def __post_init__(self) -> None:
-        if self.mean_time_between_failures is not None:
-            require(
-                self.mean_time_between_failures > 0,
-                "--mean-time-between-failures",
-                self.mean_time_between_failures,
-                "positive",
-            )
-        require(self.restart_time >= 0, "--restart-time", self.restart_time, "0 or more seconds")
+        mean = self.mean_time_between_failures
+        if mean is not None:
+            _require_within("--mean-time-between-failures", mean, 0.1, MAX_SECONDS)
+        _require_within("--restart-time", self.restart_time, 0, MAX_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,30 +179,23 @@ class SimConfig:
     def __post_init__(self) -> None:
         require(len(self.policies) > 0, "--policies", self.policies, "one or more names")
         for rate in self.request_rate:
-            require(rate > 0, "--request-rate", rate, "positive")
-        require(self.decode >= 1, "--decode", self.decode, "at least 1")
-        require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
-        num_workers = self.decode + self.prefill
-        require(
-            num_workers <= MAX_WORKERS, "--decode", self.decode, f"at most {MAX_WORKERS} workers"
-        )
+            _require_within("--request-rate", rate, 0.001, 1_000_000)
+        _require_within("--decode", self.decode, 1, MAX_WORKERS)
+        _require_within("--prefill", self.prefill, 0, MAX_WORKERS)
         RoutingConfig(
             "kv_aware", self.remote_prefill_min_tokens, scorer_weights=self.scorer_weights
         )
-        require(self.routers >= 1, "--routers", self.routers, "at least 1")
+        _require_within("--routers", self.routers, 1, 10_000)
         if self.block_size is not None:
-            require(self.block_size > 0, "--block-size", self.block_size, "positive")
+            _require_within("--block-size", self.block_size, 1, MAX_TOKENS)
         if self.cores is not None:
-            require(self.cores > 0, "--cores", self.cores, "positive")
+            _require_within("--cores", self.cores, 0.01, 1_000_000)
+        _require_within("--max-waiting-requests", self.max_waiting_requests, 1, 1_000_000_000)
         for flag, limit in (
-            ("--max-waiting-requests", self.max_waiting_requests),
             ("--request-timeout", self.request_timeout),
             ("--slo-ttft", self.slo_ttft),
             ("--slo-tpot", self.slo_tpot),
         ):
-            require(limit > 0, flag, limit, "positive")
-        for flag, seconds in (
-            ("--index-lag", self.index_lag),
-            ("--report-delay", self.report_delay),
-        ):
-            require(seconds >= 0, flag, seconds, "0 or more seconds")
+            require_seconds(flag, limit, MAX_SECONDS)
+        _require_within("--index-lag", self.index_lag, 0, MAX_SECONDS)
+        _require_within("--report-delay", self.report_delay, 0, MAX_SECONDS)

@@ -95,7 +95,7 @@ def converse(conversations: Sequence[Conversation], config: WorkloadConfig) -> T
     before the next message, which is not scaled with the rate.
     """
     draws = random.Random(config.seed + 1)
-    times = arrival_times(config.arrivals, config.burstiness, draws)
+    times = arrival_times(config.burstiness, draws)
     num_turns = sum(len(conversation.turns) for conversation in conversations)
     mean_turns = num_turns / max(1, len(conversations))
     trace: list[TraceRequest] = []

@@ -152,15 +152,20 @@ class Simulation:
         router.take(request, record, lambda: self._on_end(number))
 
     def _on_end(self, number: int) -> None:
-        self._num_left -= 1
-        for following in self._next_turns.get(number, ()):
-            if self._records[number].outcome is Outcome.COMPLETED:
-                self.clock.after(self._trace[following].arrival, self._arrival_of(following))
-            else:
-                record = self._records[following]
-                record.outcome = Outcome.ABANDONED
-                record.arrived_at = record.ended_at = self.clock.now
-                self._on_end(following)
+        # A list, as conversations may be longer than calls may be deep.
+        ended = [number]
+        while ended:
+            number = ended.pop()
+            self._num_left -= 1
+            is_answered = self._records[number].outcome is Outcome.COMPLETED
+            for following in self._next_turns.get(number, ()):
+                if is_answered:
+                    self.clock.after(self._trace[following].arrival, self._arrival_of(following))
+                else:
+                    record = self._records[following]
+                    record.outcome = Outcome.ABANDONED
+                    record.arrived_at = record.ended_at = self.clock.now
+                    ended.append(following)
 
     def _await_failure(self, worker: Worker) -> None:
         mean = self._size.mean_seconds_between_failures

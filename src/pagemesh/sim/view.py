@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -101,11 +101,3 @@ def make_layout(model: MeshModel) -> BlockLayout:
         head_dim=model.kv_bytes_per_token // (2 * model.num_layers),
         dtype="float8_e4m3fn",
     )
-
-
-def num_known_tokens(
-    held: Mapping[str, int], worker_ids: Sequence[str], num_prompt_tokens: int, block_size: int
-) -> int:
-    """Most leading tokens of a prompt that one of these workers is known to hold."""
-    num_blocks = max((held.get(worker_id, 0) for worker_id in worker_ids), default=0)
-    return min(num_blocks * block_size, num_prompt_tokens)

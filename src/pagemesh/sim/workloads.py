@@ -6,21 +6,15 @@ All draws come from one seed; arrivals have a mean of one request a second and a
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from pagemesh.sim.arrivals import arrival_times
-from pagemesh.sim.lengths import Zipf, draw_length
+from pagemesh.sim.lengths import MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, Zipf, draw_length
 from pagemesh.sim.mooncake import BLOCK_TOKENS, MooncakeRequest, trace_of
 from pagemesh.sim.settings import WorkloadConfig
 from pagemesh.sim.sharegpt import Conversation, Turn, converse
 from pagemesh.sim.trace import Span, Trace, TraceRequest
-
-MAX_PROMPT_TOKENS: Final = 65_536
-"""Longest piece of a prompt that is drawn."""
-
-MAX_OUTPUT_TOKENS: Final = 4096
-"""Longest answer that is drawn."""
 
 _PROMPT_SIGMA: Final = 1.1
 _OUTPUT_SIGMA: Final = 0.9
@@ -43,7 +37,7 @@ def shared_prefix(config: WorkloadConfig) -> Trace:
     """Each request is one of `prefixes` system prompts, by popularity, and a question of its own."""
     draws = random.Random(config.seed)
     popularity = Zipf(config.prefixes, config.zipf)
-    times = _times(config, draws)
+    times = arrival_times(config.burstiness, draws)
     requests = []
     for number in range(config.num_requests):
         question = draw_length(draws, config.prompt_tokens, _PROMPT_SIGMA, MAX_PROMPT_TOKENS)
@@ -80,7 +74,7 @@ def make_mooncake(config: WorkloadConfig) -> list[MooncakeRequest]:
     """
     draws = random.Random(config.seed)
     popularity = Zipf(config.prefixes, config.zipf)
-    times = _times(config, draws)
+    times = arrival_times(config.burstiness, draws)
     prefix_blocks = config.prefix_tokens // BLOCK_TOKENS
     next_id = config.prefixes * prefix_blocks
     sessions: list[list[int]] = []
@@ -111,10 +105,6 @@ def _sharegpt(config: WorkloadConfig) -> Trace:
 
 def _mooncake(config: WorkloadConfig) -> Trace:
     return trace_of(make_mooncake(config))
-
-
-def _times(config: WorkloadConfig, draws: random.Random) -> Iterator[float]:
-    return arrival_times(config.arrivals, config.burstiness, draws)
 
 
 def _output(config: WorkloadConfig, draws: random.Random) -> int:

@@ -10,10 +10,11 @@ from typing import get_args
 
 import pytest
 
+from benchmarks.simcheck.rates import write_rates
 from pagemesh.cli.main import main
 from pagemesh.config import RoutingPolicy
 from pagemesh.membership.publisher import LOAD_PERIOD as PUBLISHED_PERIOD
-from pagemesh.sim.model import MeshModel, PrefillModel, WorkerModel, read_model, write_model
+from pagemesh.sim.model import MeshModel, PrefillModel, WorkerModel, read_model
 from pagemesh.sim.tokens import TokenTimes
 from pagemesh.sim.worker import LOAD_PERIOD
 
@@ -62,17 +63,17 @@ def test_without_matplotlib_the_extra_is_named(
     ("flags", "sentence"),
     [
         (("--policies", "best"), "invalid choice 'best' for argument '--policies'"),
-        (("--request-rate", "-2"), "--request-rate is -2.0, but must be positive"),
-        (("--decode", "0"), "--decode is 0, but must be at least 1"),
-        (("--decode", "100001"), "--decode is 100001, but must be at most 100000 workers"),
-        (("--num-requests", "0"), "--num-requests is 0, but must be positive"),
-        (("--turns", "0.5"), "--turns is 0.5, but must be at least 1"),
-        (("--zipf", "-1"), "--zipf is -1.0, but must be 0 or more"),
-        (("--block-size", "0"), "--block-size is 0, but must be positive"),
-        (("--cores", "0"), "--cores is 0.0, but must be positive"),
-        (("--slo-ttft", "0"), "--slo-ttft is 0.0, but must be positive"),
+        (
+            ("--request-rate", "4", "-2"),
+            "--request-rate is -2.0, but must be from 0.001 to 1,000,000",
+        ),
+        (("--decode", "0"), "--decode is 0, but must be from 1 to 100,000"),
+        (("--prefill", "100001"), "--prefill is 100001, but must be from 0 to 100,000"),
+        (("--prefix-tokens", "-1"), "--prefix-tokens is -1, but must be from 0 to 10,000,000"),
+        (("--output-tokens", "4097"), "--output-tokens is 4097, but must be from 1 to 4,096"),
+        (("--turns", "0.5"), "--turns is 0.5, but must be from 1 to 1,000,000"),
+        (("--chars-per-token", "1e-9"), "--chars-per-token is 1e-09, but must be from 0.01 to"),
         (("--scorer-weights", "luck=1"), "--scorer-weights is 'luck=1'"),
-        (("--mean-time-between-failures", "0"), "--mean-time-between-failures is 0.0"),
     ],
 )
 def test_bad_settings_are_one_sentence_and_exit_code_2(
@@ -83,6 +84,69 @@ def test_bad_settings_are_one_sentence_and_exit_code_2(
     assert printed.out == ""
     assert printed.err.startswith(f"pagemesh sim: {sentence}")
     assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--request-rate",
+        "--burstiness",
+        "--zipf",
+        "--turns",
+        "--think-time",
+        "--chars-per-token",
+        "--mean-time-between-failures",
+        "--restart-time",
+        "--cores",
+        "--request-timeout",
+        "--index-lag",
+        "--report-delay",
+        "--slo-ttft",
+        "--slo-tpot",
+    ],
+)
+@pytest.mark.parametrize("value", ["inf", "nan", "-1", "1e300"])
+def test_numbers_that_no_mesh_has_are_refused_by_name(
+    flag: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sim", *SMALL, flag, value]) == 2
+    assert capsys.readouterr().err.startswith(
+        f"pagemesh sim: {flag} is {float(value)}, but must be"
+    )
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--num-requests",
+        "--prefixes",
+        "--prompt-tokens",
+        "--output-tokens",
+        "--decode",
+        "--routers",
+        "--block-size",
+        "--max-waiting-requests",
+    ],
+)
+@pytest.mark.parametrize("value", ["0", "-1", "1000000000000"])
+def test_counts_that_no_mesh_has_are_refused_by_name(
+    flag: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sim", flag, value]) == 2
+    assert capsys.readouterr().err.startswith(f"pagemesh sim: {flag} is {value}, but must be from")
+
+
+def test_one_of_two_thousand_workers_is_found_again_by_its_prefix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "figures.json"
+    size = ("--decode", "2000", "--block-size", "1024", "--num-requests", "40")
+    load = ("--prefixes", "1", "--prefix-tokens", "8192", "--request-rate", "2")
+    assert main(["sim", *size, *load, "--policies", "kv_aware", "--json", str(file)]) == 0
+    (run,) = json.loads(file.read_text())["runs"]
+    assert run["outcomes"] == {"completed": 40}
+    assert len(run["assigned"]) == 2000
+    assert run["delivered_hit_rate"] > 0.8 * run["shared_hit_rate"] > 0.5
 
 
 @pytest.mark.parametrize(
@@ -126,14 +190,14 @@ def test_rates_are_read_and_what_is_left_out_is_the_example(tmp_path: Path) -> N
 
 
 def test_rates_that_were_measured_are_read_as_they_were_written(tmp_path: Path) -> None:
-    path = str(tmp_path / "rates.yaml")
+    path = tmp_path / "rates.yaml"
     slow = PrefillModel(seconds_per_token=9e-5)
     model = MeshModel(
         block_size=32, cores=1.5, measured={"decode-3": slow}, prefill=WorkerModel(max_num_seqs=5)
     )
     for each in (model, MeshModel()):
-        write_model(path, each)
-        assert read_model(path) == each
+        write_rates(path, each)
+        assert read_model(str(path)) == each
 
 
 def test_percentiles_of_token_times_are_right_within_half_a_percent() -> None:

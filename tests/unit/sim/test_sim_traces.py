@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pagemesh.errors import ConfigError
-from pagemesh.sim.arrivals import ArrivalKind, arrival_times
+from pagemesh.sim.arrivals import arrival_times
 from pagemesh.sim.lengths import Zipf
 from pagemesh.sim.mooncake import MooncakeRequest, read_mooncake, trace_of
 from pagemesh.sim.settings import WorkloadConfig
@@ -81,8 +81,10 @@ def test_equal_ids_behind_equal_ids_are_equal_blocks() -> None:
     [
         ("nonsense", "line 2: Expecting value"),
         ("[1]", "line 2: it is [1], but must be an object"),
-        (LINE.replace("1500", "-1"), "line 2: timestamp is -1, but must be 0 or more"),
-        (LINE.replace("52", "0"), "line 2: output_length is 0, but must be 1 or more"),
+        (LINE.replace("1500", "-1"), "timestamp is -1, but must be from 0 to 10,000,000,000,000"),
+        (LINE.replace("1500", "1e300"), "timestamp is 1e+300, but must be from 0 to"),
+        (LINE.replace("52", "0"), "output_length is 0, but must be from 1 to 10,000,000"),
+        (LINE.replace("52", "1e300"), "output_length is 1e+300, but must be from 1 to"),
         (LINE.replace("1000", "1.5"), "line 2: input_length is 1.5, but must be a whole number"),
         (LINE.replace("[46, 47]", '["a"]'), "hash_ids is \"['a']\", but must be a list of whole"),
         (LINE.replace("[46, 47]", "[46]"), "hash_ids has 1 ids, but input_length is 1000, which"),
@@ -149,7 +151,7 @@ def test_a_wrong_conversation_is_named(content: object, reason: str) -> None:
 
 
 def test_turns_hold_what_was_said_before() -> None:
-    config = WorkloadConfig(prefix_tokens=100, think_time=0.0, arrivals="uniform")
+    config = WorkloadConfig(prefix_tokens=100, think_time=0.0, burstiness=1e6)
     trace = converse([Conversation([Turn(10, 5), Turn(20, 7)], num_system_tokens=3)], config)
     assert [request.prompt for request in trace] == [
         (Span(0, 100), Span(1, 113)),
@@ -157,7 +159,7 @@ def test_turns_hold_what_was_said_before() -> None:
     ]
     assert [(request.after, request.num_output_tokens) for request in trace] == [(None, 5), (0, 7)]
     # Two turns are two requests: at one a second, a conversation every two seconds.
-    assert trace[0].arrival == 2.0
+    assert trace[0].arrival == pytest.approx(2.0, rel=0.01)
 
 
 @pytest.mark.parametrize(("form", "suffix"), [("mooncake", "jsonl"), ("sharegpt", "json")])
@@ -246,16 +248,26 @@ def test_mooncake_style_prompts_go_on_where_others_were() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "variation"), [("uniform", 0.0), ("poisson", 1.0), ("bursty", 3.0)]
+    ("burstiness", "variation"), [(0.25, 2.0), (1.0, 1.0), (4.0, 0.5), (1e6, 0.001)]
 )
 def test_arrivals_have_a_mean_of_a_second_and_vary_as_they_should(
-    kind: ArrivalKind, variation: float
+    burstiness: float, variation: float
 ) -> None:
-    times = arrival_times(kind, 3.0, random.Random(1))
+    times = arrival_times(burstiness, random.Random(1))
     instants = [0.0, *(next(times) for _ in range(20_000))]
     gaps = [later - earlier for earlier, later in itertools.pairwise(instants)]
     assert statistics.mean(gaps) == pytest.approx(1.0, rel=0.06)
-    assert statistics.pstdev(gaps) == pytest.approx(variation, rel=0.1, abs=1e-9)
+    assert statistics.pstdev(gaps) == pytest.approx(variation, rel=0.1)
+
+
+def test_arrivals_are_a_poisson_process_unless_bursts_are_asked_for() -> None:
+    draws = random.Random(WorkloadConfig().seed)
+    times = arrival_times(WorkloadConfig().burstiness, draws)
+    gaps = [
+        later - earlier for earlier, later in itertools.pairwise(next(times) for _ in range(20_000))
+    ]
+    # Of exponential gaps, 1 - 1/e are shorter than their mean.
+    assert sum(gap < 1.0 for gap in gaps) / len(gaps) == pytest.approx(0.632, rel=0.02)
 
 
 def test_the_most_popular_thing_comes_in_proportion() -> None:

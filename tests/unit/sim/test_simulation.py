@@ -33,8 +33,8 @@ def test_the_second_of_two_equal_prompts_computes_its_last_block_only() -> None:
     # 9 of 10 blocks are cached: 0.1 + 0.05 + 0.02 + 0.05.
     assert second.ttft == pytest.approx(0.22)
     assert second.num_delivered_tokens == second.num_shared_tokens == 90
-    # The last token is computed all the same.
-    assert second.num_captured_tokens == second.num_available_tokens == 100
+    # The tenth is known, and of no use: the last token is computed all the same.
+    assert second.num_captured_tokens == second.num_available_tokens == 90
 
 
 def test_a_later_turn_finds_what_was_generated_for_the_one_in_front_of_it() -> None:
@@ -128,6 +128,23 @@ def test_refused_and_unsent_requests_are_no_good_ones_however_quick_the_others_a
     assert summary.goodput == summary.throughput == pytest.approx(2 / run.seconds)
 
 
+def test_a_long_conversation_whose_first_turn_is_refused_is_given_up_turn_by_turn() -> None:
+    # More turns than calls may be deep, the first of which fits into no context.
+    first = make_request(0.0, 1990, 50, text=1)
+    later = [make_request(1.0, 1991 + n, 50, text=1, after=n) for n in range(2000)]
+    records = simulate([first, *later], num_decode=1).run().records
+    assert [r.outcome for r in records] == [Outcome.REJECTED, *[Outcome.ABANDONED] * 2000]
+
+
+@pytest.mark.parametrize("policy", NAMES)
+def test_what_is_known_of_a_prompt_is_counted_as_by_routers(policy: PolicyName) -> None:
+    trace = [make_request(at, 64, 2, text=1) for at in (0.0, 5.0)]
+    workers = {"num_decode": 1, "num_prefill": 1, "remote_prefill_min_tokens": 0}
+    model = make_model(block_size=16)
+    second = simulate(trace, policy, model, **workers).run().records[1]
+    assert second.num_captured_tokens == second.num_available_tokens == 48
+
+
 def test_workers_that_share_a_core_take_turns() -> None:
     trace = [make_request(0.037 * n, 64, 1, text=n) for n in range(2)]
 
@@ -188,7 +205,7 @@ def check_records(run: Run) -> None:
         else:
             assert record.num_generated_tokens <= record.num_output_tokens
         assert record.num_captured_tokens <= record.num_available_tokens
-        assert record.num_available_tokens <= record.num_prompt_tokens
+        assert record.num_available_tokens < record.num_prompt_tokens
         assert record.num_delivered_tokens < record.num_prompt_tokens
     # Not of each: who waited longer may find what later ones have computed meanwhile.
     num_shared = sum(record.num_shared_tokens for record in run.records)
@@ -267,7 +284,7 @@ def test_several_routers_hear_of_each_others_requests_by_reports_only() -> None:
 def test_a_stale_index_sends_equal_prompts_elsewhere_at_first() -> None:
     trace = [make_request(2.0 * n, 600, 2, text=1) for n in range(4)]
     records = simulate(trace, num_decode=1, index_lag=4.5).run().records
-    assert [r.num_available_tokens for r in records] == [0, 0, 0, 600]
+    assert [r.num_available_tokens for r in records] == [0, 0, 0, 590]
     assert [r.num_delivered_tokens for r in records] == [0, 590, 590, 590]
 
 

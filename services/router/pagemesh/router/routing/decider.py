@@ -20,7 +20,7 @@ from pagemesh.router.routing.growth import AnswerLength
 from pagemesh.router.routing.in_flight import Flight, InFlight
 from pagemesh.router.routing.outlook import Outlook
 from pagemesh.router.routing.policies import make_policy
-from pagemesh.router.routing.prefill_plan import PrefillPlan, plan_prefill
+from pagemesh.router.routing.prefill_plan import plan_prefill
 from pagemesh.router.routing.route import Route
 
 _worker_id = attrgetter("worker_id")
@@ -82,11 +82,12 @@ class Decider:
         if request.is_prefillable:
             plan = plan_prefill(outlook.ways(decode), self._min_tokens)
         num_tokens = request.num_prompt_tokens
+        route = Route(decode, plan)
         return Decision(
-            Route(decode, plan),
+            route,
             choice.reasons,
             num_available_tokens=_most_held(candidates, num_tokens),
-            num_captured_tokens=_most_held(_on_the_way(decode, plan), num_tokens),
+            num_captured_tokens=_most_held(route.on_the_way, num_tokens),
         )
 
     def begin(self, route: Route, request: RouteRequest) -> Flight:
@@ -138,17 +139,13 @@ class Decider:
         ]
 
 
-def _on_the_way(decode: Candidate, plan: PrefillPlan | None) -> list[Candidate]:
-    if plan is None:
-        return [decode]
-    return [decode, *plan.workers[:1], *([] if plan.source is None else [plan.source])]
+def num_servable_tokens(num_held_blocks: int, num_prompt_tokens: int, block_size: int) -> int:
+    """Tokens of a prompt that leading blocks of it serve: its last token is always computed."""
+    return min(num_held_blocks, (num_prompt_tokens - 1) // block_size) * block_size
 
 
 def _most_held(candidates: Iterable[Candidate], num_prompt_tokens: int) -> int:
-    """Of the prompt's full blocks in front of its last token, which is always computed."""
-    return max(_num_servable_tokens(c, num_prompt_tokens) for c in candidates)
-
-
-def _num_servable_tokens(worker: Candidate, num_prompt_tokens: int) -> int:
-    block_size = worker.facts.layout.block_size
-    return min(worker.num_held_tokens, (num_prompt_tokens - 1) // block_size * block_size)
+    return max(
+        num_servable_tokens(c.num_held_blocks, num_prompt_tokens, c.facts.layout.block_size)
+        for c in candidates
+    )

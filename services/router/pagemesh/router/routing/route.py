@@ -21,3 +21,11 @@ class Route:
     def prefill(self) -> Candidate | None:
         """The prefill worker that is asked first."""
         return self.plan.workers[0] if self.plan is not None and self.plan.workers else None
+
+    @property
+    def on_the_way(self) -> list[Candidate]:
+        """Those whose caches serve the prompt: where it runs, is computed, and is pulled from."""
+        plan = self.plan
+        if plan is None:
+            return [self.decode]
+        return [self.decode, *plan.workers[:1], *([] if plan.source is None else [plan.source])]
