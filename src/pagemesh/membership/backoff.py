@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import random
+from typing import Final
+
+FIRST_S: Final = 0.05
+LONGEST_S: Final = 0.5
+"""A kvstore that was started again is to know everything within two seconds."""
 
 
 class Backoff:
-    """Waits that double from `first` to `longest` seconds, each cut by up to half at random.
+    """Waits that double from `FIRST_S` to `LONGEST_S`, each cut by up to half at random.
 
     The random cut keeps the peers of a restarted kvstore from coming back at the same moment.
     """
 
-    def __init__(self, first: float = 0.05, longest: float = 0.5) -> None:
-        self._first = first
-        self._longest = longest
-        self._next = first
+    def __init__(self) -> None:
+        self._next = FIRST_S
 
     def next_delay(self) -> float:
         """Seconds to wait now; the following wait will be twice as long."""
         delay = self._next
-        self._next = min(self._longest, self._next * 2)
+        self._next = min(LONGEST_S, self._next * 2)
         return delay * random.uniform(0.5, 1.0)
 
     def reset(self) -> None:
         """Start again with the shortest wait, after an attempt that worked."""
-        self._next = self._first
+        self._next = FIRST_S

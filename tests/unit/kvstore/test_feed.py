@@ -19,8 +19,8 @@ BEAT = Beat(types_pb2.WorkerLoad())
 class Told:
     """A catalog and one worker's stream, on which events are numbered as they come."""
 
-    def __init__(self, num_blocks: int = 10) -> None:
-        self.store = Store()
+    def __init__(self, num_blocks: int = 10, index_max_blocks: int = 0) -> None:
+        self.store = Store(index=MemoryIndex(max_blocks=index_max_blocks))
         self.num_blocks = num_blocks
         self.sequence = 0
 
@@ -90,6 +90,18 @@ async def test_a_difference_asks_for_one_snapshot_and_says_how_many_blocks_were_
     assert named(logs, "index_divergence_measured") == [
         {"worker_id": "a", "num_missing_blocks": 3, "num_surplus_blocks": 1}
     ]
+
+
+async def test_blocks_that_were_given_up_for_want_of_room_are_no_difference() -> None:
+    told = await Told(index_max_blocks=4).join(1, 2, 3, 4, 5, 6)
+    assert len(await told.believed()) == 4
+    assert await told.tell(digested(1, 2, 3, 4, 5, 6)) == [False]
+    # In truth it holds a seventh.
+    held = range(1, 8)
+    assert await told.tell(digested(*held)) == [True]
+    await told.tell(Cleared(), Stored(make_blocks(*held)), digested(*held))
+    assert told.counted("diverged_blocks", kind="missing") == 1
+    assert told.counted("diverged_blocks", kind="surplus") == 0
 
 
 async def test_what_the_index_believed_stays_until_the_snapshot_is_whole() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from pagemesh.membership.backoff import Backoff
+from pagemesh.membership.backoff import FIRST_S, LONGEST_S, Backoff
 
 
 def test_waits_double_up_to_the_longest_and_are_cut_by_half_at_most() -> None:
-    backoff = Backoff(first=0.1, longest=0.5)
-    for longest in (0.1, 0.2, 0.4, 0.5, 0.5):
+    backoff = Backoff()
+    longest = FIRST_S
+    for _ in range(8):
         assert longest / 2 <= backoff.next_delay() <= longest
+        longest = min(LONGEST_S, 2 * longest)
+
+
+def test_whoever_is_back_is_found_within_half_a_second() -> None:
+    backoff = Backoff()
+    assert max(backoff.next_delay() for _ in range(100)) <= 0.5
 
 
 def test_waits_differ_between_peers() -> None:
@@ -16,8 +23,8 @@ def test_waits_differ_between_peers() -> None:
 
 
 def test_after_a_success_the_waits_start_again() -> None:
-    backoff = Backoff(first=0.1, longest=10.0)
+    backoff = Backoff()
     for _ in range(5):
         backoff.next_delay()
     backoff.reset()
-    assert backoff.next_delay() <= 0.1
+    assert backoff.next_delay() <= FIRST_S

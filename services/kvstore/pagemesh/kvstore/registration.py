@@ -35,8 +35,12 @@ def check_registration(info: types_pb2.WorkerInfo, members: Iterable[types_pb2.W
                 raise stale_epoch(info.worker_id, info.epoch, known.epoch)
             if info.epoch == known.epoch and info != known:
                 raise duplicate_worker(info, known)
+    # Those who are members agree with each other: one of each model speaks for all, however many come at once.
+    models = set[tuple[str, str]]()
     for other in others:
-        if other.worker_id != info.worker_id:
+        model = other.model_name, other.model_fingerprint
+        if other.worker_id != info.worker_id and model not in models:
+            models.add(model)
             refusal = mismatch(info, other)
             if refusal is not None:
                 raise refusal
