@@ -99,7 +99,7 @@ async def test_what_an_answer_leaves_behind_is_told_before_the_next_report_is_du
 ) -> None:
     monkeypatch.setattr(publisher, "LOAD_PERIOD", 3600.0)
     async with (
-        running_kvstore(heartbeat_interval=7200.0) as kvstore,
+        running_kvstore(heartbeat_interval=3600.0) as kvstore,
         PublishingWorker(kvstore, make_worker("a", num_blocks=32)) as worker,
     ):
         for start in (20, 60):

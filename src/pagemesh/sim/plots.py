@@ -88,7 +88,8 @@ def _draw_over_rate(axes: Any, plot: _Plot, summaries: Sequence[Summary]) -> Non
         for axis_ticks in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             axis_ticks("{x:g}")
     else:
-        axes.set_ylim(bottom=0)
+        # Marks at the top are not to be cut off.
+        axes.set_ylim(0, 1.08 * axes.dataLim.y1 or 1)
     axes.grid(color="0.85")
     axes.legend()
 

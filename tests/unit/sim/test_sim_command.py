@@ -19,6 +19,8 @@ from pagemesh.sim.tokens import TokenTimes
 from pagemesh.sim.worker import LOAD_PERIOD
 
 SMALL = ("--num-requests", "40", "--decode", "2", "--prefix-tokens", "500", "--prefixes", "4")
+NOTHING = ("--trace", "no-such-file")
+"""With settings that are refused, nothing is simulated even if they are not."""
 
 
 def test_every_policy_is_a_line_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +111,7 @@ def test_bad_settings_are_one_sentence_and_exit_code_2(
 def test_numbers_that_no_mesh_has_are_refused_by_name(
     flag: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sim", *SMALL, flag, value]) == 2
+    assert main(["sim", *NOTHING, flag, value]) == 2
     assert capsys.readouterr().err.startswith(
         f"pagemesh sim: {flag} is {float(value)}, but must be"
     )
@@ -132,7 +134,7 @@ def test_numbers_that_no_mesh_has_are_refused_by_name(
 def test_counts_that_no_mesh_has_are_refused_by_name(
     flag: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sim", flag, value]) == 2
+    assert main(["sim", *NOTHING, flag, value]) == 2
     assert capsys.readouterr().err.startswith(f"pagemesh sim: {flag} is {value}, but must be from")
 
 
