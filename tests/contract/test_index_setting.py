@@ -115,20 +115,34 @@ async def test_a_copy_of_another_server_is_refused(valkey: Valkey) -> None:
         await admin.aclose()
 
 
-async def test_a_server_that_may_throw_keys_away_is_warned_of(valkey: Valkey) -> None:
+async def test_a_server_that_throws_keys_away_is_refused(valkey: Valkey) -> None:
     admin = Redis.from_url(valkey.url)
     await admin.config_set("maxmemory", "1gb")
     await admin.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        with capture_logs() as logs:
+        with pytest.raises(ConfigError, match="maxmemory-policy is 'allkeys-lru', but must be"):
             async with running_kvstore(index=valkey.url):
                 pass
     finally:
         await admin.config_set("maxmemory-policy", "noeviction")
         await admin.config_set("maxmemory", "0")
         await admin.aclose()
-    (warning,) = [line for line in logs if line["event"] == "store_may_lose_keys"]
-    assert warning["maxmemory_policy"] == "allkeys-lru"
+
+
+async def test_a_user_who_may_not_ask_what_the_server_is_is_refused(valkey: Valkey) -> None:
+    admin = Redis.from_url(valkey.url)
+    await admin.execute_command(
+        "ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", "-info"
+    )
+    try:
+        with pytest.raises(ConfigError, match=r"--index names the server at .*, which refuses"):
+            async with running_kvstore(
+                index=valkey.url.replace("redis://", "redis://limited:secret@")
+            ):
+                pass
+    finally:
+        await admin.execute_command("ACL", "DELUSER", "limited")
+        await admin.aclose()
 
 
 @pytest.mark.parametrize(

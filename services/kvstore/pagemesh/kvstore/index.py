@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from pagemesh.cache.digest import CacheDigest
+from pagemesh.errors import FailedPreconditionError
 
 
 class IndexUsage(NamedTuple):
@@ -82,3 +83,10 @@ class BlockIndex(Protocol):
     async def usage(self) -> IndexUsage:
         """What is held and what it takes, in a time that does not depend on the number of blocks."""
         ...
+
+
+def not_indexed(worker_id: str) -> FailedPreconditionError:
+    """That a worker was not added, or that the index has lost it."""
+    return FailedPreconditionError(
+        f"worker {worker_id!r} is not registered", reason="UNKNOWN_WORKER"
+    )

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pagemesh.cache.digest import CacheDigest, xor_names
-from pagemesh.errors import FailedPreconditionError
-from pagemesh.kvstore.index import IndexUsage
+from pagemesh.kvstore.index import IndexUsage, not_indexed
 from pagemesh.kvstore.memory_bits import Bits
 from pagemesh.kvstore.memory_table import BlockTable
 
@@ -191,9 +190,7 @@ class MemoryIndex:
     def _slot(self, worker_id: str) -> _Slot:
         slot = self._slots.get(worker_id)
         if slot is None:
-            raise FailedPreconditionError(
-                f"worker {worker_id!r} is not registered", reason="UNKNOWN_WORKER"
-            )
+            raise not_indexed(worker_id)
         return slot
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pagemesh.cache.digest import CacheDigest
-from pagemesh.kvstore.index import IndexUsage
+from pagemesh.kvstore.index import IndexUsage, not_indexed
 from pagemesh.kvstore.redis_client import RedisStore
 from pagemesh.kvstore.redis_masks import LeadingHolders, SlotTable
 from pagemesh.kvstore.redis_scripts import RedisScripts
-from pagemesh.kvstore.redis_slots import RedisSlots, unknown_worker
+from pagemesh.kvstore.redis_slots import RedisSlots
 
 FORMAT = 1
 """Of what lies under the keys. Another one begins with nothing: what it cannot read it must not find."""
@@ -126,7 +126,7 @@ class RedisIndex:
         for part in _parts(block_hashes):
             num_in_part = await self._scripts.run_in_turn("count_held", *slot, part)
             if num_in_part == _NOT_MINE:
-                raise unknown_worker(worker_id)
+                raise not_indexed(worker_id)
             num_held += num_in_part
         return num_held
 
@@ -140,7 +140,7 @@ class RedisIndex:
                 "held", *slot, bucket, BLOCKS_PER_CALL
             )
             if bucket == _NOT_MINE:
-                raise unknown_worker(worker_id)
+                raise not_indexed(worker_id)
             names += (packed[at : at + 16] for at in range(0, len(packed), 16))
         return frozenset(names)
 

@@ -8,15 +8,16 @@ itself is read, so that none can be missed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from typing import Any, NamedTuple
 
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.redis_client import RedisStore
+from pagemesh.kvstore.redis_scripts import read_script
 from pagemesh.kvstore.refusals import duplicate_worker, layout_mismatch, mismatch, stale_epoch
 from pagemesh.v1 import types_pb2
 
 PREFIX = "pagemesh:roster:"
+_FOLDER = "roster_scripts"
 
 LOADS_PER_CALL = 256
 
@@ -62,9 +63,9 @@ class RedisRoster:
         self._store = store
         self._limit_ms = round(patience * 1000)
         self._news = "0-0"
-        common = _read("common")
+        common = f"local prefix = '{PREFIX}'\n{read_script(_FOLDER, 'common')}\n"
         self._scripts = {
-            name: store.redis.register_script(f"local prefix = '{PREFIX}'\n{common}\n{_read(name)}")
+            name: store.redis.register_script(common + read_script(_FOLDER, name))
             for name in _SCRIPTS
         }
 
@@ -166,8 +167,3 @@ def _digits(epoch: int) -> str:
 
 def _pairs(flat: list[bytes]) -> Mapping[str, bytes]:
     return {key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
-
-
-def _read(name: str) -> str:
-    folder = resources.files("pagemesh.kvstore").joinpath("roster_scripts")
-    return folder.joinpath(f"{name}.lua").read_text("utf-8")

@@ -44,7 +44,9 @@ class RedisScripts:
         self.turns = asyncio.Semaphore(TURNS)
         """Held by scripts about many blocks, in the order in which they ask for it."""
         self._scripts = {
-            name: store.redis.register_script("\n".join((settings, *map(_read, (*preludes, name)))))
+            name: store.redis.register_script(
+                "\n".join((settings, *(read_script("scripts", each) for each in (*preludes, name))))
+            )
             for name, preludes in _PRELUDES.items()
         }
 
@@ -63,5 +65,6 @@ class RedisScripts:
             return await self.run(name, *arguments)
 
 
-def _read(name: str) -> str:
-    return resources.files("pagemesh.kvstore").joinpath("scripts", f"{name}.lua").read_text("utf-8")
+def read_script(folder: str, name: str) -> str:
+    """The text of a script that comes with the package."""
+    return resources.files("pagemesh.kvstore").joinpath(folder, f"{name}.lua").read_text("utf-8")

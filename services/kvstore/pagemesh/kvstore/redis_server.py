@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import structlog
-from redis.exceptions import AuthenticationError
+from redis.exceptions import AuthenticationError, NoPermissionError
 
 from pagemesh.errors import ConfigError, UnavailableError
 from pagemesh.kvstore.redis_client import RedisStore
-
-_log = structlog.get_logger(__name__)
 
 LEAST_VERSION = 7
 """Of Redis; every Valkey counts as one of 7."""
@@ -18,14 +15,14 @@ async def inspect_server(store: RedisStore) -> None:
     """Ask the server what it is, also while it counts as away.
 
     Raises UnavailableError when it does not answer, ConfigError when it cannot be used: too old, a part of a
-    cluster (scripts could not reach all keys), a copy that cannot be written, or no access. One that may
-    throw away keys when its memory is full is warned of in the log.
+    cluster (scripts could not reach all keys), a copy that cannot be written, one that throws keys away when
+    its memory is full, or no access.
     """
     try:
         async with store.probing():
             facts = await store.redis.info()
     except UnavailableError as error:
-        if isinstance(error.__cause__, AuthenticationError):
+        if isinstance(error.__cause__, AuthenticationError | NoPermissionError):
             raise _unusable(store, f"which refuses access: {error.__cause__}") from error
         raise
     version = str(facts.get("redis_version", "0"))
@@ -37,7 +34,11 @@ async def inspect_server(store: RedisStore) -> None:
         raise _unusable(store, "which is a copy of another server, and cannot be written")
     policy = facts.get("maxmemory_policy", "noeviction")
     if facts.get("maxmemory") and policy != "noeviction":
-        _log.warning("store_may_lose_keys", address=store.address, maxmemory_policy=policy)
+        # Without its list of workers, blocks would be taken for those of others.
+        raise _unusable(
+            store,
+            f"which throws keys away when it is full: maxmemory-policy is {policy!r}, but must be 'noeviction'",
+        )
 
 
 def _unusable(store: RedisStore, what: str) -> ConfigError:

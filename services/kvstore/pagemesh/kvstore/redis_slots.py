@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import structlog
 
-from pagemesh.errors import FailedPreconditionError, UnavailableError
+from pagemesh.errors import UnavailableError
+from pagemesh.kvstore.index import not_indexed
 from pagemesh.kvstore.redis_scripts import RedisScripts
 
 _log = structlog.get_logger(__name__)
@@ -115,7 +116,7 @@ class RedisSlots:
         if answer == _NOT_MINE:
             if self._slots.get(worker_id) == slot:
                 del self._slots[worker_id]
-            raise unknown_worker(worker_id)
+            raise not_indexed(worker_id)
         return answer
 
     async def sweep(self, budget: int, max_blocks: int) -> tuple[bool, int]:
@@ -133,7 +134,7 @@ class RedisSlots:
         answer = await self._scripts.run("facts", worker_id)
         own = self._slots.get(worker_id)
         if not answer or (own is not None and own.token != answer[1].decode()):
-            raise unknown_worker(worker_id)
+            raise not_indexed(worker_id)
         number, token, max_blocks, num_blocks, num_evicted, names_xor = answer
         return SlotFacts(
             Slot(int(number), token.decode()),
@@ -147,7 +148,7 @@ class RedisSlots:
         """The slot of a worker of this kvstore."""
         slot = self._slots.get(worker_id)
         if slot is None:
-            raise unknown_worker(worker_id)
+            raise not_indexed(worker_id)
         return slot
 
     async def _drop(self, worker_id: str) -> None:
@@ -161,13 +162,6 @@ class RedisSlots:
     def _new_token(self) -> str:
         self._num_tokens += 1
         return f"{self._replica}.{self._num_tokens}"
-
-
-def unknown_worker(worker_id: str) -> FailedPreconditionError:
-    """That a worker was not added here, or that the index has lost it."""
-    return FailedPreconditionError(
-        f"worker {worker_id!r} is not registered", reason="UNKNOWN_WORKER"
-    )
 
 
 def _given(number: int) -> int:
