@@ -131,8 +131,13 @@ async def test_a_server_that_throws_keys_away_is_refused(valkey: Valkey) -> None
 
 async def test_a_user_who_may_not_ask_what_the_server_is_is_refused(valkey: Valkey) -> None:
     admin = Redis.from_url(valkey.url)
-    await admin.execute_command(
-        "ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", "-info"
+    await admin.acl_setuser(
+        "limited",
+        enabled=True,
+        passwords=["+secret"],
+        keys=["*"],
+        categories=["+@all"],
+        commands=["-info"],
     )
     try:
         with pytest.raises(ConfigError, match=r"--index names the server at .*, which refuses"):
@@ -141,7 +146,7 @@ async def test_a_user_who_may_not_ask_what_the_server_is_is_refused(valkey: Valk
             ):
                 pass
     finally:
-        await admin.execute_command("ACL", "DELUSER", "limited")
+        await admin.acl_deluser("limited")
         await admin.aclose()
 
 
