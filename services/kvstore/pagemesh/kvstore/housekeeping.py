@@ -20,11 +20,9 @@ _log = structlog.get_logger(__name__)
 TIDY_SLICE = 2048
 """Blocks freed at a time between two turns of the event loop: about a millisecond, or two in Redis."""
 
-
 LATE_S = 0.1
 """Seconds. A round that comes so late shows that the event loop is behind: events that have come wait to be read,
 each for some of its turns."""
-
 
 MOST_LATE_ROUNDS = 10
 """In a row. Whoever is always behind has to look at some time: what a worker that is gone left behind must not stay
