@@ -81,7 +81,7 @@ async def test_a_turn_that_cannot_return_takes_the_kv_of_its_chat_along(wide_mes
         # Wherever it runs now, what was generated elsewhere is there too.
         assert num_reusable(moved) > num_reusable(last) + 100
         back = await chat.say("Really?")
-        assert back.num_cached == num_reusable(moved)
+        assert (back.worker, back.num_cached) == (moved.worker, num_reusable(moved))
     mesh.wait_until_idle()
 
 

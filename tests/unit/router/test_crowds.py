@@ -23,7 +23,7 @@ def prompt(*parts: tuple[str, int]) -> dict[Naming, list[bytes]]:
 
 
 def group(known: Crowds, *parts: tuple[str, int], num_workers: int = 4) -> bytes:
-    return known.affinity(prompt(*parts), num_workers)[NAMING]
+    return known.places(prompt(*parts), num_workers)[NAMING].group
 
 
 def test_before_there_was_traffic_the_first_block_counts() -> None:
@@ -31,7 +31,7 @@ def test_before_there_was_traffic_the_first_block_counts() -> None:
 
 
 def test_a_prompt_without_a_full_block_belongs_to_no_group() -> None:
-    assert Crowds().affinity({}, 4) == {}
+    assert Crowds().places({}, 4) == {}
 
 
 def test_conversations_leave_the_crowd_where_they_differ() -> None:
@@ -43,6 +43,19 @@ def test_conversations_leave_the_crowd_where_they_differ() -> None:
     assert group(known, ("other", 3)) == b"/other0"
     # One that has nothing of its own goes by all that it has.
     assert group(known, ("template", 3)).endswith(b"template2")
+
+
+def test_what_a_crowd_shares_of_a_prompt_is_counted() -> None:
+    known = Crowds()
+    for number in range(200):
+        known.add(prompt(("template", 3), (f"user{number}", 4)), 4)
+    for parts, num_shared in (
+        ((("template", 3), ("new", 4)), 3),
+        ((("template", 3),), 3),
+        ((("template", 2), ("new", 4)), 2),
+        ((("other", 3),), 0),
+    ):
+        assert known.places(prompt(*parts), 4)[NAMING].num_crowd_blocks == num_shared
 
 
 def test_requests_with_one_system_prompt_meet_and_the_system_prompts_spread() -> None:

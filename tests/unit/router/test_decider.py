@@ -134,6 +134,27 @@ def test_a_burst_of_equal_new_prompts_meets_before_the_index_knows(rate: Prefill
     assert len(went) == 1
 
 
+def test_chats_are_at_home_where_their_own_kv_is_and_not_where_their_template_is() -> None:
+    clock = FakeClock()
+    mesh = Decider(RoutingConfig(), clock)
+    faster = RATE._replace(seconds_per_token=RATE.seconds_per_token * 0.6)
+    workers = [make_facts("holder", prefill_rate=RATE), make_facts("other", prefill_rate=faster)]
+
+    def goes_to(text: str) -> str:
+        request = make_route_request(block_names=names(text), is_prefillable=False)
+        decision = mesh.decide(workers, {"holder": 2, "other": 1}, request)
+        assert decision is not None
+        mesh.begin(decision.route, request).end()
+        clock.advance(2)
+        return decision.route.decode.worker_id
+
+    # Of 64 tokens: half of them at the one, at the other a quarter, and the rest in 0.9 of its time.
+    assert goes_to("TTa0") == "holder"
+    for number in range(20):
+        goes_to(f"TTb{number:02}")
+    assert goes_to("TTa0") == "other"
+
+
 def test_what_is_coming_is_told_apart_from_what_is_held() -> None:
     mesh = decider()
     request = make_route_request(block_names=names("wxyz"))

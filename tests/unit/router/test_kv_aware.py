@@ -108,6 +108,53 @@ def test_a_way_that_the_operator_does_not_want_speaks_for_nobody() -> None:
     assert chosen(holder, other, min_tokens=16) == "holder"
 
 
+def sooner(factor: float, **changes: Any) -> Candidate:
+    """Idle, may pull from the holder in no time, and computes in this part of its time."""
+    rate = RATE._replace(seconds_per_token=RATE.seconds_per_token * factor)
+    return worker("a", **{"links": {"holder": FAST}, "prefill_rate": rate, **changes})
+
+
+def test_who_would_be_a_little_sooner_does_not_get_a_prompt_away_from_home() -> None:
+    # 0.25 seconds at home. Elsewhere that part of it, and of a second an eighth for what is stored.
+    holder = worker("holder", num_held_blocks=HELD)
+    assert chosen(holder, sooner(0.5)) == "holder"
+    assert chosen(holder, sooner(0.2)) == "a"
+
+
+def test_nobody_is_at_home_behind_a_queue() -> None:
+    holder = worker("holder", num_held_blocks=HELD, num_pending_tokens=100)
+    assert chosen(holder, sooner(0.5)) == "a"
+
+
+def test_nobody_is_at_home_in_a_full_batch() -> None:
+    loads = {"num_requests": 64, "num_waiting": 64}
+    other = sooner(0.5, **loads)
+    assert chosen(worker("holder", num_held_blocks=HELD, **loads), other) == "a"
+    loads = {"num_requests": 63, "num_waiting": 63}
+    other = sooner(0.5, **loads)
+    assert chosen(worker("holder", num_held_blocks=HELD, **loads), other) == "holder"
+
+
+def test_what_a_crowd_shares_is_nobodys_home() -> None:
+    holder = worker("holder", num_held_blocks=HELD)
+    assert chosen(holder, sooner(0.5), num_crowd_blocks=HELD - 1) == "holder"
+    assert chosen(holder, sooner(0.5), num_crowd_blocks=HELD) == "a"
+
+
+def test_who_holds_as_much_is_at_home_too() -> None:
+    holder, other = worker("holder", num_held_blocks=HELD), sooner(0.5, num_held_blocks=HELD)
+    assert chosen(holder, other) == "a"
+
+
+@pytest.mark.parametrize("first_block", [number.to_bytes(16, "big") for number in range(8)])
+def test_a_prompt_stays_at_home_where_nothing_differs_by_a_millisecond(first_block: bytes) -> None:
+    names = {worker("a").facts.naming: first_block}
+    rate = RATE._replace(seconds_per_token=1e-7)
+    holder = worker("a", num_held_blocks=HELD, prefill_rate=rate)
+    others = [worker(name, prefill_rate=rate, links={"a": FAST}) for name in "bc"]
+    assert chosen(holder, *others, affinity=names) == "a"
+
+
 @pytest.mark.parametrize(
     "costs",
     [

@@ -172,6 +172,10 @@ class Candidate(NamedTuple):
         """KV blocks that a request of so many tokens takes beyond those of its prompt that are there."""
         return max(0, -(-num_tokens // self.facts.layout.block_size) - self.num_coming_blocks)
 
+    def num_own_blocks(self, request: RouteRequest) -> int:
+        """Leading blocks that are there or coming, behind those that a crowd shares."""
+        return max(0, self.num_coming_blocks - request.num_crowd_blocks)
+
     @property
     def num_held_tokens(self) -> int:
         """Leading tokens of the prompt in its prefix cache, in full blocks."""
@@ -208,6 +212,9 @@ class RouteRequest:
 
     affinity: Mapping[Naming, bytes] = field(default_factory=dict)
     """Where names of blocks are known: equal for requests that should meet."""
+
+    num_crowd_blocks: int = 0
+    """Leading blocks of the prompt that a crowd shares, see `crowds`."""
 
     @property
     def num_output_tokens(self) -> int:

@@ -33,6 +33,15 @@ class _Seen(NamedTuple):
     """Number of the request from which on they were counted."""
 
 
+class Place(NamedTuple):
+    """Where a prompt leaves the crowd."""
+
+    num_crowd_blocks: int
+    """Leading blocks that a crowd shares."""
+    group: bytes
+    """The name of the group that the prompt belongs to: of the block behind those, else of the last one."""
+
+
 class Crowds:
     """Counts recent requests by the prefixes that many of them share.
 
@@ -43,10 +52,10 @@ class Crowds:
         self._seen: dict[bytes, _Seen] = {}
         self._num_requests = 0
 
-    def affinity(
+    def places(
         self, block_names: Mapping[Naming, Sequence[bytes]], num_workers: int
-    ) -> dict[Naming, bytes]:
-        """For each way to name blocks, the name of the group that a prompt belongs to."""
+    ) -> dict[Naming, Place]:
+        """For each way to name blocks, where a prompt leaves the crowd."""
         return {
             naming: self._leaves_at(names, num_workers)
             for naming, names in block_names.items()
@@ -61,10 +70,10 @@ class Crowds:
         if self._num_requests % HALF_LIFE == 0:
             self._decay()
 
-    def _leaves_at(self, names: Sequence[bytes], num_workers: int) -> bytes:
+    def _leaves_at(self, names: Sequence[bytes], num_workers: int) -> Place:
         end = _end_of_crowd(len(names), partial(self._is_crowd, names, num_workers))
         # A prompt without anything of its own goes by all that it has.
-        return names[min(end, len(names) - 1)]
+        return Place(end, names[min(end, len(names) - 1)])
 
     def _joins(self, names: Sequence[bytes], num_workers: int, index: int) -> bool:
         """Count a prompt at one of its blocks; gives whether a crowd shares it."""

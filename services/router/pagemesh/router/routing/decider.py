@@ -69,10 +69,12 @@ class Decider:
         """
         candidates = self._candidates(workers, held, request, unreachable, draining)
         self._num_workers = sum(c.facts.role is Role.DECODE for c in candidates)
+        places = self._crowds.places(request.block_names, self._num_workers)
         request = replace(
             request,
             num_growth_tokens=self._growth.num_tokens(request.num_output_tokens),
-            affinity=self._crowds.affinity(request.block_names, self._num_workers),
+            affinity={naming: place.group for naming, place in places.items()},
+            num_crowd_blocks=min((p.num_crowd_blocks for p in places.values()), default=0),
         )
         outlook = Outlook(candidates, request, self._min_tokens)
         choice = self._policy.choose(candidates, outlook)

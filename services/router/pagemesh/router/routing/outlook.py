@@ -56,6 +56,14 @@ class Outlook:
             return None
         return cost_of(best, decode) + DISPLACEMENT * self.ways(decode).stored_seconds
 
+    def queue_seconds(self, decode: Candidate) -> float | None:
+        """Until the decode worker could begin with what it has to compute itself; None as `cost`."""
+        best = self.best_way(decode)
+        if best is None:
+            return None
+        computes = best.path in (Path.LOCAL, Path.PULL)
+        return self.ways(decode).peers.site(decode).queue_seconds if computes else 0.0
+
     def seconds(self, decode: Candidate) -> float | None:
         """Until the decode worker could go on, by the best way; None where nobody has asked for it."""
         best = self._best.get(decode.worker_id)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from pagemesh.router.routing.candidate import Candidate
+from pagemesh.router.routing.home import away_from_home
 from pagemesh.router.routing.outlook import Outlook
 from pagemesh.router.routing.preference import about
 from pagemesh.router.routing.prefix_scorer import prefix_scores
@@ -22,7 +23,7 @@ def ttft_scores(candidates: Sequence[Candidate], outlook: Outlook) -> list[float
     known = [cost for cost in costs if cost is not None]
     if len(known) < len(costs):
         return prefix_scores(candidates, outlook)
-    return _scores_of(known)
+    return _scores_of(away_from_home(known, candidates, outlook))
 
 
 def _scores_of(costs: Sequence[float]) -> list[float]:
