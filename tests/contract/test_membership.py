@@ -54,7 +54,7 @@ async def test_a_worker_is_known_with_its_facts_and_its_load() -> None:
     ):
         idle = types_pb2.WorkerLoad(free_block_count=32)
         expected = WorkerState(make_worker("a", num_blocks=32), idle, live=True)
-        await eventually(lambda: directory.workers() == [expected])
+        await eventually(lambda: directory.workers() == (expected,))
 
 
 async def test_how_long_prompts_take_is_told_with_the_load() -> None:
@@ -389,4 +389,4 @@ async def test_closing_needs_no_kvstore(started: bool) -> None:
         await directory.start()
     await directory.close()
     await directory.close()
-    assert directory.workers() == []
+    assert directory.workers() == ()

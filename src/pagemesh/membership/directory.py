@@ -68,8 +68,8 @@ class Directory:
         """host:port of the replica that is used at present."""
         return self._replicas.present
 
-    def workers(self) -> list[WorkerState]:
-        """All known workers, in order of joining."""
+    def workers(self) -> tuple[WorkerState, ...]:
+        """All known workers, in order of joining; the same object until one of them changes."""
         return self._roster.workers()
 
     def subscribe(self, listener: MemberListener) -> None:

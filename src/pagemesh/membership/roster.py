@@ -37,15 +37,17 @@ class WorkerState:
     reported_at: float | None = field(default=None, compare=False)
     """When the report came, in seconds of the monotonic clock; None before the first."""
 
-    @property
-    def worker_id(self) -> str:
-        """Stable name, unique in the mesh."""
-        return self.info.worker_id
+    # Copied out of the message, which takes ten times as long to read: routers do for every request.
+    worker_id: str = field(init=False)
+    """Stable name, unique in the mesh."""
 
-    @property
-    def role(self) -> types_pb2.WorkerRole.ValueType:
-        """What the worker serves."""
-        return self.info.role
+    role: types_pb2.WorkerRole.ValueType = field(init=False)
+    """What the worker serves."""
+
+    def __post_init__(self) -> None:
+        """Fills in what is copied."""
+        object.__setattr__(self, "worker_id", self.info.worker_id)
+        object.__setattr__(self, "role", self.info.role)
 
     @property
     def address(self) -> str:
@@ -66,10 +68,13 @@ class Roster:
     def __init__(self) -> None:
         self._workers: dict[str, WorkerState] = {}
         self._listeners: list[MemberListener] = []
+        self._listed: tuple[WorkerState, ...] | None = None
 
-    def workers(self) -> list[WorkerState]:
-        """All known workers, in order of joining."""
-        return list(self._workers.values())
+    def workers(self) -> tuple[WorkerState, ...]:
+        """All known workers, in order of joining; the same object until one of them changes."""
+        if self._listed is None:
+            self._listed = tuple(self._workers.values())
+        return self._listed
 
     def subscribe(self, listener: MemberListener) -> None:
         """Have `listener` called for every worker that is known now (JOINED) and every later change."""
@@ -81,24 +86,25 @@ class Roster:
         """The kvstore named a member: new, a newer incarnation, or one that was already known."""
         known = self._workers.get(info.worker_id)
         if known is not None and known.info == info:
-            self._workers[info.worker_id] = replace(known, live=True)
+            self._put(replace(known, live=True))
             return
         self.leave(info.worker_id)
         worker = WorkerState(info, types_pb2.WorkerLoad(), live=True)
-        self._workers[info.worker_id] = worker
+        self._put(worker)
         self._notify(MemberChange.JOINED, worker)
 
     def leave(self, worker_id: str) -> None:
         """A worker is no longer a member; unknown ones are ignored."""
         worker = self._workers.pop(worker_id, None)
         if worker is not None:
+            self._listed = None
             self._notify(MemberChange.LEFT, worker)
 
     def report_load(self, worker_id: str, load: types_pb2.WorkerLoad) -> None:
         """A worker reported its load; unknown ones are ignored."""
         worker = self._workers.get(worker_id)
         if worker is not None:
-            self._workers[worker_id] = replace(worker, load=load, reported_at=time.monotonic())
+            self._put(replace(worker, load=load, reported_at=time.monotonic()))
 
     def doubt_all(self) -> None:
         """Nothing is confirmed any more: the kvstore is away, or starts over."""
@@ -116,8 +122,12 @@ class Roster:
                 self.leave(worker.worker_id)
 
     def _set_all_live(self, live: bool) -> None:
-        for worker_id, worker in self._workers.items():
-            self._workers[worker_id] = replace(worker, live=live)
+        for worker in self.workers():
+            self._put(replace(worker, live=live))
+
+    def _put(self, worker: WorkerState) -> None:
+        self._workers[worker.worker_id] = worker
+        self._listed = None
 
     def _notify(self, change: MemberChange, worker: WorkerState) -> None:
         for listener in self._listeners:

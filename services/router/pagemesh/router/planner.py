@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ from pagemesh.config import RoutingConfig
 from pagemesh.membership.directory import Directory
 from pagemesh.router.path_metrics import PathMetrics
 from pagemesh.router.prefix_metrics import Lookup, PrefixMetrics, PrefixQuery
-from pagemesh.router.routing.candidate import Naming, Role, RouteRequest
+from pagemesh.router.routing.candidate import Naming, Role, RouteRequest, WorkerFacts
 from pagemesh.router.routing.decider import Decider
 from pagemesh.router.routing.decision import Decision
 from pagemesh.router.routing.in_flight import Flight
@@ -106,27 +106,30 @@ class Planner:
         """See `Placer`."""
         chains, lookup = dict[Naming, list[bytes]](), Lookup.SKIPPED
         held: dict[str, int] | None = {}
-        if is_cacheable and self._decider.names_blocks and not self._is_alone():
-            chains = self._name_blocks(prompt_token_ids)
+        workers = self._workers
+        decoders = workers.reachable(Role.DECODE)
+        # A single worker gets every prompt, and computes all that it does not hold.
+        is_alone = len(decoders) == 1 and not workers.reachable(Role.PREFILL)
+        if is_cacheable and self._decider.names_blocks and not is_alone:
+            chains = _name_blocks(prompt_token_ids, decoders)
             if chains and self._decider.uses_index:
                 held, lookup = await self._look_up(chains), Lookup.ANSWERED
         if held is None:
             held, lookup = {}, Lookup.FAILED
         # No await from here to `begin`: the next request must see this one's place taken.
         request = RouteRequest(
-            model_name=self._workers.model_name,
+            model_name=workers.model_name,
             num_prompt_tokens=len(prompt_token_ids),
             num_total_tokens=len(prompt_token_ids) + max_tokens,
             block_names=chains,
             excluded_worker_ids=excluded_worker_ids,
             is_prefillable=is_prefillable,
         )
-        workers = self._workers
         decision = self._decider.decide(workers.facts(), held, request, *workers.closed())
         route = decision.route if decision is not None else None
         session = self._sessions.get(route.decode.worker_id) if route is not None else None
         if decision is None or route is None or session is None:
-            raise self._workers.nobody()
+            raise workers.nobody()
         if route.plan is not None:
             self._paths.on_plan(route.plan)
         query = PrefixQuery(len(prompt_token_ids), lookup) if is_cacheable else None
@@ -160,24 +163,6 @@ class Planner:
         flight = self._decider.begin_beside(route)
         return Placement(route, placement.session, flight, placement.decision, query=None)
 
-    def _is_alone(self) -> bool:
-        """Whether a single worker gets every prompt, and computes all that it does not hold."""
-        is_alone = len(self._workers.reachable(Role.DECODE)) == 1
-        return is_alone and not self._workers.reachable(Role.PREFILL)
-
-    def _name_blocks(self, prompt_token_ids: Sequence[int]) -> dict[Naming, list[bytes]]:
-        """Names of the prompt's full blocks, for each way in which the model's workers name them.
-
-        Empty for a prompt that fills none.
-        """
-        chains = dict[Naming, list[bytes]]()
-        for info in (worker.info for worker in self._workers.reachable(Role.DECODE)):
-            layout = info.kv_layout
-            naming = Naming(info.model_fingerprint, layout.block_size, layout.dtype)
-            if naming not in chains and len(prompt_token_ids) >= layout.block_size:
-                chains[naming] = hash_blocks(_root(naming), prompt_token_ids, layout.block_size)
-        return chains
-
     async def _look_up(self, chains: Mapping[Naming, Sequence[bytes]]) -> dict[str, int] | None:
         """Leading blocks of the prompt on each worker; None when the kvstore is silent."""
         held: dict[str, int] = {}
@@ -190,6 +175,20 @@ class Planner:
                 return None
             held |= found
         return held
+
+
+def _name_blocks(
+    prompt_token_ids: Sequence[int], workers: Iterable[WorkerFacts]
+) -> dict[Naming, list[bytes]]:
+    """Names of the prompt's full blocks, for each way in which workers name them.
+
+    Empty for a prompt that fills none.
+    """
+    return {
+        naming: hash_blocks(_root(naming), prompt_token_ids, naming.block_size)
+        for naming in dict.fromkeys(worker.naming for worker in workers)
+        if len(prompt_token_ids) >= naming.block_size
+    }
 
 
 @lru_cache(maxsize=64)

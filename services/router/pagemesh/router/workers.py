@@ -5,6 +5,7 @@ Translates their messages into what routing sees of them. Decides nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pagemesh.errors import UnavailableError
@@ -38,24 +39,31 @@ class Workers:
         self._directory = directory
         self._sessions = sessions
         self._parity = parity
-        self._facts: dict[str, tuple[WorkerState, WorkerFacts]] = {}
+        self._states: tuple[WorkerState, ...] = ()
+        self._known: dict[str, tuple[WorkerState, WorkerFacts]] = {}
+        self._facts: list[WorkerFacts] = []
+        self._of_model: dict[Role, list[WorkerFacts]] = {role: [] for role in Role}
 
-    def reachable(self, role: Role) -> list[WorkerState]:
+    def facts(self) -> Sequence[WorkerFacts]:
+        """What the model's workers said, and others with which they can exchange KV, in order of joining."""
+        self._refresh()
+        return self._facts
+
+    def reachable(self, role: Role) -> list[WorkerFacts]:
         """The model's workers of a role to which something sent now would arrive."""
-        return [worker for worker in self._of_model(role) if self._is_reachable(worker)]
+        self._refresh()
+        workers = self._of_model[role]
+        return workers if role is Role.PREFILL else list(filter(self._is_live, workers))
 
     def reported_load(self) -> tuple[int, int]:
         """Requests that the model's decode workers last said they run, and those that wait there."""
-        loads = [worker.load for worker in self._of_model(Role.DECODE)]
-        return (
-            sum(load.running_request_count for load in loads),
-            sum(load.waiting_request_count for load in loads),
-        )
+        self._refresh()
+        workers = self._of_model[Role.DECODE]
+        return sum(w.num_running for w in workers), sum(w.num_waiting for w in workers)
 
     def max_model_len(self) -> int | None:
         """Longest context that a decode worker offers; None while there is none."""
-        lengths = [worker.info.max_model_len for worker in self.reachable(Role.DECODE)]
-        return max(lengths, default=None)
+        return max((w.max_model_len for w in self.reachable(Role.DECODE)), default=None)
 
     def require_max_model_len(self) -> int:
         """Longest context that a decode worker offers; UnavailableError while there is none."""
@@ -71,47 +79,43 @@ class Workers:
             reason="NO_WORKER",
         )
 
-    def facts(self) -> list[WorkerFacts]:
-        """What the model's workers said, and others with which they can exchange KV, in order of joining."""
-        states = self._directory.workers()
-        self._facts = {
-            state.worker_id: self._known(state) for state in states if state.role in ROLES
-        }
-        known = [facts for _, facts in self._facts.values()]
-        models = {f.model_fingerprint for f in known if f.model_name == self.model_name}
-        return [facts for facts in known if facts.model_fingerprint in models]
-
     def closed(self) -> Closed:
         """Decode workers that cannot or must not be sent anything."""
         closed = Closed(set(), set())
-        for state in self._directory.workers():
-            if state.role in ROLES and not self._is_reachable(state):
-                session = self._sessions.get(state.worker_id)
+        for facts in self.facts():
+            # A prefill worker that the kvstore cannot confirm costs a retry at worst; the decode worker then
+            # computes the prompt itself.
+            if facts.role is Role.DECODE and not self._is_live(facts):
+                session = self._sessions.get(facts.worker_id)
                 is_draining = session is not None and session.is_draining
-                (closed.draining if is_draining else closed.unreachable).add(state.worker_id)
+                (closed.draining if is_draining else closed.unreachable).add(facts.worker_id)
         return closed
 
-    def _known(self, state: WorkerState) -> tuple[WorkerState, WorkerFacts]:
-        """A worker's state with its facts, which are made anew only when it said something."""
-        known = self._facts.get(state.worker_id)
-        if known is not None and known[0].info is state.info and known[0].load is state.load:
-            return known
-        return state, self._read(state)
-
-    def _of_model(self, role: Role) -> list[WorkerState]:
-        return [
-            worker
-            for worker in self._directory.workers()
-            if ROLES.get(worker.role) is role and worker.info.model_name == self.model_name
-        ]
-
-    def _is_reachable(self, worker: WorkerState) -> bool:
-        if ROLES[worker.role] is Role.PREFILL:
-            # One that the kvstore cannot confirm costs a retry at worst; the decode worker then
-            # computes the prompt itself.
-            return True
-        session = self._sessions.get(worker.worker_id)
+    def _is_live(self, decode: WorkerFacts) -> bool:
+        session = self._sessions.get(decode.worker_id)
         return session is not None and session.is_live
+
+    def _refresh(self) -> None:
+        """Take over what changed in the directory since the last time."""
+        states = self._directory.workers()
+        if states is self._states:
+            return
+        self._states = states
+        self._known = {
+            state.worker_id: self._look_at(state) for state in states if state.role in ROLES
+        }
+        known = [facts for _, facts in self._known.values()]
+        own = [facts for facts in known if facts.model_name == self.model_name]
+        self._of_model = {role: [facts for facts in own if facts.role is role] for role in Role}
+        models = {facts.model_fingerprint for facts in own}
+        self._facts = [facts for facts in known if facts.model_fingerprint in models]
+
+    def _look_at(self, state: WorkerState) -> tuple[WorkerState, WorkerFacts]:
+        """A worker's state with its facts, which are made anew only when it said something."""
+        known = self._known.get(state.worker_id)
+        if known is None or known[0].info is not state.info or known[0].load is not state.load:
+            return state, self._read(state)
+        return known
 
     def _read(self, state: WorkerState) -> WorkerFacts:
         info, load = state.info, state.load

@@ -128,16 +128,17 @@ class Decider:
         known = [facts for facts in workers if facts.worker_id in held and not facts.is_degraded]
         there = {facts.worker_id: held[facts.worker_id] for facts in known}
         coming = self._coming.extend(request.block_names.values(), there)
+        load = self._in_flight.load
         return [
             Candidate(
                 facts,
-                facts.worker_id not in unreachable,
-                facts.worker_id in draining,
-                there.get(facts.worker_id, 0),
-                coming.get(facts.worker_id, 0),
-                self._in_flight.load(facts.worker_id, facts.reported_at),
+                worker_id not in unreachable,
+                worker_id in draining,
+                there.get(worker_id, 0),
+                coming.get(worker_id, 0),
+                load(worker_id, facts.reported_at),
             )
-            for facts in workers
+            for worker_id, facts in zip(map(_worker_id, workers), workers, strict=True)
         ]
 
 
@@ -148,6 +149,10 @@ def num_servable_tokens(num_held_blocks: int, num_prompt_tokens: int, block_size
 
 def _most_held(candidates: Iterable[Candidate], num_prompt_tokens: int) -> int:
     return max(
-        num_servable_tokens(c.num_held_blocks, num_prompt_tokens, c.facts.layout.block_size)
-        for c in candidates
+        (
+            num_servable_tokens(c.num_held_blocks, num_prompt_tokens, c.facts.layout.block_size)
+            for c in candidates
+            if c.num_held_blocks
+        ),
+        default=0,
     )

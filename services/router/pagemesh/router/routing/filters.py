@@ -9,60 +9,61 @@ from pagemesh.router.routing.candidate import Candidate, Role, RouteRequest
 
 
 class Filter(NamedTuple):
-    """A condition that a worker must meet."""
+    """A condition that workers must meet. Of all at once: a mesh may have thousands, and every request asks."""
 
     name: str
     """As reasons give it."""
-    passes: Callable[[Candidate, RouteRequest], bool]
+    kept: Callable[[Sequence[Candidate], RouteRequest], Sequence[Candidate]]
+    """Those that meet it."""
 
 
-def decodes(candidate: Candidate, request: RouteRequest) -> bool:
-    """It is a decode worker."""
-    return candidate.facts.role is Role.DECODE
+def serving_model(candidates: Sequence[Candidate], request: RouteRequest) -> Sequence[Candidate]:
+    """Those that run the model that was asked for."""
+    return [c for c in candidates if c.facts.model_name == request.model_name]
 
 
-def serves_model(candidate: Candidate, request: RouteRequest) -> bool:
-    """It runs the model that was asked for."""
-    return candidate.facts.model_name == request.model_name
+def reachable(candidates: Sequence[Candidate], request: RouteRequest) -> Sequence[Candidate]:
+    """Those at which something sent now would arrive."""
+    return [c for c in candidates if c.reachable]
 
 
-def is_reachable(candidate: Candidate, request: RouteRequest) -> bool:
-    """Something sent to it now would arrive."""
-    return candidate.reachable
+def taking_requests(candidates: Sequence[Candidate], request: RouteRequest) -> Sequence[Candidate]:
+    """Those that have not said that they are about to stop."""
+    return [c for c in candidates if not c.is_draining]
 
 
-def takes_requests(candidate: Candidate, request: RouteRequest) -> bool:
-    """It has not said that it is about to stop."""
-    return not candidate.is_draining
+def fitting_context(candidates: Sequence[Candidate], request: RouteRequest) -> Sequence[Candidate]:
+    """Those into whose context prompt and output fit."""
+    num_tokens = request.num_total_tokens
+    return [c for c in candidates if num_tokens <= c.facts.max_model_len]
 
 
-def fits_context(candidate: Candidate, request: RouteRequest) -> bool:
-    """Prompt and output fit into its context."""
-    return request.num_total_tokens <= candidate.facts.max_model_len
+def not_tried(candidates: Sequence[Candidate], request: RouteRequest) -> Sequence[Candidate]:
+    """Those on which the request has not failed."""
+    tried = request.excluded_worker_ids
+    return [c for c in candidates if c.facts.worker_id not in tried] if tried else candidates
 
 
-def not_tried(candidate: Candidate, request: RouteRequest) -> bool:
-    """The request has not failed there."""
-    return candidate.worker_id not in request.excluded_worker_ids
-
-
-def has_room(candidate: Candidate, request: RouteRequest) -> bool:
-    """Its cache has room for the prompt, beyond what is there, and for the output that is to be expected."""
+def having_room(candidates: Sequence[Candidate], request: RouteRequest) -> Sequence[Candidate]:
+    """Those whose cache has room for the prompt, beyond what is there, and for the output to be expected."""
     num_tokens = request.num_prompt_tokens + request.num_growth_tokens
-    num_missing = candidate.num_missing_blocks(num_tokens)
-    return not candidate.facts.num_blocks or num_missing <= candidate.num_spare_blocks
+    return [
+        c
+        for c in candidates
+        if not c.facts.num_blocks or c.num_missing_blocks(num_tokens) <= c.num_spare_blocks
+    ]
 
 
 REQUIREMENTS: Final = (
-    Filter("model", serves_model),
-    Filter("reachable", is_reachable),
-    Filter("draining", takes_requests),
-    Filter("context", fits_context),
+    Filter("model", serving_model),
+    Filter("reachable", reachable),
+    Filter("draining", taking_requests),
+    Filter("context", fitting_context),
     Filter("tried", not_tried),
 )
 """What every decode worker must meet, whatever the policy."""
 
-PREFERENCES: Final = (Filter("capacity", has_room),)
+PREFERENCES: Final = (Filter("capacity", having_room),)
 """What it should meet, if any of them does: where all are full, a request waits, and is not refused."""
 
 
@@ -77,20 +78,23 @@ class Sifted(NamedTuple):
 
 def sift(candidates: Sequence[Candidate], request: RouteRequest) -> Sifted:
     """Who can run a request, and why the others cannot."""
-    fit, refused = list[Candidate](), dict[str, str]()
-    for candidate in candidates:
-        if not decodes(candidate, request):
-            continue
-        for name, passes in REQUIREMENTS:
-            if not passes(candidate, request):
-                refused[candidate.worker_id] = name
-                break
-        else:
-            fit.append(candidate)
-    for name, passes in PREFERENCES:
-        preferred = [candidate for candidate in fit if passes(candidate, request)]
-        if preferred and len(preferred) < len(fit):
-            ids = {candidate.worker_id for candidate in preferred}
-            refused |= {c.worker_id: name for c in fit if c.worker_id not in ids}
-            fit = preferred
+    fit: Sequence[Candidate] = [c for c in candidates if c.facts.role is Role.DECODE]
+    refused = dict[str, str]()
+    for name, kept in REQUIREMENTS:
+        fit = _without(fit, kept(fit, request), name, refused)
+    for name, kept in PREFERENCES:
+        fit = _without(fit, kept(fit, request) or fit, name, refused)
     return Sifted(fit, refused)
+
+
+def _without(
+    candidates: Sequence[Candidate],
+    kept: Sequence[Candidate],
+    name: str,
+    refused: dict[str, str],
+) -> Sequence[Candidate]:
+    """Those that are kept; which filter refused the others is noted."""
+    if len(kept) < len(candidates):
+        ids = {candidate.worker_id for candidate in kept}
+        refused |= {c.worker_id: name for c in candidates if c.worker_id not in ids}
+    return kept

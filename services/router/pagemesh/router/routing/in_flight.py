@@ -39,8 +39,10 @@ class _Busy:
         self.claims: dict[str | None, dict[Flight, float]] = {}
         """When claims end, by sender (None for the worker itself) and flight."""
         self._reported_at: float | None = None
-        self.num_new = self.num_new_blocks = self.num_gone = 0
+        self._num_new = self._num_new_blocks = self._num_gone = 0
         """Of the flights, those that this report does not know of, and of the ended ones those that it does."""
+        self._counts: OwnLoad | None = None
+        """Those, as long as they do not change."""
 
     @property
     def is_used(self) -> bool:
@@ -49,25 +51,44 @@ class _Busy:
 
     def begin(self, flight: Flight, now: float) -> None:
         """A request goes there."""
+        self._counts = None
         self.flights[flight] = now
         self._count(flight, now, 1)
 
     def end(self, flight: Flight, now: float) -> None:
         """It is over there."""
+        self._counts = None
         began_at = self.flights.pop(flight)
         self._count(flight, began_at, -1)
         if len(self.ended) == _MAX_ENDED:
-            self.num_gone -= self._is_gone(self.ended.popleft())
+            self._num_gone -= self._is_gone(self.ended.popleft())
         ended = _Ended(began_at, now)
         self.ended.append(ended)
-        self.num_gone += self._is_gone(ended)
+        self._num_gone += self._is_gone(ended)
 
-    def compare(self, reported_at: float | None) -> None:
-        """The counts are to be those beside its last report, which came then."""
-        if reported_at == self._reported_at:
-            return
+    def load(self, reported_at: float | None, clock: Callable[[], float]) -> OwnLoad:
+        """What flights and claims keep of it, beside its last report, which came then."""
+        if reported_at != self._reported_at:
+            self._compare(reported_at)
+        if self._counts is None:
+            counts = OwnLoad(len(self.flights), self._num_new, self._num_new_blocks, self._num_gone)
+            self._counts = counts
+        if not self.claims:
+            return self._counts
+        now = clock()
+        return self._counts._replace(
+            queue_seconds=_left(self.claims.get(None, {}), now),
+            transfers={
+                sender: LinkUse(len(ends), _left(ends, now))
+                for sender, ends in self.claims.items()
+                if sender is not None
+            },
+        )
+
+    def _compare(self, reported_at: float | None) -> None:
+        self._counts = None
         self._reported_at = reported_at
-        self.num_new = self.num_new_blocks = self.num_gone = 0
+        self._num_new = self._num_new_blocks = self._num_gone = 0
         if reported_at is None:
             return
         for flight in reversed(self.flights):
@@ -76,12 +97,12 @@ class _Busy:
             self._count(flight, self.flights[flight], 1)
         while self.ended and self.ended[0].ended_at <= reported_at:
             self.ended.popleft()
-        self.num_gone = sum(map(self._is_gone, self.ended))
+        self._num_gone = sum(map(self._is_gone, self.ended))
 
     def _count(self, flight: Flight, began_at: float, sign: int) -> None:
         if self._reported_at is not None and not self._knows(began_at):
-            self.num_new += sign
-            self.num_new_blocks += sign * flight.num_blocks
+            self._num_new += sign
+            self._num_new_blocks += sign * flight.num_blocks
 
     def _is_gone(self, ended: _Ended) -> bool:
         """Whether the last report has a request that is over."""
@@ -107,22 +128,7 @@ class InFlight:
     def load(self, worker_id: str, reported_at: float | None) -> OwnLoad:
         """What requests in flight keep of one worker now, whose last report came then."""
         busy = self._busy.get(worker_id)
-        if busy is None:
-            return NO_LOAD
-        now = self._clock()
-        busy.compare(reported_at)
-        return OwnLoad(
-            len(busy.flights),
-            busy.num_new,
-            busy.num_new_blocks,
-            busy.num_gone,
-            _left(busy.claims.get(None, {}), now),
-            {
-                sender: LinkUse(len(ends), _left(ends, now))
-                for sender, ends in busy.claims.items()
-                if sender is not None
-            },
-        )
+        return NO_LOAD if busy is None else busy.load(reported_at, self._clock)
 
     def begin(
         self,

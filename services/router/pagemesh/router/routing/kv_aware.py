@@ -47,11 +47,17 @@ class _Likely:
         """A few of them."""
         request = outlook.request
         loads = [Scored(c, self._load_weight * load_score(c)) for c in fit]
-        both = [Scored(c, self._prefix_weight * prefix_score(c, request) + s) for c, s in loads]
-        holders = heapq.nlargest(MAX_HOLDERS, fit, key=lambda c: c.num_coming_blocks)
+        by_load = pick_by_prompt(loads, request)
+        # By both nobody who holds nothing is better than the one who is by load.
+        both = [
+            Scored(c, self._prefix_weight * prefix_score(c, request) + score)
+            for c, score in loads
+            if c.num_coming_blocks or c is by_load
+        ]
+        holders = [c for c in fit if c.num_coming_blocks]
         wanted = [
             pick_by_prompt(both, request),
-            pick_by_prompt(loads, request),
-            *(c for c in holders if c.num_coming_blocks),
+            by_load,
+            *heapq.nlargest(MAX_HOLDERS, holders, key=lambda c: c.num_coming_blocks),
         ]
         return list({c.worker_id: c for c in wanted}.values())

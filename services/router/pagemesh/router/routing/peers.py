@@ -26,29 +26,29 @@ class Peers:
         request: RouteRequest,
     ) -> None:
         self.request = request
-        self._members = [
-            c
-            for c in candidates
-            if c.reachable
-            and c.facts.kv_kind == kv_kind
-            and c.worker_id not in request.excluded_worker_ids
-        ]
+        self._kv_kind = kv_kind
+        self._candidates = candidates
         layout = kv_kind[1]
         self.prompt = Prompt(
             request.num_prompt_tokens, layout.num_bytes / layout.block_size, layout.num_layers
         )
-        self.is_measured = any(c.facts.prefill_rate.is_known for c in self._members)
-        """Whether anything is known of how long prompts take."""
         self._sites: dict[str, Site] = {}
+
+    @cached_property
+    def is_measured(self) -> bool:
+        """Whether anything is known of how long prompts take."""
+        return any(c.facts.prefill_rate.is_known and self._has(c) for c in self._candidates)
 
     @cached_property
     def prefill_workers(self) -> list[Candidate]:
         """Those that can compute the prompt."""
         return [
             c
-            for c in self._members
+            for c in self._candidates
             # A token more, the first of the output.
-            if c.facts.role is Role.PREFILL and self.prompt.num_tokens < c.facts.max_model_len
+            if c.facts.role is Role.PREFILL
+            and self.prompt.num_tokens < c.facts.max_model_len
+            and self._has(c)
         ]
 
     @cached_property
@@ -71,7 +71,7 @@ class Peers:
 
     @cached_property
     def _sources(self) -> list[Candidate]:
-        holders = (c for c in self._members if c.num_held_blocks)
+        holders = (c for c in self._candidates if c.num_held_blocks and self._has(c))
         return heapq.nsmallest(
             MAX_SOURCES, holders, key=lambda c: (-c.num_held_blocks, c.worker_id)
         )
@@ -93,8 +93,16 @@ class Peers:
     @cached_property
     def _assumed(self) -> PrefillRate:
         """Of whoever did not compute anything yet: that of the fastest that did, so that it is tried."""
-        rates = (c.facts.prefill_rate for c in self._members)
+        rates = (c.facts.prefill_rate for c in self._candidates if self._has(c))
         return min((rate for rate in rates if rate.is_known), key=self._whole_prompt_seconds)
+
+    def _has(self, candidate: Candidate) -> bool:
+        """Whether it is one of them."""
+        return (
+            candidate.reachable
+            and candidate.facts.kv_kind == self._kv_kind
+            and candidate.worker_id not in self.request.excluded_worker_ids
+        )
 
     def _whole_prompt_seconds(self, rate: PrefillRate) -> float:
         seconds = rate.seconds(self.prompt.num_tokens, 0)
