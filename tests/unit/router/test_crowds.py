@@ -89,11 +89,22 @@ def test_what_was_long_ago_counts_less() -> None:
     assert group(known, ("old", 3), ("new", 1)) == b"/old0"
 
 
+def test_what_was_counted_before_weighs_half() -> None:
+    known = Crowds()
+    for number in range(crowds.HALF_LIFE):
+        known.add(prompt(("old" if number < 900 else f"{number}", 3)), 4)
+    for number in range(500):
+        known.add(prompt((f"user{number}", 2)), 4)
+    # 450 of the last 1,012: more than a quarter, and not half.
+    assert known.places(prompt(("old", 3)), 4)[NAMING].num_crowd_blocks == 3
+    assert known.places(prompt(("old", 3)), 2)[NAMING].num_crowd_blocks == 0
+
+
 def test_memory_is_bounded_whatever_comes() -> None:
     known = Crowds()
     for number in range(5000):
         known.add(prompt(("template", 40), (f"user{number}", 3)), 4)
-    assert len(known._seen) <= 14 * 2 * crowds.HALF_LIFE
+    assert len(known._seen) + len(known._seen_before) <= 14 * 2 * crowds.HALF_LIFE
 
 
 def test_deep_crowds_are_known_soon_and_left_at_the_first_own_block() -> None:

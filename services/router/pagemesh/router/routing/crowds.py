@@ -50,6 +50,8 @@ class Crowds:
 
     def __init__(self) -> None:
         self._seen: dict[bytes, _Seen] = {}
+        self._seen_before: dict[bytes, _Seen] = {}
+        """Until `HALF_LIFE` was reached the last time, and not since."""
         self._num_requests = 0
 
     def places(
@@ -68,7 +70,7 @@ class Crowds:
             _end_of_crowd(len(names), partial(self._joins, names, num_workers))
         self._num_requests += 1
         if self._num_requests % HALF_LIFE == 0:
-            self._decay()
+            self._seen_before, self._seen = self._seen, {}
 
     def _leaves_at(self, names: Sequence[bytes], num_workers: int) -> Place:
         end = _end_of_crowd(len(names), partial(self._is_crowd, names, num_workers))
@@ -77,24 +79,23 @@ class Crowds:
 
     def _joins(self, names: Sequence[bytes], num_workers: int, index: int) -> bool:
         """Count a prompt at one of its blocks; gives whether a crowd shares it."""
-        seen = self._seen.get(names[index]) or _Seen(0, self._num_requests)
+        seen = self._find(names[index]) or _Seen(0, self._num_requests)
         self._seen[names[index]] = seen._replace(num_requests=seen.num_requests + 1)
         return self._is_crowd(names, num_workers, index)
 
     def _is_crowd(self, names: Sequence[bytes], num_workers: int, index: int) -> bool:
-        seen = self._seen.get(names[index])
+        seen = self._find(names[index])
         if seen is None or seen.num_requests < MIN_CROWD:
             return False
         return seen.num_requests * num_workers > self._num_requests - seen.since
 
-    def _decay(self) -> None:
-        """Let what was counted until now weigh half."""
-        now = self._num_requests
-        halves = (
-            (name, _Seen(seen.num_requests // 2, (now + seen.since) / 2))
-            for name, seen in self._seen.items()
-        )
-        self._seen = {name: seen for name, seen in halves if seen.num_requests}
+    def _find(self, name: bytes) -> _Seen | None:
+        """What is known of a prefix; what was counted before the last `HALF_LIFE` weighs half."""
+        seen = self._seen.get(name)
+        if seen is None and (before := self._seen_before.get(name)) is not None:
+            then = self._num_requests // HALF_LIFE * HALF_LIFE
+            seen = _Seen(before.num_requests // 2, (then + before.since) / 2)
+        return seen
 
 
 def _end_of_crowd(num_blocks: int, is_crowd: Callable[[int], bool]) -> int:
