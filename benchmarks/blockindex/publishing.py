@@ -26,11 +26,19 @@ class _Cache:
     """An engine that has nothing but names of blocks."""
 
     def __init__(self, kvstore: str, info: types_pb2.WorkerInfo, names: Sequence[bytes]) -> None:
-        digest = CacheDigest(len(names), xor_names(names))
-        # As it comes through the pipe from an engine's own process.
-        self._snapshot = pickle.dumps(StepOutput(cache_snapshot=names, cache_digest=digest))
-        self.names = names
+        self.names = list(names)
+        self._digest = CacheDigest(len(names), xor_names(names))
+        self._pack_snapshot()
         self.publisher = Publisher(kvstore, info, cast("Engine", self), links=tuple)
+
+    def store(self) -> None:
+        """One more block, as a step of an engine leaves it."""
+        new = new_chain(1)
+        self.names += new
+        num_blocks, names_xor = self._digest
+        self._digest = CacheDigest(num_blocks + 1, names_xor ^ xor_names(new))
+        self._pack_snapshot()
+        self.publisher.on_step(StepOutput(stored_block_hashes=new, cache_digest=self._digest))
 
     def publish_snapshot(self) -> None:
         """As an engine does, in its next step."""
@@ -40,12 +48,19 @@ class _Cache:
         """Nothing to do."""
         return EngineLoad()
 
+    def _pack_snapshot(self) -> None:
+        """As it comes through the pipe from an engine's own process."""
+        step = StepOutput(cache_snapshot=self.names, cache_digest=self._digest)
+        self._snapshot = pickle.dumps(step)
+
     def _deliver(self) -> None:
         self.publisher.on_step(pickle.loads(self._snapshot))
 
 
 def publish(parent: Connection, kvstore: str, num_workers: int, num_blocks: int) -> None:
-    """Publish until the parent closes the pipe; restart each worker that it names by number, and say so."""
+    """Publish until the parent closes the pipe; restart each worker that it names by number, and say so; for None
+    have each worker store a block.
+    """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     asyncio.run(_publish(parent, kvstore, num_workers, num_blocks))
 
@@ -61,6 +76,11 @@ async def _publish(parent: Connection, kvstore: str, num_workers: int, num_block
     try:
         while True:
             number = await asyncio.to_thread(parent.recv)
+            if number is None:
+                for cache in caches:
+                    cache.store()
+                parent.send("stored")
+                continue
             epoch += 1
             await caches[number].publisher.close()
             parent.send("gone")

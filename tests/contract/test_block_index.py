@@ -104,6 +104,54 @@ async def test_a_digest_starts_anew_with_the_worker(index: BlockIndex) -> None:
     assert await index.digest("a") == CacheDigest()
 
 
+async def test_a_worker_that_comes_back_keeps_its_blocks(index: BlockIndex) -> None:
+    await index.add_worker("a", 10)
+    await index.add_worker("b", 10)
+    await index.store("a", make_blocks(1, 2, 3, 4))
+    await index.remove("a", make_blocks(3))
+    await index.store("b", make_blocks(1))
+    assert await index.add_worker("a", 4, CacheDigest(3, 1 ^ 2 ^ 4))
+    assert await index.lookup(make_blocks(1, 2, 3)) == {"a": 2, "b": 1}
+    assert await index.snapshot("a") == frozenset(make_blocks(1, 2, 4))
+    assert not await index.store("a", make_blocks(5, 6))
+    await index.store("a", make_blocks(3))
+    assert await index.digest("a") == CacheDigest(4, 1 ^ 2 ^ 3 ^ 4)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [CacheDigest(2, 1), CacheDigest(1, 1 ^ 2), CacheDigest(0, 1 ^ 2), CacheDigest()],
+    ids=["other names", "fewer", "impossible", "nothing"],
+)
+async def test_a_worker_that_comes_back_with_other_blocks_begins_with_none(
+    index: BlockIndex, held: CacheDigest
+) -> None:
+    await index.add_worker("b", 10)
+    await index.store("b", make_blocks(1))
+    for worker_id in ("known", "unknown"):
+        if worker_id == "known":
+            await index.add_worker(worker_id, 10)
+            await index.store(worker_id, make_blocks(1, 2))
+        assert await index.add_worker(worker_id, 10, held) is (held == CacheDigest())
+        assert await index.lookup(make_blocks(1, 2)) == {"b": 1}
+        assert await index.digest(worker_id) == CacheDigest()
+        await index.drop_worker(worker_id)
+
+
+async def test_blocks_that_were_given_up_are_still_the_workers_when_it_comes_back(
+    make_index: MakeIndex,
+) -> None:
+    index = await make_index(max_blocks=100)
+    await index.add_worker("a", 400)
+    blocks = make_spread_blocks(*range(400))
+    for start in range(0, 400, 50):
+        await index.store("a", blocks[start : start + 50])
+    assert await index.count("a") == 100
+    assert await index.add_worker("a", 400, CacheDigest(400, xor_names(blocks)))
+    assert await index.count("a") == 100
+    assert not await index.store("a", make_spread_blocks(400))
+
+
 async def test_blocks_can_be_counted_that_the_worker_holds(index: BlockIndex) -> None:
     await index.add_worker("a", 10)
     await index.add_worker("b", 10)

@@ -100,6 +100,35 @@ async def test_when_a_replica_is_killed_its_workers_and_routers_go_to_another_an
                 assert it.lost() == []
 
 
+@pytest.mark.parametrize("is_emptied", [False, True], ids=["redis lasts", "redis is emptied"])
+async def test_one_that_was_killed_is_told_only_what_changed_if_redis_has_the_rest(
+    valkey: Valkey, process: KvStoreProcess, tmp_path: Path, *, is_emptied: bool
+) -> None:
+    port = process.address.rpartition(":")[2]
+    arguments = ("--index", valkey.url, "--heartbeat-interval", str(HEARTBEAT_S), "--port", port)
+    async with worker(process.address, "a") as a, router(process.address) as it:
+        await a.generate(range(20, 120))
+        await it.finds(a)
+        before = set(a.cached)
+        process.kill()
+        # More than there is room for beside what is cached: some of that leaves.
+        await a.generate(range(200, 260))
+        num_new = len(a.cached - before)
+        assert before - a.cached and num_new < len(before)
+        if is_emptied:
+            Redis.from_url(valkey.url).flushall()
+        with kvstore_process(tmp_path / "again.log", *arguments) as again:
+            await eventually(lambda: it.live() == ["a"])
+            await it.finds(a)
+            for gone in before - a.cached:
+                assert await it.directory.lookup([gone], FINGERPRINT, timeout=5.0) == {}
+            # At least one digest says that this is all.
+            await eventually(lambda: again.metric("pagemesh:index_digests_total") >= 1)
+            assert again.metric("pagemesh:index_divergences_total") == 0
+            num_stored = again.metric("pagemesh:index_blocks_stored_total")
+            assert num_stored == (len(a.cached) if is_emptied else num_new)
+
+
 async def test_a_replica_that_froze_drops_nobody_when_it_thaws(
     valkey: Valkey, process: KvStoreProcess
 ) -> None:

@@ -32,6 +32,7 @@ def test_lost_repeated_reordered_and_stale_events(valkey: Valkey) -> None:
                 runner.run(empty(redis))
                 # Few buckets: there are as few blocks.
                 super().__init__(Store(index=RedisIndex(redis, bucket_bits=2)))
+                self.reopen = lambda index: RedisIndex(redis, bucket_bits=2)
 
             def do(self, call: Coroutine[Any, Any, Result]) -> Result:
                 return runner.run(call)

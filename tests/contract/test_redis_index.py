@@ -64,6 +64,13 @@ async def tidy_all(index: RedisIndex) -> None:
         pass
 
 
+async def replica_of(store: RedisStore, slot: int) -> str:
+    """Whose lease a slot goes by."""
+    replica = await store.redis.hget(f"{PREFIX}slot:{slot}", "replica")
+    assert isinstance(replica, bytes)
+    return replica.decode()
+
+
 async def see_it_back(store: RedisStore) -> None:
     """As the process does that looks after the server."""
     with suppress(UnavailableError):
@@ -104,6 +111,30 @@ async def test_only_the_one_that_added_a_worker_last_writes_for_it(
     await here.drop_worker("a")
     assert await there.lookup(make_blocks(1, 2)) == {"a": 1}
     assert await there.digest("a") == CacheDigest(1, 1)
+
+
+async def test_a_worker_that_went_elsewhere_with_its_blocks_is_written_from_there_alone(
+    store: RedisStore, here: RedisIndex, there: RedisIndex
+) -> None:
+    await here.add_worker("a", 10)
+    await here.store("a", make_blocks(1, 2))
+    lease = PREFIX + "replica:" + (await replica_of(store, 0))
+    assert await there.add_worker("a", 10, CacheDigest(2, 1 ^ 2))
+    await there.store("a", make_blocks(3))
+    for late in (
+        here.store("a", make_blocks(4)),
+        here.remove("a", make_blocks(1)),
+        here.clear("a"),
+    ):
+        with pytest.raises(FailedPreconditionError):
+            await late
+    await here.drop_worker("a")
+    assert await store.redis.delete(lease) == 1
+    await tidy_all(there)
+    assert await there.lookup(make_blocks(1, 2, 3)) == {"a": 3}
+    # What it said last before it moved, or says of itself without having moved, proves nothing any more.
+    assert not await here.add_worker("a", 10, CacheDigest(2, 1 ^ 2))
+    assert await there.lookup(make_blocks(1, 2, 3)) == {}
 
 
 async def test_a_drop_that_comes_after_the_worker_went_elsewhere_drops_nothing(
@@ -162,9 +193,7 @@ async def test_slots_of_a_kvstore_that_is_gone_are_swept_by_another(
     await tidy_all(there)
     assert await there.lookup(make_blocks(1, 2)) == {"a": 2, "b": 1}
     # Its lease is over.
-    replica = await store.redis.hget(PREFIX + "slot:0", "replica")
-    assert isinstance(replica, bytes)
-    assert await store.redis.delete(PREFIX + "replica:" + replica.decode()) == 1
+    assert await store.redis.delete(PREFIX + "replica:" + await replica_of(store, 0)) == 1
     await tidy_all(there)
     assert await there.lookup(make_blocks(1, 2)) == {"b": 1}
     assert (await there.usage()).num_blocks == 1

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from pagemesh.errors import FailedPreconditionError, UnavailableError
+from pagemesh.kvstore.index import NOTHING_HELD
 from pagemesh.kvstore.redis_client import RedisStore
 from pagemesh.kvstore.redis_index import RedisIndex, key_prefix
 from pagemesh.kvstore.redis_scripts import RedisScripts
@@ -74,15 +75,15 @@ async def test_what_happens_while_the_server_is_away_leaves_one_thing_to_do_for_
     num_workers = 2 * DROPS_PER_CALL + 1
     names = [f"worker-{number}" for number in range(num_workers)]
     # From here on the server has the script.
-    await slots.add("warm-up", 10)
+    await slots.add("warm-up", 10, NOTHING_HELD)
     await slots.drop("warm-up")
     for name in names:
-        await slots.add(name, 10)
+        await slots.add(name, 10, NOTHING_HELD)
     store.set_away(TimeoutError())
     for _ in range(20):
         for name in (*names, "never-sent"):
             with pytest.raises(UnavailableError):
-                await slots.add(name, 10)
+                await slots.add(name, 10, NOTHING_HELD)
             await slots.drop(name)
     store.set_answers()
     assert await store.redis.hlen(f"{PREFIX}live") == num_workers
@@ -95,10 +96,10 @@ async def test_what_happens_while_the_server_is_away_leaves_one_thing_to_do_for_
 
 async def test_a_late_drop_spares_what_was_added_since(store: RedisStore) -> None:
     slots = RedisSlots(RedisScripts(store, PREFIX, BUCKET_BITS))
-    await slots.add("a", 10)
+    await slots.add("a", 10, NOTHING_HELD)
     token = (await slots.facts("a")).slot.token
     replica, _, number = token.rpartition(".")
-    await slots.add("a", 10)
+    await slots.add("a", 10, NOTHING_HELD)
     scripts = RedisScripts(store, PREFIX, BUCKET_BITS)
     await scripts.run("drop", "a", replica, number, "version")
     assert (await slots.facts("a")).slot.token != token

@@ -1,7 +1,7 @@
 """The worker's voice: who it is, what its cache holds and how busy it is, told to the kvstore.
 
 Owns the channel to the kvstore and the numbering of events. Never disturbs the engine: while the
-kvstore is away or slow, changes are dropped or merged, and a snapshot makes up for them later.
+kvstore is away or slow, changes are merged or dropped, and a snapshot makes up for those that are lost.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 import grpc
 import structlog
 
-from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
 from pagemesh.engine.interface import Engine, EngineLoad, StepOutput
 from pagemesh.membership.backoff import Backoff
+from pagemesh.membership.digest_message import digest_from_proto, digest_to_proto
 from pagemesh.membership.kvstore_replicas import KvStoreReplicas
 from pagemesh.membership.load_message import load_to_proto
 from pagemesh.membership.outbox import CacheChanges, Outbox
@@ -113,8 +113,9 @@ class Publisher:
                 # A new channel does not wait for the backoff that an old one has built up.
                 async with open_channel(self._replicas.present) as channel:
                     stub = kvstore_pb2_grpc.KvStoreStub(channel)
-                    heartbeat_interval = await self._register(stub)
-                    await self._publish(stub, heartbeat_interval)
+                    registered = await self._register(stub)
+                    self._resume(registered)
+                    await self._publish(stub, registered.heartbeat_interval_ms / 1000)
                 _log.info("kvstore_ended_stream", kvstore=self._replicas.present)
             except* grpc.aio.AioRpcError as errors:
                 refusals = [self._report(error) for error in errors.exceptions]
@@ -125,7 +126,6 @@ class Publisher:
             if task.cancelling():
                 # Where the stream broke at the same moment, a TaskGroup raises that instead (until Python 3.13).
                 raise asyncio.CancelledError
-            self._outbox.discard()
             if not is_refused:
                 # Another replica would refuse for the same reason.
                 self._replicas.move_on()
@@ -154,22 +154,29 @@ class Publisher:
             _log.error("kvstore_refused", kvstore=self._replicas.present, code=code, detail=detail)
         return True
 
-    async def _register(self, stub: kvstore_pb2_grpc.KvStoreAsyncStub) -> float:
-        """Announce the worker; gives the seconds between heartbeats that the kvstore expects."""
+    async def _register(
+        self, stub: kvstore_pb2_grpc.KvStoreAsyncStub
+    ) -> kvstore_pb2.RegisterResponse:
+        """Announce the worker."""
         response = await stub.Register(
             kvstore_pb2.RegisterRequest(worker=self._worker), timeout=REGISTER_TIMEOUT
         )
         self._refusal = None
         self._is_away = False
         _log.info("registered", kvstore=self._replicas.present, revision=response.revision)
-        return response.heartbeat_interval_ms / 1000
+        return response
+
+    def _resume(self, registered: kvstore_pb2.RegisterResponse) -> None:
+        """Have told what the kvstore does not know: what changed since then, or all that there is."""
+        if registered.HasField("kept") and self._outbox.resume(digest_from_proto(registered.kept)):
+            return
+        self._outbox.discard()
+        self._engine.publish_snapshot()
 
     async def _publish(
         self, stub: kvstore_pb2_grpc.KvStoreAsyncStub, heartbeat_interval: float
     ) -> None:
         """Send everything that happens on one stream, until it ends."""
-        self._outbox.discard()
-        self._engine.publish_snapshot()
         call = stub.Publish()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -229,6 +236,8 @@ def change_requests(changes: CacheChanges) -> list[kvstore_pb2.PublishRequest]:
     requests = []
     if changes.cleared:
         requests.append(kvstore_pb2.PublishRequest(cleared=kvstore_pb2.BlocksCleared()))
+    elif changes.resumed is not None:
+        requests.append(kvstore_pb2.PublishRequest(resumed=digest_to_proto(changes.resumed)))
     for packed in _packed(changes.removed):
         removed = kvstore_pb2.BlocksRemoved(block_hashes=packed)
         requests.append(kvstore_pb2.PublishRequest(removed=removed))
@@ -242,11 +251,7 @@ def digest_requests(changes: CacheChanges) -> list[kvstore_pb2.PublishRequest]:
     """What the cache holds behind these changes, if that is known: to be sent right behind them."""
     if changes.digest is None:
         return []
-    num_blocks, names_xor = changes.digest
-    digest = kvstore_pb2.CacheDigest(
-        block_count=num_blocks, names_xor=names_xor.to_bytes(BLOCK_HASH_SIZE)
-    )
-    return [kvstore_pb2.PublishRequest(digest=digest)]
+    return [kvstore_pb2.PublishRequest(digest=digest_to_proto(changes.digest))]
 
 
 def _packed(block_hashes: Sequence[bytes]) -> Iterator[bytes]:

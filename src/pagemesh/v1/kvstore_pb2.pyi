@@ -51,19 +51,28 @@ class RegisterResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Revision at which the worker became known."""
     heartbeat_interval_ms: _builtins.int
     """The worker is dropped when nothing was published for three of these intervals."""
+    @_builtins.property
+    def kept(self) -> Global___CacheDigest:
+        """What the index still has of this incarnation, which published to another replica, or to this one before it
+        was restarted; unset when there is nothing. A worker that knows what has changed since then begins with a
+        resumed event and the changes, any other with a snapshot.
+        """
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         heartbeat_interval_ms: _builtins.int = ...,
+        kept: Global___CacheDigest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kept", b"kept"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval_ms", b"heartbeat_interval_ms", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval_ms", b"heartbeat_interval_ms", "kept", b"kept", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -83,6 +92,7 @@ class PublishRequest(_message.Message):
     CLEARED_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    RESUMED_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """The publishing worker; must be registered."""
     epoch: _builtins.int
@@ -111,6 +121,12 @@ class PublishRequest(_message.Message):
         kvstore believes something else, it asks for a snapshot.
         """
 
+    @_builtins.property
+    def resumed(self) -> Global___CacheDigest:
+        """In place of a snapshot: what the worker held before the events behind this one, as the index has it. If
+        the index has something else by now, the kvstore asks for a snapshot.
+        """
+
     def __init__(
         self,
         *,
@@ -122,12 +138,13 @@ class PublishRequest(_message.Message):
         cleared: Global___BlocksCleared | None = ...,
         load: _types_pb2.WorkerLoad | None = ...,
         digest: Global___CacheDigest | None = ...,
+        resumed: Global___CacheDigest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "digest", b"digest", "event", b"event", "load", b"load", "removed", b"removed", "stored", b"stored"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "digest", b"digest", "event", b"event", "load", b"load", "removed", b"removed", "resumed", b"resumed", "stored", b"stored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "digest", b"digest", "epoch", b"epoch", "event", b"event", "load", b"load", "removed", b"removed", "sequence", b"sequence", "stored", b"stored", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleared", b"cleared", "digest", b"digest", "epoch", b"epoch", "event", b"event", "load", b"load", "removed", b"removed", "resumed", b"resumed", "sequence", b"sequence", "stored", b"stored", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["stored", "removed", "cleared", "load", "digest"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["stored", "removed", "cleared", "load", "digest", "resumed"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

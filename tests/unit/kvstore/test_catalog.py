@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from pagemesh.cache.digest import CacheDigest
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.catalog import BULK_BLOCKS, Resync, Synced
 from pagemesh.kvstore.changes import Change, Joined, Left
 from pagemesh.kvstore.events import Beat, Cleared, Removed, Stored
 from pagemesh.kvstore.feed import Feed
+from pagemesh.kvstore.index import NOTHING_HELD
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.v1 import types_pb2
 from tests.unit.kvstore.builders import Store, make_blocks, make_worker
@@ -254,9 +256,11 @@ class StuckIndex(MemoryIndex):
         self.goes_on = asyncio.Event()
         self.goes_on.set()
 
-    async def add_worker(self, worker_id: str, max_blocks: int) -> None:
+    async def add_worker(
+        self, worker_id: str, max_blocks: int, held: CacheDigest = NOTHING_HELD
+    ) -> bool:
         await self.goes_on.wait()
-        await super().add_worker(worker_id, max_blocks)
+        return await super().add_worker(worker_id, max_blocks, held)
 
 
 async def give_up(index: StuckIndex, call: Coroutine[Any, Any, object]) -> None:

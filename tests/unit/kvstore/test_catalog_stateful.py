@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pagemesh.cache.digest import CacheDigest, xor_names
 from pagemesh.errors import FailedPreconditionError
-from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Stored, WorkerEvent
+from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Resumed, Stored
 from pagemesh.kvstore.feed import MOST_PATIENCE, Feed
+from pagemesh.kvstore.index import BlockIndex
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.v1 import types_pb2
+from tests.unit.kvstore.believed_worker import Counted, Worker, digest_of
 from tests.unit.kvstore.builders import Store, make_block, make_worker
 
 WORKER_IDS = ("a", "b")
@@ -37,99 +37,9 @@ def done(call: Coroutine[Any, Any, Result]) -> Result:
     raise AssertionError("it waited")
 
 
-@dataclass
-class Counted:
-    """What the metrics should say."""
-
-    num_digests: int = 0
-    num_divergences: int = 0
-    num_missing: int = 0
-    num_surplus: int = 0
-
-
-@dataclass
-class Worker:
-    """A worker, the events that are on their way from it, and what the kvstore should believe."""
-
-    epoch: int
-    feed: Feed
-    cache: set[bytes] = field(default_factory=set)
-    num_sent: int = 0
-    on_the_way: list[tuple[int, WorkerEvent]] = field(default_factory=list)
-    delivered: list[tuple[int, WorkerEvent]] = field(default_factory=list)
-    was_asked: bool = False
-
-    believed: set[bytes] | None = field(default_factory=set)
-    """None behind a gap."""
-    last_sequence: int = 0
-    was_tampered_with: bool = False
-    """Whether the index was changed since, as no event did."""
-    is_differing: bool = False
-    gathered: set[bytes] | None = None
-    """What came of a snapshot behind a difference."""
-
-    def send(self, event: WorkerEvent) -> None:
-        self.num_sent += 1
-        self.on_the_way.append((self.num_sent, event))
-
-    def send_snapshot(self) -> None:
-        self.send(Cleared())
-        self.send(Stored(sorted(self.cache)))
-        self.send_digest()
-        self.was_asked = False
-
-    def send_digest(self) -> None:
-        self.send(Digested(CacheDigest(len(self.cache), xor_names(self.cache))))
-
-    def believe(self, sequence: int, event: WorkerEvent) -> None:
-        """What an event that arrives now should change, digests excepted."""
-        if sequence <= self.last_sequence:
-            return
-        if sequence > self.last_sequence + 1:
-            self.doubt()
-        self.last_sequence = sequence
-        content = self.believed if self.gathered is None else self.gathered
-        match event:
-            case Cleared() if self.is_differing:
-                self.gathered = set()
-            case Cleared():
-                self.believed, self.was_tampered_with = set(), False
-            case Stored(block_hashes) if content is not None:
-                content |= set(block_hashes)
-            case Removed(block_hashes) if content is not None:
-                content -= set(block_hashes)
-            case Beat() if self.gathered is not None:
-                self.conclude()
-            case _:
-                pass
-
-    def doubt(self) -> None:
-        self.believed = None
-        self.was_tampered_with = self.is_differing = False
-        self.gathered = None
-
-    def compare(self, told: CacheDigest, was_asked: bool, counted: Counted) -> None:
-        """What a digest should have led to."""
-        assert self.believed is not None
-        if self.gathered is not None:
-            counted.num_missing += len(self.gathered - self.believed)
-            counted.num_surplus += len(self.believed - self.gathered)
-            self.conclude()
-        elif self.is_differing:
-            assert not was_asked
-            return
-        agrees = told == CacheDigest(len(self.believed), xor_names(self.believed))
-        counted.num_digests += 1
-        counted.num_divergences += not agrees
-        # A worker whose digest differs again and again is not asked each time.
-        assert not (agrees and was_asked)
-        self.is_differing = was_asked
-        # Whatever was lost, repeated or came late: that alone never is a difference.
-        assert agrees or self.was_tampered_with
-
-    def conclude(self) -> None:
-        self.believed, self.gathered = self.gathered, None
-        self.was_tampered_with = self.is_differing = False
+def same(index: BlockIndex) -> BlockIndex:
+    """The index of the next process, kept in the same memory."""
+    return index
 
 
 class KvStoreMachine(RuleBasedStateMachine):
@@ -142,6 +52,9 @@ class KvStoreMachine(RuleBasedStateMachine):
         self.replaced: list[Feed] = []
         self.epochs = dict.fromkeys(WORKER_IDS, 0)
         self.counted = Counted()
+        self.reopen = same
+        for worker_id in WORKER_IDS:
+            self.start(worker_id)
 
     def do(self, call: Coroutine[Any, Any, Result]) -> Result:
         """Result of a call of the kvstore."""
@@ -171,17 +84,14 @@ class KvStoreMachine(RuleBasedStateMachine):
         was_asked = self.do(self.store.catalog.publish(worker.feed, sequence, event))
         worker.was_asked |= was_asked
         worker.believe(sequence, event)
+        if is_new and isinstance(event, Resumed):
+            assert was_asked == (worker.believed is None)
         if is_new and isinstance(event, Digested) and worker.believed is not None:
             worker.compare(event.digest, was_asked, self.counted)
 
     def forget(self, worker_id: str) -> None:
         """The kvstore dropped a worker: whatever still comes on its stream is stale."""
         self.replaced.append(self.workers.pop(worker_id).feed)
-
-    @initialize()
-    def start_all(self) -> None:
-        for worker_id in WORKER_IDS:
-            self.start(worker_id)
 
     @rule(worker_id=worker_ids)
     def start(self, worker_id: str) -> None:
@@ -208,6 +118,33 @@ class KvStoreMachine(RuleBasedStateMachine):
         if data.draw(st.booleans(), "begins anew"):
             worker.send_snapshot()
 
+    @rule(data=st.data())
+    def restart_the_kvstore(self, data: st.DataObject) -> None:
+        """What its index is kept in lasts, and so do what others know of its members."""
+        index = self.reopen(self.store.index)
+        self.store, self.counted = Store(clock=self.store.clock, index=index), Counted()
+        self.replaced.clear()
+        for worker_id, worker in self.workers.items():
+            info = make_worker(worker_id, epoch=worker.epoch, num_blocks=NUM_BLOCKS)
+            self.store.members.elsewhere.see(info, "the former one")
+            assert self.do(self.store.catalog.register(info)).kept == worker.kept
+            # An answer may be lost.
+            assert self.do(self.store.catalog.register(info)).kept == worker.kept
+            worker.feed = self.do(self.store.catalog.open_stream(worker_id, worker.epoch))
+            worker.last_sequence, worker.has_moved, worker.was_asked = 0, True, False
+            worker.is_differing, worker.gathered = False, None
+            worker.on_the_way.clear()
+            worker.delivered.clear()
+            match data.draw(st.sampled_from(["resumes", "resumes", "begins anew", "goes on"])):
+                case "resumes" if worker.believed is not None:
+                    # As one does that remembers what it held when the kvstore last heard of it.
+                    kept = worker.believed
+                    worker.send(Resumed(worker.kept))
+                    worker.send(Removed(sorted(kept - worker.cache)))
+                    worker.send(Stored(sorted(worker.cache - kept)))
+                case "begins anew":
+                    worker.send_snapshot()
+
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), names=blocks)
     def change_cache(self, data: st.DataObject, names: set[bytes]) -> None:
@@ -226,7 +163,7 @@ class KvStoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(data=st.data())
     def speak(self, data: st.DataObject) -> None:
-        """A heartbeat, a digest, or what the kvstore asked for."""
+        """A heartbeat, a digest, what the worker holds to begin with, or what the kvstore asked for."""
         _, worker = draw(data, self.workers)
         if worker.was_asked:
             if data.draw(st.booleans(), "takes back"):
@@ -234,10 +171,14 @@ class KvStoreMachine(RuleBasedStateMachine):
                 worker.send(Cleared())
                 worker.send(IDLE)
             worker.send_snapshot()
-        elif data.draw(st.booleans(), "digest"):
-            worker.send_digest()
-        else:
-            worker.send(IDLE)
+            return
+        match data.draw(st.sampled_from(["load", "digest", "holding"])):
+            case "load":
+                worker.send(IDLE)
+            case "digest":
+                worker.send_digest()
+            case "holding":
+                worker.send(Resumed(digest_of(worker.cache)))
 
     @precondition(lambda self: any(w.on_the_way for w in self.workers.values()))
     @rule(data=st.data())
@@ -260,12 +201,12 @@ class KvStoreMachine(RuleBasedStateMachine):
         sequence, event = data.draw(st.sampled_from(worker.delivered))
         assert not self.do(self.store.catalog.publish(worker.feed, sequence, event))
 
-    @precondition(lambda self: any(w.believed is not None for w in self.workers.values()))
+    @precondition(lambda self: any(w.is_known for w in self.workers.values()))
     @rule(data=st.data(), surplus=blocks, missing=blocks)
     def tamper_with_the_index(
         self, data: st.DataObject, surplus: set[bytes], missing: set[bytes]
     ) -> None:
-        known = [item for item in sorted(self.workers.items()) if item[1].believed is not None]
+        known = [item for item in sorted(self.workers.items()) if item[1].is_known]
         worker_id, worker = data.draw(st.sampled_from(known))
         assert worker.believed is not None
         self.do(self.store.index.store(worker_id, sorted(surplus)))

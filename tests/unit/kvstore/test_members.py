@@ -6,7 +6,8 @@ import pytest
 
 from pagemesh.errors import FailedPreconditionError, InvalidRequestError
 from pagemesh.kvstore.changes import Change, Joined, Left, Loaded
-from pagemesh.kvstore.members import EventKind, Verdict
+from pagemesh.kvstore.events import EventKind
+from pagemesh.kvstore.members import Verdict
 from pagemesh.v1 import types_pb2
 from tests.unit.kvstore.builders import Store, make_worker
 

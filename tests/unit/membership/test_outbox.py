@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pagemesh.cache.digest import CacheDigest, xor_names
 from pagemesh.engine.interface import StepOutput
-from pagemesh.membership.outbox import CacheChanges, Outbox
+from pagemesh.membership.outbox import RECALLED_BLOCKS, CacheChanges, Outbox
 from tests.unit.kvstore.builders import make_block, make_blocks
 
 SOME = CacheDigest(3, 7)
@@ -136,20 +136,85 @@ def test_the_digest_is_that_of_the_last_change_of_the_cache() -> None:
     assert outbox.take().digest == OTHER
 
 
+def resumed(known: CacheDigest, stored: tuple[int, ...] = ()) -> CacheChanges:
+    return CacheChanges(False, [], make_blocks(*stored), OTHER, resumed=known)
+
+
+def test_a_kvstore_that_has_missed_reports_is_told_what_they_came_to() -> None:
+    outbox = make_outbox(1, 2)
+    outbox.add(step(stored=(3, 4), digest=CacheDigest(4, 4)))
+    outbox.take()
+    outbox.add(step(removed=(1, 3), digest=CacheDigest(2, 6)))
+    outbox.take()
+    outbox.add(step(stored=(1, 5), digest=OTHER))
+    assert outbox.resume(SOME)
+    assert outbox.take() == resumed(SOME, stored=(4, 5))
+    assert outbox.take() == CacheChanges(False, removed=[], stored=[], digest=OTHER)
+
+
+def test_a_kvstore_that_has_missed_nothing_is_told_only_that() -> None:
+    outbox = make_outbox(1)
+    outbox.add(step(stored=(2,), digest=OTHER))
+    outbox.take()
+    assert outbox.resume(OTHER)
+    assert outbox.take() == resumed(OTHER)
+    # It may be gone again before it has heard that.
+    assert outbox.resume(OTHER)
+    assert outbox.take() == resumed(OTHER)
+
+
+def test_a_kvstore_that_knows_something_else_needs_a_snapshot() -> None:
+    outbox = make_outbox(1)
+    outbox.add(step(stored=(2,), digest=OTHER))
+    assert not outbox.resume(OTHER)
+    assert outbox.take() == CacheChanges(False, removed=[], stored=make_blocks(2), digest=OTHER)
+    outbox.discard()
+    assert not outbox.resume(OTHER)
+    assert outbox.take() == FORGET_ALL
+
+
+def test_reports_of_before_a_snapshot_lead_nowhere() -> None:
+    outbox = make_outbox(1)
+    outbox.add(StepOutput(cache_snapshot=make_blocks(2), cache_digest=OTHER))
+    assert not outbox.resume(SOME)
+    outbox.take()
+    assert not outbox.resume(SOME)
+    assert outbox.resume(OTHER)
+
+
+def test_no_more_than_the_last_reports_are_remembered() -> None:
+    outbox = make_outbox(max_changes=RECALLED_BLOCKS)
+    half = RECALLED_BLOCKS // 2
+    for number in range(1, 4):
+        blocks = range(number * half, (number + 1) * half)
+        outbox.add(step(stored=tuple(blocks), digest=CacheDigest(number * half, number)))
+        outbox.take()
+    assert not outbox.resume(SOME)
+    assert outbox.resume(CacheDigest(half, 1))
+    assert len(outbox.take().stored) == 2 * half
+
+
 BLOCKS = st.integers(0, 7).map(make_block)
 STEPS = st.one_of(
     # Names to store and to remove as far as that is possible, and whether a snapshot is wanted.
     st.tuples(st.sets(BLOCKS, max_size=5), st.sets(BLOCKS, max_size=5), st.booleans()),
-    st.sampled_from(["take", "discard", "await"]),
+    st.sampled_from(["take", "take", "discard", "await"]),
+    # How many reports a kvstore has missed that asks to be told of them.
+    st.integers(0, 3),
 )
+
+
+def digest_of(cache: set[bytes]) -> CacheDigest:
+    return CacheDigest(len(cache), xor_names(cache))
 
 
 @given(st.lists(STEPS, max_size=40))
 def test_a_digest_always_fits_what_was_reported_until_then(
-    steps: list[tuple[set[bytes], set[bytes], bool] | str],
+    steps: list[tuple[set[bytes], set[bytes], bool] | str | int],
 ) -> None:
     outbox = Outbox(max_changes=6)
     cache, reported = set[bytes](), set[bytes]()
+    past: list[set[bytes]] = []
     for event in [*steps, "take"]:
         match event:
             case "discard":
@@ -158,19 +223,25 @@ def test_a_digest_always_fits_what_was_reported_until_then(
                 outbox.await_snapshot()
             case "take":
                 changes = outbox.take()
+                past.append(reported)
+                assert changes.resumed in (None, digest_of(reported))
                 reported = set[bytes]() if changes.cleared else reported
                 assert reported.issuperset(changes.removed)
                 reported = (reported - {*changes.removed}) | {*changes.stored}
                 assert (changes.digest is None) == outbox.awaits_snapshot
                 if changes.digest is not None:
                     assert reported == cache
-                    assert changes.digest == CacheDigest(len(reported), xor_names(reported))
+                    assert changes.digest == digest_of(reported)
+            case int(num_missed):
+                known = [*past, reported][-1 - num_missed :][0]
+                if outbox.resume(digest_of(known)):
+                    reported = known
             case (wanted, unwanted, with_snapshot):
                 stored, removed = wanted - cache, unwanted & cache
                 cache = (cache | stored) - removed
                 snapshot = list(cache) if with_snapshot else None
                 is_news = stored or removed or with_snapshot
-                digest = CacheDigest(len(cache), xor_names(cache)) if is_news else None
+                digest = digest_of(cache) if is_news else None
                 outbox.add(
                     StepOutput(
                         stored_block_hashes=list(stored),

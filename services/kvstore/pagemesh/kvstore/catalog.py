@@ -10,18 +10,20 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import structlog
 
+from pagemesh.cache.digest import CacheDigest
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.changes import Change, ChangeLog
 from pagemesh.kvstore.digest_metrics import DigestMetrics
 from pagemesh.kvstore.elsewhere import RemoteMember
-from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Stored, WorkerEvent
+from pagemesh.kvstore.events import Beat, Removed, Stored, WorkerEvent, kind_of
 from pagemesh.kvstore.feed import Feed
 from pagemesh.kvstore.index import BlockIndex
 from pagemesh.kvstore.indexing import Indexing
-from pagemesh.kvstore.members import EventKind, Member, Members
+from pagemesh.kvstore.members import Member, Members
 from pagemesh.kvstore.membership import Membership
 from pagemesh.v1 import types_pb2
 
@@ -39,6 +41,15 @@ class Synced:
 
     revision: int
     log_id: str
+
+
+class Registered(NamedTuple):
+    """What a worker is told that became a member, or was one."""
+
+    revision: int
+    """At which it became one."""
+    kept: CacheDigest | None
+    """What the index still has of it, if anything."""
 
 
 BULK_BLOCKS = 256
@@ -75,8 +86,8 @@ class Catalog:
         """The present members, those that publish to other replicas too."""
         return [*self._members, *self._members.elsewhere]
 
-    async def register(self, info: types_pb2.WorkerInfo) -> int:
-        """Make a worker incarnation a member; gives the revision at which it became one.
+    async def register(self, info: types_pb2.WorkerInfo) -> Registered:
+        """Make a worker incarnation a member.
 
         Raises as `Members.register`, with nothing changed.
         """
@@ -84,7 +95,7 @@ class Catalog:
         if is_new:
             await self._indexing.add(member)
             _log.info("worker_joined", worker_id=info.worker_id, epoch=info.epoch)
-        return member.joined.revision
+        return Registered(member.joined.revision, await self._indexing.kept(member))
 
     async def open_stream(self, worker_id: str, epoch: int) -> Feed:
         """Begin a worker's stream of events; raises as `Members.attach`."""
@@ -116,7 +127,7 @@ class Catalog:
                 # One gets through in a turn of the event loop, however many wait.
                 async with self._bulk_gate:
                     await asyncio.sleep(0)
-            verdict = self._members.accept(feed.stream, sequence, _kind(event))
+            verdict = self._members.accept(feed.stream, sequence, kind_of(event))
             if isinstance(event, Beat) and verdict.apply:
                 self._members.report_load(feed.stream, event.load)
             resync = await self._indexing.put(feed, verdict, event)
@@ -209,13 +220,3 @@ class Catalog:
 
     def _member(self, worker_id: str) -> Member | RemoteMember | None:
         return self._members.get(worker_id) or self._members.elsewhere.get(worker_id)
-
-
-def _kind(event: WorkerEvent) -> EventKind:
-    match event:
-        case Stored() | Removed() | Digested():
-            return EventKind.CHANGED
-        case Cleared():
-            return EventKind.CLEARED
-        case Beat():
-            return EventKind.BEAT

@@ -58,7 +58,9 @@ class ChangeLog:
     """
 
     def __init__(self, first_revision: int = 1, capacity: int = 8192) -> None:
-        """`first_revision` is above 0, which stands for having seen nothing."""
+        """`first_revision` is above 0, which stands for having seen nothing. Both are for tests: numbers that are like
+        no others, and a reader that is soon too slow.
+        """
         self.log_id = uuid.uuid4().hex
         self._changes: deque[Change] = deque(maxlen=capacity)
         self._revision = first_revision

@@ -1,8 +1,9 @@
 """What one worker tells of its cache, put into the index and compared with the worker's own count.
 
 Where the two differ, the index is wrong, or the worker is; a snapshot makes up for either. It is not put
-into the index as it comes, as others are: it is gathered, counted against what the index believed, and
-then takes its place as a whole. So it is known how many blocks were wrong.
+into the index as it comes, as others are: it is gathered and counted against what the index believed, so that it
+is known how many blocks were wrong. Only then the index forgets the worker's blocks and is told those that were
+gathered, some at a time: lookups meanwhile find less than there is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import structlog
 
 from pagemesh.cache.digest import CacheDigest
 from pagemesh.kvstore.digest_metrics import DigestMetrics
-from pagemesh.kvstore.events import CacheEvent, Cleared, Digested, Removed, Stored
+from pagemesh.kvstore.events import CacheEvent, Cleared, Digested, Removed, Resumed, Stored
 from pagemesh.kvstore.index import BlockIndex
 from pagemesh.kvstore.members import PublishStream
 
@@ -35,7 +36,8 @@ class Effect(enum.Enum):
     DIFFERED = "differed"
     """The worker's own count is another one: a snapshot is wanted, until which everything goes on."""
     REFUSED = "refused"
-    """The worker would hold more blocks than it announced: nothing that is known of them is worth anything."""
+    """The worker would hold more blocks than it announced, or others than it goes on with: nothing that is known
+    of them is worth anything."""
 
 
 class Feed:
@@ -62,6 +64,8 @@ class Feed:
         """Put an event into effect."""
         if isinstance(event, Digested):
             return await self._compare(event.digest)
+        if isinstance(event, Resumed):
+            return await self._resume(event.digest)
         if isinstance(event, Cleared) and self._is_differing:
             self._gathered = set()
             return Effect.DONE
@@ -75,6 +79,13 @@ class Feed:
                 await self._index.remove(self._worker_id, block_hashes)
             case Cleared():
                 await self._index.clear(self._worker_id)
+        return Effect.DONE
+
+    async def _resume(self, told: CacheDigest) -> Effect:
+        self._end_difference()
+        if not await self._index.add_worker(self._worker_id, self._max_blocks, told):
+            return Effect.REFUSED
+        _log.info("blocks_kept", worker_id=self._worker_id, num_blocks=told.num_blocks)
         return Effect.DONE
 
     async def forget(self) -> None:

@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 from pagemesh.cache.digest import CacheDigest
 from pagemesh.errors import FailedPreconditionError
 
+NOTHING_HELD = CacheDigest()
+
 
 class IndexUsage(NamedTuple):
     """What an index holds, and what that takes."""
@@ -33,8 +35,14 @@ class BlockIndex(Protocol):
     worker that was not added raises FailedPreconditionError, `drop_worker` excepted.
     """
 
-    async def add_worker(self, worker_id: str, max_blocks: int) -> None:
-        """Begin to keep blocks of a worker, at most `max_blocks`; whatever was kept of it is dropped."""
+    async def add_worker(
+        self, worker_id: str, max_blocks: int, held: CacheDigest = NOTHING_HELD
+    ) -> bool:
+        """Begin to keep blocks of a worker, at most `max_blocks`.
+
+        What was kept of it stays if it is exactly what it holds, by its own `digest`; else it is dropped. Whether
+        the worker's blocks are those that it holds.
+        """
         ...
 
     async def drop_worker(self, worker_id: str) -> None:
@@ -42,7 +50,11 @@ class BlockIndex(Protocol):
         ...
 
     async def store(self, worker_id: str, block_hashes: Sequence[bytes]) -> bool:
-        """The worker holds these blocks too. False, with nothing changed, if that were too many."""
+        """The worker holds these blocks too. False, with nothing changed, if that were too many.
+
+        A worker does not say so of blocks that it holds already: such a one that the index gave up would count
+        twice, until the worker's own digest shows it.
+        """
         ...
 
     async def remove(self, worker_id: str, block_hashes: Sequence[bytes]) -> None:

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from pagemesh.cache.digest import CacheDigest
 from pagemesh.errors import FailedPreconditionError, UnavailableError
 from pagemesh.kvstore.events import Beat, WorkerEvent
 from pagemesh.kvstore.feed import Effect, Feed
@@ -37,14 +38,29 @@ class Indexing:
         return self._turns.setdefault(worker_id, asyncio.Lock())
 
     async def add(self, member: Member) -> None:
-        """An incarnation joined; it holds nothing yet."""
+        """An incarnation joined. It holds nothing yet, but for one that has moved here: of that one what there is
+        stays as it is, until its first event.
+        """
         info = member.info
         # Whoever registers may give up before its turn comes: what there is may be an earlier incarnation's.
         member.in_sync = False
         async with self.turn(info.worker_id):
-            with self._despite_the_index(info.worker_id):
-                await self._index.add_worker(info.worker_id, info.block_count)
+            if member.has_moved:
+                member.is_index_behind = True
+            else:
+                with self._despite_the_index(info.worker_id):
+                    await self._index.add_worker(info.worker_id, info.block_count)
             member.in_sync = True
+
+    async def kept(self, member: Member) -> CacheDigest | None:
+        """What a member that has moved here may resume with, as long as it has not said anything."""
+        if not member.has_moved or member.stream is not None:
+            return None
+        worker_id = member.info.worker_id
+        async with self.turn(worker_id):
+            with self._despite_the_index(worker_id):
+                return await self._index.digest(worker_id)
+        return None
 
     async def drop(self, worker_id: str) -> None:
         """A worker no longer publishes here."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from pagemesh.cache.digest import CacheDigest
-from pagemesh.kvstore.index import BlockIndex, IndexUsage
+from pagemesh.kvstore.index import NOTHING_HELD, BlockIndex, IndexUsage
 from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
 
@@ -27,9 +27,11 @@ class InstrumentedIndex:
         self._bytes_per_block = metrics.gauge(declared.INDEX_BYTES_PER_BLOCK)
         self._num_evicted = 0
 
-    async def add_worker(self, worker_id: str, max_blocks: int) -> None:
+    async def add_worker(
+        self, worker_id: str, max_blocks: int, held: CacheDigest = NOTHING_HELD
+    ) -> bool:
         """See `BlockIndex`."""
-        await self._inner.add_worker(worker_id, max_blocks)
+        return await self._inner.add_worker(worker_id, max_blocks, held)
 
     async def drop_worker(self, worker_id: str) -> None:
         """See `BlockIndex`."""

@@ -6,30 +6,19 @@ open and something arrives on it; between registration and the stream, the same 
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.changes import Change, ChangeLog, Joined, Left, Loaded, load_of
 from pagemesh.kvstore.elsewhere import Elsewhere, RemoteMember
+from pagemesh.kvstore.events import EventKind
 from pagemesh.kvstore.refusals import stale_epoch, unknown_worker
 from pagemesh.kvstore.registration import check_registration
 from pagemesh.v1 import types_pb2
 
 MISSED_HEARTBEATS = 3
 """A member is dropped when nothing arrived for so many heartbeat intervals."""
-
-
-class EventKind(enum.Enum):
-    """What a worker says, as far as its numbering is concerned."""
-
-    CHANGED = "changed"
-    """Blocks were stored or removed; or what it holds behind all that, in short."""
-    CLEARED = "cleared"
-    """Its cache is empty: from here on its blocks are known whatever was missed before."""
-    BEAT = "beat"
-    """It is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +57,8 @@ class Member:
     last_sequence: int = 0
     in_sync: bool = True
     """Whether its blocks are known; a new incarnation has none."""
+    has_moved: bool = False
+    """Whether it was a member at another replica: the index may have its blocks."""
     is_index_behind: bool = False
     """Whether the index could not be told of everything: as if there were a gap in the events."""
     resync_wanted: bool = False
@@ -113,6 +104,7 @@ class Members:
         moved = self.elsewhere.give(info)
         if moved is not None:
             member = Member(info, moved.joined, last_seen=self._clock(), loaded=moved.loaded)
+            member.has_moved = True
         else:
             member = Member(info, self._log.append(Joined(info)), last_seen=self._clock())
         self._members[info.worker_id] = member
@@ -152,10 +144,10 @@ class Members:
         has_gap = is_behind or sequence > member.last_sequence + 1
         member.last_sequence = sequence
         member.is_index_behind = False
-        if kind is EventKind.CLEARED:
+        if kind in (EventKind.CLEARED, EventKind.RESUMED):
             member.in_sync = True
             member.resync_wanted = False
-            return Verdict(forget=is_behind, apply=True)
+            return Verdict(forget=is_behind and kind is EventKind.CLEARED, apply=True)
         if has_gap:
             member.in_sync = False
             member.resync_wanted = False

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pagemesh.cache.digest import CacheDigest, xor_names
-from pagemesh.kvstore.index import IndexUsage, not_indexed
+from pagemesh.kvstore.index import NOTHING_HELD, IndexUsage, not_indexed
 from pagemesh.kvstore.memory_bits import Bits
 from pagemesh.kvstore.memory_table import BlockTable
 
@@ -50,8 +50,13 @@ class MemoryIndex:
         self._live_mask = 0
         self._num_evicted = 0
 
-    async def add_worker(self, worker_id: str, max_blocks: int) -> None:
+    async def add_worker(
+        self, worker_id: str, max_blocks: int, held: CacheDigest = NOTHING_HELD
+    ) -> bool:
         """See `BlockIndex`."""
+        if worker_id in self._slots and held == await self.digest(worker_id):
+            self._slots[worker_id].max_blocks = max_blocks
+            return True
         await self.drop_worker(worker_id)
         has_more = self._bits.num_retired >= MAX_RETIRED
         while has_more:
@@ -61,6 +66,7 @@ class MemoryIndex:
         self._slots[worker_id] = _Slot(bit, max_blocks)
         self._worker_ids[bit] = worker_id
         self._live_mask |= bit
+        return held == NOTHING_HELD
 
     async def drop_worker(self, worker_id: str) -> None:
         """See `BlockIndex`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pagemesh.cache.digest import CacheDigest
-from pagemesh.kvstore.index import IndexUsage, not_indexed
+from pagemesh.kvstore.index import NOTHING_HELD, IndexUsage, not_indexed
 from pagemesh.kvstore.redis_client import RedisStore
 from pagemesh.kvstore.redis_masks import LeadingHolders, SlotTable
 from pagemesh.kvstore.redis_scripts import RedisScripts
@@ -60,9 +60,11 @@ class RedisIndex:
         self._num_evicted = 0
         self._bytes_per_block = 0.0
 
-    async def add_worker(self, worker_id: str, max_blocks: int) -> None:
-        """See `BlockIndex`."""
-        await self._slots.add(worker_id, max_blocks)
+    async def add_worker(
+        self, worker_id: str, max_blocks: int, held: CacheDigest = NOTHING_HELD
+    ) -> bool:
+        """See `BlockIndex`. What other indexes kept of it counts as well."""
+        return await self._slots.add(worker_id, max_blocks, held)
 
     async def drop_worker(self, worker_id: str) -> None:
         """See `BlockIndex`. One that another index added meanwhile stays."""

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 import structlog
 
+from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
+from pagemesh.cache.digest import CacheDigest
 from pagemesh.errors import UnavailableError
-from pagemesh.kvstore.index import not_indexed
+from pagemesh.kvstore.index import NOTHING_HELD, not_indexed
 from pagemesh.kvstore.redis_scripts import RedisScripts
 
 _log = structlog.get_logger(__name__)
@@ -61,22 +63,33 @@ class RedisSlots:
         # with this number or a lower one. One entry for each, however long the server is away.
         self._dropped: dict[str, int] = {}
 
-    async def add(self, worker_id: str, max_blocks: int) -> None:
-        """Take a new slot for a worker, whoever had one for it."""
+    async def add(self, worker_id: str, max_blocks: int, held: CacheDigest) -> bool:
+        """Take the slot that a worker has, from whomever, if its blocks are those that are held, else a new one.
+
+        Whether the worker's blocks are those that are held.
+        """
         if self._slots.pop(worker_id, None) is not None:
             self._dropped[worker_id] = self._num_tokens
         # What was not even sent leaves nothing behind.
         self._scripts.require()
         token = self._new_token()
         try:
-            number = await self._scripts.run(
-                "add", worker_id, token, self._replica, max_blocks, LEASE_MS
+            number, is_kept = await self._scripts.run(
+                "add",
+                worker_id,
+                token,
+                self._replica,
+                max_blocks,
+                LEASE_MS,
+                held.num_blocks,
+                held.names_xor.to_bytes(BLOCK_HASH_SIZE),
             )
         except BaseException:
             self._dropped[worker_id] = self._num_tokens
             raise
         self._dropped.pop(worker_id, None)
         self._slots[worker_id] = Slot(_given(number), token)
+        return bool(is_kept) or held == NOTHING_HELD
 
     async def drop(self, worker_id: str) -> None:
         """Give a worker's slot back, now or by `drop_late`. One that another kvstore took stays."""

@@ -14,9 +14,10 @@ from pagemesh.errors import InvalidRequestError
 from pagemesh.kvstore.catalog import Catalog, Resync, Synced
 from pagemesh.kvstore.changes import Change, Joined, Left, Loaded
 from pagemesh.kvstore.draining import until_set
-from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Stored, WorkerEvent
+from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
 from pagemesh.kvstore.feed import Feed
 from pagemesh.kvstore.members import PublishStream
+from pagemesh.membership.digest_message import digest_from_proto, digest_to_proto
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
 
 MAX_LOOKUP_BLOCKS = 16_384
@@ -47,9 +48,11 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
         ],
     ) -> kvstore_pb2.RegisterResponse:
         """Announces a worker incarnation."""
+        revision, kept = await self._catalog.register(request.worker)
         return kvstore_pb2.RegisterResponse(
-            revision=await self._catalog.register(request.worker),
+            revision=revision,
             heartbeat_interval_ms=max(1, round(self._heartbeat_interval * 1000)),
+            kept=None if kept is None else digest_to_proto(kept),
         )
 
     async def Publish(  # noqa: N802
@@ -139,7 +142,9 @@ def _event(request: kvstore_pb2.PublishRequest) -> WorkerEvent:
         case "load":
             return Beat(_load(request.load))
         case "digest":
-            return Digested(_digest(request.digest))
+            return Digested(_digest(request.digest, "digest"))
+        case "resumed":
+            return Resumed(_digest(request.resumed, "resumed"))
         case _:
             raise InvalidRequestError("event is not set", param="event")
 
@@ -152,13 +157,13 @@ def _load(message: types_pb2.WorkerLoad) -> types_pb2.WorkerLoad:
     return message
 
 
-def _digest(message: kvstore_pb2.CacheDigest) -> CacheDigest:
+def _digest(message: kvstore_pb2.CacheDigest, param: str) -> CacheDigest:
     if len(message.names_xor) != BLOCK_HASH_SIZE:
         raise InvalidRequestError(
-            f"digest.names_xor has {len(message.names_xor)} bytes, but must have {BLOCK_HASH_SIZE}",
-            param="digest.names_xor",
+            f"{param}.names_xor has {len(message.names_xor)} bytes, but must have {BLOCK_HASH_SIZE}",
+            param=f"{param}.names_xor",
         )
-    return CacheDigest(message.block_count, int.from_bytes(message.names_xor))
+    return digest_from_proto(message)
 
 
 def _check_source(request: kvstore_pb2.PublishRequest, stream: PublishStream) -> None:
