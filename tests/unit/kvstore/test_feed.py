@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from pagemesh.cache.digest import CacheDigest
-from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Stored, WorkerEvent
+from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
 from pagemesh.kvstore.feed import SLICE_BLOCKS
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.v1 import types_pb2
@@ -67,6 +67,20 @@ async def test_equal_counts_are_counted_and_change_nothing() -> None:
     assert await told.tell(digested(1, 2), Removed(make_blocks(1)), digested(2)) == [False] * 3
     assert await told.believed() == frozenset(make_blocks(2))
     assert (told.counted("digests"), told.counted("divergences")) == (2, 0)
+
+
+async def test_one_that_goes_on_with_other_blocks_is_unknown_until_its_snapshot() -> None:
+    told = await Told().join(1, 2)
+    assert await told.tell(Resumed(digested(1, 2).digest), Stored(make_blocks(3))) == [False] * 2
+    assert await told.believed() == frozenset(make_blocks(1, 2, 3))
+    went_on = Resumed(digested(1, 2).digest), Stored(make_blocks(4)), digested(1, 2, 4)
+    assert await told.tell(*went_on) == [True, False, False]
+    assert await told.believed() == frozenset()
+    assert (
+        await told.tell(Cleared(), Stored(make_blocks(1, 2, 4)), digested(1, 2, 4)) == [False] * 3
+    )
+    assert await told.believed() == frozenset(make_blocks(1, 2, 4))
+    assert told.counted("divergences") == 0
 
 
 async def test_a_difference_asks_for_one_snapshot_and_says_how_many_blocks_were_wrong() -> None:
