@@ -16,6 +16,7 @@ from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
 
 DEADLINE_S = 60.0
 POLL_S = 0.005
+LONGEST_POLL_S = 0.5
 MODEL = "model"
 
 
@@ -101,5 +102,5 @@ def until_known(
         if known == num_blocks or (beside and known.items() >= num_blocks.items()):
             return
         # To be asked takes the kvstore's time: most of it is to be its own.
-        time.sleep(POLL_S + 4 * (time.monotonic() - asked_at))
+        time.sleep(min(LONGEST_POLL_S, POLL_S + 4 * (time.monotonic() - asked_at)))
     raise RuntimeError(f"{sum(known.values())} of {sum(num_blocks.values())} blocks are known")
