@@ -126,6 +126,14 @@ def test_nobody_is_at_home_behind_a_queue() -> None:
     assert chosen(holder, sooner(0.5)) == "a"
 
 
+def test_from_a_busier_home_a_prompt_goes_wherever_it_is_sooner() -> None:
+    other = sooner(0.5, num_requests=1)
+    assert chosen(worker("holder", num_held_blocks=HELD, num_requests=1), other) == "holder"
+    assert chosen(worker("holder", num_held_blocks=HELD, num_requests=2), other) == "a"
+    equal = worker("a", links={"holder": FAST}, num_requests=1)
+    assert chosen(worker("holder", num_held_blocks=HELD, num_requests=2), equal) == "holder"
+
+
 def test_nobody_is_at_home_in_a_full_batch() -> None:
     loads = {"num_requests": 64, "num_waiting": 64}
     other = sooner(0.5, **loads)
