@@ -12,7 +12,6 @@ import asyncio
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final, get_args
 
@@ -66,7 +65,7 @@ def main() -> None:
         "workers": NUM_WORKERS,
         "requests_per_second": {name: WORKLOADS[name].rate for name in workloads},
         "max_waiting_requests": MAX_WAITING_REQUESTS,
-        "good_requests_seconds": asdict(LIMITS),
+        "good_requests_seconds": {"ttft": LIMITS.ttft, "tpot": LIMITS.tpot},
         "kv_cache_gib_per_worker": KV_CACHE_GIB,
     }
     pairs = [(name, policy) for name in workloads for policy in POLICIES if policy in policies]

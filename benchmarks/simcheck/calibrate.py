@@ -57,7 +57,7 @@ def prefill_models(metrics_addresses: Mapping[str, str]) -> dict[str, PrefillMod
             metric(address, f"pagemesh:prefill_seconds_per_{name}")
             for name in ("token", "pair", "step")
         )
-        found[worker_id] = PrefillModel(max(token, 1e-9), pair, step)
+        found[worker_id] = PrefillModel(token, pair, step)
     return found
 
 

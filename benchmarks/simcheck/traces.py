@@ -17,7 +17,7 @@ MAX_WAITING_REQUESTS: Final = 16
 """That a router takes at a time; only a burst has more."""
 
 _PREFIXES: Final = WorkloadConfig(
-    num_requests=100,
+    num_prompts=100,
     prefixes=24,
     prefix_tokens=640,
     prompt_tokens=48,
@@ -40,7 +40,7 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
     "chats": Workload(
         WorkloadConfig(
             workload="sharegpt",
-            num_requests=70,
+            num_prompts=70,
             turns=3.0,
             prefix_tokens=96,
             prompt_tokens=64,
@@ -57,7 +57,7 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
 def check_trace(workload: str, scale: float) -> Trace:
     """One of the workloads, or as much of it."""
     config, rate = WORKLOADS[workload]
-    config = replace(config, num_requests=round(scale * config.num_requests))
+    config = replace(config, num_prompts=round(scale * config.num_prompts))
     kept: dict[int, int] = {}
     trace: list[TraceRequest] = []
     for number, request in enumerate(make_trace(config)):

@@ -5,19 +5,33 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Final, TypeVar, get_type_hints
 
 import yaml
 
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import ConfigError
+from pagemesh.sim.settings import MAX_TOKENS
 
 _Model = TypeVar("_Model")
+
+MAX_KV_TOKENS: Final = 100_000_000
+"""Of one cache: all of its blocks are kept in memory."""
+
+MAX_LAYERS: Final = 100_000
+
+MAX_KV_BYTES: Final = 1_000_000_000
+"""Of one token."""
 
 
 def _positive(value: float, name: str) -> None:
     if not value > 0:
         raise ConfigError(f"{name} is {value!r}, but must be positive")
+
+
+def _count(value: int, name: str, most: int) -> None:
+    if not 1 <= value <= most:
+        raise ConfigError(f"{name} is {value!r}, but must be from 1 to {most:,}")
 
 
 def _not_negative(value: float, name: str) -> None:
@@ -39,9 +53,15 @@ class PrefillModel:
     """Of each engine step with prompts in it: 16 GB of weights at 2.5 TB/s."""
 
     def __post_init__(self) -> None:
-        _positive(self.seconds_per_token, "prefill seconds_per_token")
+        _not_negative(self.seconds_per_token, "prefill seconds_per_token")
         _not_negative(self.seconds_per_pair, "prefill seconds_per_pair")
         _not_negative(self.seconds_per_step, "prefill seconds_per_step")
+        # A worker that has seen few prompts lays all on one of them.
+        if not (self.seconds_per_token or self.seconds_per_pair or self.seconds_per_step):
+            raise ConfigError(
+                "prefill seconds_per_token, seconds_per_pair and seconds_per_step are 0, as of a worker"
+                " that has measured nothing, but one must be positive"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +103,10 @@ class WorkerModel:
     decode: DecodeModel = field(default_factory=DecodeModel)
 
     def __post_init__(self) -> None:
-        _positive(self.kv_tokens, "kv_tokens")
-        _positive(self.max_num_seqs, "max_num_seqs")
-        _positive(self.max_model_len, "max_model_len")
+        _count(self.kv_tokens, "kv_tokens", MAX_KV_TOKENS)
+        _count(self.max_num_seqs, "max_num_seqs", MAX_TOKENS)
+        _count(self.max_num_batched_tokens, "max_num_batched_tokens", MAX_TOKENS)
+        _count(self.max_model_len, "max_model_len", 2 * MAX_TOKENS)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens!r}, but must be at least"
@@ -186,9 +207,9 @@ class MeshModel:
     """What single workers, by id, measured of prompts and tell routers, where that is not what prompts cost."""
 
     def __post_init__(self) -> None:
-        _positive(self.block_size, "block_size")
-        _positive(self.num_layers, "num_layers")
-        _positive(self.kv_bytes_per_token, "kv_bytes_per_token")
+        _count(self.block_size, "block_size", MAX_TOKENS)
+        _count(self.num_layers, "num_layers", MAX_LAYERS)
+        _count(self.kv_bytes_per_token, "kv_bytes_per_token", MAX_KV_BYTES)
         if self.kv_bytes_per_token % (2 * self.num_layers):
             raise ConfigError(
                 f"kv_bytes_per_token is {self.kv_bytes_per_token!r}, but must be a multiple of"
@@ -220,8 +241,10 @@ def read_model(path: str) -> MeshModel:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--rates is {path!r}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--rates is {path!r}, which is no YAML: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # YAML's own errors show the place on lines of its own.
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"--rates is {path!r}, which is no YAML: {reason}") from error
     try:
         return _build(MeshModel, content, "")
     except ConfigError as error:

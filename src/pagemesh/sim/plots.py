@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import math
+import tempfile
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -22,44 +24,59 @@ _STYLES: Final = (
 )
 
 
+def _ms(seconds: float | None) -> float:
+    return math.nan if seconds is None else 1000 * seconds
+
+
 class _Plot(NamedTuple):
     file: str
     label: str
     value: Callable[[Summary], float]
+    """NaN where there is none."""
     is_logarithmic: bool = False
 
 
 _OVER_RATE: Final = (
     _Plot("hit_rate.png", "prompt tokens not computed (%)", lambda s: 100 * s.delivered_hit_rate),
-    _Plot("ttft_p50.png", "time to first token, median (ms)", lambda s: 1000 * s.ttft_p50, True),
-    _Plot("ttft_p99.png", "time to first token, 99 % (ms)", lambda s: 1000 * s.ttft_p99, True),
+    _Plot("ttft_p50.png", "time to first token, median (ms)", lambda s: _ms(s.ttft_p50), True),
+    _Plot("ttft_p99.png", "time to first token, 99 % (ms)", lambda s: _ms(s.ttft_p99), True),
     _Plot("goodput.png", "good requests (requests/s)", lambda s: s.goodput),
 )
 
 
-def require_matplotlib(folder: str) -> None:
-    """Raise ConfigError unless plots can be drawn."""
+def require_plots(folder: str) -> None:
+    """Make the folder; ConfigError unless plots can be drawn there: asked before anything is simulated."""
     try:
         importlib.import_module("matplotlib")
     except ImportError:
         raise ConfigError(
             f"--plots is {folder!r}, but there is no matplotlib: pip install 'pagemesh[plots]'"
         ) from None
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ConfigError(f"--plots is {folder!r}: {error.strerror}") from error
 
 
 def draw_plots(folder: str, results: Sequence[tuple[Summary, Run]]) -> None:
-    """PNG files: figures over the request rate for each policy, and the load of workers over time."""
+    """PNG files: figures over the request rate for each policy, and the load of workers over time.
+
+    ConfigError when one cannot be written.
+    """
+    try:
+        _draw_all(Path(folder), results)
+    except OSError as error:
+        raise ConfigError(f"--plots is {folder!r}: {error.filename}: {error.strerror}") from error
+
+
+def _draw_all(target: Path, results: Sequence[tuple[Summary, Run]]) -> None:
     # Imported here: it takes a second, and is an extra.
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--plots is {folder!r}: {error.strerror}") from error
     for plot in _OVER_RATE:
         figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
         _draw_over_rate(axes, plot, [summary for summary, _ in results])

@@ -52,7 +52,7 @@ def as_table(summaries: Sequence[Summary]) -> str:
             "Hit rates: share of prompt tokens that were available somewhere, captured on the chosen"
             " workers, delivered.",
             f"An endless cache shared by all workers would have had {' to '.join(shared)}.",
-            "TTFT and ITL in ms; good: completed within both limits; imbal.: busiest decode worker over"
+            "TTFT and ITL in ms; good: completed within all limits; imbal.: busiest decode worker over"
             " the mean;",
             "missed: refused, late, lost or given up.",
         ]
@@ -63,6 +63,15 @@ def as_json(summaries: Sequence[Summary], settings: dict[str, Any]) -> str:
     """All figures, in seconds and shares, and what they are of."""
     content = {"settings": settings, "runs": [asdict(summary) for summary in summaries]}
     return json.dumps(content, indent=2) + "\n"
+
+
+def require_writable(path: str) -> None:
+    """Raise ConfigError unless --json can be written: asked before anything is simulated."""
+    try:
+        with Path(path).open("a"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"--json is {path!r}: {error.strerror}") from error
 
 
 def write_json(path: str, summaries: Sequence[Summary], settings: dict[str, Any]) -> None:
@@ -86,11 +95,15 @@ def _cells(summary: Summary) -> list[str]:
                 summary.delivered_hit_rate,
             )
         ),
-        *(f"{1000 * t:.0f}" for t in (summary.ttft_p50, summary.ttft_p90, summary.ttft_p99)),
-        *(f"{1000 * t:.1f}" for t in (summary.itl_p50, summary.itl_p99)),
+        *(_ms(t, 0) for t in (summary.ttft_p50, summary.ttft_p90, summary.ttft_p99)),
+        *(_ms(t, 1) for t in (summary.itl_p50, summary.itl_p99)),
         f"{summary.throughput:.2f}",
         f"{summary.goodput:.2f}",
         f"{summary.good_share:.0%}",
         f"{summary.imbalance:.2f}",
         str(num_missed),
     ]
+
+
+def _ms(seconds: float | None, num_digits: int) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.{num_digits}f}"

@@ -10,13 +10,15 @@ from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple
 
 from pagemesh.config import RoutingConfig
+from pagemesh.errors import ConfigError
 from pagemesh.sim.model import MeshModel, read_model
-from pagemesh.sim.plots import draw_plots, require_matplotlib
-from pagemesh.sim.report import as_table, write_json
+from pagemesh.sim.plots import draw_plots, require_plots
+from pagemesh.sim.report import as_table, require_writable, write_json
 from pagemesh.sim.settings import PolicyName, SimConfig
 from pagemesh.sim.simulation import MeshSize, Run, Simulation
+from pagemesh.sim.slo import parse_slo
 from pagemesh.sim.sources import at_rate, load_workload, write_trace
-from pagemesh.sim.summary import Slo, Summary, summarize
+from pagemesh.sim.summary import Summary, summarize
 from pagemesh.sim.trace import Trace
 
 ORACLES_LOAD_WEIGHT: Final = 0.0001
@@ -41,7 +43,9 @@ def run(config: SimConfig) -> None:
         write_trace(workload, workload.write_trace)
         return
     if config.plots is not None:
-        require_matplotlib(config.plots)
+        require_plots(config.plots)
+    if config.json is not None:
+        require_writable(config.json)
     results = []
     for result in simulate_all(config):
         _show_progress(result)
@@ -66,7 +70,7 @@ def simulate_all(config: SimConfig) -> Iterator[Result]:
             gc.collect()
             started = time.perf_counter()
             run = simulate(config, model, trace, policy)
-            summary = summarize(run, policy, Slo(config.slo_ttft, config.slo_tpot))
+            summary = summarize(run, policy, parse_slo(config.goodput))
             yield Result(summary, run, time.perf_counter() - started)
 
 
@@ -109,7 +113,10 @@ def load_model(config: SimConfig) -> MeshModel:
     """Of --rates, with --block-size and --cores."""
     model = MeshModel() if config.rates is None else read_model(config.rates)
     if config.block_size is not None:
-        model = replace(model, block_size=config.block_size)
+        try:
+            model = replace(model, block_size=config.block_size)
+        except ConfigError as error:
+            raise ConfigError(f"--block-size is {config.block_size!r}: {error.message}") from error
     return model if config.cores is None else replace(model, cores=config.cores)
 
 

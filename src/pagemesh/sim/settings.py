@@ -8,6 +8,7 @@ from typing import Final, Literal
 from pagemesh.config import RoutingConfig, RoutingPolicy
 from pagemesh.config.checks import require, require_seconds
 from pagemesh.sim.lengths import MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS
+from pagemesh.sim.slo import parse_slo
 
 PolicyName = RoutingPolicy | Literal["oracle"]
 
@@ -38,12 +39,13 @@ class WorkloadConfig:
     """shared_prefix: questions behind one of several system prompts. sharegpt: conversations, each turn behind
     all that was said before. mooncake: long prompts, some of which go on where an earlier one was."""
 
-    num_requests: int = 2000
-    """Requests that are made; of a file, at most so many are taken, from its beginning."""
+    num_prompts: int = 2000
+    """As of `vllm bench serve`: requests that are made; of a file, at most so many are taken, from its beginning."""
 
     burstiness: float = 1.0
-    """As of `vllm bench serve`: the shape of the gamma distribution of the gaps between arrivals. 1 is a Poisson
-    process, less makes bursts and long pauses, more makes gaps more alike. A file of Mooncake's form has its own."""
+    """As of `vllm bench serve`: the shape of the gamma distribution of the gaps between arrivals. 1 makes them a
+    Poisson process, less makes bursts and long pauses, more makes gaps more alike. A file of Mooncake's form has
+    its own."""
 
     seed: int = 0
     """Of all draws; equal seeds give equal runs."""
@@ -52,7 +54,7 @@ class WorkloadConfig:
     """Different system prompts."""
 
     prefix_tokens: int = 4000
-    """Tokens of a system prompt; 0 for none. The conversations of sharegpt have all the same one."""
+    """Tokens of a system prompt; 0 for none. All conversations have the same one, those of a file too."""
 
     zipf: float = 1.0
     """Popularity of system prompts: the n-th comes in proportion to 1 / n^zipf; 0 makes all alike."""
@@ -77,7 +79,10 @@ class WorkloadConfig:
     simulated then."""
 
     def __post_init__(self) -> None:
-        _require_within("--num-requests", self.num_requests, 1, 10_000_000)
+        if self.trace is not None:
+            no_file = "unset with --trace: what --workload makes is written"
+            require(self.write_trace is None, "--write-trace", self.write_trace, no_file)
+        _require_within("--num-prompts", self.num_prompts, 1, 10_000_000)
         _require_within("--burstiness", self.burstiness, 0.001, 1_000_000)
         _require_within("--prefixes", self.prefixes, 1, 10_000_000)
         _require_within("--prefix-tokens", self.prefix_tokens, 0, MAX_TOKENS)
@@ -161,11 +166,9 @@ class SimConfig:
     report_delay: float = 0.005
     """Seconds from a worker's report of its load, ten times a second, until routers know it."""
 
-    slo_ttft: float = 1.0
-    """Seconds to the first token, at most, for a request to count as good."""
-
-    slo_tpot: float = 0.05
-    """Mean seconds for each token behind the first, at most, likewise."""
+    goodput: tuple[str, ...] = ("ttft:1000", "tpot:50")
+    """As of `vllm bench serve`: name:milliseconds for each limit that a good request keeps to, of ttft (to the
+    first token), tpot (mean for each token behind it) and e2el (to the last token)."""
 
     json: str | None = None
     """File for all figures."""
@@ -191,11 +194,7 @@ class SimConfig:
         if self.cores is not None:
             _require_within("--cores", self.cores, 0.01, 1_000_000)
         _require_within("--max-waiting-requests", self.max_waiting_requests, 1, 1_000_000_000)
-        for flag, limit in (
-            ("--request-timeout", self.request_timeout),
-            ("--slo-ttft", self.slo_ttft),
-            ("--slo-tpot", self.slo_tpot),
-        ):
-            require_seconds(flag, limit, MAX_SECONDS)
+        require_seconds("--request-timeout", self.request_timeout, MAX_SECONDS)
+        parse_slo(self.goodput)
         _require_within("--index-lag", self.index_lag, 0, MAX_SECONDS)
         _require_within("--report-delay", self.report_delay, 0, MAX_SECONDS)

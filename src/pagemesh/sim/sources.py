@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from pagemesh.config.checks import require
 from pagemesh.errors import ConfigError
 from pagemesh.sim.mooncake import read_mooncake, trace_of, write_mooncake
 from pagemesh.sim.settings import WorkloadConfig
@@ -47,7 +48,7 @@ def load_workload(config: WorkloadConfig) -> Workload:
         is_timed = True
     if not trace:
         raise ConfigError(f"--trace is {config.trace!r}, which has no requests")
-    return Workload(trace[: config.num_requests], is_timed)
+    return Workload(trace[: config.num_prompts], is_timed)
 
 
 def at_rate(workload: Workload, rate: float | None, num_decode: int) -> Trace:
@@ -56,8 +57,12 @@ def at_rate(workload: Workload, rate: float | None, num_decode: int) -> Trace:
         return workload.trace
     factor = 1 / (num_decode if rate is None else rate)
     if workload.is_timed:
-        last = workload.trace[-1].arrival
-        factor *= (len(workload.trace) - 1) / last if last else 0.0
+        num_gaps, last = len(workload.trace) - 1, workload.trace[-1].arrival
+        if num_gaps and not last:
+            raise ConfigError(
+                f"--request-rate is {rate!r}, but all {num_gaps + 1} requests of --trace come at one time"
+            )
+        factor *= num_gaps / last if num_gaps else 0.0
     return [
         request if request.after is not None else replace(request, arrival=factor * request.arrival)
         for request in workload.trace
@@ -70,7 +75,10 @@ def write_trace(config: WorkloadConfig, path: str) -> None:
         case "mooncake":
             write_mooncake(path, make_mooncake(config))
         case "sharegpt":
-            write_sharegpt(path, make_conversations(config), config.chars_per_token)
+            # Else a message may have no character, and nothing to read a token from.
+            chars = config.chars_per_token
+            require(chars >= 1, "--chars-per-token", chars, "at least 1 with --write-trace")
+            write_sharegpt(path, make_conversations(config), chars)
         case other:
             raise ConfigError(
                 f"--write-trace is {path!r}, but there is no form of file for --workload {other}"

@@ -11,16 +11,7 @@ from dataclasses import dataclass
 from pagemesh.router.routing.candidate import Role
 from pagemesh.sim.records import Outcome, Record
 from pagemesh.sim.simulation import Run
-
-
-@dataclass(frozen=True, slots=True)
-class Slo:
-    """What a good request keeps to."""
-
-    ttft: float
-    """Seconds to the first token."""
-    tpot: float
-    """Seconds for each token behind it."""
+from pagemesh.sim.slo import Slo
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +35,20 @@ class Summary:
     delivered_hit_rate: float
     """That were not computed anew; requests that were refused have none."""
 
-    ttft_p50: float
-    ttft_p90: float
-    ttft_p99: float
-    itl_p50: float
-    itl_p99: float
-    """Between two tokens of a request."""
+    ttft_p50: float | None
+    ttft_p90: float | None
+    ttft_p99: float | None
+    """Of all requests that got a first token, late ones too; None where no one did."""
+    itl_p50: float | None
+    itl_p99: float | None
+    """Between two tokens of a request; None where no one got two."""
 
     throughput: float
     """Completed requests per second."""
     token_throughput: float
     """Generated tokens per second."""
     goodput: float
-    """Requests per second that completed within both limits."""
+    """Requests per second that completed within all limits."""
     good_share: float
     """Their share of all that came; refused and late ones are misses."""
 
@@ -115,19 +107,20 @@ def outcome_of(record: Record) -> str:
 
 
 def is_good(record: Record, slo: Slo) -> bool:
-    """Whether a request completed within both limits."""
+    """Whether a request completed within all limits."""
     ttft = record.ttft
     return (
         record.outcome is Outcome.COMPLETED
         and ttft is not None
         and ttft <= slo.ttft
         and record.tpot <= slo.tpot
+        and record.ended_at - record.arrived_at <= slo.e2el
     )
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The least of them that this share does not exceed; 0 of none."""
-    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else 0.0
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """The least of them that this share does not exceed; None of none."""
+    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None
 
 
 def _hit_rate(records: Sequence[Record], field: str) -> float:

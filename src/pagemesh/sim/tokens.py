@@ -22,11 +22,11 @@ class TokenTimes:
         self._counts[round(_CLASSES_PER_E * math.log(max(seconds, 1e-9)))] += num_gaps
         self.num_gaps += num_gaps
 
-    def percentile(self, share: float) -> float:
-        """The time that this share of all does not exceed; 0 without any."""
+    def percentile(self, share: float) -> float | None:
+        """The time that this share of all does not exceed; None without any."""
         wanted = share * self.num_gaps
         for number in sorted(self._counts):
             wanted -= self._counts[number]
             if wanted <= 0:
                 return math.exp(number / _CLASSES_PER_E)
-        return 0.0
+        return None

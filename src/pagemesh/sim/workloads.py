@@ -39,7 +39,7 @@ def shared_prefix(config: WorkloadConfig) -> Trace:
     popularity = Zipf(config.prefixes, config.zipf)
     times = arrival_times(config.burstiness, draws)
     requests = []
-    for number in range(config.num_requests):
+    for number in range(config.num_prompts):
         question = draw_length(draws, config.prompt_tokens, _PROMPT_SIGMA, MAX_PROMPT_TOKENS)
         own = config.prefixes + number
         spans = [Span(own, config.prefix_tokens + question)]
@@ -53,7 +53,7 @@ def shared_prefix(config: WorkloadConfig) -> Trace:
 def make_conversations(config: WorkloadConfig) -> list[Conversation]:
     """Chats with a geometric number of turns, each a message and its answer."""
     draws = random.Random(config.seed)
-    num_left, conversations = config.num_requests, []
+    num_left, conversations = config.num_prompts, []
     while num_left:
         turns = []
         while num_left:
@@ -79,7 +79,7 @@ def make_mooncake(config: WorkloadConfig) -> list[MooncakeRequest]:
     next_id = config.prefixes * prefix_blocks
     sessions: list[list[int]] = []
     requests = []
-    for _ in range(config.num_requests):
+    for _ in range(config.num_prompts):
         if sessions and draws.random() < _CONTINUES:
             known = sessions.pop(draws.randrange(len(sessions)))
         else:

@@ -59,6 +59,32 @@ def test_a_published_line_is_read() -> None:
     assert read_mooncake("t", [LINE, ""]) == [MooncakeRequest(1500, 1000, 52, (46, 47))]
 
 
+@pytest.mark.parametrize("block_size", [16, 100, 128, 512, 700, 1024])
+def test_blocks_of_any_size_are_shared_as_far_as_ids_are_equal(block_size: int) -> None:
+    """Lines as published, with a last block of fewer tokens, which the third goes on behind."""
+    lines = [
+        '{"timestamp": 27482, "input_length": 1955, "output_length": 52, "hash_ids": [46, 47, 48, 49]}',
+        '{"timestamp": 30535, "input_length": 1472, "output_length": 26, "hash_ids": [46, 47, 2366]}',
+        '{"timestamp": 30535, "input_length": 2200, "output_length": 9, "hash_ids": [46, 47, 48, 49, 50]}',
+    ]
+    first, second, third = trace_of(read_mooncake("t", lines))
+    assert [request.arrival for request in (first, second, third)] == [0.0, 3.053, 3.053]
+
+    def num_shared(request: TraceRequest, other: TraceRequest) -> int:
+        mine, others = (
+            block_names(each, each.num_prompt_tokens // block_size, block_size)
+            for each in (request, other)
+        )
+        return sum(a == b for a, b in zip(mine, others, strict=False))
+
+    assert num_shared(first, second) == 1024 // block_size
+    assert num_shared(first, third) == 1955 // block_size
+    cache = SharedCache(block_size)
+    held = [cache.visit(request) for request in (first, second, third)]
+    # Of the first one's last block, the third has what there was of it.
+    assert held == [block_size * (most // block_size) for most in (0, 1024, 1955)]
+
+
 def test_equal_ids_behind_equal_ids_are_equal_blocks() -> None:
     trace = trace_of(
         [
@@ -165,7 +191,7 @@ def test_turns_hold_what_was_said_before() -> None:
 @pytest.mark.parametrize(("form", "suffix"), [("mooncake", "jsonl"), ("sharegpt", "json")])
 def test_what_is_written_is_read_again(form: Any, suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"trace.{suffix}"
-    config = WorkloadConfig(workload=form, num_requests=50, prefix_tokens=1024)
+    config = WorkloadConfig(workload=form, num_prompts=50, prefix_tokens=1024)
     write_trace(config, str(path))
     read, is_timed = load_workload(WorkloadConfig(trace=str(path), prefix_tokens=1024))
     made = make_trace(config)
@@ -205,6 +231,24 @@ def test_a_byte_order_mark_is_no_part_of_a_trace(tmp_path: Path) -> None:
     assert len(load_workload(WorkloadConfig(trace=str(path))).trace) == 1
 
 
+def test_all_requests_at_one_time_have_no_rate_to_scale() -> None:
+    timed = Workload(trace_of([MooncakeRequest(7, 10, 1, (n,)) for n in range(3)]), is_timed=True)
+    assert [r.arrival for r in at_rate(timed, None, 8)] == [0.0, 0.0, 0.0]
+    with pytest.raises(ConfigError, match=r"--request-rate is 4\.0, but all 3 requests of --trace"):
+        at_rate(timed, 4.0, 8)
+    alone = Workload(timed.trace[:1], is_timed=True)
+    assert [r.arrival for r in at_rate(alone, 4.0, 8)] == [0.0]
+
+
+def test_messages_without_a_character_are_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    with pytest.raises(
+        ConfigError, match=r"--chars-per-token is 0\.9, but must be at least 1 with"
+    ):
+        write_trace(WorkloadConfig(workload="sharegpt", chars_per_token=0.9), str(path))
+    assert not path.exists()
+
+
 def test_a_workload_without_a_form_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     with pytest.raises(ConfigError, match="no form of file for --workload shared_prefix"):
@@ -224,7 +268,7 @@ def test_a_trace_with_times_of_its_own_keeps_them_unless_a_rate_is_asked_for() -
 def test_equal_seeds_give_equal_workloads_and_others_do_not() -> None:
     for workload in ("shared_prefix", "sharegpt", "mooncake"):
         first, again, other = (
-            make_trace(WorkloadConfig(workload=workload, num_requests=30, seed=seed))
+            make_trace(WorkloadConfig(workload=workload, num_prompts=30, seed=seed))
             for seed in (1, 1, 2)
         )
         assert first == again != other
@@ -232,14 +276,14 @@ def test_equal_seeds_give_equal_workloads_and_others_do_not() -> None:
 
 
 def test_conversations_have_the_turns_that_were_asked_for() -> None:
-    conversations = make_conversations(WorkloadConfig(num_requests=4000, turns=4.0))
+    conversations = make_conversations(WorkloadConfig(num_prompts=4000, turns=4.0))
     turns = [len(conversation.turns) for conversation in conversations]
     assert sum(turns) == 4000
     assert statistics.mean(turns) == pytest.approx(4.0, rel=0.1)
 
 
 def test_mooncake_style_prompts_go_on_where_others_were() -> None:
-    config = WorkloadConfig(workload="mooncake", num_requests=400, prefix_tokens=1024)
+    config = WorkloadConfig(workload="mooncake", num_prompts=400, prefix_tokens=1024)
     requests = make_mooncake(config)
     cache = SharedCache(16)
     trace = trace_of(requests)

@@ -9,9 +9,11 @@ import pytest
 from pagemesh.router.routing.candidate import Role
 from pagemesh.sim.model import PrefillModel
 from pagemesh.sim.records import Outcome
+from pagemesh.sim.report import as_table
 from pagemesh.sim.settings import PolicyName
 from pagemesh.sim.simulation import Run, Simulation
-from pagemesh.sim.summary import Slo, summarize
+from pagemesh.sim.slo import Slo
+from pagemesh.sim.summary import summarize
 from pagemesh.sim.trace import Span
 from tests.unit.sim.sim_builders import make_model, make_request, mixed_trace, simulate
 
@@ -102,9 +104,16 @@ def test_good_requests_keep_both_limits_and_rates_are_over_the_whole_run() -> No
     run = simulate(trace, num_decode=1).run()
     good = {
         limits: summarize(run, "kv_aware", Slo(*limits)).good_share
-        for limits in ((0.4, 0.03), (0.3, 0.03), (0.2, 0.03), (0.4, 0.01))
+        for limits in ((0.4, 0.03), (0.3, 0.03), (0.2, 0.03), (0.4, 0.01), (0.4, 0.03, 0.34))
     }
-    assert good == {(0.4, 0.03): 1.0, (0.3, 0.03): 0.5, (0.2, 0.03): 0.0, (0.4, 0.01): 0.0}
+    assert good == {
+        (0.4, 0.03): 1.0,
+        (0.3, 0.03): 0.5,
+        (0.2, 0.03): 0.0,
+        (0.4, 0.01): 0.0,
+        # To the last token 0.36 s and 0.334 s.
+        (0.4, 0.03, 0.34): 0.5,
+    }
     summary = summarize(run, "kv_aware", Slo(0.3, 0.03))
     assert run.seconds == pytest.approx(2.334)
     assert summary.throughput == pytest.approx(2 / 2.334)
@@ -126,6 +135,14 @@ def test_refused_and_unsent_requests_are_no_good_ones_however_quick_the_others_a
     assert summary.outcomes == {"abandoned": 1, "completed": 2, "rejected": 1}
     assert summary.good_share == 0.5
     assert summary.goodput == summary.throughput == pytest.approx(2 / run.seconds)
+
+
+def test_a_mesh_that_answers_nobody_is_not_a_quick_one() -> None:
+    run = simulate([make_request(0.0, 100, 3, text=1)], num_decode=1, request_timeout=0.001).run()
+    summary = summarize(run, "kv_aware", Slo())
+    assert summary.outcomes == {"timed_out": 1}
+    assert (summary.ttft_p50, summary.ttft_p99, summary.itl_p50) == (None, None, None)
+    assert as_table([summary]).splitlines()[1].split()[5:10] == ["-", "-", "-", "-", "-"]
 
 
 def test_a_long_conversation_whose_first_turn_is_refused_is_given_up_turn_by_turn() -> None:
