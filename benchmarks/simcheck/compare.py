@@ -85,8 +85,8 @@ def _compare_times(report: Report, name: str, sides: Sides) -> None:
     firsts, modelled_firsts = [ttfts_of(run) for run in runs], modelled_ttfts(records)
     for share in (0.5, 0.9):
         ttft = f"{name}: TTFT p{100 * share:g}"
-        real = [1000 * percentile(each, share) for each in firsts]
-        simulated = 1000 * percentile(modelled_firsts, share)
+        real = [_percentile_ms(each, share) for each in firsts]
+        simulated = _percentile_ms(modelled_firsts, share)
         report.add(f"{ttft}, real, both runs", "ms", real)
         report.add(f"{ttft}, simulated", "ms", [simulated])
         off = abs(simulated / statistics.mean(real) - 1)
@@ -97,6 +97,13 @@ def _compare_times(report: Report, name: str, sides: Sides) -> None:
     report.add(f"{name}: good requests, simulated", "", [modelled_good_share(records)])
     report.add(f"{name}: refused, real, both runs", "", [_refused(run) for run in runs])
     report.add(f"{name}: refused, simulated", "", [_refused(records)])
+
+
+def _percentile_ms(seconds: Sequence[float], share: float) -> float:
+    found = percentile(seconds, share)
+    if found is None:
+        raise RuntimeError("no request had a first token: there is nothing to compare")
+    return 1000 * found
 
 
 def _refused(side: Sequence[Replayed] | Sequence[Record]) -> float:
