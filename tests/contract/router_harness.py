@@ -17,10 +17,11 @@ from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.router.service import RouterProcess
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import (
+    console_pb2,
+    console_pb2_grpc,
     inference_pb2_grpc,
     kvstore_pb2,
     kvstore_pb2_grpc,
-    openai_pb2,
     openai_pb2_grpc,
 )
 from pagemesh.worker.server import Role
@@ -52,6 +53,7 @@ class Mesh:
         self.address = address
         """Of the router."""
         self.channel = channel = open_channel(address)
+        self.console: console_pb2_grpc.ConsoleAsyncStub = console_pb2_grpc.ConsoleStub(channel)
         self.openai: openai_pb2_grpc.OpenAIAsyncStub = openai_pb2_grpc.OpenAIStub(channel)
         self.inference: inference_pb2_grpc.InferenceAsyncStub = inference_pb2_grpc.InferenceStub(
             channel
@@ -84,7 +86,7 @@ class Mesh:
         return {holder.worker_id: holder.block_count for holder in response.holders}
 
     async def health(self) -> Any:
-        return (await read(self.openai.Health(openai_pb2.OpenAIHealthRequest()))).json()
+        return (await read(self.console.Health(console_pb2.ConsoleHealthRequest()))).json()
 
     async def chat(self, body: object, **metadata: str) -> Answer:
         return await read(self.openai.ChatCompletions(http_body(body), metadata=pairs(metadata)))
@@ -94,7 +96,7 @@ class Mesh:
 
     async def metric(self, line: str) -> float:
         """The value of a metric by its name and labels as they are exported; 0 when absent."""
-        page = await read(self.openai.Metrics(openai_pb2.OpenAIMetricsRequest()))
+        page = await read(self.console.Metrics(console_pb2.ConsoleMetricsRequest()))
         for found in page.data.decode().splitlines():
             if found.startswith(line + " "):
                 return float(found.rpartition(" ")[2])

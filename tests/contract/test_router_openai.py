@@ -12,7 +12,7 @@ from google.api.httpbody_pb2 import HttpBody
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.router.openai.sse import KEEPALIVE
 from pagemesh.tokenizer import Tokenizer
-from pagemesh.v1 import openai_pb2
+from pagemesh.v1 import console_pb2, openai_pb2
 from tests.contract.http_answers import http_body, read
 from tests.contract.router_harness import MODEL, Mesh, eventually, running_mesh
 from tests.fakes.engine import expected_tokens
@@ -265,7 +265,7 @@ async def test_models_are_listed(mesh: Mesh) -> None:
 
 async def test_health_says_what_is_missing() -> None:
     async with running_mesh(decode=0) as mesh:
-        answer = await read(mesh.openai.Health(openai_pb2.OpenAIHealthRequest()))
+        answer = await read(mesh.console.Health(console_pb2.ConsoleHealthRequest()))
         assert answer.status == 503
         assert answer.json()["missing"] == "a decode worker that serves the model 'demo'"
         refused = await mesh.completions({"prompt": PROMPT})
@@ -276,7 +276,7 @@ async def test_health_says_what_is_missing() -> None:
         model = await read(mesh.openai.GetModel(openai_pb2.OpenAIGetModelRequest(model="demo")))
         assert (model.status, model.json()["error"]["code"]) == (503, "no_worker")
         await mesh.add(DECODE_ROLE, "decode-0")
-        answer = await read(mesh.openai.Health(openai_pb2.OpenAIHealthRequest()))
+        answer = await read(mesh.console.Health(console_pb2.ConsoleHealthRequest()))
         assert (answer.status, answer.json()["status"]) == (200, "ok")
         assert (await mesh.completions({"prompt": PROMPT})).status == 200
 

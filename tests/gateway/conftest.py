@@ -22,7 +22,14 @@ from grpc_reflection.v1alpha import reflection
 
 from pagemesh.cli.arguments import to_arguments
 from pagemesh.config import GatewayConfig
-from pagemesh.v1 import inference_pb2, inference_pb2_grpc, openai_pb2, openai_pb2_grpc
+from pagemesh.v1 import (
+    console_pb2,
+    console_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+    openai_pb2,
+    openai_pb2_grpc,
+)
 from tests.support.ports import free_port
 
 MAX_BODY_MIB = 2
@@ -94,8 +101,12 @@ class StandInOpenAI(openai_pb2_grpc.OpenAIServicer):
     ) -> Iterator[httpbody_pb2.HttpBody]:
         yield json_body({"id": request.model, "object": "model"})
 
+
+class StandInConsole(console_pb2_grpc.ConsoleServicer):
+    """Is well."""
+
     def Health(  # noqa: N802  # the name of the RPC
-        self, request: openai_pb2.OpenAIHealthRequest, context: grpc.ServicerContext
+        self, request: console_pb2.ConsoleHealthRequest, context: grpc.ServicerContext
     ) -> Iterator[httpbody_pb2.HttpBody]:
         yield json_body({})
 
@@ -123,6 +134,10 @@ class StandInRouter:
         options = [("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0)]
         self._server = grpc.server(ThreadPoolExecutor(16), options=options)
         openai_pb2_grpc.add_OpenAIServicer_to_server(self.openai, self._server)
+        console_pb2_grpc.add_ConsoleServicer_to_server(
+            StandInConsole(),  # type: ignore[abstract]
+            self._server,
+        )
         inference_pb2_grpc.add_InferenceServicer_to_server(
             StandInInference(),  # type: ignore[abstract]
             self._server,

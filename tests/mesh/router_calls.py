@@ -8,7 +8,13 @@ from contextlib import contextmanager
 
 import grpc
 
-from pagemesh.v1 import inference_pb2, inference_pb2_grpc, openai_pb2, openai_pb2_grpc, types_pb2
+from pagemesh.v1 import (
+    console_pb2,
+    console_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+    types_pb2,
+)
 from tests.mesh.harness import DEADLINE_S, MODEL, Mesh, option
 
 Answers = Iterator[inference_pb2.GenerateResponse]
@@ -38,9 +44,9 @@ def ask(address: str, prompt: list[int], max_tokens: int = 2) -> list[int]:
 def num_workers(address: str) -> tuple[int, int]:
     """Decode and prefill workers, as one router sees them."""
     with grpc.insecure_channel(address) as channel:
-        request = openai_pb2.OpenAIHealthRequest()
+        request = console_pb2.ConsoleHealthRequest()
         try:
-            (body,) = openai_pb2_grpc.OpenAIStub(channel).Health(request, timeout=DEADLINE_S)
+            (body,) = console_pb2_grpc.ConsoleStub(channel).Health(request, timeout=DEADLINE_S)
         except grpc.RpcError:
             return (0, 0)
     health = json.loads(body.data)

@@ -8,7 +8,7 @@ from typing import Any
 from pagemesh.config import GatewayConfig
 from pagemesh.errors import ConfigError
 from pagemesh.gateway.replies import local_reply_config
-from pagemesh.gateway.transcoding import SERVICE, HttpRoute, encoded_descriptors, http_routes
+from pagemesh.gateway.transcoding import SERVICES, HttpRoute, encoded_descriptors, http_routes
 
 _TYPE = "type.googleapis.com/envoy.extensions."
 _TRANSCODER = _TYPE + "filters.http.grpc_json_transcoder.v3.GrpcJsonTranscoder"
@@ -110,7 +110,7 @@ def _transcoder(config: GatewayConfig) -> dict[str, Any]:
         "typed_config": {
             "@type": _TRANSCODER,
             "proto_descriptor_bin": encoded_descriptors(),
-            "services": [SERVICE.full_name],
+            "services": [service.full_name for service in SERVICES],
             "match_incoming_request_route": True,
             "ignore_unknown_query_parameters": True,
             "request_validation_options": {"reject_unknown_method": True},

@@ -1,4 +1,4 @@
-"""What the gateway reads from the `OpenAI` service: its HTTP routes and its serialized descriptors.
+"""What the gateway reads from the annotated services: their HTTP routes and serialized descriptors.
 
 Both come from the generated stubs at start, so that they cannot drift from the proto files.
 """
@@ -6,15 +6,20 @@ Both come from the generated stubs at start, so that they cannot drift from the 
 from __future__ import annotations
 
 import base64
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from google.api import annotations_pb2, http_pb2
 from google.protobuf import descriptor_pb2
-from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 
-from pagemesh.v1 import openai_pb2
+from pagemesh.v1 import console_pb2, openai_pb2
 
-SERVICE = openai_pb2.DESCRIPTOR.services_by_name["OpenAI"]
+SERVICES: Final = (
+    openai_pb2.DESCRIPTOR.services_by_name["OpenAI"],
+    console_pb2.DESCRIPTOR.services_by_name["Console"],
+)
+"""All of whose RPCs are routes."""
 
 
 class HttpRoute(NamedTuple):
@@ -31,21 +36,25 @@ class HttpRoute(NamedTuple):
 
 
 def http_routes() -> list[HttpRoute]:
-    """Routes of the `OpenAI` service in the order of the proto file."""
-    routes = []
-    for rpc in SERVICE.methods:
-        # The stubs of the annotations do not know that they extend the options of methods.
-        rule: http_pb2.HttpRule = rpc.GetOptions().Extensions[annotations_pb2.http]  # type: ignore[index]
+    """Routes of the services in the order of the proto files, exact ones before prefixes."""
+    rpcs = [rpc for service in SERVICES for rpc in service.methods]
+    routes = [route for rpc in rpcs for route in _routes_of(rpc)]
+    return sorted(routes, key=lambda route: route.is_prefix)
+
+
+def _routes_of(rpc: MethodDescriptor) -> Iterator[HttpRoute]:
+    # The stubs of the annotations do not know that they extend the options of methods.
+    first: http_pb2.HttpRule = rpc.GetOptions().Extensions[annotations_pb2.http]  # type: ignore[index]
+    for rule in (first, *first.additional_bindings):
         kind = rule.WhichOneof("pattern")
         if kind is None:
             raise ValueError(f"{rpc.full_name} has no google.api.http annotation")
         path, variable, _ = getattr(rule, kind).partition("{")
-        routes.append(HttpRoute(kind.upper(), path, is_prefix=bool(variable)))
-    return routes
+        yield HttpRoute(kind.upper(), path, is_prefix=bool(variable))
 
 
 def encoded_descriptors() -> str:
-    """The service's file and all that it imports as a base64 `FileDescriptorSet`."""
+    """The services' files and all that they import as a base64 `FileDescriptorSet`."""
     ordered: dict[str, FileDescriptor] = {}
 
     def add(file: FileDescriptor) -> None:
@@ -53,7 +62,8 @@ def encoded_descriptors() -> str:
             add(dependency)
         ordered.setdefault(file.name, file)
 
-    add(openai_pb2.DESCRIPTOR)
+    for service in SERVICES:
+        add(service.file)
     files = descriptor_pb2.FileDescriptorSet()
     for file in ordered.values():
         file.CopyToProto(files.file.add())

@@ -26,7 +26,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18pagemesh/v1/openai.proto\x12\x0bpagemesh.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x19\n\x17OpenAIListModelsRequest\"&\n\x15OpenAIGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x15\n\x13OpenAIHealthRequest\"\x16\n\x14OpenAIMetricsRequest2\x8e\x05\n\x06OpenAI\x12`\n\x0f\x43hatCompletions\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/v1/chat/completions:\x01*0\x01\x12W\n\x0b\x43ompletions\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1a\x82\xd3\xe4\x93\x02\x14\"\x0f/v1/completions:\x01*0\x01\x12U\n\nEmbeddings\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/embeddings:\x01*0\x01\x12^\n\nListModels\x12$.pagemesh.v1.OpenAIListModelsRequest\x1a\x14.google.api.HttpBody\"\x12\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/models0\x01\x12\x65\n\x08GetModel\x12\".pagemesh.v1.OpenAIGetModelRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/models/{model=**}0\x01\x12S\n\x06Health\x12 .pagemesh.v1.OpenAIHealthRequest\x1a\x14.google.api.HttpBody\"\x0f\x82\xd3\xe4\x93\x02\t\x12\x07/health0\x01\x12V\n\x07Metrics\x12!.pagemesh.v1.OpenAIMetricsRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/metrics0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18pagemesh/v1/openai.proto\x12\x0bpagemesh.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x19\n\x17OpenAIListModelsRequest\"&\n\x15OpenAIGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t2\xe1\x03\n\x06OpenAI\x12`\n\x0f\x43hatCompletions\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/v1/chat/completions:\x01*0\x01\x12W\n\x0b\x43ompletions\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1a\x82\xd3\xe4\x93\x02\x14\"\x0f/v1/completions:\x01*0\x01\x12U\n\nEmbeddings\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/embeddings:\x01*0\x01\x12^\n\nListModels\x12$.pagemesh.v1.OpenAIListModelsRequest\x1a\x14.google.api.HttpBody\"\x12\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/models0\x01\x12\x65\n\x08GetModel\x12\".pagemesh.v1.OpenAIGetModelRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/models/{model=**}0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,18 +43,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENAI'].methods_by_name['ListModels']._serialized_options = b'\202\323\344\223\002\014\022\n/v1/models'
   _globals['_OPENAI'].methods_by_name['GetModel']._loaded_options = None
   _globals['_OPENAI'].methods_by_name['GetModel']._serialized_options = b'\202\323\344\223\002\027\022\025/v1/models/{model=**}'
-  _globals['_OPENAI'].methods_by_name['Health']._loaded_options = None
-  _globals['_OPENAI'].methods_by_name['Health']._serialized_options = b'\202\323\344\223\002\t\022\007/health'
-  _globals['_OPENAI'].methods_by_name['Metrics']._loaded_options = None
-  _globals['_OPENAI'].methods_by_name['Metrics']._serialized_options = b'\202\323\344\223\002\n\022\010/metrics'
   _globals['_OPENAILISTMODELSREQUEST']._serialized_start=98
   _globals['_OPENAILISTMODELSREQUEST']._serialized_end=123
   _globals['_OPENAIGETMODELREQUEST']._serialized_start=125
   _globals['_OPENAIGETMODELREQUEST']._serialized_end=163
-  _globals['_OPENAIHEALTHREQUEST']._serialized_start=165
-  _globals['_OPENAIHEALTHREQUEST']._serialized_end=186
-  _globals['_OPENAIMETRICSREQUEST']._serialized_start=188
-  _globals['_OPENAIMETRICSREQUEST']._serialized_end=210
-  _globals['_OPENAI']._serialized_start=213
-  _globals['_OPENAI']._serialized_end=867
+  _globals['_OPENAI']._serialized_start=166
+  _globals['_OPENAI']._serialized_end=647
 # @@protoc_insertion_point(module_scope)

@@ -54,37 +54,3 @@ class OpenAIGetModelRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpenAIGetModelRequest: _TypeAlias = OpenAIGetModelRequest  # noqa: Y015
-
-@_typing.final
-class OpenAIHealthRequest(_message.Message):
-    """Asks whether the mesh can serve."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___OpenAIHealthRequest: _TypeAlias = OpenAIHealthRequest  # noqa: Y015
-
-@_typing.final
-class OpenAIMetricsRequest(_message.Message):
-    """Asks for the metrics."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___OpenAIMetricsRequest: _TypeAlias = OpenAIMetricsRequest  # noqa: Y015

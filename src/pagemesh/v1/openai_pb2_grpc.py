@@ -63,16 +63,6 @@ class OpenAIStub:
                 request_serializer=pagemesh_dot_v1_dot_openai__pb2.OpenAIGetModelRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
-        self.Health = channel.unary_stream(
-                '/pagemesh.v1.OpenAI/Health',
-                request_serializer=pagemesh_dot_v1_dot_openai__pb2.OpenAIHealthRequest.SerializeToString,
-                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
-                _registered_method=True)
-        self.Metrics = channel.unary_stream(
-                '/pagemesh.v1.OpenAI/Metrics',
-                request_serializer=pagemesh_dot_v1_dot_openai__pb2.OpenAIMetricsRequest.SerializeToString,
-                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
-                _registered_method=True)
 
 
 class OpenAIServicer:
@@ -116,20 +106,6 @@ class OpenAIServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Health(self, request, context):
-        """GET /health: 200 when a request could be served, else 503.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Metrics(self, request, context):
-        """GET /metrics: the router's view of the mesh in Prometheus' text format.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_OpenAIServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -156,16 +132,6 @@ def add_OpenAIServicer_to_server(servicer, server):
             'GetModel': grpc.unary_stream_rpc_method_handler(
                     servicer.GetModel,
                     request_deserializer=pagemesh_dot_v1_dot_openai__pb2.OpenAIGetModelRequest.FromString,
-                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
-            ),
-            'Health': grpc.unary_stream_rpc_method_handler(
-                    servicer.Health,
-                    request_deserializer=pagemesh_dot_v1_dot_openai__pb2.OpenAIHealthRequest.FromString,
-                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
-            ),
-            'Metrics': grpc.unary_stream_rpc_method_handler(
-                    servicer.Metrics,
-                    request_deserializer=pagemesh_dot_v1_dot_openai__pb2.OpenAIMetricsRequest.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
     }
@@ -306,60 +272,6 @@ class OpenAI:
             target,
             '/pagemesh.v1.OpenAI/GetModel',
             pagemesh_dot_v1_dot_openai__pb2.OpenAIGetModelRequest.SerializeToString,
-            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Health(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/pagemesh.v1.OpenAI/Health',
-            pagemesh_dot_v1_dot_openai__pb2.OpenAIHealthRequest.SerializeToString,
-            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Metrics(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/pagemesh.v1.OpenAI/Metrics',
-            pagemesh_dot_v1_dot_openai__pb2.OpenAIMetricsRequest.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
             channel_credentials,

@@ -47,10 +47,6 @@ class OpenAIStub:
     """GET /v1/models"""
     GetModel: _grpc.UnaryStreamMultiCallable[_openai_pb2.OpenAIGetModelRequest, _httpbody_pb2.HttpBody]
     """GET /v1/models/{model}; the name may contain slashes."""
-    Health: _grpc.UnaryStreamMultiCallable[_openai_pb2.OpenAIHealthRequest, _httpbody_pb2.HttpBody]
-    """GET /health: 200 when a request could be served, else 503."""
-    Metrics: _grpc.UnaryStreamMultiCallable[_openai_pb2.OpenAIMetricsRequest, _httpbody_pb2.HttpBody]
-    """GET /metrics: the router's view of the mesh in Prometheus' text format."""
 
 @_typing.type_check_only
 class OpenAIAsyncStub(OpenAIStub):
@@ -70,10 +66,6 @@ class OpenAIAsyncStub(OpenAIStub):
     """GET /v1/models"""
     GetModel: _aio.UnaryStreamMultiCallable[_openai_pb2.OpenAIGetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """GET /v1/models/{model}; the name may contain slashes."""
-    Health: _aio.UnaryStreamMultiCallable[_openai_pb2.OpenAIHealthRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """GET /health: 200 when a request could be served, else 503."""
-    Metrics: _aio.UnaryStreamMultiCallable[_openai_pb2.OpenAIMetricsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """GET /metrics: the router's view of the mesh in Prometheus' text format."""
 
 class OpenAIServicer(metaclass=_abc_1.ABCMeta):
     """One RPC per OpenAI route. Bodies pass through the gateway untouched; the content type of the first
@@ -120,21 +112,5 @@ class OpenAIServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """GET /v1/models/{model}; the name may contain slashes."""
-
-    @_abc_1.abstractmethod
-    def Health(
-        self,
-        request: _openai_pb2.OpenAIHealthRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """GET /health: 200 when a request could be served, else 503."""
-
-    @_abc_1.abstractmethod
-    def Metrics(
-        self,
-        request: _openai_pb2.OpenAIMetricsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """GET /metrics: the router's view of the mesh in Prometheus' text format."""
 
 def add_OpenAIServicer_to_server(servicer: OpenAIServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -10,7 +10,7 @@ from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.openai.chat_response import ChatResponder
 from pagemesh.router.openai.completion_response import CompletionResponder
 from pagemesh.router.openai.responses import CollectedChoice
-from pagemesh.router.openai.sse import data_frame
+from pagemesh.router.openai.sse import DONE, data_frame
 
 USAGE = Usage(num_prompt_tokens=5, num_completion_tokens=3, num_cached_tokens=4)
 
@@ -96,7 +96,9 @@ def test_a_delta_without_text_has_no_frame() -> None:
 def test_a_stream_with_usage_has_the_field_in_every_chunk() -> None:
     for responder in (chat(include_usage=True), completion(include_usage=True)):
         assert {c["usage"] for c in payloads(responder.events(delta("a")))} == {None}
-        (last,) = payloads(responder.usage_event(USAGE))
+        end = responder.end(USAGE)
+        assert end.endswith(DONE)
+        (last,) = payloads(end.removesuffix(DONE))
         assert last["choices"] == []
         assert last["usage"]["total_tokens"] == 8
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from pagemesh.router.models import ModelService
 from pagemesh.router.parity import Difference, Parity
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.served_model import ServedModel
@@ -21,7 +22,7 @@ class MeshView:
     def __init__(
         self, model: ServedModel, workers: Workers, parity: Parity, metrics: Metrics
     ) -> None:
-        self.model = model
+        self._model = model
         self._workers = workers
         self._parity = parity
         self._metrics = metrics
@@ -38,14 +39,14 @@ class MeshView:
         waiting = metrics.gauge(names.NUM_REQUESTS_WAITING).labels(model.name)
         waiting.set_function(lambda: workers.reported_load()[1])
 
-    def model_object(self) -> dict[str, Any]:
-        """The model as OpenAI's models routes show it; UnavailableError while nobody can run it."""
+    def model_object(self, service: ModelService) -> dict[str, Any]:
+        """A model as OpenAI's models routes show it; UnavailableError while nobody can run it."""
         return {
-            "id": self.model.name,
+            "id": service.model.name,
             "object": "model",
-            "created": self.model.created,
+            "created": service.model.created,
             "owned_by": "pagemesh",
-            "max_model_len": self._workers.require_max_model_len(),
+            "max_model_len": service.workers.require_max_model_len(),
         }
 
     def health(self) -> dict[str, Any]:
@@ -53,7 +54,7 @@ class MeshView:
         num_decoders = self._num_workers(Role.DECODE)
         health: dict[str, Any] = {
             "status": "ok" if num_decoders else "unavailable",
-            "model": self.model.name,
+            "model": self._model.name,
             "decode_workers": num_decoders,
             "prefill_workers": self._num_workers(Role.PREFILL),
             "degraded_workers": [
@@ -67,7 +68,7 @@ class MeshView:
             ],
         }
         if not num_decoders:
-            health["missing"] = f"a decode worker that serves the model {self.model.name!r}"
+            health["missing"] = f"a decode worker that serves the model {self._model.name!r}"
         return health
 
     def metrics_page(self) -> tuple[str, bytes]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from pagemesh.config import RouterConfig
-from pagemesh.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError
+from pagemesh.errors import ContextLengthError, InvalidRequestError
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS
 from pagemesh.tokenizer.bad_words import encode_bad_words
@@ -42,13 +42,6 @@ class ServedModel:
             created=int(time.time()),
             matryoshka=Matryoshka.read(folder),
         )
-
-    def check_name(self, name: str | None) -> None:
-        """Refuse another model's name; no name at all means this model, as in vLLM."""
-        if name not in (None, "", self.name):
-            raise ModelNotFoundError(
-                f"the model {name!r} does not exist; this mesh serves {self.name!r}", param="model"
-            )
 
     async def encode_prompt(self, text: str, field: str, max_model_len: int) -> list[int]:
         """Ids of a plain prompt; InvalidRequestError when there are none or far too many."""

@@ -13,11 +13,11 @@ from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.generator import Generator
 from pagemesh.router.in_progress import InProgress
 from pagemesh.router.mesh_view import MeshView
-from pagemesh.router.openai.embeddings import EmbeddingEndpoint
-from pagemesh.router.openai.endpoints import Endpoints
+from pagemesh.router.models import Models, ModelService
 from pagemesh.router.parity import Parity
 from pagemesh.router.planner import Planner
 from pagemesh.router.served_model import ServedModel
+from pagemesh.router.servicers.console import ConsoleServicer
 from pagemesh.router.servicers.inference import InferenceServicer
 from pagemesh.router.servicers.openai import OpenAIServicer
 from pagemesh.router.session_pool import SessionPool
@@ -26,12 +26,12 @@ from pagemesh.router.workers import Workers
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics, MetricsServer
-from pagemesh.v1 import inference_pb2_grpc, openai_pb2_grpc
+from pagemesh.v1 import console_pb2_grpc, inference_pb2_grpc, openai_pb2_grpc
 
 _FAREWELL_S = 0.5
 """End of the grace period, or half of a short one, in which clients are told that it is over."""
 
-SERVICE_NAMES = ("pagemesh.v1.Inference", "pagemesh.v1.OpenAI")
+SERVICE_NAMES = ("pagemesh.v1.Console", "pagemesh.v1.Inference", "pagemesh.v1.OpenAI")
 
 _log = structlog.get_logger(__name__)
 
@@ -97,25 +97,20 @@ class RouterProcess:
         self._server.on_drain(lambda: in_progress.drain(patience))
         admission = Admission(config.max_waiting_requests, model.name, metrics)
         explains_routes = config.routing.explain_routes
+        models = Models([ModelService(model, workers, generator, embedder)])
+        mesh = MeshView(model, workers, self._parity, metrics)
         openai = OpenAIServicer(
-            Endpoints(model, workers.require_max_model_len),
-            EmbeddingEndpoint(model, embedder),
-            generator,
-            admission,
-            MeshView(model, workers, self._parity, metrics),
-            config.request_timeout,
-            explains_routes=explains_routes,
+            models, admission, mesh, config.request_timeout, explains_routes=explains_routes
         )
         inference = InferenceServicer(
-            model,
-            workers,
-            generator,
-            embedder,
+            models,
             admission,
             config.request_timeout,
             explains_routes=explains_routes,
         )
         self._server.add(openai_pb2_grpc.add_OpenAIServicer_to_server, openai)
+        console = ConsoleServicer(mesh)
+        self._server.add(console_pb2_grpc.add_ConsoleServicer_to_server, console)
         self._server.add(inference_pb2_grpc.add_InferenceServicer_to_server, inference)
 
 

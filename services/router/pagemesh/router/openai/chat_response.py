@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pagemesh.errors import PagemeshError
 from pagemesh.router.generation.request import ChoiceDelta, Usage
+from pagemesh.router.openai.errors import error_body
 from pagemesh.router.openai.logprobs import TokenText, chat_logprobs, prompt_logprobs
 from pagemesh.router.openai.responses import CollectedChoice, usage_object
-from pagemesh.router.openai.sse import data_frame
+from pagemesh.router.openai.sse import DONE, data_frame
 from pagemesh.sampling.logprobs import TokenLogprobs
 
 
@@ -25,6 +27,7 @@ class ChatResponder:
         token_text: TokenText,
         has_logprobs: bool,
     ) -> None:
+        self._include_usage = include_usage
         self._token_text = token_text
         self._has_logprobs = has_logprobs
         self._head: dict[str, Any] = {
@@ -73,9 +76,16 @@ class ChatResponder:
             frames += self._frame(delta.index, {}, delta.stop_reason.value)
         return frames
 
-    def usage_event(self, usage: Usage) -> bytes:
-        """The frame with the token counts."""
-        return data_frame({**self._chunk_head, "choices": [], "usage": usage_object(usage)})
+    def end(self, usage: Usage) -> bytes:
+        """The token counts, if they were asked for, and the mark of the end."""
+        if not self._include_usage:
+            return DONE
+        counts = {**self._chunk_head, "choices": [], "usage": usage_object(usage)}
+        return data_frame(counts) + DONE
+
+    def failure(self, error: PagemeshError) -> bytes:
+        """OpenAI's error object, which its clients raise."""
+        return data_frame(error_body(error))
 
     def _prompt_logprobs(self, choice: CollectedChoice) -> dict[str, Any]:
         if not choice.prompt_logprobs:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pagemesh.errors import PagemeshError
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
+from pagemesh.router.openai.errors import error_body
 from pagemesh.router.openai.logprobs import TokenText, completion_logprobs, prompt_logprobs
 from pagemesh.router.openai.responses import CollectedChoice, usage_object
-from pagemesh.router.openai.sse import data_frame
+from pagemesh.router.openai.sse import DONE, data_frame
 from pagemesh.sampling.logprobs import TokenLogprobs
 
 
@@ -25,6 +27,7 @@ class CompletionResponder:
         token_text: TokenText,
         has_logprobs: bool,
     ) -> None:
+        self._include_usage = include_usage
         self._token_text = token_text
         self._has_logprobs = has_logprobs
         # Characters of each choice's tokens so far.
@@ -59,9 +62,16 @@ class CompletionResponder:
         choice = self._choice(delta.index, delta.text, delta.stop_reason, scores)
         return data_frame({**self._head, "choices": [choice], **self._chunk_tail})
 
-    def usage_event(self, usage: Usage) -> bytes:
-        """The frame with the token counts."""
-        return data_frame({**self._head, "choices": [], "usage": usage_object(usage)})
+    def end(self, usage: Usage) -> bytes:
+        """The token counts, if they were asked for, and the mark of the end."""
+        if not self._include_usage:
+            return DONE
+        counts = {**self._head, "choices": [], "usage": usage_object(usage)}
+        return data_frame(counts) + DONE
+
+    def failure(self, error: PagemeshError) -> bytes:
+        """OpenAI's error object, which its clients raise."""
+        return data_frame(error_body(error))
 
     def _prompt_logprobs(self, choice: CollectedChoice) -> dict[str, Any]:
         if not choice.prompt_logprobs:

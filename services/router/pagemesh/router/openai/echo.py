@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pagemesh.errors import PagemeshError
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.openai.logprobs import TokenText, with_prompt
 from pagemesh.router.openai.responses import CollectedChoice, Responder
@@ -81,9 +82,13 @@ class EchoResponder:
             text = self._prompt_of(delta.index).text + text
         return self._inner.events(replace(delta, text=text, stop_reason=stop_reason))
 
-    def usage_event(self, usage: Usage) -> bytes:
-        """The frame with the token counts."""
-        return self._inner.usage_event(self._counted(usage))
+    def end(self, usage: Usage) -> bytes:
+        """As the inner one's."""
+        return self._inner.end(self._counted(usage))
+
+    def failure(self, error: PagemeshError) -> bytes:
+        """As the inner one's."""
+        return self._inner.failure(error)
 
     def _prompt_of(self, index: int) -> EchoedPrompt:
         return self._prompts[index // self._num_given]

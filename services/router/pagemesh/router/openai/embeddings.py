@@ -12,14 +12,13 @@ from pagemesh.router.call import Call
 from pagemesh.router.embedding.vectors import (
     MAX_INPUTS,
     Embeddings,
-    PromptEmbedder,
     pack,
     unpack,
 )
+from pagemesh.router.models import Models
 from pagemesh.router.openai.fields import MAX_INT32, check_fields, parse_object
 from pagemesh.router.openai.prompts import Prompts, check_prompts, list_prompts
 from pagemesh.router.openai.unsupported import refuse_unsupported
-from pagemesh.router.served_model import ServedModel
 from pagemesh.tokenizer.matryoshka import shorten
 
 
@@ -44,26 +43,25 @@ def parse_embedding_request(body: bytes) -> EmbeddingRequest:
 
 
 class EmbeddingEndpoint:
-    """Answers for one model."""
+    """Answers for the models of a mesh."""
 
-    def __init__(self, model: ServedModel, embedder: PromptEmbedder) -> None:
-        self._model = model
-        self._embedder = embedder
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     async def answer(self, body: bytes, call: Call) -> dict[str, Any]:
         """The answer to a body."""
         fields = parse_embedding_request(body)
-        self._model.check_name(fields.model)
+        service = self._models.find(fields.model)
         if fields.dimensions is not None:
-            self._model.matryoshka.check(fields.dimensions)
-        embeddings = await self._embedder.embed(
+            service.model.matryoshka.check(fields.dimensions)
+        embeddings = await service.embedder.embed(
             list_prompts(fields.input), "input", call, fields.priority or 0
         )
         vectors = embeddings.vectors
         if fields.dimensions is not None:
             vectors = [pack(shorten(unpack(vector), fields.dimensions)) for vector in vectors]
         return embedding_answer(
-            self._model.name,
+            service.model.name,
             embeddings._replace(vectors=vectors),
             fields.encoding_format == "base64",
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pagemesh.router.call import Call
+from pagemesh.router.generation.interface import TextGenerator
 from pagemesh.router.generation.limits import resolve_max_tokens
 from pagemesh.router.generation.request import GenerationRequest, Usage
+from pagemesh.router.models import Models, ModelService
 from pagemesh.router.openai.chat_request import parse_chat_request
 from pagemesh.router.openai.chat_response import ChatResponder
 from pagemesh.router.openai.completion_request import (
@@ -28,10 +30,12 @@ from pagemesh.router.served_model import ServedModel
 class Job:
     """A checked request, ready to run."""
 
+    generator: TextGenerator
+    """Of the model that was asked for."""
+
     request: GenerationRequest
     responder: Responder
     stream: bool
-    include_usage: bool
 
     num_given: int
     """Answers given to each prompt, the best of those generated."""
@@ -43,47 +47,48 @@ class Job:
 
 
 class Endpoints:
-    """Prepares jobs for one model; `max_model_len` gives the longest context on offer now."""
+    """Prepares jobs for the models of a mesh."""
 
-    def __init__(self, model: ServedModel, max_model_len: Callable[[], int]) -> None:
-        self._model = model
-        self._max_model_len = max_model_len
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     async def chat(self, body: bytes, call: Call) -> Job:
         """A job from the body of POST /v1/chat/completions."""
         fields = parse_chat_request(body)
-        self._model.check_name(fields.model)
+        service = self._models.find(fields.model)
+        model = service.model
         messages = [message.for_template() for message in fields.messages]
-        max_model_len = self._max_model_len()
-        prompt = await self._model.encode_chat(messages, "messages", max_model_len)
+        max_model_len = service.workers.require_max_model_len()
+        prompt = await model.encode_chat(messages, "messages", max_model_len)
         limit_field, asked = fields.token_limit
         max_tokens = resolve_max_tokens(
             len(prompt),
             max_model_len,
             asked,
-            self._model.defaults.max_tokens,
+            model.defaults.max_tokens,
             prompt_field="messages",
             limit_field=limit_field,
         )
         responder = ChatResponder(
             call.request_id,
             call.created,
-            self._model.name,
+            model.name,
             include_usage=fields.include_usage,
-            token_text=self._model.token_text,
+            token_text=model.token_text,
             has_logprobs=fields.num_logprobs is not None,
         )
-        return self._job(call, fields, [prompt], [max_tokens], responder)
+        return _job(call, service, fields, [prompt], [max_tokens], responder)
 
     async def completion(self, body: bytes, call: Call) -> Job:
         """A job from the body of POST /v1/completions."""
         fields = parse_completion_request(body)
-        self._model.check_name(fields.model)
-        max_model_len = self._max_model_len()
+        service = self._models.find(fields.model)
+        model = service.model
+        max_model_len = service.workers.require_max_model_len()
         prompts = [
-            await self._model.encode_prompt(prompt, "prompt", max_model_len)
+            await model.encode_prompt(prompt, "prompt", max_model_len)
             if isinstance(prompt, str)
-            else self._model.check_token_ids(prompt, "prompt")
+            else model.check_token_ids(prompt, "prompt")
             for prompt in fields.prompts
         ]
         max_tokens = [
@@ -101,48 +106,50 @@ class Endpoints:
         responder: Responder = CompletionResponder(
             call.request_id,
             call.created,
-            self._model.name,
+            model.name,
             include_usage=fields.include_usage,
-            token_text=self._model.token_text,
+            token_text=model.token_text,
             has_logprobs=fields.num_logprobs is not None,
         )
         if fields.echo:
-            responder = self._echoing(responder, fields, prompts)
-        return self._job(call, fields, prompts, max_tokens, responder)
+            responder = _echoing(responder, fields, prompts, model)
+        return _job(call, service, fields, prompts, max_tokens, responder)
 
-    def _echoing(
-        self, inner: Responder, fields: CompletionRequest, prompts: Sequence[list[int]]
-    ) -> EchoResponder:
-        echoed = [
-            EchoedPrompt(
-                given if isinstance(given, str) else self._model.tokenizer.decode(token_ids),
-                token_ids,
-            )
-            for given, token_ids in zip(fields.prompts, prompts, strict=True)
-        ]
-        return EchoResponder(
-            inner,
-            echoed,
-            fields.n or 1,
-            only_prompts=fields.max_tokens == 0,
-            num_logprobs=fields.num_logprobs,
-            gives_prompt_logprobs=fields.prompt_logprobs is not None,
-            token_text=self._model.token_text,
-        )
 
-    def _job(
-        self,
-        call: Call,
-        fields: RequestFields,
-        prompts: Sequence[Sequence[int]],
-        max_tokens: Sequence[int],
-        responder: Responder,
-    ) -> Job:
-        request = GenerationRequest(
-            call=call,
-            choices=make_choices(prompts, max_tokens, fields, self._model),
-            num_prompts=len(prompts),
-            stop=fields.stop_strings,
-            priority=fields.priority or 0,
+def _echoing(
+    inner: Responder, fields: CompletionRequest, prompts: Sequence[list[int]], model: ServedModel
+) -> EchoResponder:
+    echoed = [
+        EchoedPrompt(
+            given if isinstance(given, str) else model.tokenizer.decode(token_ids),
+            token_ids,
         )
-        return Job(request, responder, bool(fields.stream), fields.include_usage, fields.n or 1)
+        for given, token_ids in zip(fields.prompts, prompts, strict=True)
+    ]
+    return EchoResponder(
+        inner,
+        echoed,
+        fields.n or 1,
+        only_prompts=fields.max_tokens == 0,
+        num_logprobs=fields.num_logprobs,
+        gives_prompt_logprobs=fields.prompt_logprobs is not None,
+        token_text=model.token_text,
+    )
+
+
+def _job(
+    call: Call,
+    service: ModelService,
+    fields: RequestFields,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: Sequence[int],
+    responder: Responder,
+) -> Job:
+    request = GenerationRequest(
+        call=call,
+        choices=make_choices(prompts, max_tokens, fields, service.model),
+        num_prompts=len(prompts),
+        stop=fields.stop_strings,
+        priority=fields.priority or 0,
+    )
+    return Job(service.generator, request, responder, bool(fields.stream), fields.n or 1)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pagemesh.errors import PagemeshError
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.sampling.best_of import best_answers
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -60,8 +61,12 @@ class Responder(Protocol):
         """Frames for what became known about a choice; may be empty."""
         ...
 
-    def usage_event(self, usage: Usage) -> bytes:
-        """The frame with the token counts, the last one of a stream that was asked for them."""
+    def end(self, usage: Usage) -> bytes:
+        """The last frames of a stream, behind all choices."""
+        ...
+
+    def failure(self, error: PagemeshError) -> bytes:
+        """The last frame of a stream that has begun and cannot go on."""
         ...
 
 

@@ -10,7 +10,6 @@ from pagemesh.v1 import inference_pb2, types_pb2
 from pagemesh.worker.messages import logprobs_to_proto
 
 _ROLES: Final = ("system", "user", "assistant")
-_MAX_STOPS: Final = 4
 _FINISH_REASONS: Final = {
     None: types_pb2.FINISH_REASON_UNSPECIFIED,
     StopReason.STOP: types_pb2.FINISH_REASON_STOP,
@@ -46,13 +45,3 @@ def read_chat(chat: inference_pb2.ChatPrompt) -> list[dict[str, str]]:
                 param=f"chat.messages[{index}].role",
             )
     return [{"role": message.role, "content": message.content} for message in chat.messages]
-
-
-def check_stops(request: inference_pb2.GenerateRequest) -> None:
-    """Raise InvalidRequestError for too many stop strings, or an empty one."""
-    if len(request.stop) > _MAX_STOPS or "" in request.stop:
-        raise InvalidRequestError(
-            f"stop has {len(request.stop)} strings, but must have at most {_MAX_STOPS}, "
-            "none of them empty",
-            param="stop",
-        )

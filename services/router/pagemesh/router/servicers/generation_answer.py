@@ -11,7 +11,7 @@ from pagemesh.router.generation.interface import RunningGeneration
 from pagemesh.router.generation.request import Idle
 from pagemesh.router.openai.endpoints import Job
 from pagemesh.router.openai.responses import CollectedChoice
-from pagemesh.router.openai.sse import DONE, KEEPALIVE
+from pagemesh.router.openai.sse import KEEPALIVE
 from pagemesh.router.servicers.http_answer import events, json_answer
 
 
@@ -37,5 +37,4 @@ async def stream(job: Job, generation: RunningGeneration) -> AsyncGenerator[Http
             frames = KEEPALIVE if isinstance(delta, Idle) else job.responder.events(delta)
             if frames:
                 yield events(frames)
-    tail = job.responder.usage_event(generation.usage()) if job.include_usage else b""
-    yield events(tail + DONE)
+    yield events(job.responder.end(generation.usage()))

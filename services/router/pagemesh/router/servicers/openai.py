@@ -10,12 +10,10 @@ from google.api.httpbody_pb2 import HttpBody
 from pagemesh.errors import PagemeshError
 from pagemesh.router.call import Call
 from pagemesh.router.generation.admission import Admission
-from pagemesh.router.generation.interface import TextGenerator
 from pagemesh.router.mesh_view import MeshView
+from pagemesh.router.models import Models
 from pagemesh.router.openai.embeddings import EmbeddingEndpoint
 from pagemesh.router.openai.endpoints import Endpoints, Job
-from pagemesh.router.openai.errors import error_body
-from pagemesh.router.openai.sse import data_frame
 from pagemesh.router.servicers.explain import Explainer
 from pagemesh.router.servicers.generation_answer import collect, stream
 from pagemesh.router.servicers.http_answer import (
@@ -25,7 +23,6 @@ from pagemesh.router.servicers.http_answer import (
     events,
     json_answer,
     json_pieces,
-    status_answer,
 )
 from pagemesh.router.servicers.read_call import AnyContext, read_call
 from pagemesh.v1 import openai_pb2, openai_pb2_grpc
@@ -38,18 +35,16 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
 
     def __init__(
         self,
-        endpoints: Endpoints,
-        embeddings: EmbeddingEndpoint,
-        generator: TextGenerator,
+        models: Models,
         admission: Admission,
         mesh: MeshView,
         request_timeout: float,
         *,
         explains_routes: bool,
     ) -> None:
-        self._endpoints = endpoints
-        self._embeddings = embeddings
-        self._generator = generator
+        self._models = models
+        self._endpoints = Endpoints(models)
+        self._embeddings = EmbeddingEndpoint(models)
         self._admission = admission
         self._mesh = mesh
         self._explainer = Explainer(is_allowed=explains_routes)
@@ -91,7 +86,7 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
     ) -> AsyncIterator[HttpBody]:
         """GET /v1/models"""
         try:
-            models = [self._mesh.model_object()]
+            models = [self._mesh.model_object(service) for service in self._models]
         except PagemeshError as error:
             yield await error_answer(context, error)
             return
@@ -102,41 +97,24 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
     ) -> AsyncIterator[HttpBody]:
         """GET /v1/models/{model}"""
         try:
-            self._mesh.model.check_name(request.model)
-            model = self._mesh.model_object()
+            model = self._mesh.model_object(self._models.find(request.model))
         except PagemeshError as error:
             yield await error_answer(context, error)
             return
         yield json_answer(model)
 
-    async def Health(  # noqa: N802  # the name of the RPC
-        self, request: openai_pb2.OpenAIHealthRequest, context: AnyContext
-    ) -> AsyncIterator[HttpBody]:
-        """GET /health"""
-        health = self._mesh.health()
-        if health["status"] == "ok":
-            yield json_answer(health)
-        else:
-            yield await status_answer(context, 503, health, {})
-
-    async def Metrics(  # noqa: N802  # the name of the RPC
-        self, request: openai_pb2.OpenAIMetricsRequest, context: AnyContext
-    ) -> AsyncIterator[HttpBody]:
-        """GET /metrics"""
-        content_type, text = self._mesh.metrics_page()
-        yield HttpBody(content_type=content_type, data=text)
-
     async def _answer(
         self, request: HttpBody, context: AnyContext, prepare: _Prepare
     ) -> AsyncGenerator[HttpBody, None]:
         """The whole answer or its pieces; an error as status and body, or as the stream's last event."""
+        job: Job | None = None
         begun = False
         try:
             with self._admission.place():
                 check_is_json(request.content_type)
                 explains = self._explainer.is_wanted(context)
                 job = await prepare(request.data, read_call(self._request_timeout))
-                with self._generator.start(job.request) as generation:
+                with job.generator.start(job.request) as generation:
                     if not job.stream:
                         body = await collect(job, generation)
                         if explains:
@@ -154,7 +132,7 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         # RPC boundary: clients of HTTP must get a body, which the server's own boundary cannot send.
         except Exception as error:
             mapped = as_answerable(error)
-            if begun:
-                yield events(data_frame(error_body(mapped)))
+            if job is not None and begun:
+                yield events(job.responder.failure(mapped))
             else:
                 yield await error_answer(context, mapped)
