@@ -55,6 +55,7 @@ WITHOUT_GRPC = (
     "kvstore.index",
     "kvstore.memory_index",
     "router.openai",
+    "router.parsers",
     "router.routing",
     "sampling.params",
     "sampling.structured",
