@@ -97,6 +97,10 @@ class Tokenizer:
         """Text of ids; incomplete characters become U+FFFD."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """The tokens as the vocabulary spells them; "" for ids that it does not have."""
+        return [self._tokenizer.id_to_token(token_id) or "" for token_id in token_ids]
+
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         # Of the library's functions only those for batches release the GIL while they work.
         return self.encode_batch([text], add_special_tokens=add_special_tokens)[0]

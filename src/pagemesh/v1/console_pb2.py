@@ -26,7 +26,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagemesh/v1/console.proto\x12\x0bpagemesh.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x16\n\x14\x43onsoleHealthRequest\"\x17\n\x15\x43onsoleMetricsRequest2\xb8\x01\n\x07\x43onsole\x12T\n\x06Health\x12!.pagemesh.v1.ConsoleHealthRequest\x1a\x14.google.api.HttpBody\"\x0f\x82\xd3\xe4\x93\x02\t\x12\x07/health0\x01\x12W\n\x07Metrics\x12\".pagemesh.v1.ConsoleMetricsRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/metrics0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagemesh/v1/console.proto\x12\x0bpagemesh.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x16\n\x14\x43onsoleHealthRequest\"\x15\n\x13\x43onsoleReadyRequest\"\x17\n\x15\x43onsoleVersionRequest\"\x17\n\x15\x43onsoleMetricsRequest2\xe4\x02\n\x07\x43onsole\x12T\n\x06Health\x12!.pagemesh.v1.ConsoleHealthRequest\x1a\x14.google.api.HttpBody\"\x0f\x82\xd3\xe4\x93\x02\t\x12\x07/health0\x01\x12Q\n\x05Ready\x12 .pagemesh.v1.ConsoleReadyRequest\x1a\x14.google.api.HttpBody\"\x0e\x82\xd3\xe4\x93\x02\x08\x12\x06/ready0\x01\x12W\n\x07Version\x12\".pagemesh.v1.ConsoleVersionRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/version0\x01\x12W\n\x07Metrics\x12\".pagemesh.v1.ConsoleMetricsRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/metrics0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,12 +35,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CONSOLE'].methods_by_name['Health']._loaded_options = None
   _globals['_CONSOLE'].methods_by_name['Health']._serialized_options = b'\202\323\344\223\002\t\022\007/health'
+  _globals['_CONSOLE'].methods_by_name['Ready']._loaded_options = None
+  _globals['_CONSOLE'].methods_by_name['Ready']._serialized_options = b'\202\323\344\223\002\010\022\006/ready'
+  _globals['_CONSOLE'].methods_by_name['Version']._loaded_options = None
+  _globals['_CONSOLE'].methods_by_name['Version']._serialized_options = b'\202\323\344\223\002\n\022\010/version'
   _globals['_CONSOLE'].methods_by_name['Metrics']._loaded_options = None
   _globals['_CONSOLE'].methods_by_name['Metrics']._serialized_options = b'\202\323\344\223\002\n\022\010/metrics'
   _globals['_CONSOLEHEALTHREQUEST']._serialized_start=99
   _globals['_CONSOLEHEALTHREQUEST']._serialized_end=121
-  _globals['_CONSOLEMETRICSREQUEST']._serialized_start=123
-  _globals['_CONSOLEMETRICSREQUEST']._serialized_end=146
-  _globals['_CONSOLE']._serialized_start=149
-  _globals['_CONSOLE']._serialized_end=333
+  _globals['_CONSOLEREADYREQUEST']._serialized_start=123
+  _globals['_CONSOLEREADYREQUEST']._serialized_end=144
+  _globals['_CONSOLEVERSIONREQUEST']._serialized_start=146
+  _globals['_CONSOLEVERSIONREQUEST']._serialized_end=169
+  _globals['_CONSOLEMETRICSREQUEST']._serialized_start=171
+  _globals['_CONSOLEMETRICSREQUEST']._serialized_end=194
+  _globals['_CONSOLE']._serialized_start=197
+  _globals['_CONSOLE']._serialized_end=553
 # @@protoc_insertion_point(module_scope)

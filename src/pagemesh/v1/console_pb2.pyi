@@ -34,6 +34,40 @@ class ConsoleHealthRequest(_message.Message):
 Global___ConsoleHealthRequest: _TypeAlias = ConsoleHealthRequest  # noqa: Y015
 
 @_typing.final
+class ConsoleReadyRequest(_message.Message):
+    """Asks whether all models can be served."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsoleReadyRequest: _TypeAlias = ConsoleReadyRequest  # noqa: Y015
+
+@_typing.final
+class ConsoleVersionRequest(_message.Message):
+    """Asks for the version of pagemesh."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsoleVersionRequest: _TypeAlias = ConsoleVersionRequest  # noqa: Y015
+
+@_typing.final
 class ConsoleMetricsRequest(_message.Message):
     """Asks for the metrics."""
 

@@ -41,6 +41,16 @@ class ConsoleStub:
                 request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleHealthRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.Ready = channel.unary_stream(
+                '/pagemesh.v1.Console/Ready',
+                request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleReadyRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
+        self.Version = channel.unary_stream(
+                '/pagemesh.v1.Console/Version',
+                request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleVersionRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
         self.Metrics = channel.unary_stream(
                 '/pagemesh.v1.Console/Metrics',
                 request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleMetricsRequest.SerializeToString,
@@ -59,6 +69,20 @@ class ConsoleServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Ready(self, request, context):
+        """GET /ready: 200 when every model of the mesh could serve a request, else 503.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Version(self, request, context):
+        """GET /version
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Metrics(self, request, context):
         """GET /metrics: the router's view of the mesh in Prometheus' text format.
         """
@@ -72,6 +96,16 @@ def add_ConsoleServicer_to_server(servicer, server):
             'Health': grpc.unary_stream_rpc_method_handler(
                     servicer.Health,
                     request_deserializer=pagemesh_dot_v1_dot_console__pb2.ConsoleHealthRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'Ready': grpc.unary_stream_rpc_method_handler(
+                    servicer.Ready,
+                    request_deserializer=pagemesh_dot_v1_dot_console__pb2.ConsoleReadyRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'Version': grpc.unary_stream_rpc_method_handler(
+                    servicer.Version,
+                    request_deserializer=pagemesh_dot_v1_dot_console__pb2.ConsoleVersionRequest.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
             'Metrics': grpc.unary_stream_rpc_method_handler(
@@ -107,6 +141,60 @@ class Console:
             target,
             '/pagemesh.v1.Console/Health',
             pagemesh_dot_v1_dot_console__pb2.ConsoleHealthRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ready(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagemesh.v1.Console/Ready',
+            pagemesh_dot_v1_dot_console__pb2.ConsoleReadyRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Version(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagemesh.v1.Console/Version',
+            pagemesh_dot_v1_dot_console__pb2.ConsoleVersionRequest.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
             channel_credentials,

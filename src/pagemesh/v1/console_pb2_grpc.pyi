@@ -36,6 +36,10 @@ class ConsoleStub:
     def __new__(cls, channel: _aio.Channel) -> ConsoleAsyncStub: ...
     Health: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleHealthRequest, _httpbody_pb2.HttpBody]
     """GET /health: 200 when a request could be served, else 503."""
+    Ready: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleReadyRequest, _httpbody_pb2.HttpBody]
+    """GET /ready: 200 when every model of the mesh could serve a request, else 503."""
+    Version: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleVersionRequest, _httpbody_pb2.HttpBody]
+    """GET /version"""
     Metrics: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleMetricsRequest, _httpbody_pb2.HttpBody]
     """GET /metrics: the router's view of the mesh in Prometheus' text format."""
 
@@ -46,6 +50,10 @@ class ConsoleAsyncStub(ConsoleStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Health: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleHealthRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """GET /health: 200 when a request could be served, else 503."""
+    Ready: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleReadyRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """GET /ready: 200 when every model of the mesh could serve a request, else 503."""
+    Version: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleVersionRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """GET /version"""
     Metrics: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleMetricsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """GET /metrics: the router's view of the mesh in Prometheus' text format."""
 
@@ -59,6 +67,22 @@ class ConsoleServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """GET /health: 200 when a request could be served, else 503."""
+
+    @_abc_1.abstractmethod
+    def Ready(
+        self,
+        request: _console_pb2.ConsoleReadyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """GET /ready: 200 when every model of the mesh could serve a request, else 503."""
+
+    @_abc_1.abstractmethod
+    def Version(
+        self,
+        request: _console_pb2.ConsoleVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """GET /version"""
 
     @_abc_1.abstractmethod
     def Metrics(

@@ -43,6 +43,14 @@ class OpenAIStub:
     """POST /v1/completions"""
     Embeddings: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """POST /v1/embeddings"""
+    Score: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """POST /v1/score, and /score as in vLLM"""
+    Rerank: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """POST /v1/rerank, and /rerank and /v2/rerank as in vLLM"""
+    Tokenize: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """POST /tokenize"""
+    Detokenize: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """POST /detokenize"""
     ListModels: _grpc.UnaryStreamMultiCallable[_openai_pb2.OpenAIListModelsRequest, _httpbody_pb2.HttpBody]
     """GET /v1/models"""
     GetModel: _grpc.UnaryStreamMultiCallable[_openai_pb2.OpenAIGetModelRequest, _httpbody_pb2.HttpBody]
@@ -62,6 +70,14 @@ class OpenAIAsyncStub(OpenAIStub):
     """POST /v1/completions"""
     Embeddings: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """POST /v1/embeddings"""
+    Score: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """POST /v1/score, and /score as in vLLM"""
+    Rerank: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """POST /v1/rerank, and /rerank and /v2/rerank as in vLLM"""
+    Tokenize: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """POST /tokenize"""
+    Detokenize: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """POST /detokenize"""
     ListModels: _aio.UnaryStreamMultiCallable[_openai_pb2.OpenAIListModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """GET /v1/models"""
     GetModel: _aio.UnaryStreamMultiCallable[_openai_pb2.OpenAIGetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -96,6 +112,38 @@ class OpenAIServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """POST /v1/embeddings"""
+
+    @_abc_1.abstractmethod
+    def Score(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """POST /v1/score, and /score as in vLLM"""
+
+    @_abc_1.abstractmethod
+    def Rerank(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """POST /v1/rerank, and /rerank and /v2/rerank as in vLLM"""
+
+    @_abc_1.abstractmethod
+    def Tokenize(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """POST /tokenize"""
+
+    @_abc_1.abstractmethod
+    def Detokenize(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """POST /detokenize"""
 
     @_abc_1.abstractmethod
     def ListModels(

@@ -109,7 +109,7 @@ class RouterProcess:
             explains_routes=explains_routes,
         )
         self._server.add(openai_pb2_grpc.add_OpenAIServicer_to_server, openai)
-        console = ConsoleServicer(mesh)
+        console = ConsoleServicer(models, mesh)
         self._server.add(console_pb2_grpc.add_ConsoleServicer_to_server, console)
         self._server.add(inference_pb2_grpc.add_InferenceServicer_to_server, inference)
 

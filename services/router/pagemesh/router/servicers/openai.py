@@ -14,6 +14,8 @@ from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.models import Models
 from pagemesh.router.openai.embeddings import EmbeddingEndpoint
 from pagemesh.router.openai.endpoints import Endpoints, Job
+from pagemesh.router.openai.scoring import ScoringEndpoint
+from pagemesh.router.openai.tokenizing import TokenizingEndpoint
 from pagemesh.router.servicers.explain import Explainer
 from pagemesh.router.servicers.generation_answer import collect, stream
 from pagemesh.router.servicers.http_answer import (
@@ -22,8 +24,8 @@ from pagemesh.router.servicers.http_answer import (
     error_answer,
     events,
     json_answer,
-    json_pieces,
 )
+from pagemesh.router.servicers.json_call import JsonCalls
 from pagemesh.router.servicers.read_call import AnyContext, read_call
 from pagemesh.v1 import openai_pb2, openai_pb2_grpc
 
@@ -45,6 +47,9 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         self._models = models
         self._endpoints = Endpoints(models)
         self._embeddings = EmbeddingEndpoint(models)
+        self._scoring = ScoringEndpoint(models)
+        self._tokenizing = TokenizingEndpoint(models)
+        self._json = JsonCalls(admission, request_timeout)
         self._admission = admission
         self._mesh = mesh
         self._explainer = Explainer(is_allowed=explains_routes)
@@ -70,15 +75,35 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /v1/embeddings"""
-        try:
-            with self._admission.place():
-                check_is_json(request.content_type)
-                call = read_call(self._request_timeout)
-                answer = json_pieces(await self._embeddings.answer(request.data, call))
-        # RPC boundary: clients of HTTP must get a body, which the server's own boundary cannot send.
-        except Exception as error:
-            answer = [await error_answer(context, as_answerable(error))]
-        for body in answer:
+        for body in await self._json.answer(request, context, self._embeddings.answer):
+            yield body
+
+    async def Score(  # noqa: N802  # the name of the RPC
+        self, request: HttpBody, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """POST /v1/score"""
+        for body in await self._json.answer(request, context, self._scoring.score):
+            yield body
+
+    async def Rerank(  # noqa: N802  # the name of the RPC
+        self, request: HttpBody, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """POST /v1/rerank"""
+        for body in await self._json.answer(request, context, self._scoring.rerank):
+            yield body
+
+    async def Tokenize(  # noqa: N802  # the name of the RPC
+        self, request: HttpBody, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """POST /tokenize"""
+        for body in await self._json.answer(request, context, self._tokenizing.tokenize):
+            yield body
+
+    async def Detokenize(  # noqa: N802  # the name of the RPC
+        self, request: HttpBody, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """POST /detokenize"""
+        for body in await self._json.answer(request, context, self._tokenizing.detokenize):
             yield body
 
     async def ListModels(  # noqa: N802  # the name of the RPC
