@@ -22,6 +22,7 @@ import grpc
 import structlog
 
 from pagemesh.errors import PagemeshError
+from pagemesh.rpc.answer_metadata import answer_metadata, begin_answer
 from pagemesh.rpc.call_context import bind_call, read_metadata
 from pagemesh.rpc.cancelling import run_to_end
 from pagemesh.rpc.status import abort, as_pagemesh_error
@@ -74,6 +75,8 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """The handler of one call, guarded; None, as grpc has it, for an unknown method."""
+        # Here, as interceptors behind this one may have something to say; all of them run in the call's task.
+        begin_answer()
         method = handler_call_details.method
         if method.startswith(_ALWAYS_SERVED):
             return await continuation(handler_call_details)
@@ -137,14 +140,25 @@ async def _run(
     behavior: _Behavior, request: Any, context: grpc.aio.ServicerContext[Any, Any]
 ) -> Any:
     if not inspect.isasyncgenfunction(behavior):
-        return await behavior(request, context)
+        answer = await behavior(request, context)
+        await _send_head(context)
+        return answer
     responses = behavior(request, context)
     try:
+        has_begun = False
         async for response in responses:
+            if not has_begun:
+                has_begun = True
+                await _send_head(context)
             await context.write(response)
     finally:
         await run_to_end(responses.aclose())
     return None
+
+
+async def _send_head(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    if metadata := answer_metadata():
+        await context.send_initial_metadata(metadata)
 
 
 def _log_failure(method: str, mapped: PagemeshError, cause: Exception) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.generation.interface import RunningGeneration
 from pagemesh.router.route_header import EXPLAIN_KEY, ROUTE_KEY, route_line
 from pagemesh.router.servicers.read_call import AnyContext
+from pagemesh.rpc.answer_metadata import add_answer_metadata
 
 _VALUES: Final = {"true": True, "1": True, "false": False, "0": False}
 
@@ -38,9 +40,13 @@ class Explainer:
             )
         return wanted
 
-    def headers(self, generation: RunningGeneration) -> tuple[tuple[str, str], ...]:
-        """Initial metadata with the decision about a generation; none before there is one."""
-        explanation = generation.explanation
-        if explanation is None:
-            return ()
-        return ((ROUTE_KEY, route_line(explanation, generation.num_prompts)),)
+    def explain(self, generation: RunningGeneration) -> None:
+        """Have the answer begin with the decision about a generation, if there is one by then."""
+        add_answer_metadata(partial(_headers, generation))
+
+
+def _headers(generation: RunningGeneration) -> tuple[tuple[str, str], ...]:
+    explanation = generation.explanation
+    if explanation is None:
+        return ()
+    return ((ROUTE_KEY, route_line(explanation, generation.num_prompts)),)

@@ -12,6 +12,7 @@ from pagemesh.errors import InvalidRequestError, PagemeshError
 from pagemesh.router.openai.errors import error_body, error_headers
 from pagemesh.router.openai.sse import encode_json
 from pagemesh.router.servicers.read_call import AnyContext
+from pagemesh.rpc.answer_metadata import add_answer_metadata
 from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.telemetry.spans import current_span
 
@@ -48,7 +49,7 @@ async def status_answer(
     context: AnyContext, status: int, value: Mapping[str, Any], headers: Mapping[str, str]
 ) -> HttpBody:
     """A whole JSON answer with a status other than 200; nothing may have been sent before."""
-    await context.send_initial_metadata(((STATUS_KEY, str(status)), *headers.items()))
+    add_answer_metadata(lambda: ((STATUS_KEY, str(status)), *headers.items()))
     return json_answer(value)
 
 

@@ -44,11 +44,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             service = self._models.find(request.model)
             prepared = await prepare_generation(service, request, call)
             with service.generator.start(prepared) as generation:
+                if explains:
+                    self._explainer.explain(generation)
                 async with aclosing(generation.deltas()) as deltas:
                     async for delta in deltas:
-                        if explains:
-                            await context.send_initial_metadata(self._explainer.headers(generation))
-                            explains = False
                         if isinstance(delta, Idle):
                             continue
                         usage = generation.usage() if delta.stop_reason is not None else None

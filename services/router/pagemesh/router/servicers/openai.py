@@ -140,18 +140,13 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
                 explains = self._explainer.is_wanted(context)
                 job = await prepare(request.data, read_call(self._request_timeout))
                 with job.generator.start(job.request) as generation:
+                    if explains:
+                        self._explainer.explain(generation)
                     if not job.stream:
-                        body = await collect(job, generation)
-                        if explains:
-                            await context.send_initial_metadata(self._explainer.headers(generation))
-                        yield body
+                        yield await collect(job, generation)
                         return
                     async with aclosing(stream(job, generation)) as bodies:
                         async for body in bodies:
-                            if explains and not begun:
-                                await context.send_initial_metadata(
-                                    self._explainer.headers(generation)
-                                )
                             begun = True
                             yield body
         # RPC boundary: clients of HTTP must get a body, which the server's own boundary cannot send.
