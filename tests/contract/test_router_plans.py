@@ -17,6 +17,7 @@ from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import inference_pb2, types_pb2
 from tests.contract.fake_worker import FakeWorker
+from tests.contract.measured_links import know_link, load_of
 from tests.contract.router_harness import DEADLINE_S, Mesh, eventually, running_mesh
 from tests.fakes.engine import expected_tokens
 
@@ -31,21 +32,6 @@ def measured_mesh(**changes: Any) -> Any:
     """A mesh without a threshold, whose workers say how long prompts take."""
     settings = {"remote_prefill_min_tokens": None, "prefill_rate": RATE}
     return running_mesh(**{**settings, **changes})
-
-
-def load_of(mesh: Mesh, worker_id: str) -> types_pb2.WorkerLoad:
-    """What the router knows of a worker's load."""
-    (load,) = [w.load for w in mesh.router._directory.workers() if w.worker_id == worker_id]
-    return load
-
-
-async def know_link(
-    mesh: Mesh, receiver: str, sender: str, bytes_per_second: float, latency: float = 0.001
-) -> None:
-    """Have a worker measure a link, and wait until the router has heard of it."""
-    seconds = 1_000_000 / bytes_per_second
-    mesh.workers[receiver].links.learn(sender, latency, 1_000_000, seconds)
-    await eventually(lambda: any(x.worker_id == sender for x in load_of(mesh, receiver).links))
 
 
 def keep_busy(worker: FakeWorker, num_requests: int, num_tokens: int) -> None:

@@ -82,6 +82,9 @@ class Settings(TypedDict, total=False):
     stop: Sequence[str]
     """At most four strings that end the answer; not part of it."""
 
+    cache_salt: str
+    """Only requests of the same tenant with the same salt share cached KV."""
+
     timeout: float
     """Seconds that the whole answer may take; 600 by default."""
 
@@ -119,7 +122,9 @@ def generate_request(prompt: str | None, settings: Settings) -> inference_pb2.Ge
     _require_one(prompt=prompt, messages=messages, token_ids=token_ids)
     if settings.get("max_tokens") == 0:
         raise InvalidRequestError("max_tokens is 0, but must be positive", param="max_tokens")
-    request = inference_pb2.GenerateRequest(model=settings.get("model", ""))
+    request = inference_pb2.GenerateRequest(
+        model=settings.get("model", ""), cache_salt=settings.get("cache_salt", "")
+    )
     try:
         _set_sampling(request.sampling, settings)
         request.use_seed = "seed" in settings

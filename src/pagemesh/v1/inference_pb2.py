@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pagemesh.v1 import types_pb2 as pagemesh_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpagemesh/v1/inference.proto\x12\x0bpagemesh.v1\x1a\x17pagemesh/v1/types.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"8\n\nChatPrompt\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.pagemesh.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x83\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\'\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x17.pagemesh.v1.ChatPromptH\x00\x12*\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x15.pagemesh.v1.TokenIdsH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.pagemesh.v1.SamplingParams\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x10\n\x08use_seed\x18\x07 \x01(\x08\x12\x10\n\x08priority\x18\x08 \x01(\x11\x12\x11\n\tbad_words\x18\t \x03(\tB\x08\n\x06prompt\"\xeb\x01\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x30\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x19.pagemesh.v1.FinishReason\x12!\n\x05usage\x18\x04 \x01(\x0b\x32\x12.pagemesh.v1.Usage\x12,\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\x12\x33\n\x0fprompt_logprobs\x18\x06 \x03(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\"_\n\x05Usage\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\r\x12\x1e\n\x16\x63ompletion_token_count\x18\x02 \x01(\r\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x03 \x01(\r\",\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\"^\n\rEmbedResponse\x12*\n\nembeddings\x18\x01 \x03(\x0b\x32\x16.pagemesh.v1.Embedding\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagemesh.v1.Usage\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\"b\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\'\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x17.pagemesh.v1.ChatPromptH\x00\x42\x07\n\x05input\"<\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.pagemesh.v1.Model\"g\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x1b\n\x13\x64\x65\x63ode_worker_count\x18\x03 \x01(\r\x12\x1c\n\x14prefill_worker_count\x18\x04 \x01(\r2\xfd\x02\n\tInference\x12I\n\x08Generate\x12\x1c.pagemesh.v1.GenerateRequest\x1a\x1d.pagemesh.v1.GenerateResponse0\x01\x12>\n\x05\x45mbed\x12\x19.pagemesh.v1.EmbedRequest\x1a\x1a.pagemesh.v1.EmbedResponse\x12G\n\x08Tokenize\x12\x1c.pagemesh.v1.TokenizeRequest\x1a\x1d.pagemesh.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.pagemesh.v1.DetokenizeRequest\x1a\x1f.pagemesh.v1.DetokenizeResponse\x12M\n\nListModels\x12\x1e.pagemesh.v1.ListModelsRequest\x1a\x1f.pagemesh.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpagemesh/v1/inference.proto\x12\x0bpagemesh.v1\x1a\x17pagemesh/v1/types.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"8\n\nChatPrompt\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.pagemesh.v1.ChatMessage\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\x97\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\'\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x17.pagemesh.v1.ChatPromptH\x00\x12*\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x15.pagemesh.v1.TokenIdsH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.pagemesh.v1.SamplingParams\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x10\n\x08use_seed\x18\x07 \x01(\x08\x12\x10\n\x08priority\x18\x08 \x01(\x11\x12\x11\n\tbad_words\x18\t \x03(\t\x12\x12\n\ncache_salt\x18\n \x01(\tB\x08\n\x06prompt\"\xeb\x01\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x30\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x19.pagemesh.v1.FinishReason\x12!\n\x05usage\x18\x04 \x01(\x0b\x32\x12.pagemesh.v1.Usage\x12,\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\x12\x33\n\x0fprompt_logprobs\x18\x06 \x03(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\"_\n\x05Usage\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\r\x12\x1e\n\x16\x63ompletion_token_count\x18\x02 \x01(\r\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x03 \x01(\r\",\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\"^\n\rEmbedResponse\x12*\n\nembeddings\x18\x01 \x03(\x0b\x32\x16.pagemesh.v1.Embedding\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagemesh.v1.Usage\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\"b\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\'\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x17.pagemesh.v1.ChatPromptH\x00\x42\x07\n\x05input\"<\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.pagemesh.v1.Model\"g\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x1b\n\x13\x64\x65\x63ode_worker_count\x18\x03 \x01(\r\x12\x1c\n\x14prefill_worker_count\x18\x04 \x01(\r2\xfd\x02\n\tInference\x12I\n\x08Generate\x12\x1c.pagemesh.v1.GenerateRequest\x1a\x1d.pagemesh.v1.GenerateResponse0\x01\x12>\n\x05\x45mbed\x12\x19.pagemesh.v1.EmbedRequest\x1a\x1a.pagemesh.v1.EmbedResponse\x12G\n\x08Tokenize\x12\x1c.pagemesh.v1.TokenizeRequest\x1a\x1d.pagemesh.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.pagemesh.v1.DetokenizeRequest\x1a\x1f.pagemesh.v1.DetokenizeResponse\x12M\n\nListModels\x12\x1e.pagemesh.v1.ListModelsRequest\x1a\x1f.pagemesh.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,31 +39,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENIDS']._serialized_start=173
   _globals['_TOKENIDS']._serialized_end=196
   _globals['_GENERATEREQUEST']._serialized_start=199
-  _globals['_GENERATEREQUEST']._serialized_end=458
-  _globals['_GENERATERESPONSE']._serialized_start=461
-  _globals['_GENERATERESPONSE']._serialized_end=696
-  _globals['_USAGE']._serialized_start=698
-  _globals['_USAGE']._serialized_end=793
-  _globals['_EMBEDREQUEST']._serialized_start=795
-  _globals['_EMBEDREQUEST']._serialized_end=839
-  _globals['_EMBEDRESPONSE']._serialized_start=841
-  _globals['_EMBEDRESPONSE']._serialized_end=935
-  _globals['_EMBEDDING']._serialized_start=937
-  _globals['_EMBEDDING']._serialized_end=964
-  _globals['_TOKENIZEREQUEST']._serialized_start=966
-  _globals['_TOKENIZEREQUEST']._serialized_end=1064
-  _globals['_TOKENIZERESPONSE']._serialized_start=1066
-  _globals['_TOKENIZERESPONSE']._serialized_end=1126
-  _globals['_DETOKENIZEREQUEST']._serialized_start=1128
-  _globals['_DETOKENIZEREQUEST']._serialized_end=1181
-  _globals['_DETOKENIZERESPONSE']._serialized_start=1183
-  _globals['_DETOKENIZERESPONSE']._serialized_end=1217
-  _globals['_LISTMODELSREQUEST']._serialized_start=1219
-  _globals['_LISTMODELSREQUEST']._serialized_end=1238
-  _globals['_LISTMODELSRESPONSE']._serialized_start=1240
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1296
-  _globals['_MODEL']._serialized_start=1298
-  _globals['_MODEL']._serialized_end=1401
-  _globals['_INFERENCE']._serialized_start=1404
-  _globals['_INFERENCE']._serialized_end=1785
+  _globals['_GENERATEREQUEST']._serialized_end=478
+  _globals['_GENERATERESPONSE']._serialized_start=481
+  _globals['_GENERATERESPONSE']._serialized_end=716
+  _globals['_USAGE']._serialized_start=718
+  _globals['_USAGE']._serialized_end=813
+  _globals['_EMBEDREQUEST']._serialized_start=815
+  _globals['_EMBEDREQUEST']._serialized_end=859
+  _globals['_EMBEDRESPONSE']._serialized_start=861
+  _globals['_EMBEDRESPONSE']._serialized_end=955
+  _globals['_EMBEDDING']._serialized_start=957
+  _globals['_EMBEDDING']._serialized_end=984
+  _globals['_TOKENIZEREQUEST']._serialized_start=986
+  _globals['_TOKENIZEREQUEST']._serialized_end=1084
+  _globals['_TOKENIZERESPONSE']._serialized_start=1086
+  _globals['_TOKENIZERESPONSE']._serialized_end=1146
+  _globals['_DETOKENIZEREQUEST']._serialized_start=1148
+  _globals['_DETOKENIZEREQUEST']._serialized_end=1201
+  _globals['_DETOKENIZERESPONSE']._serialized_start=1203
+  _globals['_DETOKENIZERESPONSE']._serialized_end=1237
+  _globals['_LISTMODELSREQUEST']._serialized_start=1239
+  _globals['_LISTMODELSREQUEST']._serialized_end=1258
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1260
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1316
+  _globals['_MODEL']._serialized_start=1318
+  _globals['_MODEL']._serialized_end=1421
+  _globals['_INFERENCE']._serialized_start=1424
+  _globals['_INFERENCE']._serialized_end=1805
 # @@protoc_insertion_point(module_scope)

@@ -108,6 +108,7 @@ class GenerateRequest(_message.Message):
     USE_SEED_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     BAD_WORDS_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Served model name; may be empty when the mesh serves one model."""
     text: _builtins.str
@@ -116,6 +117,8 @@ class GenerateRequest(_message.Message):
     """Whether sampling.seed is the caller's; otherwise the router draws one."""
     priority: _builtins.int
     """Lower runs first; 0 is the default."""
+    cache_salt: _builtins.str
+    """Only requests of the same tenant with the same salt share cached KV; may be empty."""
     @_builtins.property
     def chat(self) -> Global___ChatPrompt:
         """A conversation, rendered with the model's chat template."""
@@ -148,10 +151,11 @@ class GenerateRequest(_message.Message):
         use_seed: _builtins.bool = ...,
         priority: _builtins.int = ...,
         bad_words: _abc.Iterable[_builtins.str] | None = ...,
+        cache_salt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prompt", b"prompt", "sampling", b"sampling", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_words", b"bad_words", "chat", b"chat", "model", b"model", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "stop", b"stop", "text", b"text", "token_ids", b"token_ids", "use_seed", b"use_seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_words", b"bad_words", "cache_salt", b"cache_salt", "chat", b"chat", "model", b"model", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "stop", b"stop", "text", b"text", "token_ids", b"token_ids", "use_seed", b"use_seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "chat", "token_ids"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015

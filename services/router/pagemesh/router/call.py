@@ -22,3 +22,6 @@ class Call:
 
     created: int
     """Unix time of its arrival in seconds."""
+
+    tenant: str = ""
+    """Whose key it came with; empty where no keys are asked for."""

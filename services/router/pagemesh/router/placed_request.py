@@ -18,6 +18,7 @@ from pagemesh.router.in_progress import Failable
 from pagemesh.router.plan_message import plan_to_proto
 from pagemesh.router.planner import Placement
 from pagemesh.router.session import Sink
+from pagemesh.router.tenants.salt import tenant_salt
 from pagemesh.rpc.status import make_error
 from pagemesh.v1 import decode_pb2, types_pb2
 
@@ -42,6 +43,14 @@ class Order:
 
     resubmitted: Counter
     """Counts those that a second worker took over."""
+
+    body_salt: str = ""
+    """The client's own, which separates its blocks from others of its tenant."""
+
+    @property
+    def cache_salt(self) -> bytes:
+        """Salt of the names of all blocks of the request, wherever it runs."""
+        return tenant_salt(self.call.tenant, self.body_salt)
 
     def fail_when_late(self, job: Failable) -> asyncio.TimerHandle:
         """Have a job fail when its time is over; the timer, to be cancelled with the job's end."""
@@ -71,7 +80,7 @@ class PlacedRequest:
     def send(self, placement: Placement, submit: decode_pb2.Submit, sink: Sink) -> None:
         """Submit it where it was placed; the place is given back by `end`, even when this fails.
 
-        `submit` says what is asked for; name, time, priority, trace and plan are added here. Raises
+        `submit` says what is asked for; name, time, priority, salt, trace and plan are added here. Raises
         DeadlineError when the time is over, UnavailableError when the worker's session has just closed.
         """
         self._num_attempts += 1
@@ -85,6 +94,7 @@ class PlacedRequest:
         submit.request_id = call.request_id + suffix
         submit.timeout.FromNanoseconds(int(remaining * 1e9))
         submit.priority = self._order.priority
+        submit.cache_salt = self._order.cache_salt
         submit.traceparent = call.trace.traceparent
         submit.tracestate = call.trace.tracestate
         if placement.route.plan is not None and (plan := plan_to_proto(placement.route.plan)):

@@ -53,11 +53,12 @@ class Placer(Protocol):
         *,
         is_prefillable: bool,
         is_cacheable: bool,
+        cache_salt: bytes,
     ) -> Placement:
         """Choose workers for a prompt; raises UnavailableError when no decode worker can take it.
 
         One that is not `is_prefillable` has to be computed where it runs; of one that is not `is_cacheable`,
-        every token.
+        every token. Its blocks are looked for under names with its `cache_salt`.
         """
         ...
 
@@ -102,6 +103,7 @@ class Planner:
         *,
         is_prefillable: bool,
         is_cacheable: bool,
+        cache_salt: bytes,
     ) -> Placement:
         """See `Placer`."""
         chains, lookup = dict[Naming, list[bytes]](), Lookup.SKIPPED
@@ -111,7 +113,7 @@ class Planner:
         # A single worker gets every prompt, and computes all that it does not hold.
         is_alone = len(decoders) == 1 and not workers.reachable(Role.PREFILL)
         if is_cacheable and self._decider.names_blocks and not is_alone:
-            chains = _name_blocks(prompt_token_ids, decoders)
+            chains = _name_blocks(prompt_token_ids, decoders, cache_salt)
             if chains and self._decider.uses_index:
                 held, lookup = await self._look_up(chains), Lookup.ANSWERED
         if held is None:
@@ -178,19 +180,19 @@ class Planner:
 
 
 def _name_blocks(
-    prompt_token_ids: Sequence[int], workers: Iterable[WorkerFacts]
+    prompt_token_ids: Sequence[int], workers: Iterable[WorkerFacts], cache_salt: bytes
 ) -> dict[Naming, list[bytes]]:
     """Names of the prompt's full blocks, for each way in which workers name them.
 
     Empty for a prompt that fills none.
     """
     return {
-        naming: hash_blocks(_root(naming), prompt_token_ids, naming.block_size)
+        naming: hash_blocks(_root(naming, cache_salt), prompt_token_ids, naming.block_size)
         for naming in dict.fromkeys(worker.naming for worker in workers)
         if len(prompt_token_ids) >= naming.block_size
     }
 
 
-@lru_cache(maxsize=64)
-def _root(naming: Naming) -> bytes:
-    return root_hash(*naming)
+@lru_cache(maxsize=1024)
+def _root(naming: Naming, cache_salt: bytes) -> bytes:
+    return root_hash(*naming, cache_salt)

@@ -10,6 +10,7 @@ from pagemesh.router.call import Call
 from pagemesh.router.embedding.job import EmbeddingJob
 from pagemesh.router.embedding.vectors import Embeddings, Input
 from pagemesh.router.in_progress import InProgress
+from pagemesh.router.placed_request import Order
 from pagemesh.router.planner import Placer
 from pagemesh.router.served_model import ServedModel
 from pagemesh.router.workers import Workers
@@ -41,11 +42,17 @@ class Embedder:
         }
 
     async def embed(
-        self, inputs: Sequence[Input], field: str, call: Call, priority: int = 0
+        self,
+        inputs: Sequence[Input],
+        field: str,
+        call: Call,
+        priority: int = 0,
+        cache_salt: str = "",
     ) -> Embeddings:
         """See `PromptEmbedder`."""
         prompts = await self._encode(inputs, field)
-        job = EmbeddingJob(prompts, call, priority, self._planner, self._resubmitted)
+        order = Order(call, priority, len(prompts), self._resubmitted, cache_salt)
+        job = EmbeddingJob(prompts, order, self._planner)
         started_at = time.perf_counter()
         reason = "abort"
         try:

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from prometheus_client import Counter
-
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
-from pagemesh.router.call import Call
 from pagemesh.router.embedding.vectors import Embeddings
 from pagemesh.router.placed_request import Order, PlacedRequest
 from pagemesh.router.planner import Placer
@@ -34,12 +31,10 @@ class EmbeddingJob:
     def __init__(
         self,
         prompts: Sequence[Sequence[int]],
-        call: Call,
-        priority: int,
+        order: Order,
         planner: Placer,
-        resubmitted: Counter,
     ) -> None:
-        self._order = Order(call, priority, len(prompts), resubmitted)
+        self._order = order
         self._prompts = [
             _Running(token_ids, PlacedRequest(self._order, index))
             for index, token_ids in enumerate(prompts)
@@ -88,7 +83,12 @@ class EmbeddingJob:
         """Place a prompt on a worker and send it there."""
         submit = decode_pb2.Submit(prompt_token_ids=running.token_ids, embed=True)
         placement = await self._planner.place(
-            running.token_ids, 0, excluded, is_prefillable=False, is_cacheable=True
+            running.token_ids,
+            0,
+            excluded,
+            is_prefillable=False,
+            is_cacheable=True,
+            cache_salt=self._order.cache_salt,
         )
         running.placed.send(placement, submit, partial(self._on_output, running.placed.index))
 

@@ -31,7 +31,12 @@ class PromptEmbedder(Protocol):
     """Makes vectors of prompts."""
 
     async def embed(
-        self, inputs: Sequence[Input], field: str, call: Call, priority: int = 0
+        self,
+        inputs: Sequence[Input],
+        field: str,
+        call: Call,
+        priority: int = 0,
+        cache_salt: str = "",
     ) -> Embeddings:
         """Vectors of the inputs, in their order.
 

@@ -68,7 +68,9 @@ class Generation:
     ) -> None:
         self._request = request
         self._planner = planner
-        order = Order(request.call, request.priority, len(request.choices), resubmitted)
+        self._order = order = Order(
+            request.call, request.priority, len(request.choices), resubmitted, request.cache_salt
+        )
         self._choices = [
             _Running(
                 choice,
@@ -206,6 +208,7 @@ class Generation:
             is_prefillable=choice.sampling.prompt_logprobs is None,
             # And all of it, as they come from computing the token in front of each.
             is_cacheable=choice.sampling.prompt_logprobs is None,
+            cache_salt=self._order.cache_salt,
         )
         # The first answer counts for the prompt, wherever the others have to go.
         return (placement if leader is running else placement._replace(query=None)), 0

@@ -39,6 +39,9 @@ class GenerationRequest:
     priority: int
     """Lower runs first."""
 
+    cache_salt: str = ""
+    """Only requests of the same tenant with the same salt share cached KV."""
+
 
 class StopReason(enum.Enum):
     """Why a sequence ended as it should."""

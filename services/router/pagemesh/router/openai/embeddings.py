@@ -32,6 +32,7 @@ class EmbeddingRequest(pydantic.BaseModel):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
     priority: Annotated[int, Field(ge=-MAX_INT32, le=MAX_INT32)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1)] | None = None
 
 
 def parse_embedding_request(body: bytes) -> EmbeddingRequest:
@@ -55,7 +56,11 @@ class EmbeddingEndpoint:
         if fields.dimensions is not None:
             service.model.matryoshka.check(fields.dimensions)
         embeddings = await service.embedder.embed(
-            list_prompts(fields.input), "input", call, fields.priority or 0
+            list_prompts(fields.input),
+            "input",
+            call,
+            fields.priority or 0,
+            fields.cache_salt or "",
         )
         vectors = embeddings.vectors
         if fields.dimensions is not None:

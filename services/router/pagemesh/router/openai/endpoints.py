@@ -151,5 +151,6 @@ def _job(
         num_prompts=len(prompts),
         stop=fields.stop_strings,
         priority=fields.priority or 0,
+        cache_salt=fields.cache_salt or "",
     )
     return Job(service.generator, request, responder, bool(fields.stream), fields.n or 1)

@@ -80,6 +80,7 @@ class RequestFields(pydantic.BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Field(ge=-MAX_INT32, le=MAX_INT32)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1)] | None = None
 
     @property
     def num_answers(self) -> int:

@@ -102,12 +102,17 @@ class TracedEmbedder:
         self._inner = inner
 
     async def embed(
-        self, inputs: Sequence[Input], field: str, call: Call, priority: int = 0
+        self,
+        inputs: Sequence[Input],
+        field: str,
+        call: Call,
+        priority: int = 0,
+        cache_salt: str = "",
     ) -> Embeddings:
         """See `PromptEmbedder`."""
         span = current_span()
         span.set({names.REQUEST_ID: call.request_id})
-        embeddings = await self._inner.embed(inputs, field, call, priority)
+        embeddings = await self._inner.embed(inputs, field, call, priority, cache_salt)
         span.set(
             {
                 names.INPUT_TOKENS: embeddings.num_prompt_tokens,

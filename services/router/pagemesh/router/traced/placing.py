@@ -29,6 +29,7 @@ class TracedPlacer:
         *,
         is_prefillable: bool,
         is_cacheable: bool,
+        cache_salt: bytes,
     ) -> Placement:
         """See `Placer`."""
         with current_span().child("route") as span:
@@ -38,6 +39,7 @@ class TracedPlacer:
                 excluded_worker_ids,
                 is_prefillable=is_prefillable,
                 is_cacheable=is_cacheable,
+                cache_salt=cache_salt,
             )
             if span.is_recording:
                 span.set(_decision(placement))
