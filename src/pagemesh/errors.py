@@ -5,6 +5,7 @@
     │   └── ContextLengthError     INVALID_ARGUMENT     400
     ├── UnsupportedError           UNIMPLEMENTED        400
     ├── ModelNotFoundError         NOT_FOUND            404
+    ├── ResponseNotFoundError      NOT_FOUND            404
     ├── DeadlineError              DEADLINE_EXCEEDED    504
     ├── OverloadedError            RESOURCE_EXHAUSTED   429
     ├── UnavailableError           UNAVAILABLE          503
@@ -72,6 +73,14 @@ class ModelNotFoundError(PagemeshError):
     grpc_code = "NOT_FOUND"
     http_status = 404
     default_reason = "MODEL_NOT_FOUND"
+
+
+class ResponseNotFoundError(PagemeshError):
+    """No answer of that id is stored."""
+
+    grpc_code = "NOT_FOUND"
+    http_status = 404
+    default_reason = "RESPONSE_NOT_FOUND"
 
 
 class DeadlineError(PagemeshError):

@@ -13,11 +13,12 @@ from google.api import annotations_pb2, http_pb2
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 
-from pagemesh.v1 import console_pb2, openai_pb2
+from pagemesh.v1 import anthropic_pb2, console_pb2, openai_pb2
 
 SERVICES: Final = (
     openai_pb2.DESCRIPTOR.services_by_name["OpenAI"],
     console_pb2.DESCRIPTOR.services_by_name["Console"],
+    anthropic_pb2.DESCRIPTOR.services_by_name["Anthropic"],
 )
 """All of whose RPCs are routes."""
 

@@ -26,7 +26,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18pagemesh/v1/openai.proto\x12\x0bpagemesh.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x19\n\x17OpenAIListModelsRequest\"&\n\x15OpenAIGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t2\xcd\x06\n\x06OpenAI\x12`\n\x0f\x43hatCompletions\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/v1/chat/completions:\x01*0\x01\x12W\n\x0b\x43ompletions\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1a\x82\xd3\xe4\x93\x02\x14\"\x0f/v1/completions:\x01*0\x01\x12U\n\nEmbeddings\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/embeddings:\x01*0\x01\x12X\n\x05Score\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"!\x82\xd3\xe4\x93\x02\x1b\"\t/v1/score:\x01*Z\x0b\"\x06/score:\x01*0\x01\x12l\n\x06Rerank\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"4\x82\xd3\xe4\x93\x02.\"\n/v1/rerank:\x01*Z\x0c\"\x07/rerank:\x01*Z\x0f\"\n/v2/rerank:\x01*0\x01\x12N\n\x08Tokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/tokenize:\x01*0\x01\x12R\n\nDetokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/detokenize:\x01*0\x01\x12^\n\nListModels\x12$.pagemesh.v1.OpenAIListModelsRequest\x1a\x14.google.api.HttpBody\"\x12\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/models0\x01\x12\x65\n\x08GetModel\x12\".pagemesh.v1.OpenAIGetModelRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/models/{model=**}0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18pagemesh/v1/openai.proto\x12\x0bpagemesh.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x19\n\x17OpenAIListModelsRequest\"&\n\x15OpenAIGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"2\n\x1bOpenAIStoredResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t2\x8e\t\n\x06OpenAI\x12`\n\x0f\x43hatCompletions\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/v1/chat/completions:\x01*0\x01\x12W\n\x0b\x43ompletions\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1a\x82\xd3\xe4\x93\x02\x14\"\x0f/v1/completions:\x01*0\x01\x12U\n\nEmbeddings\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/embeddings:\x01*0\x01\x12X\n\x05Score\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"!\x82\xd3\xe4\x93\x02\x1b\"\t/v1/score:\x01*Z\x0b\"\x06/score:\x01*0\x01\x12l\n\x06Rerank\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"4\x82\xd3\xe4\x93\x02.\"\n/v1/rerank:\x01*Z\x0c\"\x07/rerank:\x01*Z\x0f\"\n/v2/rerank:\x01*0\x01\x12N\n\x08Tokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/tokenize:\x01*0\x01\x12R\n\nDetokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/detokenize:\x01*0\x01\x12^\n\nListModels\x12$.pagemesh.v1.OpenAIListModelsRequest\x1a\x14.google.api.HttpBody\"\x12\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/models0\x01\x12\x65\n\x08GetModel\x12\".pagemesh.v1.OpenAIGetModelRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/models/{model=**}0\x01\x12S\n\tResponses\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x18\x82\xd3\xe4\x93\x02\x12\"\r/v1/responses:\x01*0\x01\x12\xe9\x01\n\x0eStoredResponse\x12(.pagemesh.v1.OpenAIStoredResponseRequest\x1a\x14.google.api.HttpBody\"\x94\x01\x82\xd3\xe4\x93\x02\x8d\x01\x12\x1b/v1/responses/{response_id}Z\x1d*\x1b/v1/responses/{response_id}Z)\x12\'/v1/responses/{response_id}/input_itemsZ$\"\"/v1/responses/{response_id}/cancel0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,10 +51,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENAI'].methods_by_name['ListModels']._serialized_options = b'\202\323\344\223\002\014\022\n/v1/models'
   _globals['_OPENAI'].methods_by_name['GetModel']._loaded_options = None
   _globals['_OPENAI'].methods_by_name['GetModel']._serialized_options = b'\202\323\344\223\002\027\022\025/v1/models/{model=**}'
+  _globals['_OPENAI'].methods_by_name['Responses']._loaded_options = None
+  _globals['_OPENAI'].methods_by_name['Responses']._serialized_options = b'\202\323\344\223\002\022\"\r/v1/responses:\001*'
+  _globals['_OPENAI'].methods_by_name['StoredResponse']._loaded_options = None
+  _globals['_OPENAI'].methods_by_name['StoredResponse']._serialized_options = b'\202\323\344\223\002\215\001\022\033/v1/responses/{response_id}Z\035*\033/v1/responses/{response_id}Z)\022\'/v1/responses/{response_id}/input_itemsZ$\"\"/v1/responses/{response_id}/cancel'
   _globals['_OPENAILISTMODELSREQUEST']._serialized_start=98
   _globals['_OPENAILISTMODELSREQUEST']._serialized_end=123
   _globals['_OPENAIGETMODELREQUEST']._serialized_start=125
   _globals['_OPENAIGETMODELREQUEST']._serialized_end=163
-  _globals['_OPENAI']._serialized_start=166
-  _globals['_OPENAI']._serialized_end=1011
+  _globals['_OPENAISTOREDRESPONSEREQUEST']._serialized_start=165
+  _globals['_OPENAISTOREDRESPONSEREQUEST']._serialized_end=215
+  _globals['_OPENAI']._serialized_start=218
+  _globals['_OPENAI']._serialized_end=1384
 # @@protoc_insertion_point(module_scope)

@@ -54,3 +54,25 @@ class OpenAIGetModelRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpenAIGetModelRequest: _TypeAlias = OpenAIGetModelRequest  # noqa: Y015
+
+@_typing.final
+class OpenAIStoredResponseRequest(_message.Message):
+    """Asks for a response of an earlier call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESPONSE_ID_FIELD_NUMBER: _builtins.int
+    response_id: _builtins.str
+    """Its id."""
+    def __init__(
+        self,
+        *,
+        response_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["response_id", b"response_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenAIStoredResponseRequest: _TypeAlias = OpenAIStoredResponseRequest  # noqa: Y015

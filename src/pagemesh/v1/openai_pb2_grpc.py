@@ -83,6 +83,16 @@ class OpenAIStub:
                 request_serializer=pagemesh_dot_v1_dot_openai__pb2.OpenAIGetModelRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.Responses = channel.unary_stream(
+                '/pagemesh.v1.OpenAI/Responses',
+                request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
+        self.StoredResponse = channel.unary_stream(
+                '/pagemesh.v1.OpenAI/StoredResponse',
+                request_serializer=pagemesh_dot_v1_dot_openai__pb2.OpenAIStoredResponseRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
 
 
 class OpenAIServicer:
@@ -154,6 +164,20 @@ class OpenAIServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Responses(self, request, context):
+        """POST /v1/responses
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StoredResponse(self, request, context):
+        """GET, DELETE and cancelling of /v1/responses/{id}: responses are not stored, so none is ever found.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OpenAIServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -200,6 +224,16 @@ def add_OpenAIServicer_to_server(servicer, server):
             'GetModel': grpc.unary_stream_rpc_method_handler(
                     servicer.GetModel,
                     request_deserializer=pagemesh_dot_v1_dot_openai__pb2.OpenAIGetModelRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'Responses': grpc.unary_stream_rpc_method_handler(
+                    servicer.Responses,
+                    request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'StoredResponse': grpc.unary_stream_rpc_method_handler(
+                    servicer.StoredResponse,
+                    request_deserializer=pagemesh_dot_v1_dot_openai__pb2.OpenAIStoredResponseRequest.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
     }
@@ -448,6 +482,60 @@ class OpenAI:
             target,
             '/pagemesh.v1.OpenAI/GetModel',
             pagemesh_dot_v1_dot_openai__pb2.OpenAIGetModelRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Responses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagemesh.v1.OpenAI/Responses',
+            google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StoredResponse(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagemesh.v1.OpenAI/StoredResponse',
+            pagemesh_dot_v1_dot_openai__pb2.OpenAIStoredResponseRequest.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
             channel_credentials,

@@ -55,6 +55,10 @@ class OpenAIStub:
     """GET /v1/models"""
     GetModel: _grpc.UnaryStreamMultiCallable[_openai_pb2.OpenAIGetModelRequest, _httpbody_pb2.HttpBody]
     """GET /v1/models/{model}; the name may contain slashes."""
+    Responses: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """POST /v1/responses"""
+    StoredResponse: _grpc.UnaryStreamMultiCallable[_openai_pb2.OpenAIStoredResponseRequest, _httpbody_pb2.HttpBody]
+    """GET, DELETE and cancelling of /v1/responses/{id}: responses are not stored, so none is ever found."""
 
 @_typing.type_check_only
 class OpenAIAsyncStub(OpenAIStub):
@@ -82,6 +86,10 @@ class OpenAIAsyncStub(OpenAIStub):
     """GET /v1/models"""
     GetModel: _aio.UnaryStreamMultiCallable[_openai_pb2.OpenAIGetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """GET /v1/models/{model}; the name may contain slashes."""
+    Responses: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """POST /v1/responses"""
+    StoredResponse: _aio.UnaryStreamMultiCallable[_openai_pb2.OpenAIStoredResponseRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """GET, DELETE and cancelling of /v1/responses/{id}: responses are not stored, so none is ever found."""
 
 class OpenAIServicer(metaclass=_abc_1.ABCMeta):
     """One RPC per OpenAI route. Bodies pass through the gateway untouched; the content type of the first
@@ -160,5 +168,21 @@ class OpenAIServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """GET /v1/models/{model}; the name may contain slashes."""
+
+    @_abc_1.abstractmethod
+    def Responses(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """POST /v1/responses"""
+
+    @_abc_1.abstractmethod
+    def StoredResponse(
+        self,
+        request: _openai_pb2.OpenAIStoredResponseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """GET, DELETE and cancelling of /v1/responses/{id}: responses are not stored, so none is ever found."""
 
 def add_OpenAIServicer_to_server(servicer: OpenAIServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -17,6 +17,7 @@ from pagemesh.router.models import Models, ModelService
 from pagemesh.router.parity import Parity
 from pagemesh.router.planner import Planner
 from pagemesh.router.served_model import ServedModel
+from pagemesh.router.servicers.anthropic import AnthropicServicer
 from pagemesh.router.servicers.console import ConsoleServicer
 from pagemesh.router.servicers.inference import InferenceServicer
 from pagemesh.router.servicers.openai import OpenAIServicer
@@ -26,12 +27,22 @@ from pagemesh.router.workers import Workers
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics, MetricsServer
-from pagemesh.v1 import console_pb2_grpc, inference_pb2_grpc, openai_pb2_grpc
+from pagemesh.v1 import (
+    anthropic_pb2_grpc,
+    console_pb2_grpc,
+    inference_pb2_grpc,
+    openai_pb2_grpc,
+)
 
 _FAREWELL_S = 0.5
 """End of the grace period, or half of a short one, in which clients are told that it is over."""
 
-SERVICE_NAMES = ("pagemesh.v1.Console", "pagemesh.v1.Inference", "pagemesh.v1.OpenAI")
+SERVICE_NAMES = (
+    "pagemesh.v1.Anthropic",
+    "pagemesh.v1.Console",
+    "pagemesh.v1.Inference",
+    "pagemesh.v1.OpenAI",
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -109,6 +120,10 @@ class RouterProcess:
             explains_routes=explains_routes,
         )
         self._server.add(openai_pb2_grpc.add_OpenAIServicer_to_server, openai)
+        anthropic = AnthropicServicer(
+            models, admission, config.request_timeout, explains_routes=explains_routes
+        )
+        self._server.add(anthropic_pb2_grpc.add_AnthropicServicer_to_server, anthropic)
         console = ConsoleServicer(models, mesh)
         self._server.add(console_pb2_grpc.add_ConsoleServicer_to_server, console)
         self._server.add(inference_pb2_grpc.add_InferenceServicer_to_server, inference)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -17,6 +17,9 @@ from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.telemetry.spans import current_span
 
 _log = structlog.get_logger(__name__)
+
+ErrorBody = Callable[[PagemeshError], dict[str, Any]]
+"""Makes an error object in a dialect's words."""
 
 STATUS_KEY = "x-http-status"
 """Initial metadata that the gateway turns into the HTTP status."""
@@ -53,9 +56,11 @@ async def status_answer(
     return json_answer(value)
 
 
-async def error_answer(context: AnyContext, error: PagemeshError) -> HttpBody:
-    """OpenAI's error object with its status; nothing may have been sent before."""
-    return await status_answer(context, error.http_status, error_body(error), error_headers(error))
+async def error_answer(
+    context: AnyContext, error: PagemeshError, body: ErrorBody = error_body
+) -> HttpBody:
+    """An error object, OpenAI's or another dialect's, with its status; nothing may have been sent before."""
+    return await status_answer(context, error.http_status, body(error), error_headers(error))
 
 
 def check_is_json(content_type: str) -> None:

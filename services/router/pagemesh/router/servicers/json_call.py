@@ -9,7 +9,9 @@ from google.api.httpbody_pb2 import HttpBody
 
 from pagemesh.router.call import Call
 from pagemesh.router.generation.admission import Admission
+from pagemesh.router.openai.errors import error_body
 from pagemesh.router.servicers.http_answer import (
+    ErrorBody,
     as_answerable,
     check_is_json,
     error_answer,
@@ -24,8 +26,12 @@ Endpoint = Callable[[bytes, Call], Awaitable[dict[str, Any]]]
 class JsonCalls:
     """Runs such calls, each in a place of the router's."""
 
-    def __init__(self, admission: Admission, request_timeout: float) -> None:
+    def __init__(
+        self, admission: Admission, request_timeout: float, error_body: ErrorBody = error_body
+    ) -> None:
+        """`error_body` has the dialect's words for what goes wrong."""
         self._admission = admission
+        self._error_body = error_body
         self._request_timeout = request_timeout
 
     async def answer(
@@ -39,4 +45,4 @@ class JsonCalls:
                 return json_pieces(await endpoint(request.data, call))
         # RPC boundary: clients of HTTP must get a body, which the server's own boundary cannot send.
         except Exception as error:
-            return [await error_answer(context, as_answerable(error))]
+            return [await error_answer(context, as_answerable(error), self._error_body)]

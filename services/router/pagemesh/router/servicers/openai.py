@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from google.api.httpbody_pb2 import HttpBody
 
-from pagemesh.errors import PagemeshError
-from pagemesh.router.call import Call
+from pagemesh.errors import PagemeshError, ResponseNotFoundError
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.models import Models
 from pagemesh.router.openai.embeddings import EmbeddingEndpoint
-from pagemesh.router.openai.endpoints import Endpoints, Job
+from pagemesh.router.openai.endpoints import Endpoints
 from pagemesh.router.openai.scoring import ScoringEndpoint
 from pagemesh.router.openai.tokenizing import TokenizingEndpoint
-from pagemesh.router.servicers.explain import Explainer
-from pagemesh.router.servicers.generation_answer import collect, stream
-from pagemesh.router.servicers.http_answer import (
-    as_answerable,
-    check_is_json,
-    error_answer,
-    events,
-    json_answer,
-)
+from pagemesh.router.responses_api.endpoint import ResponsesEndpoint
+from pagemesh.router.servicers.generation_call import GenerationCalls
+from pagemesh.router.servicers.http_answer import error_answer, json_answer
 from pagemesh.router.servicers.json_call import JsonCalls
-from pagemesh.router.servicers.read_call import AnyContext, read_call
+from pagemesh.router.servicers.read_call import AnyContext
 from pagemesh.v1 import openai_pb2, openai_pb2_grpc
-
-_Prepare = Callable[[bytes, Call], Awaitable[Job]]
 
 
 class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
@@ -46,20 +37,23 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
     ) -> None:
         self._models = models
         self._endpoints = Endpoints(models)
+        self._responses = ResponsesEndpoint(models)
         self._embeddings = EmbeddingEndpoint(models)
         self._scoring = ScoringEndpoint(models)
         self._tokenizing = TokenizingEndpoint(models)
         self._json = JsonCalls(admission, request_timeout)
-        self._admission = admission
+        self._generations = GenerationCalls(
+            admission, request_timeout, explains_routes=explains_routes
+        )
         self._mesh = mesh
-        self._explainer = Explainer(is_allowed=explains_routes)
-        self._request_timeout = request_timeout
 
     async def ChatCompletions(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /v1/chat/completions"""
-        async with aclosing(self._answer(request, context, self._endpoints.chat)) as bodies:
+        async with aclosing(
+            self._generations.answer(request, context, self._endpoints.chat)
+        ) as bodies:
             async for body in bodies:
                 yield body
 
@@ -67,9 +61,32 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /v1/completions"""
-        async with aclosing(self._answer(request, context, self._endpoints.completion)) as bodies:
+        async with aclosing(
+            self._generations.answer(request, context, self._endpoints.completion)
+        ) as bodies:
             async for body in bodies:
                 yield body
+
+    async def Responses(  # noqa: N802  # the name of the RPC
+        self, request: HttpBody, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """POST /v1/responses"""
+        async with aclosing(
+            self._generations.answer(request, context, self._responses.prepare)
+        ) as bodies:
+            async for body in bodies:
+                yield body
+
+    async def StoredResponse(  # noqa: N802  # the name of the RPC
+        self, request: openai_pb2.OpenAIStoredResponseRequest, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """GET, DELETE and cancelling of /v1/responses/{id}"""
+        error = ResponseNotFoundError(
+            f"there is no response {request.response_id!r}: this mesh does not store responses, so that"
+            " each is only given once, in answer to POST /v1/responses",
+            param="response_id",
+        )
+        yield await error_answer(context, error)
 
     async def Embeddings(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext
@@ -127,32 +144,3 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
             yield await error_answer(context, error)
             return
         yield json_answer(model)
-
-    async def _answer(
-        self, request: HttpBody, context: AnyContext, prepare: _Prepare
-    ) -> AsyncGenerator[HttpBody, None]:
-        """The whole answer or its pieces; an error as status and body, or as the stream's last event."""
-        job: Job | None = None
-        begun = False
-        try:
-            with self._admission.place():
-                check_is_json(request.content_type)
-                explains = self._explainer.is_wanted(context)
-                job = await prepare(request.data, read_call(self._request_timeout))
-                with job.generator.start(job.request) as generation:
-                    if explains:
-                        self._explainer.explain(generation)
-                    if not job.stream:
-                        yield await collect(job, generation)
-                        return
-                    async with aclosing(stream(job, generation)) as bodies:
-                        async for body in bodies:
-                            begun = True
-                            yield body
-        # RPC boundary: clients of HTTP must get a body, which the server's own boundary cannot send.
-        except Exception as error:
-            mapped = as_answerable(error)
-            if job is not None and begun:
-                yield events(job.responder.failure(mapped))
-            else:
-                yield await error_answer(context, mapped)
