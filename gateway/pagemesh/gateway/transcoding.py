@@ -39,7 +39,8 @@ class HttpRoute(NamedTuple):
 def http_routes() -> list[HttpRoute]:
     """Routes of the services in the order of the proto files, exact ones before prefixes."""
     rpcs = [rpc for service in SERVICES for rpc in service.methods]
-    routes = [route for rpc in rpcs for route in _routes_of(rpc)]
+    # Several paths may have one beginning.
+    routes = dict.fromkeys(route for rpc in rpcs for route in _routes_of(rpc))
     return sorted(routes, key=lambda route: route.is_prefix)
 
 

@@ -55,10 +55,25 @@ def test_routes_are_those_of_the_proto_file() -> None:
         ("POST", "/v1/chat/completions", False),
         ("POST", "/v1/completions", False),
         ("POST", "/v1/embeddings", False),
+        ("POST", "/v1/score", False),
+        ("POST", "/score", False),
+        ("POST", "/v1/rerank", False),
+        ("POST", "/rerank", False),
+        ("POST", "/v2/rerank", False),
+        ("POST", "/tokenize", False),
+        ("POST", "/detokenize", False),
         ("GET", "/v1/models", False),
-        ("GET", "/v1/models/", True),
+        ("POST", "/v1/responses", False),
         ("GET", "/health", False),
+        ("GET", "/ready", False),
+        ("GET", "/version", False),
         ("GET", "/metrics", False),
+        ("POST", "/v1/messages", False),
+        ("POST", "/v1/messages/count_tokens", False),
+        ("GET", "/v1/models/", True),
+        ("GET", "/v1/responses/", True),
+        ("DELETE", "/v1/responses/", True),
+        ("POST", "/v1/responses/", True),
     ]
 
 
@@ -67,7 +82,7 @@ def test_the_descriptors_are_complete_and_in_order() -> None:
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
-    assert pool.FindServiceByName("pagemesh.v1.OpenAI").methods_by_name["Health"]
+    assert pool.FindServiceByName("pagemesh.v1.Console").methods_by_name["Health"]
 
 
 def test_a_router_that_froze_is_given_up_within_two_seconds() -> None:
