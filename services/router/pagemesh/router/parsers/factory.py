@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from pagemesh.errors import ConfigError
+from pagemesh.router.parsers.deepseek import DEEPSEEK
+from pagemesh.router.parsers.hermes import HERMES
 from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece
+from pagemesh.router.parsers.llama import LLAMA
+from pagemesh.router.parsers.mistral import MISTRAL
+from pagemesh.router.parsers.output import CallOutput
+from pagemesh.router.parsers.reading_parser import ReadingParser, ThinkingFirst
+from pagemesh.router.parsers.thinking import DEEPSEEK_R1, QWEN3, ThinkingFormat
+from pagemesh.router.parsers.tool_format import ToolFormat
+
+_Format = TypeVar("_Format")
+
+_TOOLS: Final[Mapping[str, ToolFormat]] = {
+    "hermes": HERMES,
+    "llama3_json": LLAMA,
+    "llama4_json": LLAMA,
+    "mistral": MISTRAL,
+    "deepseek_v3": DEEPSEEK,
+    "deepseek_v31": DEEPSEEK,
+}
+
+_REASONING: Final[Mapping[str, ThinkingFormat]] = {
+    "deepseek_r1": DEEPSEEK_R1,
+    "qwen3": QWEN3,
+}
 
 
 def tool_parser_names() -> tuple[str, ...]:
     """All values of `--tool-call-parser`."""
-    return tuple(_TOOL_MARKERS)
+    return tuple(_TOOLS)
 
 
 def reasoning_parser_names() -> tuple[str, ...]:
     """All values of `--reasoning-parser`."""
-    return tuple(_REASONING_MARKERS)
+    return tuple(_REASONING)
 
 
 def parser_markers(tool_parser: str | None, reasoning_parser: str | None) -> frozenset[str]:
@@ -25,10 +49,9 @@ def parser_markers(tool_parser: str | None, reasoning_parser: str | None) -> fro
 
     Raises ConfigError for a name that is not known, with those that are.
     """
-    _require_known("tool-call-parser", tool_parser, tool_parser_names())
-    _require_known("reasoning-parser", reasoning_parser, reasoning_parser_names())
-    return _TOOL_MARKERS.get(tool_parser or "", frozenset()) | _REASONING_MARKERS.get(
-        reasoning_parser or "", frozenset()
+    tools, reasoning = _tools(tool_parser), _reasoning(reasoning_parser)
+    return (tools.markers if tools else frozenset()) | (
+        reasoning.markers if reasoning else frozenset()
     )
 
 
@@ -50,8 +73,15 @@ def make_parser(
     ended it. `new_hex` gives 32 hexadecimal digits for the id of each call. Raises ConfigError for a
     name that is not known, with those that are.
     """
-    parser_markers(tool_parser, reasoning_parser)
-    return PlainParser()
+    tools, reasoning = _tools(tool_parser), _reasoning(reasoning_parser)
+    calls = None
+    if tools is not None:
+        call_id = tools.call_id
+        calls = ReadingParser(tools.read, CallOutput(lambda: call_id(new_hex())))
+    if reasoning is None:
+        return calls or PlainParser()
+    thoughts = reasoning.start(prompt, tools.begins_with if tools else None)
+    return ThinkingFirst(thoughts, calls) if calls else thoughts
 
 
 class PlainParser:
@@ -66,28 +96,18 @@ class PlainParser:
         return ParsedPiece()
 
 
-_TOOL_MARKERS: Final[Mapping[str, frozenset[str]]] = {
-    "hermes": frozenset({"<tool_call>", "</tool_call>"}),
-    "llama3_json": frozenset({"<|python_tag|>"}),
-    "llama4_json": frozenset({"<|python_tag|>"}),
-    "mistral": frozenset({"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"}),
-    "deepseek_v3": frozenset(
-        {
-            "<｜tool▁calls▁begin｜>",
-            "<｜tool▁call▁begin｜>",
-            "<｜tool▁sep｜>",
-            "<｜tool▁call▁end｜>",
-            "<｜tool▁calls▁end｜>",
-        }
-    ),
-}
-
-_REASONING_MARKERS: Final[Mapping[str, frozenset[str]]] = {
-    "deepseek_r1": frozenset({"<think>", "</think>"}),
-    "qwen3": frozenset({"<think>", "</think>"}),
-}
+def _tools(name: str | None) -> ToolFormat | None:
+    return _find("tool-call-parser", name, _TOOLS)
 
 
-def _require_known(setting: str, name: str | None, known: tuple[str, ...]) -> None:
-    if name is not None and name not in known:
+def _reasoning(name: str | None) -> ThinkingFormat | None:
+    return _find("reasoning-parser", name, _REASONING)
+
+
+def _find(setting: str, name: str | None, known: Mapping[str, _Format]) -> _Format | None:
+    if name is None:
+        return None
+    found = known.get(name)
+    if found is None:
         raise ConfigError(f'{setting} is "{name}", but it must be one of {", ".join(known)}')
+    return found

@@ -1,0 +1,38 @@
+"""Tool calls of Llama 3.1 to 4: JSON objects, with `;` between them, perhaps behind `<|python_tag|>`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pagemesh.router.parsers.call_object import CallEnd, read_call
+from pagemesh.router.parsers.content import read_until
+from pagemesh.router.parsers.json_reading import read_nested
+from pagemesh.router.parsers.output import CallOutput
+from pagemesh.router.parsers.source import Reading, Source
+from pagemesh.router.parsers.tool_format import ToolFormat
+
+TAG: Final = "<|python_tag|>"
+
+
+def _read(source: Source, output: CallOutput) -> Reading[None]:
+    while marker := (yield from read_until(source, output.content, (TAG, "{"))):
+        source.mark()
+        is_object = True
+        if marker == TAG:
+            yield from source.skip_space()
+            is_object = yield from source.take("{")
+        end = (yield from read_call(source, output)) if is_object else CallEnd.NO_CALL
+        if end is CallEnd.NO_CALL:
+            text = source.since_mark()
+            output.content(marker + text)
+            # Calls are no parts of other JSON; only a brace in a text does not end at another one.
+            if is_object and ('"' in text or (yield from source.peek()) == '"'):
+                yield from read_nested(source, output.content, depth=1)
+        elif end is CallEnd.COMPLETE:
+            source.mark()
+            yield from source.skip_space()
+            yield from source.match(";")
+            output.separate(source.since_mark())
+
+
+LLAMA: Final = ToolFormat(_read, frozenset({TAG}), None)
