@@ -71,6 +71,10 @@ class Child:
         while self._connection.poll():
             self.answer()
 
+    def kill(self) -> None:
+        """End it at once, when it does not listen to its pipe."""
+        self._process.kill()
+
     def close(self) -> None:
         """End it, which kills it when it does not end by itself. Idempotent."""
         self._connection.close()

@@ -48,15 +48,23 @@ def start_servers(
     for name in peers:
         if PEERS[name].online == "server":
             port = free_port()
-            stack.callback(_stop, _start_server(name, settings, port))
+            start_server(stack, name, settings, port)
             clients[f"{name}, HTTP"] = OverHttp(port, model.name)
         else:
             clients[f"{name}, no network"] = stack.enter_context(start(name, settings))
     return clients
 
 
+def start_server(
+    stack: ExitStack, name: str, settings: EngineSettings, port: int
+) -> subprocess.Popen[str]:
+    """A peer's HTTP server that can answer, until the stack ends; RuntimeError with its log if it never can."""
+    process = _start_server(name, settings, port)
+    stack.callback(_stop, process)
+    return process
+
+
 def _start_server(name: str, settings: EngineSettings, port: int) -> subprocess.Popen[str]:
-    """A peer's HTTP server that can answer; RuntimeError with its log if it never can."""
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [str(python_of(name)), str(ENGINES / PEERS[name].script), "--serve", str(port)],

@@ -1,7 +1,7 @@
 """Decode workers that answer at once, in a process of their own: what a router costs is then the router's alone.
 
-They register with the kvstore, beat and tell which blocks they hold, as real ones do. Requests for one token
-end with it; longer ones get a token every few milliseconds, so that a client sees when the router stood still.
+They register with the kvstore, beat and tell which blocks they hold, as real ones do. The first token of a
+request comes at once, the others at a set pace.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, cycle
 from multiprocessing.connection import Connection
 from typing import Final
 
@@ -23,11 +23,8 @@ from pagemesh.v1 import decode_pb2, decode_pb2_grpc, kvstore_pb2, kvstore_pb2_gr
 FINGERPRINT: Final = "instant"
 BLOCK_SIZE: Final = 16
 DTYPE: Final = "bfloat16"
-TOKEN_S: Final = 0.005
-"""Between two tokens of a request for more than one."""
 MAX_MODEL_LEN: Final = 131_072
 _NUM_BLOCKS: Final = 1 << 17
-_TOKEN_ID: Final = 300
 _TIMEOUT_S: Final = 10.0
 
 
@@ -42,6 +39,10 @@ class InstantSettings:
     """Of the canary's token ids, as the router's tokenizer makes them."""
     held: dict[int, list[bytes]] = field(default_factory=dict)
     """Names of cached blocks, by the worker's number."""
+    token_s: float = 0.005
+    """Between two tokens of a request for more than one."""
+    token_ids: tuple[int, ...] = (300,)
+    """What they generate, over and over."""
 
 
 def run(parent: Connection, settings: InstantSettings) -> None:
@@ -51,7 +52,8 @@ def run(parent: Connection, settings: InstantSettings) -> None:
 
 async def _serve(parent: Connection, settings: InstantSettings) -> None:
     server = grpc.aio.server(options=channel_options())
-    decode_pb2_grpc.add_DecodeServicer_to_server(_Decode(), server)
+    decode = _Decode(settings.token_s, settings.token_ids)
+    decode_pb2_grpc.add_DecodeServicer_to_server(decode, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(settings.kvstore, options=channel_options()) as channel:
@@ -144,57 +146,71 @@ def _load() -> types_pb2.WorkerLoad:
 class _Decode(decode_pb2_grpc.DecodeServicer):
     """One session for each of the workers that the router knows."""
 
+    def __init__(self, token_s: float, token_ids: Sequence[int]) -> None:
+        self._token_s = token_s
+        self._token_ids = token_ids
+
     async def Session(  # noqa: N802  # the name of the RPC
         self,
         request_iterator: AsyncIterator[decode_pb2.SessionRequest],
         context: grpc.aio.ServicerContext[decode_pb2.SessionRequest, decode_pb2.SessionResponse],
     ) -> AsyncGenerator[decode_pb2.SessionResponse, None]:
-        """Answers a request for one token at once, others token by token."""
-        outputs: asyncio.Queue[decode_pb2.RequestOutput] = asyncio.Queue()
+        """First tokens at once; then one message a step, with a token for every request."""
+        batch = _Batch(self._token_s, self._token_ids)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_take(request_iterator, outputs, tasks))
+            tasks.create_task(batch.take(request_iterator))
+            tasks.create_task(batch.step_forever())
             while True:
-                yield decode_pb2.SessionResponse(outputs=[await outputs.get()])
+                yield decode_pb2.SessionResponse(outputs=await batch.ready.get())
 
 
-async def _take(
-    requests: AsyncIterator[decode_pb2.SessionRequest],
-    outputs: asyncio.Queue[decode_pb2.RequestOutput],
-    tasks: asyncio.TaskGroup,
-) -> None:
-    streams: dict[int, asyncio.Task[None]] = {}
-    async for request in requests:
-        submit = request.submit
-        if request.HasField("submit"):
-            outputs.put_nowait(_first(submit))
-            if submit.sampling.max_tokens > 1:
-                streams[submit.handle] = tasks.create_task(_go_on(submit, outputs))
-        elif (stream := streams.pop(request.cancel.handle, None)) is not None:
-            stream.cancel()
+class _Batch:
+    """The requests of one session."""
 
+    def __init__(self, token_s: float, token_ids: Sequence[int]) -> None:
+        self.ready: asyncio.Queue[list[decode_pb2.RequestOutput]] = asyncio.Queue()
+        self._token_s = token_s
+        self._next_id = cycle(token_ids)
+        # Tokens that are still to come, by handle.
+        self._left: dict[int, int] = {}
+        self._has_work = asyncio.Event()
 
-async def _go_on(
-    submit: decode_pb2.Submit, outputs: asyncio.Queue[decode_pb2.RequestOutput]
-) -> None:
-    for left in range(submit.sampling.max_tokens - 1, 0, -1):
-        await asyncio.sleep(TOKEN_S)
-        outputs.put_nowait(
-            decode_pb2.RequestOutput(
-                handle=submit.handle, token_ids=[_TOKEN_ID], finish_reason=_reason(left)
+    async def take(self, requests: AsyncIterator[decode_pb2.SessionRequest]) -> None:
+        """What the router asks for, until it goes."""
+        async for request in requests:
+            submit = request.submit
+            if request.HasField("submit"):
+                left = submit.sampling.max_tokens
+                first = self._output(submit.handle, left)
+                first.prompt_usage.prompt_token_count = len(submit.prompt_token_ids)
+                first.kv_outcome.path = types_pb2.KV_PATH_LOCAL
+                self.ready.put_nowait([first])
+                if left > 1:
+                    self._left[submit.handle] = left - 1
+                    self._has_work.set()
+            else:
+                self._left.pop(request.cancel.handle, None)
+
+    async def step_forever(self) -> None:
+        """A step every so often, by the clock: what comes late makes the next pause shorter."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            await self._has_work.wait()
+            due = max(due + self._token_s, loop.time())
+            await asyncio.sleep(due - loop.time())
+            self.ready.put_nowait(
+                [self._output(handle, left) for handle, left in self._left.items()]
             )
+            self._left = {handle: left - 1 for handle, left in self._left.items() if left > 1}
+            if not self._left:
+                self._has_work.clear()
+
+    def _output(self, handle: int, left: int) -> decode_pb2.RequestOutput:
+        """A token; the last one of so many that are left."""
+        unended, last = types_pb2.FINISH_REASON_UNSPECIFIED, types_pb2.FINISH_REASON_LENGTH
+        return decode_pb2.RequestOutput(
+            handle=handle,
+            token_ids=[next(self._next_id)],
+            finish_reason=last if left == 1 else unended,
         )
-
-
-def _first(submit: decode_pb2.Submit) -> decode_pb2.RequestOutput:
-    return decode_pb2.RequestOutput(
-        handle=submit.handle,
-        token_ids=[_TOKEN_ID],
-        finish_reason=_reason(submit.sampling.max_tokens),
-        prompt_usage=types_pb2.PromptUsage(prompt_token_count=len(submit.prompt_token_ids)),
-        kv_outcome=types_pb2.KvOutcome(path=types_pb2.KV_PATH_LOCAL),
-    )
-
-
-def _reason(num_left: int) -> types_pb2.FinishReason.ValueType:
-    """Of an output, whose token is one of so many that are still to come."""
-    return types_pb2.FINISH_REASON_LENGTH if num_left == 1 else types_pb2.FINISH_REASON_UNSPECIFIED

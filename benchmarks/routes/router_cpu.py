@@ -19,6 +19,7 @@ from typing import Final
 
 import grpc.aio
 from child import Child
+from cpu_clock import CpuClock
 from google.api.httpbody_pb2 import HttpBody
 from mesh import REQUEST_DEADLINE_S
 from report import Report
@@ -45,18 +46,6 @@ PAUSE_S: Final = 0.5
 SETTLE_S: Final = 2.0
 STREAM_TOKENS: Final = 100_000
 _MODEL_NAME: Final = "instant"
-
-
-class CpuClock:
-    """CPU time of all threads of another process."""
-
-    def __init__(self, pid: int) -> None:
-        # As clock_getcpuclockid(3) makes it.
-        self._clock = (~pid << 3) | 2
-
-    def now(self) -> float:
-        """Seconds."""
-        return time.clock_gettime(self._clock)
 
 
 def measure(report: Report, *, quick: bool, until: float, num_rounds: int) -> bool:
