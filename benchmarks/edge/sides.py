@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -19,6 +22,7 @@ from routes.instant_workers import InstantSettings
 from routes.processes import Processes
 from servers import start_server
 
+from pagemesh.cli.up.bound_process import bound_to
 from pagemesh.tokenizer.canary import canary_text
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
@@ -56,10 +60,20 @@ def ours(stack: ExitStack) -> Side:
     stack.callback(mesh.kill, "router")
     mesh.await_members(["decode-0"])
     mesh.await_serving("router")
-    port = int(mesh.start_gateway("router").rpartition(":")[2])
-    _await_healthy("gateway", port)
-    clocks = {name: CpuClock(mesh.pid(name)) for name in ("router", "gateway")}
+    port = free_port()
+    gateway = _start_gateway(stack, mesh.address("router"), port)
+    clocks = {"router": CpuClock(mesh.pid("router")), "gateway": CpuClock(gateway.pid)}
     return Side(port, "demo", clocks)
+
+
+def _start_gateway(stack: ExitStack, router: str, port: int) -> subprocess.Popen[bytes]:
+    program = (sys.executable, "-P", "-m", "pagemesh.cli", "gateway")
+    command = (*program, "--routers", router, "--port", str(port))
+    gateway = subprocess.Popen(bound_to(os.getpid(), command), stdin=subprocess.DEVNULL)
+    stack.callback(gateway.wait)
+    stack.callback(gateway.kill)
+    _await_healthy("gateway", port)
+    return gateway
 
 
 def bare(stack: ExitStack) -> Side:

@@ -58,20 +58,6 @@ class Processes:
         kvstore = ("--kvstore", self.address("kvstore"))
         self._start(name, "router", "--model", self._model, *kvstore, *flags)
 
-    def start_gateway(self, router: str) -> str:
-        """A gateway in front of one router; gives its address."""
-        port = free_port()
-        program = (sys.executable, "-P", "-m", "pagemesh.cli", "gateway")
-        self._commands["gateway"] = (
-            *program,
-            "--routers",
-            self.address(router),
-            "--port",
-            str(port),
-        )
-        self.launch("gateway")
-        return f"{_HOST}:{port}"
-
     def start_worker(self, name: str, *flags: str) -> None:
         """A worker; the part of its name before the dash is its role."""
         role = name.partition("-")[0]
