@@ -14,7 +14,8 @@ from pagemesh.config import GatewayConfig
 from pagemesh.gateway.admin import drain
 from pagemesh.gateway.process import envoy_command
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc
-from tests.gateway.conftest import Gateway, StandInRouter, wait_for_status
+from tests.gateway.conftest import Gateway, wait_for_status
+from tests.gateway.stand_in_router import StandInRouter
 
 UNAVAILABLE = {
     "message": "No router can serve the request right now.",

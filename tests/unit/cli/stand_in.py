@@ -11,8 +11,9 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -27,8 +28,9 @@ class Healthy(BaseHTTPRequestHandler):
         pass
 
 
-def serve_http(port: int) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", port), Healthy)
+def serve_http(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    server = ThreadingUnixStreamServer(str(path), Healthy)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
 
@@ -55,7 +57,7 @@ def main() -> None:
     handler = signal.SIG_IGN if kind == "stubborn" else lambda *_: ended.set()
     signal.signal(signal.SIGTERM, handler)
     if kind == "http":
-        serve_http(int(port))
+        serve_http(notes / "http.sock")
     else:
         serve_grpc(address)
     ended.wait()

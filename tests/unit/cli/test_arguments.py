@@ -10,8 +10,10 @@ from pagemesh.cli.arguments import UsageError, parse, to_arguments
 from pagemesh.cli.settings import UpConfig
 from pagemesh.config import (
     CacheConfig,
+    CorsConfig,
     GatewayConfig,
     HardwareConfig,
+    HttpLimitsConfig,
     HubConfig,
     KvStoreConfig,
     MemberConfig,
@@ -20,6 +22,7 @@ from pagemesh.config import (
     RoutingConfig,
     SchedulerConfig,
     ServerConfig,
+    TlsConfig,
     WorkerConfig,
 )
 from pagemesh.errors import ConfigError
@@ -62,7 +65,21 @@ WORKER = WorkerConfig(
             "m", "n", "a:1", 5.0, 7, HUB, RoutingConfig("round_robin", 0, 0.5, ("decode_load=1",))
         ),
         KvStoreConfig(ServerConfig(port=9), 0.25),
-        GatewayConfig(("a:1", "b:2"), "0.0.0.0", 80, "/run/x.sock", "/tmp/log", 1, 5.0, 4),
+        GatewayConfig(
+            ("a:1", "b:2"),
+            "0.0.0.0",
+            80,
+            "/run/http.sock",
+            "/run/x.sock",
+            "-",
+            True,
+            4,
+            ("json",),
+            TlsConfig("c.pem", "k.pem", "ca.pem", 1),
+            CorsConfig(("https://a", "https://b"), (), ('["x-a"]',), True),
+            HttpLimitsConfig(1, 2, 3, 4, 5.0, 6.0),
+        ),
+        GatewayConfig(("a:1",), print_config=()),
     ],
     ids=lambda settings: type(settings).__name__,
 )

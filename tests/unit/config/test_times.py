@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pagemesh.config import (
-    GatewayConfig,
+    HttpLimitsConfig,
     KvStoreConfig,
     RouterConfig,
     RoutingConfig,
@@ -24,7 +24,8 @@ from pagemesh.errors import ConfigError
         ("--heartbeat-interval", lambda s: KvStoreConfig(heartbeat_interval=s)),
         ("--lookup-timeout", lambda s: RoutingConfig(lookup_timeout=s)),
         ("--request-timeout", lambda s: RouterConfig(model="m", kvstore="a:1", request_timeout=s)),
-        ("--max-request-time", lambda s: GatewayConfig(routers=("a:1",), max_request_time=s)),
+        ("--body-timeout", lambda s: HttpLimitsConfig(body_timeout=s)),
+        ("--max-request-time", lambda s: HttpLimitsConfig(max_request_time=s)),
     ],
 )
 def test_a_time_has_both_ends(flag: str, make: Callable[[float], object], seconds: float) -> None:

@@ -130,14 +130,14 @@ class Mesh:
 
     async def _ready(self, part: Part) -> None:
         if part.plan.stage is Stage.GATEWAY:
-            await http_answers(f"{self._plan.url}/health")
+            await http_answers(self._plan.local_socket, "/health")
         else:
             await grpc_serves(part.plan.address)
 
     async def _answers(self) -> None:
         for serving in self._serving.values():
             await serving.wait()
-        await http_answers(f"{self._plan.url}/health", 200)
+        await http_answers(self._plan.local_socket, "/health", 200)
 
     async def _report_waiting(self) -> None:
         while True:

@@ -70,6 +70,9 @@ class MeshPlan:
     url: str
     """Where clients reach the gateway."""
 
+    local_socket: Path
+    """Unix socket on which the gateway serves this process."""
+
     admin_socket: Path
     """Unix socket of Envoy's admin interface."""
 
@@ -96,14 +99,8 @@ def make_plan(
     kvstores = [KvStoreConfig(server=server(), index=config.index) for _ in range(config.kvstore)]
     kvstore = ",".join(f"{_LOOPBACK}:{replica.server.port}" for replica in kvstores)
     routers = [_router(config, kvstore, server()) for _ in range(config.router)]
-    admin_socket = run_folder / "envoy.sock"
-    gateway = GatewayConfig(
-        routers=tuple(f"{_LOOPBACK}:{router.server.port}" for router in routers),
-        host=config.host,
-        port=config.port,
-        admin_socket=str(admin_socket),
-        access_log=None if access_log is None else str(access_log),
-    )
+    admin_socket, local_socket = run_folder / "envoy.sock", run_folder / "http.sock"
+    gateway = _gateway(config, routers, admin_socket, local_socket, access_log)
     threads = share_cores(config.threads or num_cores(), num_workers)
     shares = share_gpus(gpus, num_workers, config.hardware.gpu_memory_utilization)
     workers = [
@@ -120,9 +117,10 @@ def make_plan(
             for name, router in zip(_names("router", config.router), routers, strict=True)
         ),
         *workers,
-        _part("gateway", Stage.GATEWAY, "gateway", gateway, gateway),
+        # What it writes about certificates goes with the mesh.
+        _part("gateway", Stage.GATEWAY, "gateway", gateway, gateway, {"TMPDIR": str(run_folder)}),
     )
-    return MeshPlan(parts, routers[0].served_name, _url(config), admin_socket)
+    return MeshPlan(parts, routers[0].served_name, _url(config), local_socket, admin_socket)
 
 
 def _named_roles(config: UpConfig) -> list[tuple[str, str]]:
@@ -144,6 +142,26 @@ def share_cores(num_cores: int, num_workers: int) -> list[int]:
     """Threads of each worker: equal shares, what remains to the last ones, at least one each."""
     share, rest = divmod(num_cores, num_workers)
     return [max(1, share + (index >= num_workers - rest)) for index in range(num_workers)]
+
+
+def _gateway(
+    config: UpConfig,
+    routers: Sequence[RouterConfig],
+    admin_socket: Path,
+    local_socket: Path,
+    access_log: Path | None,
+) -> GatewayConfig:
+    return GatewayConfig(
+        routers=tuple(f"{_LOOPBACK}:{router.server.port}" for router in routers),
+        host=config.host,
+        port=config.port,
+        local_socket=str(local_socket),
+        admin_socket=str(admin_socket),
+        access_log=None if access_log is None else str(access_log),
+        tls=config.tls,
+        cors=config.cors,
+        limits=config.limits,
+    )
 
 
 def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfig:
@@ -206,6 +224,7 @@ def _part(
 def _url(config: UpConfig) -> str:
     anywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
     host = anywhere.get(config.host, config.host)
-    return (
-        f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{config.port}"
-    )
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    scheme = "http" if config.tls.ssl_certfile is None else "https"
+    return f"{scheme}://{host}:{config.port}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from pagemesh.cli.up.local_http import LocalConnection
 
 _INTERVAL = 0.05
 _TIMEOUT = 1.0
@@ -36,24 +38,23 @@ async def grpc_serves(address: str) -> None:
             await asyncio.sleep(_INTERVAL)
 
 
-async def http_answers(url: str, *statuses: int) -> None:
-    """Wait until GET `url` is answered, with one of `statuses` if any are given.
+async def http_answers(gateway: Path, path: str, *statuses: int) -> None:
+    """Wait until GET `path` is answered on a unix socket, with one of `statuses` if any are given.
 
     The caller sets the deadline.
     """
     while True:
-        status = await asyncio.to_thread(http_status, url)
+        status = await asyncio.to_thread(http_status, gateway, path)
         if status is not None and (not statuses or status in statuses):
             return
         await asyncio.sleep(_INTERVAL)
 
 
-def http_status(url: str) -> int | None:
-    """Status of GET `url`; None without an answer within a second."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=_TIMEOUT)
+def http_status(gateway: Path, path: str) -> int | None:
+    """Status of GET `path` on a unix socket; None without an answer within a second."""
+    connection = LocalConnection(gateway, timeout=_TIMEOUT)
     try:
-        connection.request("GET", parts.path)
+        connection.request("GET", path)
         return connection.getresponse().status
     except (OSError, http.client.HTTPException):
         return None

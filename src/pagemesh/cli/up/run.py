@@ -19,6 +19,7 @@ from pagemesh.cli.up.plan import MeshPlan, make_plan
 from pagemesh.cli.up.ports import require_free
 from pagemesh.cli.up.sample import show_sample
 from pagemesh.errors import ConfigError
+from pagemesh.gateway.tls import check_tls
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
@@ -29,12 +30,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run(config: UpConfig) -> None:
     """Run a mesh until SIGINT, SIGTERM or SIGHUP.
 
-    Raises ConfigError before anything is started when the model, the port or the index cannot be used.
+    Raises ConfigError before anything is started when the model, the port, a certificate or the index cannot be
+    used.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # The model may say what the terminal cannot show.
         sys.stdout.reconfigure(errors="replace")
     require_free(config.host, config.port)
+    check_tls(config.tls)
     _check_model(config)
     if config.index != "memory":
         # What it needs is not loaded for an index in memory.
@@ -80,7 +83,7 @@ async def _work(mesh: Mesh, plan: MeshPlan, console: Console, *, with_sample: bo
     await mesh.start()
     console.banner(plan.url, plan.model_name)
     if with_sample:
-        await asyncio.to_thread(show_sample, plan.url, plan.model_name, console)
+        await asyncio.to_thread(show_sample, plan.local_socket, plan.model_name, console)
     console.running()
     await mesh.watch()
 

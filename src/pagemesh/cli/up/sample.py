@@ -5,27 +5,28 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from pathlib import Path
 
 from pagemesh.cli.up.console import QUESTION, Console
+from pagemesh.cli.up.local_http import LocalConnection
 from pagemesh.errors import InternalError
 
 _TIMEOUT = 60.0
 _MAX_TOKENS = 64
 
 
-def show_sample(url: str, model: str, console: Console) -> None:
+def show_sample(gateway: Path, model: str, console: Console) -> None:
     """Ask the question of the banner and print the answer as it arrives; a failure is one line."""
     console.piece(f"> {QUESTION}\n< ")
     try:
-        for text in stream_chat(url, model, QUESTION):
+        for text in stream_chat(gateway, model, QUESTION):
             console.piece(text)
         console.line("")
     except (OSError, http.client.HTTPException, InternalError) as error:
         console.line(f"(no answer: {error})")
 
 
-def stream_chat(url: str, model: str, question: str) -> Iterator[str]:
+def stream_chat(gateway: Path, model: str, question: str) -> Iterator[str]:
     """Pieces of the answer to `question`. Raises InternalError for an error of the mesh."""
     body = {
         "model": model,
@@ -34,7 +35,7 @@ def stream_chat(url: str, model: str, question: str) -> Iterator[str]:
         "temperature": 0,
         "stream": True,
     }
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=_TIMEOUT)
+    connection = LocalConnection(gateway, timeout=_TIMEOUT)
     try:
         headers = {"content-type": "application/json"}
         connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)

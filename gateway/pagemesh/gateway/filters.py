@@ -1,0 +1,129 @@
+"""Envoy's HTTP filters, each as the typed part of the configuration, in the order of a request."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from pagemesh.config import CorsConfig, GatewayConfig
+from pagemesh.gateway.names import MIB, TENANT_HEADER, TENANT_METADATA, TYPE
+from pagemesh.gateway.transcoding import SERVICES, encoded_descriptors
+
+CORS = "envoy.filters.http.cors"
+LUA = "envoy.filters.http.lua"
+TRANSCODER = "envoy.filters.http.grpc_json_transcoder"
+
+TRANSCODER_TYPE = TYPE + "filters.http.grpc_json_transcoder.v3.GrpcJsonTranscoder"
+CORS_POLICY_TYPE = TYPE + "filters.http.cors.v3.CorsPolicy"
+
+# A router's answer is not bounded by the request's size: 256 MiB is far above any completion.
+_MAX_RESPONSE_BYTES = 256 * MIB
+
+# Deflate reaches no more, so that a body ends at its limit and never half-way.
+_MAX_INFLATE_RATIO = 1032
+
+_COMPRESSED_FROM_BYTES = 1024
+
+_EXPOSED_HEADERS = ("x-request-id", "retry-after", "x-pagemesh-route")
+_PREFLIGHT_SECONDS = 600
+
+
+def http_filters(config: GatewayConfig) -> list[dict[str, Any]]:
+    """All filters; answers pass them from the last to the first."""
+    return [
+        _filter("envoy.filters.http.compressor", "compressor.v3.Compressor", **_compressor()),
+        _filter(
+            "envoy.filters.http.header_to_metadata", "header_to_metadata.v3.Config", **_tenant()
+        ),
+        _filter(CORS, "cors.v3.Cors"),
+        _filter(LUA, "lua.v3.Lua", **_lua()),
+        _filter(
+            "envoy.filters.http.decompressor", "decompressor.v3.Decompressor", **_decompressor()
+        ),
+        _filter(TRANSCODER, "grpc_json_transcoder.v3.GrpcJsonTranscoder", **_transcoder(config)),
+        _filter("envoy.filters.http.router", "router.v3.Router"),
+    ]
+
+
+def cors_policy(config: CorsConfig) -> dict[str, Any]:
+    """What the CORS filter allows on all routes; it echoes what is asked for where all is allowed."""
+    return {
+        "@type": CORS_POLICY_TYPE,
+        "allow_origin_string_match": [{"exact": origin} for origin in config.origins],
+        "allow_methods": _one_line(config.methods),
+        "allow_headers": _one_line(config.headers),
+        "allow_credentials": config.allow_credentials,
+        "expose_headers": ", ".join(_EXPOSED_HEADERS),
+        "max_age": str(_PREFLIGHT_SECONDS),
+        # An origin that is not allowed is told so by an answer without any of these.
+        "forward_not_matching_preflights": False,
+    }
+
+
+def _one_line(values: tuple[str, ...]) -> str:
+    return "*" if "*" in values else ", ".join(values)
+
+
+def _filter(name: str, kind: str, **settings: Any) -> dict[str, Any]:
+    return {"name": name, "typed_config": {"@type": f"{TYPE}filters.http.{kind}", **settings}}
+
+
+def _compressor() -> dict[str, Any]:
+    return {
+        "compressor_library": {
+            "name": "gzip",
+            "typed_config": {"@type": TYPE + "compression.gzip.compressor.v3.Gzip"},
+        },
+        # Of Envoy's own choice of types: JSON and text, but neither event streams nor gRPC.
+        "response_direction_config": {
+            "common_config": {"min_content_length": _COMPRESSED_FROM_BYTES}
+        },
+    }
+
+
+def _decompressor() -> dict[str, Any]:
+    never = {"default_value": False, "runtime_key": "gateway.decompress_responses"}
+    return {
+        "decompressor_library": {
+            "name": "gzip",
+            "typed_config": {
+                "@type": TYPE + "compression.gzip.decompressor.v3.Gzip",
+                "max_inflate_ratio": _MAX_INFLATE_RATIO,
+            },
+        },
+        "request_direction_config": {"advertise_accept_encoding": False},
+        "response_direction_config": {"common_config": {"enabled": never}},
+    }
+
+
+def _tenant() -> dict[str, Any]:
+    """Keeps the router's word on whose request it was for the access log, and from the client."""
+    namespace, key = TENANT_METADATA
+    return {
+        "response_rules": [
+            {
+                "header": TENANT_HEADER,
+                "on_header_present": {"metadata_namespace": namespace, "key": key},
+                "remove": True,
+            }
+        ]
+    }
+
+
+def _lua() -> dict[str, Any]:
+    script = resources.files("pagemesh.gateway").joinpath("status.lua").read_text()
+    return {"default_source_code": {"inline_string": script}}
+
+
+def _transcoder(config: GatewayConfig) -> dict[str, Any]:
+    return {
+        "proto_descriptor_bin": encoded_descriptors(),
+        "services": [service.full_name for service in SERVICES],
+        "match_incoming_request_route": True,
+        "ignore_unknown_query_parameters": True,
+        "request_validation_options": {"reject_unknown_method": True},
+        # openai sends /v1/models/org%2Fname.
+        "url_unescape_spec": "ALL_CHARACTERS",
+        "max_request_body_size": config.limits.max_body_size * MIB,
+        "max_response_body_size": _MAX_RESPONSE_BYTES,
+    }

@@ -1,0 +1,67 @@
+"""The routers as Envoy's cluster: how they are found, watched and called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pagemesh.errors import ConfigError
+from pagemesh.gateway.names import CLUSTER, MIB, TYPE
+
+
+def router_cluster(routers: Sequence[str]) -> dict[str, Any]:
+    """Envoy's `Cluster`. Raises ConfigError for a router that is not host:port."""
+    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 16384)
+    return {
+        "name": CLUSTER,
+        # One host per address that a router's name has now: replicas behind a headless service.
+        "cluster_type": {
+            "name": "envoy.clusters.dns",
+            "typed_config": {
+                "@type": TYPE + "clusters.dns.v3.DnsCluster",
+                "dns_refresh_rate": "5s",
+            },
+        },
+        "lb_policy": "LEAST_REQUEST",
+        "connect_timeout": "1s",
+        "per_connection_buffer_limit_bytes": MIB,
+        # Refuse at once when no router is healthy, instead of trying unhealthy ones.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        # Admission is the router's: it answers 429 long before these are reached.
+        "circuit_breakers": {"thresholds": [{**limits, "max_retries": 64}]},
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": TYPE + "upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {
+                    "http2_protocol_options": {
+                        # Notices within two seconds a router that froze, or whose machine or network is
+                        # gone, in the middle of a stream. Envoy makes intervals up to 15 % longer.
+                        "connection_keepalive": {"interval": "0.9s", "timeout": "0.9s"}
+                    }
+                },
+            }
+        },
+        "health_checks": [
+            {
+                "timeout": "2s",
+                "interval": "1s",
+                "no_traffic_interval": "1s",
+                "unhealthy_interval": "0.25s",
+                "unhealthy_threshold": 3,
+                "healthy_threshold": 1,
+                "grpc_health_check": {},
+            }
+        ],
+        "load_assignment": {
+            "cluster_name": CLUSTER,
+            "endpoints": [{"lb_endpoints": [_endpoint(router) for router in routers]}],
+        },
+    }
+
+
+def _endpoint(router: str) -> dict[str, Any]:
+    host, _, port = router.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise ConfigError(f"--routers has {router!r}, but must have host:port")
+    address = {"address": host.strip("[]"), "port_value": int(port)}
+    return {"endpoint": {"address": {"socket_address": address}}}
