@@ -9,10 +9,13 @@ from typing import Any
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from pagemesh.router.chat.answer import ChatAnswer
+from pagemesh.router.chat.choice_reader import ChoiceReader
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.openai.chat_response import ChatResponder
 from pagemesh.router.openai.completion_response import CompletionResponder
 from pagemesh.router.openai.responses import CollectedChoice, best_choices
+from pagemesh.router.parsers.factory import PlainParser
 from pagemesh.sampling.logprobs import TokenLogprobs
 
 USAGE = Usage(num_prompt_tokens=5, num_completion_tokens=3, num_cached_tokens=4)
@@ -23,8 +26,13 @@ SECOND = TokenLogprobs(2, -5.5, 3, (3, 4), (-0.5, -1.5))
 IMPOSSIBLE = TokenLogprobs(3, -math.inf, 9)
 
 
-def chat() -> ChatResponder:
-    return ChatResponder(
+def answer(*args: Any, **kwargs: Any) -> ChatAnswer:
+    """Of up to two choices, whose text is all content."""
+    return ChatAnswer(ChatResponder(*args, **kwargs), lambda: ChoiceReader(PlainParser()), 2)
+
+
+def chat() -> ChatAnswer:
+    return answer(
         "r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__, has_logprobs=True
     )
 
@@ -127,7 +135,7 @@ def test_a_completion_stream_counts_the_places_on() -> None:
 
 
 def test_without_being_asked_nothing_is_said_about_tokens() -> None:
-    plain = ChatResponder(
+    plain = answer(
         "r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__, has_logprobs=False
     )
     assert plain.whole([collected(FIRST)], USAGE)["choices"][0]["logprobs"] is None

@@ -6,17 +6,25 @@ from typing import Any
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from pagemesh.router.chat.answer import ChatAnswer
+from pagemesh.router.chat.choice_reader import ChoiceReader
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.openai.chat_response import ChatResponder
 from pagemesh.router.openai.completion_response import CompletionResponder
 from pagemesh.router.openai.responses import CollectedChoice
 from pagemesh.router.openai.sse import DONE, data_frame
+from pagemesh.router.parsers.factory import PlainParser
 
 USAGE = Usage(num_prompt_tokens=5, num_completion_tokens=3, num_cached_tokens=4)
 
 
-def chat(*, include_usage: bool = False) -> ChatResponder:
-    return ChatResponder(
+def answer(*args: Any, **kwargs: Any) -> ChatAnswer:
+    """Of up to two choices, whose text is all content."""
+    return ChatAnswer(ChatResponder(*args, **kwargs), lambda: ChoiceReader(PlainParser()), 2)
+
+
+def chat(*, include_usage: bool = False) -> ChatAnswer:
+    return answer(
         "r1", 123, "demo", include_usage=include_usage, token_text=str, has_logprobs=False
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 from pagemesh.errors import UnsupportedError
 from pagemesh.router.call import Call
 from pagemesh.router.models import Models
-from pagemesh.router.openai.endpoints import Job
+from pagemesh.router.openai.job import Job
 
 
 class MessagesEndpoint:

@@ -34,6 +34,9 @@ class ChatDelta:
     stop_string: str | None = None
     """With the stop reason: which string it was, if one of them ended the choice."""
 
+    stop_token_id: int | None = None
+    """With the stop reason: which of the request's `stop_token_ids` it was, if it was one."""
+
     logprobs: tuple[TokenLogprobs, ...] = ()
     """One for each of `token_ids`, when the choice asks for them."""
 

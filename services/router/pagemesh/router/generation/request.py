@@ -34,13 +34,19 @@ class GenerationRequest:
     """Prompts among them; the answers to one follow each other."""
 
     stop: tuple[str, ...]
-    """Strings that end a sequence; not part of its text."""
+    """Strings that end a sequence; part of its text only with `includes_stop`."""
 
     priority: int
     """Lower runs first."""
 
     cache_salt: str = ""
     """Only requests of the same tenant with the same salt share cached KV."""
+
+    includes_stop: bool = False
+    """Whether what ended a sequence, a stop string or a stop token, is part of its text."""
+
+    hidden_token_ids: frozenset[int] | None = None
+    """Tokens that have no text; None for the tokenizer's special ones."""
 
 
 class StopReason(enum.Enum):
@@ -51,6 +57,9 @@ class StopReason(enum.Enum):
 
     LENGTH = "length"
     """max_tokens or the context's end."""
+
+    TOOL_CALLS = "tool_calls"
+    """The model waits for what tools give: found by whoever takes the text apart, never by workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,12 @@ class ChoiceDelta:
 
     stop_reason: StopReason | None = None
     """Set in the last delta of a choice."""
+
+    stop_string: str | None = None
+    """With the stop reason: which of the request's strings it was, if it was one."""
+
+    stop_token_id: int | None = None
+    """With the stop reason: which of the choice's own `stop_token_ids` it was, if it was one."""
 
     logprobs: tuple[TokenLogprobs, ...] = ()
     """One for each of `token_ids`, when the choice asks for them."""

@@ -73,7 +73,11 @@ class ChatRequest(RequestFields):
 
 def parse_chat_request(body: bytes) -> ChatRequest:
     """Read and check a body; raises InvalidRequestError or UnsupportedError naming the field."""
-    raw = parse_object(body)
+    return read_chat_request(parse_object(body))
+
+
+def read_chat_request(raw: dict[str, Any]) -> ChatRequest:
+    """Check a body that is read already, or that another dialect made of its own; raises the same."""
     refuse_unsupported(raw)
     refuse_foreign(raw, "best_of")
     _refuse_unsupported_messages(raw.get("messages"))

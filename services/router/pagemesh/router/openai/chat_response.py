@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagemesh.errors import PagemeshError
-from pagemesh.router.generation.request import ChoiceDelta, Usage
+from pagemesh.router.chat.delta import ChatDelta
+from pagemesh.router.generation.request import Usage
 from pagemesh.router.openai.errors import error_body
 from pagemesh.router.openai.logprobs import TokenText, chat_logprobs, prompt_logprobs
-from pagemesh.router.openai.responses import CollectedChoice, usage_object
-from pagemesh.router.openai.sse import DONE, data_frame
+from pagemesh.router.openai.responses import usage_object
+from pagemesh.router.openai.sse import DONE, KEEPALIVE, data_frame
 from pagemesh.sampling.logprobs import TokenLogprobs
 
 
@@ -42,36 +43,40 @@ class ChatResponder:
         self._chunk_tail: dict[str, Any] = {"usage": None} if include_usage else {}
         self._begun: set[int] = set()
 
-    def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> dict[str, Any]:
+    def whole(self, deltas: Sequence[ChatDelta], usage: Usage) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
         return {
             **self._head,
             "choices": [
                 {
-                    "index": index,
+                    "index": choice.index,
                     "message": {
                         "role": "assistant",
-                        "content": "".join(choice.text),
+                        "content": choice.content,
                         "refusal": None,
                     },
                     "logprobs": self._logprobs(choice.logprobs),
                     "finish_reason": choice.stop_reason.value if choice.stop_reason else None,
                 }
-                for index, choice in enumerate(choices)
+                for choice in deltas
             ],
             "usage": usage_object(usage),
-            **self._prompt_logprobs(choices[0]),
+            **self._prompt_logprobs(deltas[0]),
         }
 
-    def events(self, delta: ChoiceDelta) -> bytes:
+    def keepalive(self) -> bytes:
+        """A comment."""
+        return KEEPALIVE
+
+    def events(self, delta: ChatDelta) -> bytes:
         """Frames for what became known about a choice; may be empty."""
         frames = b""
         if delta.index not in self._begun:
             self._begun.add(delta.index)
             frames += self._frame(delta.index, {"role": "assistant", "content": ""}, None)
         scores = delta.logprobs if self._has_logprobs else ()
-        if delta.text or scores:
-            frames += self._frame(delta.index, {"content": delta.text}, None, scores)
+        if delta.content or scores:
+            frames += self._frame(delta.index, {"content": delta.content}, None, scores)
         if delta.stop_reason is not None:
             frames += self._frame(delta.index, {}, delta.stop_reason.value)
         return frames
@@ -87,7 +92,7 @@ class ChatResponder:
         """OpenAI's error object, which its clients raise."""
         return data_frame(error_body(error))
 
-    def _prompt_logprobs(self, choice: CollectedChoice) -> dict[str, Any]:
+    def _prompt_logprobs(self, choice: ChatDelta) -> dict[str, Any]:
         if not choice.prompt_logprobs:
             return {}
         return {"prompt_logprobs": prompt_logprobs(choice.prompt_logprobs, self._token_text)}

@@ -10,7 +10,7 @@ from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.openai.errors import error_body
 from pagemesh.router.openai.logprobs import TokenText, completion_logprobs, prompt_logprobs
 from pagemesh.router.openai.responses import CollectedChoice, usage_object
-from pagemesh.router.openai.sse import DONE, data_frame
+from pagemesh.router.openai.sse import DONE, KEEPALIVE, data_frame
 from pagemesh.sampling.logprobs import TokenLogprobs
 
 
@@ -53,6 +53,10 @@ class CompletionResponder:
             ],
             "usage": usage_object(usage),
         }
+
+    def keepalive(self) -> bytes:
+        """A comment."""
+        return KEEPALIVE
 
     def events(self, delta: ChoiceDelta) -> bytes:
         """The frame for what became known about a choice; may be empty."""

@@ -72,6 +72,10 @@ class EchoResponder:
                 written.pop("prompt_logprobs", None)
         return body
 
+    def keepalive(self) -> bytes:
+        """As the inner one's."""
+        return self._inner.keepalive()
+
     def events(self, delta: ChoiceDelta) -> bytes:
         """The frames for what became known about a choice; the first has the prompt."""
         text, stop_reason = delta.text, delta.stop_reason

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from pagemesh.router.call import Call
-from pagemesh.router.generation.interface import TextGenerator
+from pagemesh.router.chat.preparer import ChatPlan, ChatPreparer
 from pagemesh.router.generation.limits import resolve_max_tokens
-from pagemesh.router.generation.request import GenerationRequest, Usage
+from pagemesh.router.generation.request import GenerationRequest
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.openai.chat_request import parse_chat_request
 from pagemesh.router.openai.chat_response import ChatResponder
@@ -21,29 +19,10 @@ from pagemesh.router.openai.completion_request import (
 from pagemesh.router.openai.completion_response import CompletionResponder
 from pagemesh.router.openai.echo import EchoedPrompt, EchoResponder
 from pagemesh.router.openai.fields import RequestFields
-from pagemesh.router.openai.responses import CollectedChoice, Responder, best_choices
+from pagemesh.router.openai.job import Job
+from pagemesh.router.openai.responses import Responder
 from pagemesh.router.openai.sampling import make_choices
 from pagemesh.router.served_model import ServedModel
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A checked request, ready to run."""
-
-    generator: TextGenerator
-    """Of the model that was asked for."""
-
-    request: GenerationRequest
-    responder: Responder
-    stream: bool
-
-    num_given: int
-    """Answers given to each prompt, the best of those generated."""
-
-    def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> dict[str, Any]:
-        """The body of an answer that is not streamed, from all choices of the request."""
-        given = best_choices(choices, self.request.num_prompts, self.num_given)
-        return self.responder.whole(given, usage)
 
 
 class Endpoints:
@@ -51,33 +30,11 @@ class Endpoints:
 
     def __init__(self, models: Models) -> None:
         self._models = models
+        self._chats = ChatPreparer(models)
 
     async def chat(self, body: bytes, call: Call) -> Job:
         """A job from the body of POST /v1/chat/completions."""
-        fields = parse_chat_request(body)
-        service = self._models.find(fields.model)
-        model = service.model
-        messages = [message.for_template() for message in fields.messages]
-        max_model_len = service.workers.require_max_model_len()
-        prompt = await model.encode_chat(messages, "messages", max_model_len)
-        limit_field, asked = fields.token_limit
-        max_tokens = resolve_max_tokens(
-            len(prompt),
-            max_model_len,
-            asked,
-            model.defaults.max_tokens,
-            prompt_field="messages",
-            limit_field=limit_field,
-        )
-        responder = ChatResponder(
-            call.request_id,
-            call.created,
-            model.name,
-            include_usage=fields.include_usage,
-            token_text=model.token_text,
-            has_logprobs=fields.num_logprobs is not None,
-        )
-        return _job(call, service, fields, [prompt], [max_tokens], responder)
+        return await self._chats.prepare(parse_chat_request(body), call, _chat_responder)
 
     async def completion(self, body: bytes, call: Call) -> Job:
         """A job from the body of POST /v1/completions."""
@@ -114,6 +71,17 @@ class Endpoints:
         if fields.echo:
             responder = _echoing(responder, fields, prompts, model)
         return _job(call, service, fields, prompts, max_tokens, responder)
+
+
+def _chat_responder(plan: ChatPlan) -> ChatResponder:
+    return ChatResponder(
+        plan.call.request_id,
+        plan.call.created,
+        plan.model.name,
+        include_usage=plan.fields.include_usage,
+        token_text=plan.model.token_text,
+        has_logprobs=plan.fields.num_logprobs is not None,
+    )
 
 
 def _echoing(

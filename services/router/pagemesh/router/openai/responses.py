@@ -27,6 +27,37 @@ class CollectedChoice:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Of each prompt token but the first, when they were asked for."""
 
+    token_ids: list[int] = field(default_factory=list)
+
+    stop_string: str | None = None
+    """As in the choice's last delta."""
+
+    stop_token_id: int | None = None
+    """As in the choice's last delta."""
+
+    def add(self, delta: ChoiceDelta) -> None:
+        """Take what became known."""
+        self.text.append(delta.text)
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs
+        self.prompt_logprobs += delta.prompt_logprobs
+        self.stop_reason = delta.stop_reason
+        self.stop_string = delta.stop_string
+        self.stop_token_id = delta.stop_token_id
+
+    def as_delta(self, index: int) -> ChoiceDelta:
+        """All of it at once."""
+        return ChoiceDelta(
+            index,
+            "".join(self.text),
+            tuple(self.token_ids),
+            self.stop_reason,
+            self.stop_string,
+            self.stop_token_id,
+            tuple(self.logprobs),
+            tuple(self.prompt_logprobs),
+        )
+
 
 def best_choices(
     choices: Sequence[CollectedChoice], num_prompts: int, n: int
@@ -55,6 +86,10 @@ class Responder(Protocol):
 
     def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
+        ...
+
+    def keepalive(self) -> bytes:
+        """Frames that show that the request is alive while nothing else is known."""
         ...
 
     def events(self, delta: ChoiceDelta) -> bytes:

@@ -9,9 +9,8 @@ from google.api.httpbody_pb2 import HttpBody
 
 from pagemesh.router.generation.interface import RunningGeneration
 from pagemesh.router.generation.request import Idle
-from pagemesh.router.openai.endpoints import Job
+from pagemesh.router.openai.job import Job
 from pagemesh.router.openai.responses import CollectedChoice
-from pagemesh.router.openai.sse import KEEPALIVE
 from pagemesh.router.servicers.http_answer import events, json_answer
 
 
@@ -22,19 +21,16 @@ async def collect(job: Job, generation: RunningGeneration) -> HttpBody:
         async for delta in deltas:
             if isinstance(delta, Idle):
                 continue
-            choice = choices[delta.index]
-            choice.text.append(delta.text)
-            choice.logprobs += delta.logprobs
-            choice.prompt_logprobs += delta.prompt_logprobs
-            choice.stop_reason = delta.stop_reason
+            choices[delta.index].add(delta)
     return json_answer(job.whole(choices, generation.usage()))
 
 
 async def stream(job: Job, generation: RunningGeneration) -> AsyncGenerator[HttpBody, None]:
     """The answer as events, as it is made."""
+    responder = job.responder
     async with aclosing(generation.deltas()) as deltas:
         async for delta in deltas:
-            frames = KEEPALIVE if isinstance(delta, Idle) else job.responder.events(delta)
+            frames = responder.keepalive() if isinstance(delta, Idle) else responder.events(delta)
             if frames:
                 yield events(frames)
-    yield events(job.responder.end(generation.usage()))
+    yield events(responder.end(generation.usage()))

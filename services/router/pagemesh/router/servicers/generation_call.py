@@ -9,8 +9,8 @@ from google.api.httpbody_pb2 import HttpBody
 
 from pagemesh.router.call import Call
 from pagemesh.router.generation.admission import Admission
-from pagemesh.router.openai.endpoints import Job
 from pagemesh.router.openai.errors import error_body
+from pagemesh.router.openai.job import Job
 from pagemesh.router.servicers.explain import Explainer
 from pagemesh.router.servicers.generation_answer import collect, stream
 from pagemesh.router.servicers.http_answer import (

@@ -1,0 +1,76 @@
+"""Reads one choice of a conversation: what the generation path gives, taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pagemesh.router.chat.delta import ChatDelta
+from pagemesh.router.generation.request import ChoiceDelta, StopReason
+from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece, ToolCallDelta
+
+
+class ChoiceReader:
+    """Gives a delta for each delta; what is held back of the text comes with a later one."""
+
+    def __init__(
+        self,
+        parser: AnswerParser,
+        *,
+        shows_reasoning: bool = True,
+        keeps_one_call: bool = False,
+        is_named: bool = False,
+    ) -> None:
+        """With `keeps_one_call`, calls behind the first are left out.
+
+        `is_named` says that the request named the tool to call: as with OpenAI, an answer that does as it
+        was told ends with STOP, and one that chose to call with TOOL_CALLS.
+        """
+        self._parser = parser
+        self._shows_reasoning = shows_reasoning
+        self._keeps_one_call = keeps_one_call
+        self._is_named = is_named
+        self._has_calls = False
+
+    def push(self, delta: ChoiceDelta) -> ChatDelta:
+        """What became known with some more tokens; nothing may be added behind a stop reason."""
+        piece = self._parser.push(delta.text)
+        stop_reason = delta.stop_reason
+        if stop_reason is not None:
+            piece = _joined(piece, self._parser.finish())
+        calls = piece.tool_calls
+        if calls:
+            self._has_calls = True
+            if self._keeps_one_call:
+                calls = tuple(call for call in calls if call.index == 0)
+        if stop_reason is StopReason.STOP and self._has_calls and not self._is_named:
+            stop_reason = StopReason.TOOL_CALLS
+        return ChatDelta(
+            delta.index,
+            piece.content,
+            piece.reasoning if self._shows_reasoning else "",
+            calls,
+            delta.token_ids,
+            stop_reason,
+            delta.stop_string,
+            delta.stop_token_id,
+            delta.logprobs,
+            delta.prompt_logprobs,
+        )
+
+
+def _joined(first: ParsedPiece, second: ParsedPiece) -> ParsedPiece:
+    """Two pieces that follow each other as one, which again has at most one delta for each call."""
+    return ParsedPiece(
+        first.content + second.content,
+        first.reasoning + second.reasoning,
+        _joined_calls(first.tool_calls, second.tool_calls),
+    )
+
+
+def _joined_calls(
+    first: tuple[ToolCallDelta, ...], second: tuple[ToolCallDelta, ...]
+) -> tuple[ToolCallDelta, ...]:
+    if not first or not second or first[-1].index != second[0].index:
+        return first + second
+    whole = replace(first[-1], arguments=first[-1].arguments + second[0].arguments)
+    return (*first[:-1], whole, *second[1:])
