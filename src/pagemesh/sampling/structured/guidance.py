@@ -17,13 +17,14 @@ import numpy.typing as npt
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.sampling.structured.constraint import TokenConstraint
-from pagemesh.sampling.structured.outputs import PARAM, StructuredKind, StructuredOutputs
+from pagemesh.sampling.structured.outputs import (
+    JSON_WHITESPACE,
+    PARAM,
+    StructuredKind,
+    StructuredOutputs,
+)
 
 _MAX_MESSAGE_CHARS: Final = 300
-
-_WHITESPACE: Final = "( |\\n[ \\t]{0,64})?"
-"""What may stand between the parts of JSON: all that one writes on one line or indented, but no endless
-blanks, in which small models lose themselves."""
 
 _MAX_LEXER_STATES: Final = 50_000
 """States of the expressions in a grammar, 1 to 2 kB each, that one request can make; a fifth of the
@@ -181,7 +182,7 @@ def _grammar_text(outputs: StructuredOutputs) -> str:
     schema = outputs.text if outputs.kind is StructuredKind.JSON else '{"type": "object"}'
     whitespace = outputs.whitespace_pattern
     if whitespace is None and not outputs.disable_any_whitespace:
-        whitespace = _WHITESPACE
+        whitespace = JSON_WHITESPACE
     return llguidance.LLMatcher.grammar_from_json_schema(
         schema,
         overrides={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json as json_text
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -37,10 +38,19 @@ MAX_BYTES: Final = {
     StructuredKind.JSON: 128 * 1024,
     StructuredKind.CHOICE: 128 * 1024,
     StructuredKind.REGEX: 16 * 1024,
-    StructuredKind.GRAMMAR: 16 * 1024,
+    StructuredKind.GRAMMAR: 128 * 1024,
 }
 """Longest texts in UTF-8. What takes longest to compile grows with the square of it; the names and values
 of OpenAI's largest schemas have 120,000 characters."""
+
+MAX_RULE_BYTES: Final = 16 * 1024
+"""Longest grammars without the JSON schemas in them: chains of rules are followed by recursion."""
+
+_INLINE_SCHEMA: Final = re.compile(r"%json\s*(?={)")
+
+JSON_WHITESPACE: Final = "( |\\n[ \\t]{0,64})?"
+"""What may stand between the parts of JSON: all that one writes on one line or indented, but no endless
+blanks, in which small models lose themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +142,32 @@ def _check_size(kind: StructuredKind, text: str) -> None:
         raise InvalidRequestError(
             f"structured_outputs.{kind.value} is not valid Unicode: {error.reason}", param=PARAM
         ) from error
+    if kind is StructuredKind.GRAMMAR and num_bytes > MAX_RULE_BYTES:
+        rules = _without_schemas(text)
+        num_rule_bytes = len(rules.encode())
+        if num_rule_bytes > MAX_RULE_BYTES:
+            raise InvalidRequestError(
+                f"structured_outputs.grammar has {num_rule_bytes} bytes besides its JSON schemas, but"
+                f" at most {MAX_RULE_BYTES} are allowed",
+                param=PARAM,
+            )
     if num_bytes > MAX_BYTES[kind]:
         raise InvalidRequestError(
             f"structured_outputs.{kind.value} has {num_bytes} bytes, but at most"
             f" {MAX_BYTES[kind]} are allowed",
             param=PARAM,
         )
+
+
+def _without_schemas(grammar: str) -> str:
+    """A grammar without the JSON behind each `%json`, in which no rule can hide."""
+    parts: list[str] = []
+    position = 0
+    decoder = json_text.JSONDecoder()
+    while found := _INLINE_SCHEMA.search(grammar, position):
+        parts.append(grammar[position : found.end()])
+        try:
+            _, position = decoder.raw_decode(grammar, found.end())
+        except (ValueError, RecursionError):
+            position = found.end()
+    return "".join([*parts, grammar[position:]])

@@ -299,6 +299,7 @@ NO_CALLS = (
     ("llama3_json", '{"function": {"name": "f", "parameters": {}}, "name": "f"}'),
     ("llama3_json", '{"type": 1, "name": "f", "parameters": {}}'),
     ("mistral", "[TOOL_CALLS] []"),
+    ("mistral", "[TOOL_CALLS]\n[TOOL_CALLS] [TOOL_CALLS]f"),
     ("mistral", "[TOOL_CALLS] I cannot do that."),
     ("mistral", "[TOOL_CALLS]{}[ARGS]"),
     ("mistral", "[TOOL_CALLS]f[ARGS][]"),

@@ -50,7 +50,18 @@ def test_each_kind_has_a_text(options: dict[str, Any], kind: StructuredKind, tex
         ({"choice": "yes"}, "choice must be a list"),
         ({"choice": ["yes", 1]}, "choice must be a list"),
         ({"regex": "é" * 8193}, "regex has 16386 bytes, but at most 16384"),
-        ({"grammar": "a" * 16385}, "grammar has 16385 bytes, but at most 16384"),
+        (
+            {"grammar": "a" * 16385},
+            "grammar has 16385 bytes besides its JSON schemas, but at most 16384",
+        ),
+        (
+            {"grammar": 'start: %json {"const": "é"} | %json {"a": 1' + "b" * 16400},
+            "grammar has 16429 bytes besides its JSON schemas, but at most 16384",
+        ),
+        (
+            {"grammar": 'start: %json {"const": "' + "a" * 131072 + '"}'},
+            "grammar has 131098 bytes, but at most 131072",
+        ),
         ({"json": {"const": "a" * 131072}}, "json has 131085 bytes, but at most 131072"),
         ({"choice": ["a" * 131072]}, "choice has 131076 bytes, but at most 131072"),
         ({"regex": "\ud800"}, "regex is not valid Unicode"),

@@ -9,7 +9,7 @@ from pagemesh.router.parsers.content import read_before, read_until
 from pagemesh.router.parsers.json_reading import NestedEnd, read_nested
 from pagemesh.router.parsers.output import CallOutput
 from pagemesh.router.parsers.source import Reading, Source
-from pagemesh.router.parsers.tool_format import ToolFormat
+from pagemesh.router.parsers.tool_format import ToolFormat, WrittenCalls
 
 CALLS: Final = "<｜tool▁calls▁begin｜>"
 CALL: Final = "<｜tool▁call▁begin｜>"
@@ -62,4 +62,23 @@ def _read_name(source: Source) -> Reading[str | None]:
     return (second.strip() or first.strip()) or None
 
 
-DEEPSEEK: Final = ToolFormat(_read, frozenset({CALLS, CALL, SEPARATOR, CALL_END, CALLS_END}), CALLS)
+_V3: Final = WrittenCalls(
+    before=CALLS,
+    opening=f"{CALL}function{SEPARATOR}",
+    middle=f"\n{FENCE}json\n",
+    closing=f"\n{FENCE}{CALL_END}",
+    separator="\n",
+    after=CALLS_END,
+)
+_V31: Final = WrittenCalls(
+    before=CALLS,
+    opening=CALL,
+    middle=SEPARATOR,
+    closing=CALL_END,
+    separator="",
+    after=CALLS_END,
+)
+_MARKERS: Final = frozenset({CALLS, CALL, SEPARATOR, CALL_END, CALLS_END})
+
+DEEPSEEK_V3: Final = ToolFormat(_read, (_V3,), _MARKERS, CALLS)
+DEEPSEEK_V31: Final = ToolFormat(_read, (_V31,), _MARKERS, CALLS)

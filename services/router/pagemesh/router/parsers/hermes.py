@@ -8,7 +8,7 @@ from pagemesh.router.parsers.call_object import CallEnd, read_call
 from pagemesh.router.parsers.content import read_until
 from pagemesh.router.parsers.output import CallOutput
 from pagemesh.router.parsers.source import Reading, Source
-from pagemesh.router.parsers.tool_format import ToolFormat
+from pagemesh.router.parsers.tool_format import ToolFormat, WrittenCalls
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
@@ -35,4 +35,12 @@ def _read_block(source: Source, output: CallOutput) -> Reading[bool]:
     return end in (CallEnd.COMPLETE, CallEnd.BROKEN)
 
 
-HERMES: Final = ToolFormat(_read, frozenset({OPEN, CLOSE}), OPEN)
+_WRITTEN: Final = WrittenCalls(
+    opening=f'{OPEN}\n{{"name": "',
+    middle='", "arguments": ',
+    closing=f"}}\n{CLOSE}",
+    separator="\n",
+    is_name_json=True,
+)
+
+HERMES: Final = ToolFormat(_read, (_WRITTEN,), frozenset({OPEN, CLOSE}), OPEN)

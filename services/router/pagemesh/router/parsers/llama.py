@@ -9,7 +9,7 @@ from pagemesh.router.parsers.content import read_until
 from pagemesh.router.parsers.json_reading import read_nested
 from pagemesh.router.parsers.output import CallOutput
 from pagemesh.router.parsers.source import Reading, Source
-from pagemesh.router.parsers.tool_format import ToolFormat
+from pagemesh.router.parsers.tool_format import ToolFormat, WrittenCalls
 
 TAG: Final = "<|python_tag|>"
 
@@ -35,4 +35,12 @@ def _read(source: Source, output: CallOutput) -> Reading[None]:
             output.separate(source.since_mark())
 
 
-LLAMA: Final = ToolFormat(_read, frozenset({TAG}), None)
+_WRITTEN: Final = WrittenCalls(
+    opening='{"name": "',
+    middle='", "parameters": ',
+    closing="}",
+    separator="; ",
+    is_name_json=True,
+)
+
+LLAMA: Final = ToolFormat(_read, (_WRITTEN,), frozenset({TAG}), None)

@@ -14,7 +14,7 @@ from pagemesh.router.parsers.content import read_before, read_until
 from pagemesh.router.parsers.json_reading import NestedEnd, read_nested
 from pagemesh.router.parsers.output import CallOutput
 from pagemesh.router.parsers.source import Reading, Source
-from pagemesh.router.parsers.tool_format import ToolFormat
+from pagemesh.router.parsers.tool_format import ToolFormat, WrittenCalls
 
 CALLS: Final = "[TOOL_CALLS]"
 CALL_ID: Final = "[CALL_ID]"
@@ -29,7 +29,8 @@ def _read(source: Source, output: CallOutput) -> Reading[None]:
         source.mark()
         yield from source.skip_space()
         if (yield from source.take(CALLS)):
-            output.content(source.since_mark())
+            # The first one was none of its own.
+            output.content(CALLS + source.since_mark().removesuffix(CALLS))
         elif not (yield from _read_calls(source, output)):
             marker = yield from read_until(source, output.content, (CALLS,))
 
@@ -88,4 +89,17 @@ def _short_id(random_hex: str) -> str:
     return random_hex[:9]
 
 
-MISTRAL: Final = ToolFormat(_read, frozenset({CALLS, CALL_ID, ARGS}), CALLS, _short_id)
+_NAMED: Final = WrittenCalls(opening=CALLS, middle=ARGS, closing="", separator="", needs=ARGS)
+_LIST: Final = WrittenCalls(
+    before=f"{CALLS}[",
+    opening='{"name": "',
+    middle='", "arguments": ',
+    closing="}",
+    separator=", ",
+    after="]",
+    is_name_json=True,
+)
+
+MISTRAL: Final = ToolFormat(
+    _read, (_NAMED, _LIST), frozenset({CALLS, CALL_ID, ARGS}), CALLS, _short_id
+)
