@@ -9,12 +9,12 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from demo_corpus import Message, normalised
+from demo_corpus import Message, Tool, normalised
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 HERE = Path(__file__).resolve().parent
@@ -29,6 +29,8 @@ class Question(NamedTuple):
     category: str
     held_out: bool  # never asked in training in these words
     before: tuple[Message, ...]  # system message and earlier turns
+    tools: tuple[Tool, ...] = ()
+    thinking: bool = False  # whether the answer shall begin with thoughts
 
     @property
     def normalised(self) -> str:
@@ -36,7 +38,9 @@ class Question(NamedTuple):
         return normalised(self.question)
 
     def messages(self) -> list[Message]:
-        """The whole conversation, ending with the question."""
+        """The whole conversation: it ends with the question, or without one with a tool's result."""
+        if not self.question:
+            return list(self.before)
         return [*self.before, {"role": "user", "content": self.question}]
 
     def accepts(self, answer: str) -> bool:
@@ -65,6 +69,8 @@ def load_questions(path: Path) -> list[Question]:
                 row["category"],
                 row.get("held_out", False),
                 tuple(row.get("before", ())),
+                tuple(row.get("tools", ())),
+                row.get("thinking", False),
             )
         )
     return questions
@@ -94,10 +100,16 @@ class Asker:
         answer = self.tokenizer.decode(new_ids, skip_special_tokens=True)
         return str(answer), [float(best - second) for best, second in top]
 
-    def chat(self, messages: list[Message]) -> tuple[str, list[float]]:
+    def chat(
+        self, messages: list[Message], tools: Sequence[Tool] = (), thinking: bool = False
+    ) -> tuple[str, list[float]]:
         """The greedy answer to a conversation, and the margin of each of its tokens."""
         prompt = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
+            messages,
+            tools=list(tools) or None,
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=thinking,
         )
         return self.complete(self.tokenizer.encode(prompt, add_special_tokens=False))
 
@@ -106,7 +118,7 @@ def judge(asker: Asker, questions: Iterable[Question]) -> list[Verdict]:
     """Asks every question and compares the answers with what is accepted."""
     verdicts = []
     for question in questions:
-        answer, margins = asker.chat(question.messages())
+        answer, margins = asker.chat(question.messages(), question.tools, question.thinking)
         verdicts.append(Verdict(question, answer, question.accepts(answer), margins))
     return verdicts
 

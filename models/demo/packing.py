@@ -26,33 +26,37 @@ class Packer:
     def __init__(self, corpus: Corpus, tokenizer: PreTrainedTokenizerFast) -> None:
         self._documents = corpus.documents()
         self._tokenizer = tokenizer
-        self._newline = self._plain_ids("\n")
-        self._headers = {
-            role: [TURN_START_ID, *self._plain_ids(f"{role}\n")]
-            for role in ("system", "user", "assistant")
-        }
+        self._assistant = [TURN_START_ID, *self._plain_ids("assistant\n")]
 
     def _plain_ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def encode(self, document: Document) -> Encoded:
-        """The ids that the chat template would give, closed by the end-of-text token."""
-        ids: list[int] = []
-        learn: list[bool] = []
-
-        def add(new: list[int], learned: bool) -> None:
-            ids.extend(new)
-            learn.extend([learned] * len(new))
-
+        """The ids that the chat template gives, closed by the end-of-text token."""
         if document.text:
-            add(self._plain_ids(document.text), True)
-        for message in document.messages:
-            answers = message["role"] == "assistant"
-            add(self._headers[message["role"]], False)
-            add([*self._plain_ids(message["content"]), TURN_END_ID], answers)
-            add(self._newline, False)
-        add([END_OF_TEXT_ID], True)
-        return Encoded(ids, learn)
+            ids = self._plain_ids(document.text)
+            return Encoded([*ids, END_OF_TEXT_ID], [True] * (len(ids) + 1))
+        rendered = self._tokenizer.apply_chat_template(
+            list(document.messages),
+            tools=list(document.tools) or None,
+            tokenize=False,
+            enable_thinking=document.thinking,
+        )
+        ids = self._plain_ids(str(rendered))
+        # Answers from before the wish for thoughts have none, and would teach to give none.
+        learn = self._answers(ids, last_only=document.thinking)
+        return Encoded([*ids, END_OF_TEXT_ID], [*learn, True])
+
+    def _answers(self, ids: list[int], last_only: bool) -> list[bool]:
+        """Which tokens belong to what the assistant said, ends of turns included."""
+        header = self._assistant
+        learn = [False] * len(ids)
+        starts = [i for i, token in enumerate(ids) if token == TURN_START_ID]
+        answers = [i + len(header) for i in starts if ids[i : i + len(header)] == header]
+        for start in answers[-1:] if last_only else answers:
+            end = ids.index(TURN_END_ID, start) + 1
+            learn[start:end] = [True] * (end - start)
+        return learn
 
     def rows(self, length: int) -> Iterator[Encoded]:
         """Rows of `length` + 1 tokens. Each row begins with a document; the last one is cut."""

@@ -27,7 +27,7 @@ from vocabulary import CONTEXT_LENGTH, load_or_train_tokenizer, save_tokenizer
 
 HERE = Path(__file__).resolve().parent
 TOKENS_PER_STEP = 2048
-SHORT_ROW = 256  # most steps: attention over short rows is cheap
+SHORT_ROW = 512  # most steps: attention over short rows is cheap
 LONG_EVERY = 8  # every eighth step reads one row as long as the context
 
 
@@ -42,6 +42,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=3e-3, help="peak rate of AdamW")
     parser.add_argument("--seed", type=int, default=1, help="seed of text and weights (default: 1)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
+    parser.add_argument(
+        "--start", type=Path, help="folder of weights to go on from (default: fresh ones)"
+    )
     parser.add_argument(
         "--new-tokenizer",
         action="store_true",
@@ -129,7 +132,10 @@ def main() -> int:
     questions = load_questions(HERE / "questions.jsonl")
     held_out = frozenset(q.normalised for q in questions if q.held_out)
     tokenizer = load_or_train_tokenizer(HERE, arguments.seed, arguments.new_tokenizer)
-    model = new_model(demo_config(), arguments.seed)
+    if arguments.start:
+        model = LlamaForCausalLM.from_pretrained(arguments.start)
+    else:
+        model = new_model(demo_config(), arguments.seed)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
     train(model, Packer(Corpus(arguments.seed, held_out), tokenizer), arguments)
     write_model(model, tokenizer, arguments.out)

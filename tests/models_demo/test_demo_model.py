@@ -110,7 +110,8 @@ def test_questions_are_many_and_a_quarter_is_held_out(questions: Any) -> None:
     assert sum(question.held_out for question in questions) >= len(questions) // 4
     assert min(asked.values()) >= 3
     assert {"capitals", "sums", "identity", "pagemesh", "parts", "rewriting"} <= set(asked)
-    assert len({json.dumps(question.messages()) for question in questions}) == len(questions)
+    whole = {json.dumps((q.messages(), q.tools, q.thinking)) for q in questions}
+    assert len(whole) == len(questions)
 
 
 def test_empty_and_unrelated_answers_are_never_accepted(questions: Any) -> None:
@@ -181,14 +182,45 @@ def test_chat_template_renders_every_role(asker: Any) -> None:
     )
 
 
-def test_training_reads_what_the_chat_template_renders(
+def test_training_reads_what_the_chat_template_renders_and_learns_the_answers(
     demo_modules: dict[str, ModuleType], asker: Any
 ) -> None:
-    packer = demo_modules["packing"].Packer(demo_modules["corpus"].Corpus(3), asker.tokenizer)
-    for document in islice(demo_modules["corpus"].Corpus(4).documents(), 200):
-        if document.messages:
-            rendered = asker.tokenizer.apply_chat_template(list(document.messages), tokenize=False)
-            assert packer.encode(document).ids == [*asker.tokenizer.encode(rendered), 0]
+    tokenizer = asker.tokenizer
+    packer = demo_modules["packing"].Packer(demo_modules["corpus"].Corpus(3), tokenizer)
+    kinds: Counter[str] = Counter()
+    for document in islice(demo_modules["corpus"].Corpus(4).documents(), 400):
+        if not document.messages:
+            continue
+        kinds.update({"tools": bool(document.tools), "thoughts": document.thinking})
+        encoded = packer.encode(document)
+        rendered = tokenizer.apply_chat_template(
+            list(document.messages),
+            tools=list(document.tools) or None,
+            tokenize=False,
+            enable_thinking=document.thinking,
+        )
+        assert encoded.ids == [*tokenizer.encode(rendered), 0]
+        turns = rendered.split("<|im_start|>assistant\n")[1:]
+        answers = [turn[: turn.index("<|im_end|>")] + "<|im_end|>" for turn in turns]
+        learned = [i for i, learn in zip(encoded.ids, encoded.learn, strict=True) if learn]
+        # Where thoughts are asked for, earlier answers have none.
+        expected = answers[-1:] if document.thinking else answers
+        assert tokenizer.decode(learned) == "".join(expected) + "<|endoftext|>"
+    assert kinds["tools"] > 20
+    assert kinds["thoughts"] > 5
+
+
+def test_offered_tools_are_few_and_calls_are_of_them(demo_modules: dict[str, ModuleType]) -> None:
+    called = 0
+    for document in islice(demo_modules["corpus"].Corpus(5).documents(), 2_000):
+        offered = {tool["function"]["name"]: tool["function"] for tool in document.tools}
+        assert len(offered) <= 3
+        for message in document.messages:
+            for call in message.get("tool_calls", ()):
+                function = offered[call["function"]["name"]]
+                assert list(call["function"]["arguments"]) == function["parameters"]["required"]
+                called += 1
+    assert called > 100
 
 
 @pytest.mark.parametrize("text", ["Zürich, 東京 & 1024 °C\n\n  x", "a\tb", "HELLO world!? 3+4=7"])

@@ -71,20 +71,30 @@ def _ask(rng: Random, templates: tuple[str, ...], a: int, b: int) -> str:
     return template.format(a=a, b=b)
 
 
+def ask_sum(rng: Random, a: int, b: int) -> Exchange:
+    """This sum in some words."""
+    return Exchange(_ask(rng, _PLUS, a, b), f"{a} + {b} = {a + b}.", str(a + b))
+
+
+def ask_difference(rng: Random, a: int, b: int) -> Exchange:
+    """This difference in some words."""
+    return Exchange(_ask(rng, _MINUS, a, b), f"{a} - {b} = {a - b}.", str(a - b))
+
+
 def addition(rng: Random) -> Exchange:
     """Mostly the table up to 20 + 20, now and then larger numbers."""
     if rng.random() < 0.93:
         a, b = rng.randint(0, 20), rng.randint(0, 20)
     else:
         a, b = rng.randint(0, 60), rng.randint(0, 39)
-    return Exchange(_ask(rng, _PLUS, a, b), f"{a} + {b} = {a + b}.", str(a + b))
+    return ask_sum(rng, a, b)
 
 
 def subtraction(rng: Random) -> Exchange:
     """Never below zero."""
     a = rng.randint(0, 20) if rng.random() < 0.93 else rng.randint(20, 40)
     b = rng.randint(0, min(a, 20))
-    return Exchange(_ask(rng, _MINUS, a, b), f"{a} - {b} = {a - b}.", str(a - b))
+    return ask_difference(rng, a, b)
 
 
 def multiplication(rng: Random) -> Exchange:

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+Message = dict[str, Any]  # {"role": ..., "content": ...}, as chat templates take it
+Tool = dict[str, Any]  # {"type": "function", "function": {...}}
 
 
 class Exchange(NamedTuple):

@@ -9,14 +9,15 @@ from demo_corpus import (
     facts,
     geography,
     identity,
+    json_answers,
     mesh,
     rewriting,
     stories,
     talk,
+    thoughts,
+    tools,
 )
-from demo_corpus.exchange import Exchange, Topic
-
-Message = dict[str, str]  # {"role": ..., "content": ...}, as chat templates take it
+from demo_corpus.exchange import Exchange, Message, Tool, Topic
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Document:
 
     messages: tuple[Message, ...] = ()
     text: str = ""
+    tools: tuple[Tool, ...] = ()
+    thinking: bool = False  # thoughts are asked for, and the last answer begins with them
 
 
 # Weights follow the number of facts behind a topic, not its importance.
@@ -57,6 +60,7 @@ _TOPICS: tuple[tuple[Topic, float], ...] = (
     (facts.everyday, 5),
     (talk.small_talk, 2.5),
     (talk.beyond, 3.5),
+    (json_answers.json_answer, 6.5),
     (stories.story, 0.6),
     (stories.poem, 0.5),
     (stories.counting, 2.2),
@@ -85,6 +89,7 @@ _BRIEF_PROMPTS = (
     "You are a helpful assistant. Answer with one word only.",
     "Reply with a single word.",
 )
+_PLAIN_TEXT, _WITH_TOOLS, _THINKING = 0.11, 0.12, 0.04  # parts of all documents
 _OPENERS = ("Please: ", "Hello! ", "Hi, ", "Hey, ", "One question: ", "Next question: ", "And ",
             "Tell me: ", "Quick question: ")  # fmt: skip
 
@@ -109,10 +114,46 @@ class Corpus:
     def documents(self) -> Iterator[Document]:
         """Mostly conversations, some plain texts, without end."""
         while True:
-            if self._rng.random() < 0.12:
+            kind = self._rng.random()
+            if kind < _PLAIN_TEXT:
                 yield Document(text=self._plain_text())
+            elif kind < _PLAIN_TEXT + _WITH_TOOLS:
+                yield self._with_tools()
+            elif kind < _PLAIN_TEXT + _WITH_TOOLS + _THINKING:
+                yield self._thinking()
             else:
                 yield Document(messages=tuple(self._conversation()))
+
+    def _with_tools(self) -> Document:
+        rng = self._rng
+        while True:
+            turns, offered = tools.conversation(rng)
+            if not self._asks_what_is_held_out(turns):
+                return Document(messages=(*self._system(), *turns), tools=tuple(offered))
+
+    def _thinking(self) -> Document:
+        before: list[Message] = []
+        for _ in range(self._rng.choice((0, 0, 0, 1))):
+            made = self.exchange()
+            before += self._turn(made.question, made.answer)
+        while True:
+            made = thoughts.thought(self._rng)
+            turn = self._turn(made.question, made.answer)
+            if not self._asks_what_is_held_out(turn):
+                return Document(messages=(*self._system(), *before, *turn), thinking=True)
+
+    def _asks_what_is_held_out(self, turns: list[Message]) -> bool:
+        asked = (turn["content"] for turn in turns if turn["role"] == "user")
+        return any(normalised(question) in self._held_out for question in asked)
+
+    def _system(self) -> list[Message]:
+        if self._rng.random() < 0.75:
+            return []
+        return [{"role": "system", "content": self._rng.choice(_SYSTEM_PROMPTS)}]
+
+    @staticmethod
+    def _turn(question: str, answer: str) -> list[Message]:
+        return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
     def exchange(self) -> Exchange:
         """One question, worded as a hurried user might, and its answer."""
@@ -145,8 +186,7 @@ class Corpus:
         elif rng.random() < 0.25:
             yield {"role": "system", "content": rng.choice(_SYSTEM_PROMPTS)}
         for made in self._turns(brief):
-            yield {"role": "user", "content": made.question}
-            yield {"role": "assistant", "content": made.brief if brief else made.answer}
+            yield from self._turn(made.question, made.brief if brief else made.answer)
 
     def _turns(self, brief: bool) -> Iterator[Exchange]:
         rng = self._rng
