@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.router.parsers.factory import parser_markers
 from pagemesh.router.parsers.forced import Tool, forced_grammar
-from pagemesh.sampling.structured.compiler import GrammarCompiler
-from pagemesh.sampling.structured.constraint import Grammar, TokenConstraint
-from pagemesh.sampling.structured.guidance import GuidanceBackend
+from pagemesh.sampling.structured.constraint import Grammar
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from tests.unit.router.parsers.answers import Parsed, new_parser, parsed
+from tests.unit.router.parsers.grammar_model import Model
 
-EOS = (2, 0)
 UNITS = ("°C", "°F", 'a"b\\}')
 TOOLS = (
     Tool(
@@ -58,81 +49,10 @@ WAYS = (
 OPENED = "<|im_start|>assistant\n<think>\n"
 
 
-@dataclass(frozen=True)
-class Model:
-    """A tokenizer of which some markers are tokens, and a compiler for its grammars."""
-
-    tokenizer: Tokenizer
-    compiler: GrammarCompiler
-
-    def token_id(self, text: str) -> int | None:
-        added = self.tokenizer.get_added_tokens_decoder()
-        return next((id_ for id_, token in added.items() if token.content == text), None)
-
-    def grammar(self, parser: str, reasoning: str | None = None, **options: Any) -> Grammar:
-        options = {"tools": TOOLS, "parallel": True, **options}
-        text = forced_grammar(parser, reasoning, token_id=self.token_id, **options)
-        future: Future[Grammar] = self.compiler.compile(StructuredOutputs.of(grammar=text))
-        return future.result(20)
-
-    def allows(self, grammar: Grammar, text: str, *, whole: bool = True) -> bool:
-        """Whether a text, or its beginning, can be generated, and whether it can end there."""
-        constraint = grammar.start()
-        return self.walk(constraint, text) and (not whole or set(EOS) <= set(self.next(constraint)))
-
-    def walk(self, constraint: TokenConstraint, text: str) -> bool:
-        for token_id in self.tokenizer.encode(text, add_special_tokens=False).ids:
-            if token_id not in self.next(constraint) or not constraint.accept(token_id):
-                return False
-        return True
-
-    def next(self, constraint: TokenConstraint) -> list[int]:
-        mask = np.zeros(-(-self.tokenizer.get_vocab_size() // 32), dtype=np.int32)
-        constraint.fill_mask(mask)
-        ids: list[int] = np.flatnonzero(
-            np.unpackbits(mask.view(np.uint8), bitorder="little")
-        ).tolist()
-        return ids
-
-    def random_text(self, grammar: Grammar, begin: str, dice: random.Random) -> str:
-        """Any text that the grammar allows; ends where it can, with one chance in two."""
-        constraint = grammar.start()
-        assert self.walk(constraint, begin)
-        ids: list[int] = []
-        while True:
-            allowed = self.next(constraint)
-            if EOS[0] in allowed and (dice.random() < 0.5 or set(allowed) <= set(EOS)):
-                return begin + self.tokenizer.decode(ids, skip_special_tokens=False)
-            token_id = dice.choice([id_ for id_ in allowed if id_ not in EOS])
-            assert constraint.accept(token_id)
-            ids.append(token_id)
-
-
-@pytest.fixture(scope="module")
-def models(
-    demo_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[bool, Model]]:
-    """Without and with tokens for markers."""
-    found = {}
-    for with_tokens in (False, True):
-        tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
-        if with_tokens:
-            tokenizer.add_tokens([AddedToken("[ARGS]", normalized=False)])
-            markers = frozenset[str]().union(
-                *(parser_markers(parser, "qwen3") for parser, _ in WAYS)
-            ) - {"[ARGS]"}
-            tokenizer.add_special_tokens([AddedToken(text) for text in sorted(markers)])
-        found[with_tokens] = Model(
-            tokenizer, new_compiler(tokenizer, tmp_path_factory.mktemp("model"))
-        )
-    yield found
-    for model in found.values():
-        model.compiler.close()
-
-
-def new_compiler(tokenizer: Tokenizer, folder: Path) -> GrammarCompiler:
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return GrammarCompiler(lambda: GuidanceBackend(folder, tokenizer.get_vocab_size(), EOS))
+def forced(model: Model, parser: str, reasoning: str | None = None, **options: Any) -> Grammar:
+    options = {"tools": TOOLS, "parallel": True, **options}
+    text = forced_grammar(parser, reasoning, token_id=model.token_id, **options)
+    return model.compile(StructuredOutputs.of(grammar=text))
 
 
 def check_calls(result: Parsed) -> None:
@@ -160,9 +80,9 @@ def test_whatever_the_grammar_allows_is_read_as_calls_that_fit(
     models: dict[bool, Model], parser: str, with_tokens: bool, seed: int
 ) -> None:
     model, dice = models[with_tokens], random.Random(seed)
-    text = model.random_text(model.grammar(parser), "", dice)
+    text = model.random_text(forced(model, parser), "", dice)
     check_calls(parsed(new_parser(parser), [text]))
-    text = model.random_text(model.grammar(parser, parallel=False), "", dice)
+    text = model.random_text(forced(model, parser, parallel=False), "", dice)
     result = parsed(new_parser(parser), [text])
     check_calls(result)
     assert len(result.calls) == 1
@@ -176,7 +96,7 @@ def test_reasoning_may_come_first(
     models: dict[bool, Model], parser: str, with_tokens: bool, prompt: str, begin: str
 ) -> None:
     model, dice = models[with_tokens], random.Random(0)
-    grammar = model.grammar(parser, "qwen3", prompt=prompt)
+    grammar = forced(model, parser, "qwen3", prompt=prompt)
     # Without a beginning there may be any thoughts: a call is one way to go on.
     begin = begin or opening(model, parser)
     result = parsed(new_parser(parser, "qwen3", prompt), [model.random_text(grammar, begin, dice)])
@@ -189,7 +109,7 @@ def test_reasoning_may_come_first(
 def opening(model: Model, parser: str) -> str:
     """All that is certain at the beginning of calls."""
     text = ""
-    constraint = model.grammar(parser).start()
+    constraint = forced(model, parser).start()
     while len(allowed := model.next(constraint)) == 1:
         assert constraint.accept(allowed[0])
         text += model.tokenizer.decode(allowed, skip_special_tokens=False)
@@ -216,7 +136,7 @@ def test_calls_are_written_as_the_models_write_them(
     models: dict[bool, Model], parser: str, with_tokens: bool
 ) -> None:
     model, written = models[with_tokens], WRITTEN[parser, with_tokens]
-    grammar = model.grammar(parser, parallel=False)
+    grammar = forced(model, parser, parallel=False)
     assert model.allows(grammar, written % ("weather", WEATHER))
     assert model.allows(grammar, written % ("weather_now", "{}"))
     assert model.allows(grammar, written % ("weather", '{\n  "days": 3,\n  "unit": "°C"\n}'))
@@ -250,8 +170,8 @@ def test_several_calls_only_when_they_may_be_parallel(
     key = "parameters" if parser == "llama3_json" else "arguments"
     call = f'{{"name": "weather_now", "{key}": {{}}}}'
     text = TWO[parser, with_tokens] % (call, call)
-    assert model.allows(model.grammar(parser), text)
-    assert not model.allows(model.grammar(parser, parallel=False), text)
+    assert model.allows(forced(model, parser), text)
+    assert not model.allows(forced(model, parser, parallel=False), text)
 
 
 @pytest.mark.parametrize("with_tokens", [False, True])
@@ -263,7 +183,7 @@ def test_thoughts_are_as_the_prompt_began_them(
     closed = "<think>\n\n</think>\n\n"
 
     def allows(reasoning: str, prompt: str, text: str) -> bool:
-        return model.allows(model.grammar("hermes", reasoning, prompt=prompt), text)
+        return model.allows(forced(model, "hermes", reasoning, prompt=prompt), text)
 
     assert allows("qwen3", "", f"<think>\nHm.\n</think>\n\n{call}")
     assert allows("qwen3", "", call)
@@ -283,7 +203,7 @@ def test_hundreds_of_tools_with_large_schemas_compile(models: dict[bool, Model])
     schema = {"type": "object", "properties": {f"field_{i}": {"type": "string"} for i in range(20)}}
     tools = [Tool(f"tool_{i:050}", schema) for i in range(128)]
     model = models[True]
-    grammar = model.grammar("hermes", tools=tools)
+    grammar = forced(model, "hermes", tools=tools)
     text = f'<tool_call>\n{{"name": "tool_{127:050}", "arguments": {{}}}}\n</tool_call>'
     assert model.allows(grammar, text)
 
@@ -293,10 +213,10 @@ def test_what_a_schema_says_and_nobody_can_follow_is_ignored_unless_it_is_strict
 ) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     model = models[False]
-    grammar = model.grammar("llama3_json", tools=[Tool("f", schema)])
+    grammar = forced(model, "llama3_json", tools=[Tool("f", schema)])
     assert model.allows(grammar, '{"name": "f", "parameters": {"a": [1, 1]}}')
     with pytest.raises(InvalidRequestError, match="uniqueItems"):
-        model.grammar("llama3_json", tools=[Tool("f", schema, is_strict=True)])
+        forced(model, "llama3_json", tools=[Tool("f", schema, is_strict=True)])
 
 
 @pytest.mark.parametrize("kind", ["string", None, ["array", "null"]])
@@ -312,7 +232,7 @@ def test_parameters_that_are_no_object_are_refused(kind: object) -> None:
 def test_parameters_may_be_an_object_or_nothing(models: dict[bool, Model]) -> None:
     tools = [Tool("f", {"type": ["object", "null"]}), Tool("g", {})]
     model = models[False]
-    grammar = model.grammar("llama3_json", tools=tools)
+    grammar = forced(model, "llama3_json", tools=tools)
     assert model.allows(grammar, '{"name": "f", "parameters": {"a": 1}}')
     assert not model.allows(grammar, '{"name": "f", "parameters": null}')
     assert not model.allows(grammar, '{"name": "g", "parameters": []}')
