@@ -42,11 +42,9 @@ class Tokenizer:
         # Both would change prompts silently; transformers turns them off too unless asked.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self.special_token_ids = frozenset(
-            token_id
-            for token_id, token in self._tokenizer.get_added_tokens_decoder().items()
-            if token.special
-        )
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special_token_ids = frozenset(id_ for id_, token in added.items() if token.special)
+        self._added_token_ids = {token.content: id_ for id_, token in added.items()}
         self.vocab_size = self._vocab_size(folder)
         self._check_ids(folder)
         self._chat_template = load_chat_template(folder, _special_tokens(folder))
@@ -60,6 +58,10 @@ class Tokenizer:
                 param="messages",
             )
         return self._chat_template
+
+    def added_token_id(self, text: str) -> int | None:
+        """The id of a text that is a token beside the vocabulary's, special or not; None for all others."""
+        return self._added_token_ids.get(text)
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Ids of a text, without blocking the event loop for long ones."""

@@ -228,3 +228,9 @@ def test_a_special_token_may_have_no_embedding(folder: Path) -> None:
     change_json(path, added_tokens=[*added, added[0] | {"id": 2048, "content": "<image>"}])
     with pytest.raises(ConfigError, match="has the token id 2048, but"):
         Tokenizer(folder)
+
+
+def test_only_tokens_beside_the_vocabulary_are_known_by_their_text(tokenizer: Tokenizer) -> None:
+    assert tokenizer.added_token_id("<|im_end|>") == 2
+    assert tokenizer.added_token_id("the") is None
+    assert tokenizer.added_token_id("<tool_call>") is None
