@@ -43,11 +43,12 @@ class Gateway(NamedTuple):
 
     def log_entry(self, request_id: str) -> dict[str, Any]:
         """What the access log says of a request."""
-        assert self.config.access_log is not None
+        path = self.config.access_log or ""
+        log = self.admin_socket.with_name("stdout") if path == "-" else Path(path)
         deadline = time.monotonic() + 20
         # Envoy writes its log when it has collected 64 kB, or after a moment.
         while time.monotonic() < deadline:
-            lines = Path(self.config.access_log).read_text().splitlines()
+            lines = log.read_text().splitlines()
             entries = [json.loads(line) for line in lines if line.endswith("}")]
             for entry in entries:
                 if entry["request_id"] == request_id:
@@ -99,7 +100,9 @@ def running_gateway(folder: Path, **settings: Any) -> Iterator[Gateway]:
     }
     config = GatewayConfig(**{**defaults, **settings})
     command = [sys.executable, "-m", "pagemesh.cli", "gateway", *to_arguments(config)]
-    process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(folder)})
+    with (folder / "stdout").open("wb") as stdout:
+        environment = {**os.environ, "TMPDIR": str(folder)}
+        process = subprocess.Popen(command, env=environment, stdout=stdout)
     running = Gateway(f"127.0.0.1:{config.port}", router, config, process)
     try:
         asyncio.run(asyncio.wait_for(http_answers(folder / "local.sock", "/health", 200), 20))

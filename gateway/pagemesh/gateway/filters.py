@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib import resources
 from typing import Any
 
@@ -36,7 +37,7 @@ def http_filters(config: GatewayConfig) -> list[dict[str, Any]]:
             "envoy.filters.http.header_to_metadata", "header_to_metadata.v3.Config", **_tenant()
         ),
         _filter(CORS, "cors.v3.Cors"),
-        _filter(LUA, "lua.v3.Lua", **_lua()),
+        _filter(LUA, "lua.v3.Lua", **_lua(config.cors)),
         _filter(
             "envoy.filters.http.decompressor", "decompressor.v3.Decompressor", **_decompressor()
         ),
@@ -110,9 +111,16 @@ def _tenant() -> dict[str, Any]:
     }
 
 
-def _lua() -> dict[str, Any]:
+def _lua(cors: CorsConfig) -> dict[str, Any]:
     script = resources.files("pagemesh.gateway").joinpath("status.lua").read_text()
-    return {"default_source_code": {"inline_string": script}}
+    # JSON's strings are Lua's: settings have printable ASCII alone.
+    origins = ", ".join(f"[{json.dumps(origin)}] = true" for origin in cors.origins)
+    settings = [
+        f"local allowed_origins = {{{origins}}}",
+        f"local allow_credentials = {json.dumps(cors.allow_credentials)}",
+        f"local exposed_headers = {json.dumps(', '.join(_EXPOSED_HEADERS))}",
+    ]
+    return {"default_source_code": {"inline_string": "\n".join([*settings, script])}}
 
 
 def _transcoder(config: GatewayConfig) -> dict[str, Any]:

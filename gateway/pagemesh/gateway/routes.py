@@ -41,6 +41,8 @@ def route_config(config: GatewayConfig) -> dict[str, Any]:
     }
     if config.cors.origins:
         everything["typed_per_filter_config"] = {CORS: cors_policy(config.cors)}
+        # What one page may read must not be kept for another.
+        everything["response_headers_to_add"] = [{"header": {"key": "vary", "value": "origin"}}]
     return {
         "name": "gateway",
         "request_headers_to_remove": list(PRIVATE_HEADERS),

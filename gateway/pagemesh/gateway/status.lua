@@ -1,9 +1,12 @@
--- Gives answers of the OpenAI routes their HTTP status.
+-- Gives answers of the HTTP routes their status, and all answers what browsers ask of them.
 --
 -- The router names the status in the header x-http-status and sends the body itself. An RPC that
 -- ended without a body (a crash, or a limit of the server) carries only a gRPC status, which the
 -- transcoder has turned into an HTTP status: it gets an error body here, OpenAI's or, on routes whose
 -- filter context says so, Anthropic's. Routes of native gRPC do not run this script.
+--
+-- Envoy's CORS filter leaves out what no router answers: a page could not read why it was refused.
+-- `allowed_origins`, `allow_credentials` and `exposed_headers` are set in the lines before these.
 
 local function json_string(text)
   return '"' .. text:gsub('[%c"\\]', function(char)
@@ -57,8 +60,27 @@ local function error_body(dialect, status, text, request_id)
     .. openai_type(status) .. '", "param": null, "code": null}}'
 end
 
+function envoy_on_request(handle)
+  local origin = handle:headers():get("origin")
+  if origin and (allowed_origins["*"] or allowed_origins[origin]) then
+    handle:streamInfo():dynamicMetadata():set("pagemesh.cors", "origin", origin)
+  end
+end
+
+local function allow_to_read(handle, headers)
+  local cors = handle:streamInfo():dynamicMetadata():get("pagemesh.cors")
+  if cors then
+    headers:replace("access-control-allow-origin", cors["origin"])
+    headers:replace("access-control-expose-headers", exposed_headers)
+    if allow_credentials then
+      headers:replace("access-control-allow-credentials", "true")
+    end
+  end
+end
+
 function envoy_on_response(handle)
   local headers = handle:headers()
+  allow_to_read(handle, headers)
   local status = headers:get("x-http-status")
   if status then
     headers:remove("x-http-status")

@@ -1,0 +1,92 @@
+"""Answers in whole are compressed, streams never wait for it; requests may be compressed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import zlib
+
+import httpx
+import pytest
+
+from tests.gateway.conftest import MAX_BODY_MIB, Gateway
+
+JSON = {"content-type": "application/json"}
+GZIP = {"accept-encoding": "gzip"}
+
+
+def chat(gateway: Gateway, model: str, **headers: str) -> httpx.Response:
+    url = f"{gateway.url}/v1/chat/completions"
+    return httpx.post(url, json={"model": model}, headers=headers)
+
+
+@pytest.mark.parametrize("size", [2000, 300_000])
+def test_long_answers_are_compressed_for_those_who_ask(gateway: Gateway, size: int) -> None:
+    compressed = chat(gateway, f"pad:{size}", **GZIP)
+    assert compressed.headers["content-encoding"] == "gzip"
+    assert compressed.json() == {"pad": "a" * size}
+    assert compressed.num_bytes_downloaded < size / 10
+    plain = chat(gateway, f"pad:{size}", **{"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.json() == {"pad": "a" * size}
+
+
+def test_short_answers_of_the_gateway_are_not(gateway: Gateway) -> None:
+    refused = httpx.get(f"{gateway.url}/unknown", headers=GZIP)
+    assert "content-encoding" not in refused.headers
+    assert int(refused.headers["content-length"]) < 1024
+
+
+def test_events_come_one_by_one_to_those_who_would_take_gzip(gateway: Gateway) -> None:
+    stand_in = gateway.router.openai
+    stand_in.next_token.release()
+    body = {"model": "paced:gzip"}
+    url = f"{gateway.url}/v1/chat/completions"
+    with httpx.stream("POST", url, json=body, headers=GZIP, timeout=10) as response:
+        assert "content-encoding" not in response.headers
+        # Each is sent only after the one before has arrived: a buffer anywhere would hang here.
+        events = (line for line in response.iter_lines() if line)
+        for index, line in zip(range(5), events, strict=False):
+            chunk = json.loads(line.removeprefix("data: "))
+            assert chunk["choices"][0]["delta"]["content"] == str(index)
+            stand_in.next_token.release()
+    assert stand_in.ended.get(timeout=5) == "gzip"
+    stand_in.next_token = threading.Semaphore(0)
+
+
+def send(gateway: Gateway, body: bytes, encoding: str) -> httpx.Response:
+    url = f"{gateway.url}/v1/chat/completions"
+    headers = {**JSON, "content-encoding": encoding}
+    return httpx.post(url, content=body, headers=headers, timeout=20)
+
+
+def test_a_compressed_request_reaches_the_router_as_it_was(gateway: Gateway) -> None:
+    body = json.dumps({"model": "size", "pad": "some words " * 50_000}).encode()
+    assert send(gateway, gzip.compress(body), "gzip").json() == {"num_bytes": len(body)}
+    assert send(gateway, body, "identity").json() == {"num_bytes": len(body)}
+
+
+@pytest.mark.parametrize("factor", [1.5, 100])
+def test_what_is_too_large_decompressed_is_refused(gateway: Gateway, factor: float) -> None:
+    head = b'{"model": "size", "pad": "'
+    bomb = zlib.compressobj(9, wbits=31)
+    size = int(factor * MAX_BODY_MIB * 2**20)
+    compressed = bomb.compress(head + b"a" * size) + bomb.flush()
+    assert len(compressed) < MAX_BODY_MIB * 2**20 / 4
+    refused = send(gateway, compressed, "gzip")
+    assert refused.status_code == 413
+    assert refused.json()["error"]["code"] == "request_too_large"
+    # And the gateway is well.
+    assert chat(gateway, "size").status_code == 200
+
+
+def test_other_encodings_are_refused_by_name(gateway: Gateway) -> None:
+    refused = send(gateway, b"x", "br")
+    assert refused.status_code == 415
+    assert refused.json()["error"] == {
+        "message": "The request's body is encoded as br; only gzip is understood.",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "unsupported_content_encoding",
+    }
