@@ -30,6 +30,19 @@ class Answer(NamedTuple):
         payloads = [frame.removeprefix("data: ") for frame in frames]
         return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]
 
+    def named_events(self) -> list[Any]:
+        """Payloads of an event stream whose events have their payload's type as their name."""
+        assert self.content_type == "text/event-stream; charset=utf-8"
+        found = []
+        for frame in self.data.decode().removesuffix("\n\n").split("\n\n"):
+            if frame.startswith(":"):
+                continue
+            name, data = frame.split("\n")
+            payload = json.loads(data.removeprefix("data: "))
+            assert name == f"event: {payload['type']}"
+            found.append(payload)
+        return found
+
 
 def pairs(metadata: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((key.replace("_", "-"), value) for key, value in metadata.items())

@@ -17,6 +17,7 @@ from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.router.service import RouterProcess
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import (
+    anthropic_pb2_grpc,
     console_pb2,
     console_pb2_grpc,
     inference_pb2_grpc,
@@ -55,6 +56,9 @@ class Mesh:
         self.channel = channel = open_channel(address)
         self.console: console_pb2_grpc.ConsoleAsyncStub = console_pb2_grpc.ConsoleStub(channel)
         self.openai: openai_pb2_grpc.OpenAIAsyncStub = openai_pb2_grpc.OpenAIStub(channel)
+        self.anthropic: anthropic_pb2_grpc.AnthropicAsyncStub = anthropic_pb2_grpc.AnthropicStub(
+            channel
+        )
         self.inference: inference_pb2_grpc.InferenceAsyncStub = inference_pb2_grpc.InferenceStub(
             channel
         )
@@ -93,6 +97,12 @@ class Mesh:
 
     async def completions(self, body: object, **metadata: str) -> Answer:
         return await read(self.openai.Completions(http_body(body), metadata=pairs(metadata)))
+
+    async def responses(self, body: object, **metadata: str) -> Answer:
+        return await read(self.openai.Responses(http_body(body), metadata=pairs(metadata)))
+
+    async def messages(self, body: object, **metadata: str) -> Answer:
+        return await read(self.anthropic.Messages(http_body(body), metadata=pairs(metadata)))
 
     async def metric(self, line: str) -> float:
         """The value of a metric by its name and labels as they are exported; 0 when absent."""

@@ -48,9 +48,13 @@ class Part:
         """All pieces."""
         return "".join(self.pieces)
 
+    def bare(self) -> Part:
+        """The part as it begins: without its text."""
+        return Part(self.index, self.kind, call_id=self.call_id, name=self.name)
+
 
 class Begun(NamedTuple):
-    """A part begins; it has no text yet."""
+    """A part begins."""
 
     part: Part
 

@@ -21,3 +21,8 @@ def encode_json(value: Mapping[str, Any]) -> bytes:
 def data_frame(value: Mapping[str, Any]) -> bytes:
     """One event; JSON escapes line breaks, so that it is a single line."""
     return b"data: " + encode_json(value) + b"\n\n"
+
+
+def named_frame(name: str, value: Mapping[str, Any]) -> bytes:
+    """One event with a name, as other APIs have them."""
+    return b"event: " + name.encode() + b"\n" + data_frame(value)
