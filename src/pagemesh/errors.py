@@ -7,7 +7,9 @@
     ├── ModelNotFoundError         NOT_FOUND            404
     ├── ResponseNotFoundError      NOT_FOUND            404
     ├── DeadlineError              DEADLINE_EXCEEDED    504
+    ├── UnauthenticatedError       UNAUTHENTICATED      401
     ├── OverloadedError            RESOURCE_EXHAUSTED   429
+    │   └── RateLimitError         RESOURCE_EXHAUSTED   429
     ├── UnavailableError           UNAVAILABLE          503
     │   └── WorkerLostError        UNAVAILABLE          503
     ├── FailedPreconditionError    FAILED_PRECONDITION  409
@@ -91,12 +93,43 @@ class DeadlineError(PagemeshError):
     default_reason = "DEADLINE_EXCEEDED"
 
 
+class UnauthenticatedError(PagemeshError):
+    """The caller's API key is missing or unknown."""
+
+    grpc_code = "UNAUTHENTICATED"
+    http_status = 401
+    default_reason = "INVALID_API_KEY"
+
+
 class OverloadedError(PagemeshError):
     """A bounded queue is full; the same request may succeed later."""
 
     grpc_code = "RESOURCE_EXHAUSTED"
     http_status = 429
     default_reason = "OVERLOADED"
+
+
+class RateLimitError(OverloadedError):
+    """The caller has used what it may for now.
+
+    `retry_after` is the seconds until the same request would pass, None when it never would; `limit` names
+    what is used up.
+    """
+
+    default_reason = "RATE_LIMIT_EXCEEDED"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        limit: str = "",
+        reason: str | None = None,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message, reason=reason, param=param)
+        self.retry_after = retry_after
+        self.limit = limit
 
 
 class UnavailableError(PagemeshError):

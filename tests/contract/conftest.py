@@ -1,12 +1,15 @@
-"""What contracts with a kvstore on Redis are tested on."""
+"""What contracts are tested on: a Redis, a file with keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from redis import Redis
 
+from pagemesh.config.environment import API_KEY_VARIABLE
+from tests.contract.tenant_keys import key_file
 from tests.support.valkey import Valkey, running_valkey
 
 
@@ -23,3 +26,12 @@ def valkey(valkey_server: Valkey) -> Valkey:
     with Redis.from_url(valkey_server.url) as admin:
         admin.flushall()
     return valkey_server
+
+
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with the keys of two tenants without limits, and no key in the environment."""
+    monkeypatch.delenv(API_KEY_VARIABLE, raising=False)
+    path = tmp_path / "keys.yaml"
+    key_file(path, acme={}, other={})
+    return path

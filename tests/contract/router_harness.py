@@ -126,6 +126,7 @@ async def running_mesh(
     grace_period: float = 0.2,
     explain_routes: bool = False,
     otlp_traces_endpoint: str | None = None,
+    tenants: config.TenantsConfig | None = None,
     **engine: Any,
 ) -> AsyncIterator[Mesh]:
     """A mesh whose workers are named decode-0, prefill-0 …; the grace period is the router's."""
@@ -143,6 +144,7 @@ async def running_mesh(
             remote_prefill_min_tokens=remote_prefill_min_tokens,
             explain_routes=explain_routes,
         ),
+        tenants=tenants or config.TenantsConfig(),
         traces=config.TracesConfig(otlp_traces_endpoint),
         server=config.ServerConfig(grace_period=grace_period),
     )

@@ -8,6 +8,7 @@ from typing import Self, TypeVar, Unpack
 
 import grpc
 
+from pagemesh.client.credentials import key_metadata
 from pagemesh.client.requests import (
     DEFAULT_TIMEOUT_S,
     Settings,
@@ -42,8 +43,12 @@ class AsyncClient:
     Every method raises a `pagemesh.errors.PagemeshError` when the mesh refuses or fails.
     """
 
-    def __init__(self, address: str) -> None:
-        """`address` is host:port of the gateway or of a router; connects on first use."""
+    def __init__(self, address: str, *, api_key: str | None = None) -> None:
+        """`address` is host:port of the gateway or of a router; connects on first use.
+
+        The key, where the mesh asks for one, is that of PAGEMESH_API_KEY in the environment when not given.
+        """
+        self._metadata = key_metadata(api_key)
         self._channel = open_channel(address)
         self._stub: inference_pb2_grpc.InferenceAsyncStub
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
@@ -90,7 +95,7 @@ class AsyncClient:
         """Token ids of a text, or of a conversation as the model would see it."""
         request = tokenize_request(text, settings)
         timeout = settings.get("timeout", DEFAULT_TIMEOUT_S)
-        return list((await _call(self._stub.Tokenize, request, timeout)).token_ids)
+        return list((await self._call(self._stub.Tokenize, request, timeout)).token_ids)
 
     async def detokenize(
         self,
@@ -101,7 +106,7 @@ class AsyncClient:
     ) -> str:
         """Text of token ids, special tokens included."""
         request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids)
-        return (await _call(self._stub.Detokenize, request, timeout)).text
+        return (await self._call(self._stub.Detokenize, request, timeout)).text
 
     async def embed(
         self,
@@ -117,7 +122,7 @@ class AsyncClient:
         request = inference_pb2.EmbedRequest(
             model=model, texts=[texts] if isinstance(texts, str) else texts
         )
-        return embeddings_from_proto(await _call(self._stub.Embed, request, timeout))
+        return embeddings_from_proto(await self._call(self._stub.Embed, request, timeout))
 
     async def models(
         self,
@@ -126,12 +131,12 @@ class AsyncClient:
     ) -> list[ModelInfo]:
         """The models that the mesh serves."""
         request = inference_pb2.ListModelsRequest()
-        return models_from_proto(await _call(self._stub.ListModels, request, timeout))
+        return models_from_proto(await self._call(self._stub.ListModels, request, timeout))
 
     async def _chunks(
         self, request: inference_pb2.GenerateRequest, seconds: float
     ) -> AsyncIterator[Chunk]:
-        call = self._stub.Generate(request, timeout=seconds)
+        call = self._stub.Generate(request, timeout=seconds, metadata=self._metadata)
         try:
             async for response in call:
                 yield chunk_from_proto(response)
@@ -140,11 +145,10 @@ class AsyncClient:
         finally:
             call.cancel()
 
-
-async def _call(
-    method: Callable[..., Awaitable[Response]], request: object, seconds: float
-) -> Response:
-    try:
-        return await method(request, timeout=seconds)
-    except grpc.aio.AioRpcError as error:
-        raise from_rpc_error(error) from error
+    async def _call(
+        self, method: Callable[..., Awaitable[Response]], request: object, seconds: float
+    ) -> Response:
+        try:
+            return await method(request, timeout=seconds, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error

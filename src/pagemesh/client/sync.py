@@ -8,6 +8,7 @@ from typing import Self, TypeVar, Unpack
 
 import grpc
 
+from pagemesh.client.credentials import key_metadata
 from pagemesh.client.requests import (
     DEFAULT_TIMEOUT_S,
     Settings,
@@ -42,8 +43,12 @@ class Client:
     Every method raises a `pagemesh.errors.PagemeshError` when the mesh refuses or fails.
     """
 
-    def __init__(self, address: str) -> None:
-        """`address` is host:port of the gateway or of a router; connects on first use."""
+    def __init__(self, address: str, *, api_key: str | None = None) -> None:
+        """`address` is host:port of the gateway or of a router; connects on first use.
+
+        The key, where the mesh asks for one, is that of PAGEMESH_API_KEY in the environment when not given.
+        """
+        self._metadata = key_metadata(api_key)
         self._channel = grpc.insecure_channel(address, options=channel_options())
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
 
@@ -85,14 +90,14 @@ class Client:
         """Token ids of a text, or of a conversation as the model would see it."""
         request = tokenize_request(text, settings)
         timeout = settings.get("timeout", DEFAULT_TIMEOUT_S)
-        return list(_call(self._stub.Tokenize, request, timeout).token_ids)
+        return list(self._call(self._stub.Tokenize, request, timeout).token_ids)
 
     def detokenize(
         self, token_ids: Sequence[int], *, model: str = "", timeout: float = DEFAULT_TIMEOUT_S
     ) -> str:
         """Text of token ids, special tokens included."""
         request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids)
-        return _call(self._stub.Detokenize, request, timeout).text
+        return self._call(self._stub.Detokenize, request, timeout).text
 
     def embed(
         self,
@@ -108,15 +113,15 @@ class Client:
         request = inference_pb2.EmbedRequest(
             model=model, texts=[texts] if isinstance(texts, str) else texts
         )
-        return embeddings_from_proto(_call(self._stub.Embed, request, timeout))
+        return embeddings_from_proto(self._call(self._stub.Embed, request, timeout))
 
     def models(self, *, timeout: float = DEFAULT_TIMEOUT_S) -> list[ModelInfo]:
         """The models that the mesh serves."""
         request = inference_pb2.ListModelsRequest()
-        return models_from_proto(_call(self._stub.ListModels, request, timeout))
+        return models_from_proto(self._call(self._stub.ListModels, request, timeout))
 
     def _chunks(self, request: inference_pb2.GenerateRequest, timeout: float) -> Iterator[Chunk]:
-        call = self._stub.Generate(request, timeout=timeout)
+        call = self._stub.Generate(request, timeout=timeout, metadata=self._metadata)
         try:
             for response in call:
                 yield chunk_from_proto(response)
@@ -125,9 +130,8 @@ class Client:
         finally:
             call.cancel()
 
-
-def _call(method: Callable[..., Response], request: object, timeout: float) -> Response:
-    try:
-        return method(request, timeout=timeout)
-    except grpc.RpcError as error:
-        raise from_rpc_error(error) from error
+    def _call(self, method: Callable[..., Response], request: object, timeout: float) -> Response:
+        try:
+            return method(request, timeout=timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error

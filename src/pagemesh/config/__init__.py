@@ -24,6 +24,7 @@ from pagemesh.config.engine import (
 )
 from pagemesh.config.gateway import CorsConfig, GatewayConfig, HttpLimitsConfig, TlsConfig
 from pagemesh.config.store_url import check_store_url
+from pagemesh.config.tenants import TenantsConfig
 
 __all__ = [
     "CPU_KV_CACHE_MEMORY",
@@ -42,6 +43,7 @@ __all__ = [
     "RoutingPolicy",
     "SchedulerConfig",
     "ServerConfig",
+    "TenantsConfig",
     "TlsConfig",
     "TracesConfig",
     "WorkerConfig",
@@ -256,6 +258,7 @@ class RouterConfig:
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     traces: TracesConfig = field(default_factory=TracesConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    tenants: TenantsConfig = field(default_factory=TenantsConfig)
 
     def __post_init__(self) -> None:
         require(self.model != "", "--model", self.model, "a folder or a hub id")

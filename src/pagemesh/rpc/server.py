@@ -102,9 +102,13 @@ class GrpcServer:
     """
 
     def __init__(
-        self, config: ServerConfig, service_names: Sequence[str], around: Around = nullcontext
+        self,
+        config: ServerConfig,
+        service_names: Sequence[str],
+        around: Around = nullcontext,
+        gate: grpc.aio.ServerInterceptor | None = None,
     ) -> None:
-        """Every call of the services is run in what `around` gives for it."""
+        """Every call of the services is run in what `around` gives for it, if the gate lets it in."""
         self._config = config
         self._service_names = tuple(service_names)
         self._services = _Services()
@@ -115,7 +119,7 @@ class GrpcServer:
         self._boundary = RpcBoundary(self._refusal, around)
         self._server = grpc.aio.server(
             handlers=[self._services],
-            interceptors=[self._boundary],
+            interceptors=[self._boundary, *([] if gate is None else [gate])],
             options=SERVER_OPTIONS,
         )
 

@@ -23,6 +23,8 @@ from pagemesh.errors import (
     ModelNotFoundError,
     OverloadedError,
     PagemeshError,
+    RateLimitError,
+    UnauthenticatedError,
     UnavailableError,
     UnsupportedError,
 )
@@ -45,7 +47,7 @@ CLASS_BY_CODE: Final[dict[str, type[PagemeshError]]] = {
     "INTERNAL": InternalError,
     "UNAVAILABLE": UnavailableError,
     "DATA_LOSS": KvIntegrityError,
-    "UNAUTHENTICATED": FailedPreconditionError,
+    "UNAUTHENTICATED": UnauthenticatedError,
 }
 """The broadest class for each gRPC code other than OK."""
 
@@ -88,6 +90,10 @@ def to_status(error: PagemeshError) -> status_pb2.Status:
     if error.param is not None:
         info.metadata["param"] = error.param
     status.details.add().Pack(info)
+    if isinstance(error, RateLimitError) and error.retry_after is not None:
+        wait = error_details_pb2.RetryInfo()
+        wait.retry_delay.FromNanoseconds(int(error.retry_after * 1e9))
+        status.details.add().Pack(wait)
     return status
 
 
@@ -100,11 +106,17 @@ def from_rpc_error(error: grpc.RpcError) -> PagemeshError:
         status = rpc_status.from_call(cast(grpc.Call, error))
     except ValueError:  # a peer whose status and details disagree; the plain status is what counts
         status = None
+    info, wait = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     for detail in status.details if status is not None else ():
-        info = error_details_pb2.ErrorInfo()
-        if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
-            return make_error(code.name, info.reason, details, info.metadata.get("param"))
-    return make_error(code.name, "", details)
+        # Each leaves what is of another kind alone.
+        detail.Unpack(info)
+        detail.Unpack(wait)
+    if info.domain != ERROR_DOMAIN:
+        return make_error(code.name, "", details)
+    known = make_error(code.name, info.reason, details, info.metadata.get("param"))
+    if isinstance(known, RateLimitError) and wait.HasField("retry_delay"):
+        known.retry_after = wait.retry_delay.ToNanoseconds() / 1e9
+    return known
 
 
 async def abort(context: grpc.aio.ServicerContext[object, object], error: PagemeshError) -> None:

@@ -76,6 +76,13 @@ def configure_library_logging() -> None:
     )
 
 
+def bind_tenant(name: str) -> None:
+    """Have every log line of this task, and of tasks that it starts, say for whom it works; "" is left out."""
+    structlog.contextvars.unbind_contextvars("tenant")
+    if name:
+        structlog.contextvars.bind_contextvars(tenant=name)
+
+
 def bind_call_ids(request_id: str, trace_id: str) -> None:
     """Have every log line of this task, and of tasks that it starts, carry these; empty ones are left out."""
     structlog.contextvars.unbind_contextvars("request_id", "trace_id")

@@ -242,6 +242,18 @@ REQUESTS_RESUBMITTED: Final = CounterSpec(
 REQUESTS_IN_PROGRESS: Final = GaugeSpec(
     "pagemesh:requests_in_progress", "Requests that the router has admitted.", _MODEL
 )
+REQUESTS_REFUSED: Final = CounterSpec(
+    "pagemesh:requests_refused",
+    "Requests that the router did not let in: for want of a key, or by the limit of their tenant that was reached: "
+    "concurrent_requests, requests_per_minute, tokens_per_minute or too_large (for any minute).",
+    ("reason",),
+)
+KEY_FILE_READS: Final = CounterSpec(
+    "pagemesh:key_file_reads",
+    "Times that the key file was read, at the start and changed, and taken or refused; refused, the keys from "
+    "before hold.",
+    ("outcome",),
+)
 WORKERS: Final = GaugeSpec(
     "pagemesh:workers", "Workers of the model that the router can reach.", (*_MODEL, "role")
 )

@@ -16,6 +16,8 @@ from pagemesh.rpc.status import error_classes
         (errors.UnsupportedError("m"), 400, "invalid_request_error", "unsupported"),
         (errors.ModelNotFoundError("m"), 404, "invalid_request_error", "model_not_found"),
         (errors.OverloadedError("m"), 429, "rate_limit_error", "rate_limit_exceeded"),
+        (errors.RateLimitError("m"), 429, "rate_limit_error", "rate_limit_exceeded"),
+        (errors.UnauthenticatedError("m"), 401, "invalid_request_error", "invalid_api_key"),
         (errors.DeadlineError("m"), 504, "server_error", "timeout"),
         (errors.UnavailableError("m"), 503, "server_error", "unavailable"),
         (errors.WorkerLostError("m"), 503, "server_error", "worker_lost"),
@@ -42,4 +44,14 @@ def test_every_error_has_a_body() -> None:
 def test_clients_are_told_when_to_come_back() -> None:
     assert error_headers(errors.OverloadedError("m")) == {"retry-after": "1"}
     assert error_headers(errors.WorkerLostError("m")) == {"retry-after": "1"}
+    assert error_headers(errors.RateLimitError("m", retry_after=2.1)) == {"retry-after": "3"}
+    assert error_headers(errors.RateLimitError("m", retry_after=0.0)) == {"retry-after": "1"}
     assert error_headers(errors.InvalidRequestError("m")) == {}
+
+
+def test_clients_are_told_when_coming_back_is_of_no_use() -> None:
+    assert error_headers(errors.RateLimitError("m")) == {"x-should-retry": "false"}
+
+
+def test_clients_are_told_how_to_send_a_key() -> None:
+    assert error_headers(errors.UnauthenticatedError("m")) == {"www-authenticate": "Bearer"}

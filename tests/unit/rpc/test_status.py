@@ -12,6 +12,7 @@ from pagemesh.errors import (
     InvalidRequestError,
     OverloadedError,
     PagemeshError,
+    RateLimitError,
     UnavailableError,
     WorkerLostError,
 )
@@ -65,6 +66,20 @@ def test_a_status_has_code_message_and_error_info() -> None:
     assert status.details[0].type_url == "type.googleapis.com/google.rpc.ErrorInfo"
     assert b"top_p" in status.details[0].value
     assert b"pagemesh" in status.details[0].value
+
+
+@pytest.mark.parametrize("retry_after", [None, 2.5])
+def test_a_status_says_when_to_come_back(retry_after: float | None) -> None:
+    status = to_status(RateLimitError("enough", retry_after=retry_after)).SerializeToString()
+    refused = grpc.aio.AioRpcError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.aio.Metadata(),
+        grpc.aio.Metadata(("grpc-status-details-bin", status)),
+        "enough",
+    )
+    error = from_rpc_error(refused)
+    assert isinstance(error, RateLimitError)
+    assert error.retry_after == retry_after
 
 
 def test_unknown_exceptions_tell_nothing() -> None:

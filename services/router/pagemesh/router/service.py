@@ -17,32 +17,18 @@ from pagemesh.router.models import Models, ModelService
 from pagemesh.router.parity import Parity
 from pagemesh.router.planner import Planner
 from pagemesh.router.served_model import ServedModel
-from pagemesh.router.servicers.anthropic import AnthropicServicer
-from pagemesh.router.servicers.console import ConsoleServicer
-from pagemesh.router.servicers.inference import InferenceServicer
-from pagemesh.router.servicers.openai import OpenAIServicer
+from pagemesh.router.servicers.gate import Gate
+from pagemesh.router.servicers.services import SERVICE_NAMES, add_services
 from pagemesh.router.session_pool import SessionPool
+from pagemesh.router.tenants.tenants import Tenants
 from pagemesh.router.tracing import start_tracing
 from pagemesh.router.workers import Workers
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics, MetricsServer
-from pagemesh.v1 import (
-    anthropic_pb2_grpc,
-    console_pb2_grpc,
-    inference_pb2_grpc,
-    openai_pb2_grpc,
-)
 
 _FAREWELL_S = 0.5
 """End of the grace period, or half of a short one, in which clients are told that it is over."""
-
-SERVICE_NAMES = (
-    "pagemesh.v1.Anthropic",
-    "pagemesh.v1.Console",
-    "pagemesh.v1.Inference",
-    "pagemesh.v1.OpenAI",
-)
 
 _log = structlog.get_logger(__name__)
 
@@ -60,7 +46,9 @@ class RouterProcess:
         self._sessions = SessionPool()
         self._parity = Parity(self._model.name, self._model.tokenizer)
         self._tracing = start_tracing(config)
-        self._server = GrpcServer(config.server, SERVICE_NAMES, self._tracing.around)
+        self._tenants = Tenants(config.tenants, self._metrics)
+        gate = Gate(self._tenants, self._metrics)
+        self._server = GrpcServer(config.server, SERVICE_NAMES, self._tracing.around, gate)
 
     async def start(self) -> str:
         """Begin to serve; gives the address. ConfigError when a port is taken."""
@@ -72,6 +60,7 @@ class RouterProcess:
         await self._directory.start()
         self._parity.follow(self._directory)
         self._sessions.follow(self._directory)
+        self._tenants.start()
         self._add_services()
         await self._server.set_serving()
         _log.info(
@@ -87,6 +76,7 @@ class RouterProcess:
         await self._server.close()
         await self._directory.close()
         await self._sessions.close()
+        await self._tenants.close()
         await asyncio.to_thread(self._tracing.close)
         if self._metrics_server is not None:
             self._metrics_server.close()
@@ -107,26 +97,9 @@ class RouterProcess:
         patience = grace - min(_FAREWELL_S, grace / 2)
         self._server.on_drain(lambda: in_progress.drain(patience))
         admission = Admission(config.max_waiting_requests, model.name, metrics)
-        explains_routes = config.routing.explain_routes
         models = Models([ModelService(model, workers, generator, embedder)])
         mesh = MeshView(model, workers, self._parity, metrics)
-        openai = OpenAIServicer(
-            models, admission, mesh, config.request_timeout, explains_routes=explains_routes
-        )
-        inference = InferenceServicer(
-            models,
-            admission,
-            config.request_timeout,
-            explains_routes=explains_routes,
-        )
-        self._server.add(openai_pb2_grpc.add_OpenAIServicer_to_server, openai)
-        anthropic = AnthropicServicer(
-            models, admission, config.request_timeout, explains_routes=explains_routes
-        )
-        self._server.add(anthropic_pb2_grpc.add_AnthropicServicer_to_server, anthropic)
-        console = ConsoleServicer(models, mesh)
-        self._server.add(console_pb2_grpc.add_ConsoleServicer_to_server, console)
-        self._server.add(inference_pb2_grpc.add_InferenceServicer_to_server, inference)
+        add_services(self._server, models, admission, mesh, config)
 
 
 def run(config: RouterConfig) -> None:

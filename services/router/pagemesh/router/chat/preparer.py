@@ -67,6 +67,7 @@ class ChatPreparer:
             num_prompts=1,
             stop=fields.stop_strings,
             priority=fields.priority or 0,
+            is_open_ended=asked is None and model.defaults.max_tokens is None,
             cache_salt=fields.cache_salt or "",
         )
         writer = new_writer(ChatPlan(call, fields, model, prompt))

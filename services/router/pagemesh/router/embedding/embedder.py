@@ -13,6 +13,7 @@ from pagemesh.router.in_progress import InProgress
 from pagemesh.router.placed_request import Order
 from pagemesh.router.planner import Placer
 from pagemesh.router.served_model import ServedModel
+from pagemesh.router.tenants.caller import current_caller
 from pagemesh.router.workers import Workers
 from pagemesh.telemetry import metrics as names
 from pagemesh.telemetry.metrics import Metrics
@@ -55,15 +56,19 @@ class Embedder:
         job = EmbeddingJob(prompts, order, self._planner)
         started_at = time.perf_counter()
         reason = "abort"
-        try:
-            with self._in_progress.hold(job):
+        num_tokens = sum(map(len, prompts))
+        with current_caller().allowance.tokens(num_tokens) as tally, self._in_progress.hold(job):
+            # A client that goes away had its prompts computed, or nearly.
+            tally.num_used = num_tokens
+            try:
                 embeddings = await job.run()
-            reason = "stop"
-        except PagemeshError:
-            reason = "error"
-            raise
-        finally:
-            self._ended[reason].inc(len(prompts))
+                reason = "stop"
+            except PagemeshError:
+                reason = "error"
+                tally.num_used = 0
+                raise
+            finally:
+                self._ended[reason].inc(len(prompts))
         self._prompt_tokens.inc(embeddings.num_prompt_tokens)
         for _ in prompts:
             self._latency.observe(time.perf_counter() - started_at)

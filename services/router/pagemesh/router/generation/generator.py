@@ -7,9 +7,11 @@ from contextlib import contextmanager
 
 from pagemesh.router.generation.generation import Generation
 from pagemesh.router.generation.instrumented import GenerationMetrics, InstrumentedGeneration
+from pagemesh.router.generation.interface import RunningGeneration
 from pagemesh.router.generation.request import GenerationRequest
 from pagemesh.router.in_progress import InProgress
 from pagemesh.router.planner import Placer
+from pagemesh.router.tenants.caller import current_caller
 from pagemesh.telemetry.metrics import REQUESTS_RESUBMITTED, Metrics
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
@@ -33,11 +35,24 @@ class Generator:
 
     @contextmanager
     def start(self, request: GenerationRequest) -> Iterator[InstrumentedGeneration]:
-        """A generation whose workers are told to stop when the block is left, whatever happened."""
+        """A generation whose workers are told to stop when the block is left, whatever happened.
+
+        Its tenant is charged for what was used; RateLimitError when it may not use so much.
+        """
         inner = Generation(request, self._planner, self._tokenizer, self._resubmitted)
         generation = InstrumentedGeneration(inner, request, self._metrics)
-        with self._in_progress.hold(inner):
+        tokens = current_caller().allowance.tokens(request.num_reserved_tokens)
+        with tokens as tally, self._in_progress.hold(inner):
             try:
                 yield generation
             finally:
                 generation.close()
+                tally.num_used = _num_used(generation)
+
+
+def _num_used(generation: RunningGeneration) -> int:
+    """Tokens that a request is charged; none when it never came to a worker."""
+    if generation.explanation is None:
+        return 0
+    usage = generation.usage()
+    return usage.num_prompt_tokens + usage.num_completion_tokens

@@ -39,6 +39,9 @@ class GenerationRequest:
     priority: int
     """Lower runs first."""
 
+    is_open_ended: bool = False
+    """Whether the client left the length of the answers to the context."""
+
     cache_salt: str = ""
     """Only requests of the same tenant with the same salt share cached KV."""
 
@@ -47,6 +50,15 @@ class GenerationRequest:
 
     hidden_token_ids: frozenset[int] | None = None
     """Tokens that have no text; None for the tokenizer's special ones."""
+
+    @property
+    def num_reserved_tokens(self) -> int:
+        """What is set aside of the tenant's tokens: prompts, and what the client said the answers may have."""
+        num_answers = len(self.choices) // self.num_prompts
+        num_tokens = sum(len(choice.prompt_token_ids) for choice in self.choices[::num_answers])
+        if not self.is_open_ended:
+            num_tokens += sum(choice.sampling.max_tokens for choice in self.choices)
+        return num_tokens
 
 
 class StopReason(enum.Enum):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from pagemesh.errors import PagemeshError
+from pagemesh.errors import PagemeshError, RateLimitError
 
 RETRY_AFTER_S = 1
 """What clients are told to wait after 429 and 503; queues and restarts move on within about that."""
@@ -32,6 +33,13 @@ def error_body(error: PagemeshError) -> dict[str, Any]:
 
 def error_headers(error: PagemeshError) -> dict[str, str]:
     """Further HTTP headers of an answer that carries this error."""
+    if error.http_status == 401:
+        return {"www-authenticate": "Bearer"}
+    if isinstance(error, RateLimitError):
+        if error.retry_after is None:
+            # What the clients of OpenAI and Anthropic read before they try again by themselves.
+            return {"x-should-retry": "false"}
+        return {"retry-after": str(max(1, math.ceil(error.retry_after)))}
     if error.http_status in (429, 503):
         return {"retry-after": str(RETRY_AFTER_S)}
     return {}

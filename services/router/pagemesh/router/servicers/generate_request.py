@@ -49,6 +49,7 @@ async def prepare_generation(
         num_prompts=1,
         stop=tuple(request.stop),
         priority=request.priority,
+        is_open_ended=not request.sampling.max_tokens,
         cache_salt=request.cache_salt,
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from pagemesh.router.call import Call
+from pagemesh.router.tenants.caller import current_caller
 from pagemesh.rpc.call_context import CallContext, bind_call, call_timeout, current_call
 from pagemesh.telemetry.trace_context import NO_TRACE, new_trace
 
@@ -32,4 +33,10 @@ def read_call(request_timeout: float) -> Call:
     trace = new_trace() if given.trace == NO_TRACE else given.trace
     deadline = asyncio.get_running_loop().time() + call_timeout(request_timeout)
     bind_call(CallContext(request_id, trace, deadline))
-    return Call(request_id=request_id, trace=trace, deadline=deadline, created=int(time.time()))
+    return Call(
+        request_id=request_id,
+        trace=trace,
+        deadline=deadline,
+        created=int(time.time()),
+        tenant=current_caller().tenant.name,
+    )

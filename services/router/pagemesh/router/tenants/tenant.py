@@ -1,0 +1,33 @@
+"""The nouns: who calls, and what they may use."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+DEFAULT_TENANT: Final = "default"
+"""Whose keys those of `--api-key` are."""
+
+TENANT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Names stand in headers and logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a tenant may use, over all routers; None means as much as there is."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    """Of prompts and answers."""
+    concurrent_requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Somebody with keys, limits and a cache of their own."""
+
+    name: str
+    """Empty where no keys are asked for."""
+
+    limits: Limits = Limits()

@@ -1,0 +1,50 @@
+"""Who may call, and how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pagemesh.config.checks import require
+
+
+@dataclass(frozen=True, slots=True)
+class TenantsConfig:
+    """API keys, the tenants that they belong to, and limits."""
+
+    api_key: tuple[str, ...] = field(default=(), repr=False)
+    """Keys, one of which clients must send as `authorization: Bearer KEY` or `x-api-key: KEY`; all belong to the
+    tenant "default". Other users of the machine can read command lines: PAGEMESH_API_KEY in the environment says
+    the same when this is unset, with commas between keys. Without any key or file, everybody may call."""
+
+    api_key_file: str | None = None
+    """YAML or JSON file with tenants, the hashes of their keys and their limits, as `pagemesh keys new` writes it.
+    Read again whenever it changes; one that cannot be read changes nothing."""
+
+    requests_per_minute: int | None = None
+    """Requests that each tenant may begin in a minute, if the key file does not say otherwise; all clients together
+    without keys. More are refused with 429."""
+
+    tokens_per_minute: int | None = None
+    """Tokens of prompts and answers that each tenant may use in a minute, likewise. Prompt and max_tokens are
+    reserved when a request begins; what was not used is given back when it ends."""
+
+    concurrent_requests: int | None = None
+    """Requests of each tenant that may run at the same time, likewise."""
+
+    limits_shared_by: int = 1
+    """Routers that clients are divided among: each allows its part of all limits."""
+
+    def __post_init__(self) -> None:
+        for key in self.api_key:
+            # The key itself is not shown.
+            is_sendable = key.isascii() and key.isprintable() and not set(key) & set(" ,") and key
+            require(bool(is_sendable), "--api-key", "***", "printable, without spaces and commas")
+        for name in (
+            "requests_per_minute",
+            "tokens_per_minute",
+            "concurrent_requests",
+            "limits_shared_by",
+        ):
+            value = getattr(self, name)
+            flag = f"--{name.replace('_', '-')}"
+            require(value is None or value > 0, flag, value, "positive")
