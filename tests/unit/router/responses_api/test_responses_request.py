@@ -129,14 +129,13 @@ def test_faulty_tools_are_named(tool: dict[str, Any], param: str, named: str) ->
 
 
 @pytest.mark.parametrize(
-    ("given", "choice", "names"),
+    ("given", "choice"),
     [
-        (None, None, ["a", "b"]),
-        ("required", "required", ["a", "b"]),
+        (None, None),
+        ("required", "required"),
         (
             {"type": "function", "name": "b"},
             {"type": "function", "function": {"name": "b"}},
-            ["a", "b"],
         ),
         (
             {
@@ -144,14 +143,18 @@ def test_faulty_tools_are_named(tool: dict[str, Any], param: str, named: str) ->
                 "mode": "required",
                 "tools": [{"type": "function", "name": "b"}],
             },
-            "required",
-            ["b"],
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "required",
+                    "tools": [{"type": "function", "function": {"name": "b"}}],
+                },
+            },
         ),
     ],
 )
-def test_choices_among_tools(given: Any, choice: object, names: list[str]) -> None:
-    found, tools = read_tool_choice(given, read_tools([function("a"), function("b")]))
-    assert (found, [tool.name for tool in tools]) == (choice, names)
+def test_choices_among_tools(given: Any, choice: object) -> None:
+    assert read_tool_choice(given) == choice
 
 
 @pytest.mark.parametrize(
@@ -161,10 +164,10 @@ def test_choices_among_tools(given: Any, choice: object, names: list[str]) -> No
         {"type": "web_search"},
         {"type": "allowed_tools", "mode": "auto", "tools": []},
         {"type": "allowed_tools", "mode": "none", "tools": [{"name": "a"}]},
-        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "c"}]},
     ],
 )
 def test_other_choices_are_refused(given: Any) -> None:
     with pytest.raises(PagemeshError, match="tool_choice") as caught:
-        read_tool_choice(given, read_tools([function("a")]))
-    assert (caught.value.http_status, caught.value.param.partition(".")[0]) == (400, "tool_choice")  # type: ignore[union-attr]
+        read_tool_choice(given)
+    assert caught.value.http_status == 400
+    assert (caught.value.param or "").startswith("tool_choice")

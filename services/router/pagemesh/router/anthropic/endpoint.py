@@ -16,7 +16,7 @@ from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.router.openai.job import Job
 
 _NAMES: Final = renaming(
-    (r"messages.*", "messages"),
+    (r"messages.*|continue_final_message|add_generation_prompt", "messages"),
     (r"max_completion_tokens$", "max_tokens"),
     (r"stop(?!\w)", "stop_sequences"),
     (r"response_format.*", "output_config.format"),

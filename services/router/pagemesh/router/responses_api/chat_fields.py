@@ -32,10 +32,11 @@ def chat_fields(
     """The chat request that asks for the same; errors name the response's fields."""
     chat = extra_fields(raw) | {name: raw[name] for name in _SAME if name in raw}
     chat["messages"] = read_input(fields.instructions, fields.input)
-    choice, allowed = read_tool_choice(fields.tool_choice, tools)
-    if allowed:
-        chat["tools"] = [tool.for_chat() for tool in allowed]
-    if choice is not None:
+    choice = read_tool_choice(fields.tool_choice)
+    if tools:
+        chat["tools"] = [tool.for_chat() for tool in tools]
+    # Clients say it without any tools, too.
+    if choice is not None and (tools or choice != "auto"):
         chat["tool_choice"] = choice
     if fields.max_output_tokens is not None:
         chat["max_completion_tokens"] = fields.max_output_tokens

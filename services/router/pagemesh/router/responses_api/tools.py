@@ -31,6 +31,15 @@ class FunctionTool(pydantic.BaseModel):
         return {"type": "function", "function": function}
 
 
+class AllowedTools(pydantic.BaseModel):
+    """A choice among some of the functions."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
 def read_tools(given: Sequence[dict[str, Any]]) -> list[FunctionTool]:
     """The functions; UnsupportedError naming a tool of any other kind."""
     tools = []
@@ -52,17 +61,22 @@ def read_tools(given: Sequence[dict[str, Any]]) -> list[FunctionTool]:
     return tools
 
 
-def read_tool_choice(
-    given: str | dict[str, Any] | None, tools: Sequence[FunctionTool]
-) -> tuple[str | dict[str, Any] | None, Sequence[FunctionTool]]:
-    """The choice in the form of chat completions, and the tools among which it is."""
+def read_tool_choice(given: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """The choice in the form of chat completions; UnsupportedError for tools other than functions."""
     if given is None or (isinstance(given, str) and given in _MODES):
-        return given, tools
+        return given
     kind = given.get("type") if isinstance(given, dict) else None
     if isinstance(given, dict) and kind == "function":
-        return {"type": "function", "function": {"name": given.get("name")}}, tools
+        return _named(given)
     if isinstance(given, dict) and kind == "allowed_tools":
-        return _read_allowed(given, tools)
+        try:
+            fields = check_fields(AllowedTools, given)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(
+                f"tool_choice.{error.message}", param=f"tool_choice.{error.param}"
+            ) from error
+        allowed = {"mode": fields.mode, "tools": [_named(tool) for tool in fields.tools]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
     raise UnsupportedError(
         f"tool_choice is {shown(given)}, but must be one of {', '.join(_MODES)}, a function or"
         " allowed_tools",
@@ -70,24 +84,5 @@ def read_tool_choice(
     )
 
 
-def _read_allowed(
-    given: dict[str, Any], tools: Sequence[FunctionTool]
-) -> tuple[str, Sequence[FunctionTool]]:
-    mode, allowed = given.get("mode"), given.get("tools")
-    if mode not in ("auto", "required") or not isinstance(allowed, list) or not allowed:
-        raise InvalidRequestError(
-            f"tool_choice is {shown(given)}: allowed_tools must have tools, and a mode of auto or"
-            " required",
-            param="tool_choice",
-        )
-    by_name = {tool.name: tool for tool in tools}
-    kept = []
-    for index, one in enumerate(allowed):
-        name = one.get("name") if isinstance(one, dict) else None
-        if not isinstance(name, str) or name not in by_name:
-            param = f"tool_choice.tools[{index}]"
-            raise InvalidRequestError(
-                f"{param} is {shown(one)}, which is not in tools", param=param
-            )
-        kept.append(by_name[name])
-    return mode, kept
+def _named(tool: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": tool.get("name")}}

@@ -1,0 +1,169 @@
+"""The Responses API and Anthropic's Messages with their real clients, against a whole mesh behind real Envoy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import anthropic
+import openai
+import pydantic
+import pytest
+
+from tests.mesh.conftest import DEMO
+from tests.mesh.harness import DEADLINE_S, MODEL, Mesh, running_mesh
+
+QUESTION = "What is the capital of France?"
+MESSAGES: list[Any] = [{"role": "user", "content": QUESTION}]
+
+# This client knows no field for it.
+GREEDY = {"temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def forced_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """One prefill and one decode worker; every prompt is prefilled remotely."""
+    arguments = ["--model", str(DEMO), "--no-sample", "--remote-prefill-min-tokens", "0"]
+    with running_mesh(tmp_path_factory.mktemp("dialects"), *arguments) as running:
+        yield running
+
+
+@pytest.fixture
+def client(forced_mesh: Mesh) -> openai.OpenAI:
+    return forced_mesh.client()
+
+
+@pytest.fixture
+def claude(forced_mesh: Mesh) -> anthropic.Anthropic:
+    return make_claude(forced_mesh)
+
+
+def make_claude(mesh: Mesh) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=mesh.url, api_key="none", max_retries=0, timeout=DEADLINE_S)
+
+
+def test_a_response_is_given_at_once_and_as_events(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "input": QUESTION, "temperature": 0}
+    response = client.responses.create(**asked)
+    assert (response.status, response.model) == ("completed", MODEL)
+    assert "Paris" in response.output_text
+    assert response.usage is not None
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+
+    events = list(client.responses.create(stream=True, **asked))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert len(deltas) > 3
+    assert "".join(deltas) == response.output_text
+
+    with client.responses.stream(**asked) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_response()
+    assert final.output_text == response.output_text
+
+
+def test_a_response_goes_on_where_the_last_one_ended(client: openai.OpenAI) -> None:
+    said: list[Any] = [{"role": "user", "content": QUESTION}]
+    first = client.responses.create(model=MODEL, input=said, temperature=0)
+    # An answer's items come back as they are.
+    said += [item.to_dict() for item in first.output] + said[:1]
+    second = client.responses.create(model=MODEL, input=said, temperature=0)
+    assert second.status == "completed"
+    assert first.usage is not None
+    assert second.usage is not None
+    assert second.usage.input_tokens > 2 * first.usage.input_tokens
+
+
+class City(pydantic.BaseModel):
+    """What the model has to write."""
+
+    name: Literal["Paris", "London"]
+    is_capital: bool
+
+
+def test_a_response_is_parsed_by_its_schema(client: openai.OpenAI) -> None:
+    response = client.responses.parse(
+        model=MODEL, input=QUESTION, text_format=City, max_output_tokens=200
+    )
+    assert isinstance(response.output_parsed, City)
+
+
+def test_a_response_that_is_cut_off_is_incomplete(client: openai.OpenAI) -> None:
+    response = client.responses.create(model=MODEL, input=QUESTION, max_output_tokens=2)
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+
+
+def test_stored_responses_are_refused_clearly(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="does not store responses"):
+        client.responses.create(model=MODEL, input=QUESTION, store=True)
+    for ask in (client.responses.retrieve, client.responses.cancel, client.responses.delete):
+        with pytest.raises(openai.NotFoundError, match="does not store responses"):
+            ask("resp_1")
+    with pytest.raises(openai.NotFoundError, match="does not store responses"):
+        client.responses.input_items.list("resp_1")
+
+
+def test_a_message_is_given_at_once_and_as_events(claude: anthropic.Anthropic) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "max_tokens": 60}
+    asked["extra_body"] = GREEDY
+    message = claude.messages.create(**asked)
+    assert (message.stop_reason, message.model, message.role) == ("end_turn", MODEL, "assistant")
+    (block,) = message.content
+    assert block.type == "text"
+    assert "Paris" in block.text
+    assert message._request_id
+
+    with claude.messages.stream(**asked) as stream:
+        assert "".join(stream.text_stream) == block.text
+        final = stream.get_final_message()
+    assert (final.content[0].to_dict()["text"], final.stop_reason) == (block.text, "end_turn")
+    assert final.usage.output_tokens == message.usage.output_tokens
+    cached = final.usage.cache_read_input_tokens or 0
+    assert final.usage.input_tokens + cached == message.usage.input_tokens + (
+        message.usage.cache_read_input_tokens or 0
+    )
+
+
+def test_the_tokens_of_a_message_are_counted(claude: anthropic.Anthropic) -> None:
+    count = claude.messages.count_tokens(model=MODEL, messages=MESSAGES, system="Be brief.")
+    message = claude.messages.create(
+        model=MODEL, messages=MESSAGES, system="Be brief.", max_tokens=1
+    )
+    cached = message.usage.cache_read_input_tokens or 0
+    assert count.input_tokens == message.usage.input_tokens + cached
+
+
+def test_errors_are_raised_as_anthropics(claude: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        claude.messages.create(model="other", messages=MESSAGES, max_tokens=1)
+    assert missing.value.body == {
+        "type": "error",
+        "error": {
+            "type": "not_found_error",
+            "message": "the model 'other' does not exist; this mesh serves 'demo'",
+        },
+        "request_id": missing.value.request_id,
+    }
+    with pytest.raises(anthropic.BadRequestError, match="image"):
+        image: Any = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
+        claude.messages.create(
+            model=MODEL, messages=[{"role": "user", "content": [image]}], max_tokens=1
+        )
+
+
+def test_the_same_is_said_without_remote_prefill(mesh: Mesh, forced_mesh: Mesh) -> None:
+    texts, blocks = [], []
+    for each in (mesh, forced_mesh):
+        response = each.client().responses.create(
+            model=MODEL, input=QUESTION, extra_body={"seed": 3}
+        )
+        texts.append(response.output_text)
+        message = make_claude(each).messages.create(
+            model=MODEL, messages=MESSAGES, max_tokens=60, extra_body={"seed": 3}
+        )
+        blocks.append(message.content)
+    assert texts[0] == texts[1]
+    assert blocks[0] == blocks[1]
