@@ -62,7 +62,7 @@ class GuidanceBackend:
         self._limits = llguidance.LLParserLimits(
             max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False
         )
-        self._vocabulary = _Vocabulary(tokenizer.vocab_size, vocab_size, frozenset(ends))
+        self._vocabulary = _Vocabulary(tokenizer, vocab_size, frozenset(ends))
 
     def compile(self, outputs: StructuredOutputs) -> GuidanceGrammar:
         """Compile and compute the first mask, which tells whether anything satisfies the grammar."""
@@ -138,8 +138,8 @@ class GuidanceConstraint:
 class _Vocabulary:
     """How the ids of tokenizer and model go together."""
 
-    tokenizer_size: int
-    """Ids that the library has bits for; at least as many as the model has."""
+    tokenizer: llguidance.LLTokenizer
+    """Has bits for at least as many ids as the model has."""
 
     size: int
     """Ids of the model."""
@@ -151,13 +151,33 @@ class _Vocabulary:
         """Set the bits of what the matcher allows, in int32 [ceil(size / 32)]."""
         # The library writes to an address: five times as fast as bytes that are copied here.
         assert mask.flags.c_contiguous
-        num_words = -(-self.tokenizer_size // 32)
+        num_words = -(-self.tokenizer.vocab_size // 32)
         whole = mask if len(mask) == num_words else np.empty(num_words, dtype=np.int32)
         matcher.unsafe_compute_mask_ptr(whole.ctypes.data, whole.nbytes)
         if whole is not mask:
             mask[:] = whole[: len(mask)]
         if self.size % 32:
             mask[-1] &= (1 << self.size % 32) - 1
+        self._spell_out(matcher, mask)
+
+    def _spell_out(self, matcher: llguidance.LLMatcher, mask: npt.NDArray[np.int32]) -> None:
+        """Where text must come that a special token has, allow what begins it, instead of that token.
+
+        The library names the token as the only one that may come, and then refuses it, because special
+        tokens are no text to it.
+        """
+        if np.count_nonzero(mask) != 1:
+            return
+        word = int(np.flatnonzero(mask)[0])
+        bits = int(mask[word]) & 0xFFFFFFFF
+        token_id = word * 32 + bits.bit_length() - 1
+        if bits & (bits - 1) or not self.tokenizer.is_special_token(token_id):
+            return
+        text = matcher.compute_ff_bytes()
+        if text and not matcher.deep_copy().consume_token(token_id):
+            first = self.tokenizer.tokenize_bytes(text[:1])[0]
+            mask[:] = 0
+            mask.view(np.uint32)[first // 32] = 1 << first % 32
 
 
 def _read_tokenizer(text: str, vocab_size: int, ends: list[int]) -> llguidance.LLTokenizer:

@@ -238,3 +238,30 @@ def test_a_folder_without_tokenizer_is_refused(demo_model: Path, tmp_path: Path)
 def test_a_model_without_end_of_sequence_is_refused(demo_model: Path) -> None:
     with pytest.raises(UnsupportedError, match="names an end of sequence"):
         GuidanceBackend(demo_model, VOCAB_SIZE, ())
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"grammar": 'start: "<|im_start|>x"'}, "<|im_start|>x"),
+        ({"json": {"const": "<|im_start|>"}}, '"<|im_start|>"'),
+        ({"regex": r"a<\|im_end\|>b"}, "a<|im_end|>b"),
+        ({"choice": ["<|im_end|>"]}, "<|im_end|>"),
+    ],
+)
+def test_text_that_a_special_token_has_is_spelled_out(
+    backend: GuidanceBackend, tokenizer: Tokenizer, options: dict[str, Any], text: str
+) -> None:
+    constraint = start(backend, **options)
+    token_ids: list[int] = []
+    while not constraint.is_over:
+        token_id = min(allowed(constraint))
+        assert constraint.accept(token_id)
+        token_ids.append(token_id)
+    assert tokenizer.decode(token_ids[:-1], skip_special_tokens=True) == text
+
+
+def test_a_special_token_that_a_grammar_names_is_allowed(backend: GuidanceBackend) -> None:
+    constraint = start(backend, grammar='start: <|im_start|> "x"')
+    assert allowed(constraint) == {1}
+    assert constraint.accept(1)
