@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -57,12 +58,14 @@ class Gateway(NamedTuple):
         raise AssertionError(f"the access log has nothing about {request_id}")
 
 
-def wait_for_status(url: str, status: int, deadline_s: float = 20.0) -> None:
+def wait_for_status(
+    url: str, status: int, deadline_s: float = 20.0, verify: ssl.SSLContext | bool = True
+) -> None:
     deadline = time.monotonic() + deadline_s
     seen: object = None
     while time.monotonic() < deadline:
         try:
-            seen = httpx.get(url, timeout=2).status_code
+            seen = httpx.get(url, timeout=2, verify=verify).status_code
         except httpx.TransportError as error:
             seen = error
         if seen == status:

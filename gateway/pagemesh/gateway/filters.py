@@ -7,7 +7,7 @@ from importlib import resources
 from typing import Any
 
 from pagemesh.config import CorsConfig, GatewayConfig
-from pagemesh.gateway.names import MIB, TENANT_HEADER, TENANT_METADATA, TYPE
+from pagemesh.gateway.names import ANTHROPIC_PREFIX, MIB, TENANT_HEADER, TENANT_METADATA, TYPE
 from pagemesh.gateway.transcoding import SERVICES, encoded_descriptors
 
 CORS = "envoy.filters.http.cors"
@@ -118,6 +118,7 @@ def _lua(cors: CorsConfig) -> dict[str, Any]:
     settings = [
         f"local allowed_origins = {{{origins}}}",
         f"local allow_credentials = {json.dumps(cors.allow_credentials)}",
+        f"local anthropic_prefix = {json.dumps(ANTHROPIC_PREFIX)}",
         f"local exposed_headers = {json.dumps(', '.join(_EXPOSED_HEADERS))}",
     ]
     return {"default_source_code": {"inline_string": "\n".join([*settings, script])}}

@@ -9,7 +9,6 @@ from typing import Any
 from pagemesh.config import GatewayConfig
 from pagemesh.gateway.filters import CORS, LUA, TRANSCODER, TRANSCODER_TYPE, cors_policy
 from pagemesh.gateway.names import (
-    ANTHROPIC_PREFIX,
     CLUSTER,
     CREDENTIALS,
     MIB,
@@ -23,12 +22,10 @@ _OPEN_SERVICE = "/grpc.health.v1.Health/"
 
 _ANY = {"prefix": "/"}
 _NATIVE = {"prefix": "/", "grpc": {}}
-_LUA_TYPE = TYPE + "filters.http.lua.v3.LuaPerRoute"
 
 # The transcoder would refuse with 404, or wait for the body, what a route without a router answers.
 _NOT_TRANSCODED = {TRANSCODER: {"@type": TRANSCODER_TYPE, "proto_descriptor_bin": ""}}
-_WITHOUT_LUA = {LUA: {"@type": _LUA_TYPE, "disabled": True}}
-_ANTHROPIC_LUA = {LUA: {"@type": _LUA_TYPE, "filter_context": {"dialect": "anthropic"}}}
+_WITHOUT_LUA = {LUA: {"@type": TYPE + "filters.http.lua.v3.LuaPerRoute", "disabled": True}}
 
 
 def route_config(config: GatewayConfig) -> dict[str, Any]:
@@ -69,7 +66,7 @@ def _routes(config: GatewayConfig) -> list[dict[str, Any]]:
         _refuse(415, _match(_ANY, *_not_gzip())),
     ]
     routes += [
-        _forward(config, _match(_path(route), _method(method)), _filters_of(route))
+        _forward(config, _match(_path(route), _method(method)))
         for route in http
         for method in route.methods
     ]
@@ -114,10 +111,6 @@ def _path(route: HttpRoute) -> dict[str, Any]:
     if route.regex is None:
         return {"path": route.path}
     return {"safe_regex": {"regex": route.regex}}
-
-
-def _filters_of(route: HttpRoute) -> dict[str, Any] | None:
-    return _ANTHROPIC_LUA if route.path.startswith(ANTHROPIC_PREFIX) else None
 
 
 def _method(name: str) -> dict[str, Any]:

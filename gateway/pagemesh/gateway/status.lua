@@ -2,11 +2,13 @@
 --
 -- The router names the status in the header x-http-status and sends the body itself. An RPC that
 -- ended without a body (a crash, or a limit of the server) carries only a gRPC status, which the
--- transcoder has turned into an HTTP status: it gets an error body here, OpenAI's or, on routes whose
--- filter context says so, Anthropic's. Routes of native gRPC do not run this script.
+-- transcoder has turned into an HTTP status: it gets an error body here, OpenAI's or, on paths that
+-- begin with `anthropic_prefix`, Anthropic's. Routes of native gRPC do not run this script.
 --
 -- Envoy's CORS filter leaves out what no router answers: a page could not read why it was refused.
--- `allowed_origins`, `allow_credentials` and `exposed_headers` are set in the lines before these.
+-- All that is not defined here is set in the lines before these.
+
+local namespace = "pagemesh.request"
 
 local function json_string(text)
   return '"' .. text:gsub('[%c"\\]', function(char)
@@ -50,27 +52,31 @@ local function anthropic_type(status)
   return anthropic_types[status] or "api_error"
 end
 
-local function error_body(dialect, status, text, request_id)
-  if dialect == "anthropic" then
+local function error_body(request_id, status, text)
+  if request_id then
     return '{"type": "error", "error": {"type": "' .. anthropic_type(status)
       .. '", "message": ' .. json_string(text) .. '}, "request_id": '
-      .. json_string(request_id or "") .. '}'
+      .. json_string(request_id) .. '}'
   end
   return '{"error": {"message": ' .. json_string(text) .. ', "type": "'
     .. openai_type(status) .. '", "param": null, "code": null}}'
 end
 
 function envoy_on_request(handle)
-  local origin = handle:headers():get("origin")
+  local headers = handle:headers()
+  local metadata = handle:streamInfo():dynamicMetadata()
+  local origin = headers:get("origin")
   if origin and (allowed_origins["*"] or allowed_origins[origin]) then
-    handle:streamInfo():dynamicMetadata():set("pagemesh.cors", "origin", origin)
+    metadata:set(namespace, "origin", origin)
+  end
+  if headers:get(":path"):sub(1, #anthropic_prefix) == anthropic_prefix then
+    metadata:set(namespace, "anthropic_request_id", headers:get("x-request-id"))
   end
 end
 
-local function allow_to_read(handle, headers)
-  local cors = handle:streamInfo():dynamicMetadata():get("pagemesh.cors")
-  if cors then
-    headers:replace("access-control-allow-origin", cors["origin"])
+local function allow_to_read(origin, headers)
+  if origin then
+    headers:replace("access-control-allow-origin", origin)
     headers:replace("access-control-expose-headers", exposed_headers)
     if allow_credentials then
       headers:replace("access-control-allow-credentials", "true")
@@ -80,7 +86,8 @@ end
 
 function envoy_on_response(handle)
   local headers = handle:headers()
-  allow_to_read(handle, headers)
+  local known = handle:streamInfo():dynamicMetadata():get(namespace) or {}
+  allow_to_read(known["origin"], headers)
   local status = headers:get("x-http-status")
   if status then
     headers:remove("x-http-status")
@@ -100,9 +107,7 @@ function envoy_on_response(handle)
   if text == "" then
     text = "The request failed with gRPC status " .. code .. "."
   end
-  local context = handle:filterContext()
-  local dialect = context and context["dialect"]
-  local body = error_body(dialect, headers:get(":status"), text, headers:get("x-request-id"))
+  local body = error_body(known["anthropic_request_id"], headers:get(":status"), text)
   headers:replace("content-type", "application/json")
   local length = handle:body(true):setBytes(body)
   headers:replace("content-length", tostring(length))
