@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -79,6 +82,23 @@ def test_what_is_too_large_decompressed_is_refused(gateway: Gateway, factor: flo
     assert refused.json()["error"]["code"] == "request_too_large"
     # And the gateway is well.
     assert chat(gateway, "size").status_code == 200
+
+
+def test_bombs_do_not_fill_the_memory(gateway: Gateway) -> None:
+    bomb = zlib.compressobj(9, wbits=31)
+    compressed = b"".join(bomb.compress(bytes(2**20)) for _ in range(1024)) + bomb.flush()
+    status = Path(f"/proc/{gateway.process.pid}/status")
+    before = peak_memory(status)
+    with ThreadPoolExecutor(4) as clients:
+        answers = list(clients.map(lambda _: send(gateway, compressed, "gzip"), range(4)))
+    assert [answer.status_code for answer in answers] == [413] * 4
+    # A tenth of what the four would take together.
+    assert peak_memory(status) - before < 4 * 2**30 / 10
+
+
+def peak_memory(status: Path) -> int:
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status.read_text())
+    return 1024 * int(peak)
 
 
 def test_other_encodings_are_refused_by_name(gateway: Gateway) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from pagemesh.config import GatewayConfig
 from pagemesh.gateway.access_log import access_log
 from pagemesh.gateway.filters import http_filters
-from pagemesh.gateway.names import MIB, TYPE
+from pagemesh.gateway.names import TYPE
 from pagemesh.gateway.replies import local_reply_config
 from pagemesh.gateway.routes import route_config
 from pagemesh.gateway.tls import transport_socket
@@ -16,6 +16,10 @@ from pagemesh.gateway.upstream import router_cluster
 # A client that connects and says nothing, or stops in the middle of its headers.
 _HANDSHAKE_TIMEOUT = "10s"
 _HEADERS_TIMEOUT = "10s"
+
+# What is read at once is also decompressed at once, to a thousand times its size at worst, before anybody
+# sees how much it has become.
+_BUFFER_BYTES = 32 * 1024
 
 
 def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
@@ -59,7 +63,7 @@ def _listener(name: str, address: dict[str, Any], chain: dict[str, Any]) -> dict
         "address": address,
         # Without this a second gateway on the same port starts happily and takes half the requests.
         "enable_reuse_port": False,
-        "per_connection_buffer_limit_bytes": MIB,
+        "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "filter_chains": [chain],
     }
 
