@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 
 import httpx
 import pytest
@@ -32,6 +33,44 @@ def test_what_only_grpc_clients_call_is_no_route(gateway: Gateway) -> None:
     assert response.json()["error"]["message"] == f"Unknown route: POST {path}"
 
 
+def allowed(route: HttpRoute) -> str:
+    head = ("HEAD",) if "GET" in route.methods else ()
+    return ", ".join((*route.methods, *head, "OPTIONS"))
+
+
+@pytest.mark.parametrize("route", http_routes(), ids=lambda route: route.path)
+def test_every_route_says_what_it_does(gateway: Gateway, route: HttpRoute) -> None:
+    path = re.sub(r"\{.*?\}", "name", route.path)
+    response = httpx.options(gateway.url + path)
+    assert (response.status_code, response.content) == (204, b"")
+    assert response.headers["allow"] == allowed(route)
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m"])
+def test_head_is_get_without_the_body(gateway: Gateway, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", gateway.config.port), timeout=10) as raw:
+        asked = f"HEAD {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        raw.sendall(asked.encode())
+        received = b""
+        while piece := raw.recv(65536):
+            received += piece
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert received.endswith(b"\r\n\r\n")
+    assert received.count(b"\r\n\r\n") == 1
+
+
+def test_head_of_what_has_no_get_is_405(gateway: Gateway) -> None:
+    response = httpx.head(f"{gateway.url}/v1/completions")
+    assert response.status_code == 405
+    assert response.headers["allow"] == "POST, OPTIONS"
+
+
+def test_answers_say_how_long_the_router_took_and_nothing_of_envoy(gateway: Gateway) -> None:
+    headers = httpx.get(f"{gateway.url}/v1/models").headers
+    assert int(headers["openai-processing-ms"]) >= 0
+    assert not [name for name in headers if name.startswith(("x-envoy", "grpc-"))]
+
+
 @pytest.mark.parametrize("route", http_routes(), ids=lambda route: route.path)
 def test_every_route_knows_its_methods(gateway: Gateway, route: HttpRoute) -> None:
     path = re.sub(r"\{.*?\}", "name", route.path)
@@ -42,7 +81,7 @@ def test_every_route_knows_its_methods(gateway: Gateway, route: HttpRoute) -> No
             assert response.status_code in (200, 501)
             continue
         assert response.status_code == 405
-        assert response.headers["allow"] == ", ".join(route.methods)
+        assert response.headers["allow"] == allowed(route)
         error = response.json()["error"]
         assert error["message"] == f"{method} is not allowed on {path}"
         assert error["type"] == "invalid_request_error"

@@ -91,7 +91,7 @@ def _of_limits(limits: HttpLimitsConfig) -> tuple[Reply, ...]:
 
 def local_reply_config(limits: HttpLimitsConfig) -> dict[str, Any]:
     """Envoy's `LocalReplyConfig`, of whose mappers the first that matches is taken."""
-    mappers = [_native_mapper()]
+    mappers = [_native_mapper(), _empty_mapper()]
     for reply in (*_FIXED, *_of_limits(limits)):
         status = _status_filter(reply.status)
         mappers.append(_mapper(reply, _all_of(status, _anthropic_path()), _anthropic_body(reply)))
@@ -110,6 +110,12 @@ def _native_mapper() -> dict[str, Any]:
         ),
         "body_format_override": {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}},
     }
+
+
+def _empty_mapper() -> dict[str, Any]:
+    """The answer to OPTIONS has no body."""
+    empty = {"body_format_override": {"text_format_source": {"inline_string": ""}}}
+    return {"filter": _status_filter(204), **empty}
 
 
 def _mapper(reply: Reply, matching: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _routes(config: GatewayConfig) -> list[dict[str, Any]]:
         for route in http
         for method in route.methods
     ]
-    return routes + [_wrong_method(route) for route in http]
+    return routes + [answer for route in http for answer in _other_methods(route)]
 
 
 def _forward(
@@ -98,9 +98,13 @@ def _refuse(
     }
 
 
-def _wrong_method(route: HttpRoute) -> dict[str, Any]:
-    allow = {"header": {"key": "allow", "value": ", ".join(route.methods)}}
-    return {**_refuse(405, _path(route)), "response_headers_to_add": [allow]}
+def _other_methods(route: HttpRoute) -> Sequence[dict[str, Any]]:
+    """Answers to OPTIONS and, below, to what the route does not know; both say what it does."""
+    head = ["HEAD"] if "GET" in route.methods else []
+    methods = ", ".join([*route.methods, *head, "OPTIONS"])
+    allow = {"response_headers_to_add": [{"header": {"key": "allow", "value": methods}}]}
+    asked = _match(_path(route), _method("OPTIONS"))
+    return [{**_refuse(204, asked), **allow}, {**_refuse(405, _path(route)), **allow}]
 
 
 def _match(path: dict[str, Any], *headers: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +118,9 @@ def _path(route: HttpRoute) -> dict[str, Any]:
 
 
 def _method(name: str) -> dict[str, Any]:
-    return {"name": ":method", "string_match": {"exact": name}}
+    # HEAD is GET without the body, which the Lua script makes of it.
+    match = {"safe_regex": {"regex": "GET|HEAD"}} if name == "GET" else {"exact": name}
+    return {"name": ":method", "string_match": match}
 
 
 def _preflight() -> Sequence[dict[str, Any]]:

@@ -5,6 +5,8 @@
 -- transcoder has turned into an HTTP status: it gets an error body here, OpenAI's or, on paths that
 -- begin with `anthropic_prefix`, Anthropic's. Routes of native gRPC do not run this script.
 --
+-- A HEAD goes to the router as the GET that it stands for, and comes back without its body.
+--
 -- Envoy's CORS filter leaves out what no router answers: a page could not read why it was refused.
 -- All that is not defined here is set in the lines before these.
 
@@ -65,6 +67,10 @@ end
 function envoy_on_request(handle)
   local headers = handle:headers()
   local metadata = handle:streamInfo():dynamicMetadata()
+  if headers:get(":method") == "HEAD" then
+    headers:replace(":method", "GET")
+    metadata:set(namespace, "head", true)
+  end
   local origin = headers:get("origin")
   if origin and (allowed_origins["*"] or allowed_origins[origin]) then
     metadata:set(namespace, "origin", origin)
@@ -96,11 +102,23 @@ function envoy_on_response(handle)
     end
   end
 
+  local milliseconds = headers:get("x-envoy-upstream-service-time")
+  if milliseconds then
+    headers:replace("openai-processing-ms", milliseconds)
+    headers:remove("x-envoy-upstream-service-time")
+  end
+  headers:remove("grpc-accept-encoding")
+
   local code = headers:get("grpc-status")
   local message = headers:get("grpc-message")
   headers:remove("grpc-status")
   headers:remove("grpc-message")
   if code == nil or code == "0" then
+    if known["head"] then
+      for chunk in handle:bodyChunks() do
+        chunk:setBytes("")
+      end
+    end
     return
   end
   local text = decode(message or "")
