@@ -24,11 +24,24 @@ class TextPiece(NamedTuple):
 
 
 class AnswerText:
-    """The text side of one answer. As in vLLM, a stop token has no text."""
+    """The text side of one answer."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], min_tokens: int) -> None:
-        """Stop strings, which are not empty, are sought in what follows the first `min_tokens` tokens."""
-        self._detokenizer = IncrementalDetokenizer(tokenizer)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str],
+        min_tokens: int,
+        *,
+        includes_stop: bool = False,
+        hidden_token_ids: frozenset[int] | None = None,
+    ) -> None:
+        """Stop strings, which are not empty, are sought in what follows the first `min_tokens` tokens.
+
+        As in vLLM, they and stop tokens have no text unless it `includes_stop`. Nor have the hidden tokens,
+        which are the special ones unless told.
+        """
+        self._detokenizer = IncrementalDetokenizer(tokenizer, hidden_token_ids)
+        self._includes_stop = includes_stop
         self._stops = StopMatcher(stop)
         self._has_stops = bool(stop)
         self._min_tokens = min_tokens
@@ -39,7 +52,7 @@ class AnswerText:
         self, token_ids: Sequence[int], *, ended: bool = False, stop_token: bool = False
     ) -> TextPiece:
         """Add ids, the last ones when `ended`; with `stop_token`, the very last of them is one."""
-        with_text = token_ids[:-1] if stop_token else token_ids
+        with_text = token_ids[:-1] if stop_token and not self._includes_stop else token_ids
         if not self._has_stops:
             self.num_tokens += len(token_ids)
             text = self._detokenizer.push(with_text)
@@ -54,10 +67,13 @@ class AnswerText:
             found = self._stops.push(piece)
             text += found.text
             if found.stop is not None:
-                return TextPiece(text, position, found.stop)
+                return TextPiece(text + self._shown(found.stop), position, found.stop)
         self.num_tokens += len(token_ids) - len(with_text)
         if not ended:
             return TextPiece(text, len(token_ids))
         found = self._stops.push(self._detokenizer.flush())
-        rest = self._stops.flush() if found.stop is None else ""
+        rest = self._stops.flush() if found.stop is None else self._shown(found.stop)
         return TextPiece(text + found.text + rest, len(token_ids), found.stop)
+
+    def _shown(self, stop: str) -> str:
+        return stop if self._includes_stop else ""

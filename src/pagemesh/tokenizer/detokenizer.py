@@ -21,10 +21,14 @@ _MAX_CHARACTER_TOKENS = 3
 
 
 class IncrementalDetokenizer:
-    """The text side of one generated sequence; special tokens have no text."""
+    """The text side of one generated sequence."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, hidden_token_ids: frozenset[int] | None = None
+    ) -> None:
+        """`hidden_token_ids` have no text: the special tokens unless told."""
         self._tokenizer = tokenizer
+        self._hidden = tokenizer.special_token_ids if hidden_token_ids is None else hidden_token_ids
         # Tokens already turned into text, kept because decoders such as Metaspace treat the first
         # token of a text differently; then tokens whose text is still held back.
         self._context: list[int] = []
@@ -32,8 +36,8 @@ class IncrementalDetokenizer:
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Add ids; gives the text that became certain, "" while a character is incomplete."""
-        special, size = self._tokenizer.special_token_ids, self._tokenizer.vocab_size
-        self._held.extend(i for i in token_ids if i not in special and i < size)
+        hidden, size = self._hidden, self._tokenizer.vocab_size
+        self._held.extend(i for i in token_ids if i not in hidden and i < size)
         if not self._held:
             return ""
         text = self._held_text(len(self._held))
@@ -51,9 +55,13 @@ class IncrementalDetokenizer:
 
     def _held_text(self, num_tokens: int) -> str:
         """Text of the first held tokens, as it follows the context's."""
-        context = self._tokenizer.decode(self._context)
-        window = self._tokenizer.decode(self._context + self._held[:num_tokens])
+        context = self._decode(self._context)
+        window = self._decode(self._context + self._held[:num_tokens])
         return window[len(context) :]
+
+    def _decode(self, token_ids: list[int]) -> str:
+        # Hidden ones are not among them.
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def _emit(self, num_tokens: int, text: str) -> str:
         """Turn the first held tokens into context; a context without text would be none."""
@@ -70,7 +78,7 @@ class IncrementalDetokenizer:
         for num_kept in range(1, _MAX_CHARACTER_TOKENS + 1):
             num_certain = len(self._held) - num_kept
             certain = self._held_text(num_certain)
-            rest = self._tokenizer.decode(self._held[num_certain:])
+            rest = self._decode(self._held[num_certain:])
             if certain + rest == text:
                 return self._emit(num_certain, certain)
         return self._emit(len(self._held), text)

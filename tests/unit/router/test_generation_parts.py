@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pagemesh.errors import ContextLengthError, OverloadedError
+from pagemesh.router.call import Call
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.choice_text import ChoiceText
 from pagemesh.router.generation.idle import IdleClock
 from pagemesh.router.generation.limits import resolve_max_tokens
-from pagemesh.router.generation.request import ChoiceDelta, StopReason
+from pagemesh.router.generation.request import Choice, ChoiceDelta, GenerationRequest, StopReason
+from pagemesh.sampling.params import SamplingParams
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.trace_context import NO_TRACE
 from pagemesh.tokenizer import Tokenizer
 
 IM_END = 2
@@ -75,9 +79,24 @@ async def ids_of(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     return tuple(await tokenizer.encode(text, add_special_tokens=False))
 
 
+def choice_text(
+    tokenizer: Tokenizer,
+    stop: tuple[str, ...] = (),
+    *,
+    index: int = 0,
+    min_tokens: int = 0,
+    stop_token_ids: tuple[int, ...] = (),
+    **text: Any,
+) -> ChoiceText:
+    call = Call("r", NO_TRACE, 0.0, 0)
+    sampling = SamplingParams(min_tokens=min_tokens, stop_token_ids=stop_token_ids)
+    request = GenerationRequest(call, (Choice((1,), sampling),), 1, stop, 0, **text)
+    return ChoiceText(index, tokenizer, request, sampling)
+
+
 async def test_a_stop_token_is_counted_but_has_no_text(tokenizer: Tokenizer) -> None:
     ids = await ids_of(tokenizer, "ab")
-    text = ChoiceText(0, tokenizer, (), 0)
+    text = choice_text(tokenizer)
     delta = text.push((*ids, ids[-1]), StopReason.STOP)
     assert delta == ChoiceDelta(0, "ab", (*ids, ids[-1]), StopReason.STOP)
     assert text.num_tokens == len(ids) + 1
@@ -85,7 +104,7 @@ async def test_a_stop_token_is_counted_but_has_no_text(tokenizer: Tokenizer) -> 
 
 async def test_the_last_token_of_a_full_answer_has_text(tokenizer: Tokenizer) -> None:
     ids = await ids_of(tokenizer, "ab")
-    delta = ChoiceText(0, tokenizer, (), 0).push(ids, StopReason.LENGTH)
+    delta = choice_text(tokenizer).push(ids, StopReason.LENGTH)
     assert delta == ChoiceDelta(0, "ab", ids, StopReason.LENGTH)
 
 
@@ -93,23 +112,46 @@ async def test_a_stop_string_ends_the_choice_at_the_token_that_completes_it(
     tokenizer: Tokenizer,
 ) -> None:
     ids = await ids_of(tokenizer, "one two three")
-    text = ChoiceText(3, tokenizer, (" two",), 0)
+    text = choice_text(tokenizer, (" two",), index=3)
     delta = text.push(ids, None)
     assert (delta.index, delta.text, delta.stop_reason) == (3, "one", StopReason.STOP)
     assert tokenizer.decode(delta.token_ids) == "one two"
     assert text.num_tokens == len(delta.token_ids)
 
 
+async def test_what_ended_a_choice_is_told(tokenizer: Tokenizer) -> None:
+    ids = await ids_of(tokenizer, "one two")
+    delta = choice_text(tokenizer, ("x", " two")).push(ids, None)
+    assert (delta.stop_string, delta.stop_token_id) == (" two", None)
+    delta = choice_text(tokenizer, stop_token_ids=(5, ids[-1])).push(ids, StopReason.STOP)
+    assert (delta.stop_string, delta.stop_token_id) == (None, ids[-1])
+    delta = choice_text(tokenizer, stop_token_ids=(5,)).push(ids, StopReason.STOP)
+    assert (delta.stop_string, delta.stop_token_id) == (None, None)
+    delta = choice_text(tokenizer, stop_token_ids=(5, ids[-1])).push(ids, StopReason.LENGTH)
+    assert (delta.stop_string, delta.stop_token_id) == (None, None)
+
+
+async def test_what_ended_a_choice_is_part_of_its_text_if_asked_for(tokenizer: Tokenizer) -> None:
+    ids = await ids_of(tokenizer, "one two three")
+    text = choice_text(tokenizer, (" two",), includes_stop=True)
+    assert "".join(text.push((token_id,), None).text for token_id in ids[:2]) == "one two"
+    shown = choice_text(tokenizer, includes_stop=True, hidden_token_ids=frozenset())
+    assert shown.push((*ids[:1], IM_END), StopReason.STOP).text == "one<|im_end|>"
+    # A special token has no text of its own accord.
+    hidden = choice_text(tokenizer, includes_stop=True)
+    assert hidden.push((*ids[:1], IM_END), StopReason.STOP).text == "one"
+
+
 async def test_stop_strings_wait_for_min_tokens(tokenizer: Tokenizer) -> None:
     ids = await ids_of(tokenizer, "one two one two")
     first = await ids_of(tokenizer, "one two")
-    delta = ChoiceText(0, tokenizer, (" two",), len(first)).push(ids, None)
+    delta = choice_text(tokenizer, (" two",), min_tokens=len(first)).push(ids, None)
     assert delta.text == "one two one"
 
 
 async def test_held_back_text_comes_with_the_end(tokenizer: Tokenizer) -> None:
     ids = await ids_of(tokenizer, "one tw")
-    text = ChoiceText(0, tokenizer, (" two",), 0)
+    text = choice_text(tokenizer, (" two",))
     assert text.push(ids, None).text == "one"
     assert text.push((IM_END,), StopReason.STOP).text == " tw"
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from pagemesh.router.generation.request import ChoiceDelta, StopReason
+from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, StopReason
+from pagemesh.sampling.params import SamplingParams
 from pagemesh.tokenizer.answer_text import AnswerText
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
@@ -13,10 +12,17 @@ class ChoiceText:
     """The text side of one choice."""
 
     def __init__(
-        self, index: int, tokenizer: Tokenizer, stop: Sequence[str], min_tokens: int
+        self, index: int, tokenizer: Tokenizer, request: GenerationRequest, sampling: SamplingParams
     ) -> None:
         self._index = index
-        self._text = AnswerText(tokenizer, stop, min_tokens)
+        self._stop_token_ids = sampling.stop_token_ids
+        self._text = AnswerText(
+            tokenizer,
+            request.stop,
+            sampling.min_tokens,
+            includes_stop=request.includes_stop,
+            hidden_token_ids=request.hidden_token_ids,
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -28,9 +34,17 @@ class ChoiceText:
         piece = self._text.push(
             token_ids, ended=ended is not None, stop_token=ended is StopReason.STOP
         )
+        if piece.stop_string is not None:
+            ended = StopReason.STOP
+        stop_token_id = None
+        if ended is StopReason.STOP and piece.stop_string is None:
+            last = token_ids[-1]
+            stop_token_id = last if last in self._stop_token_ids else None
         return ChoiceDelta(
             self._index,
             piece.text,
             token_ids[: piece.num_tokens],
-            ended if piece.stop_string is None else StopReason.STOP,
+            ended,
+            piece.stop_string,
+            stop_token_id,
         )

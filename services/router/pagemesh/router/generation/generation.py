@@ -74,7 +74,7 @@ class Generation:
         self._choices = [
             _Running(
                 choice,
-                ChoiceText(index, tokenizer, request.stop, choice.sampling.min_tokens),
+                ChoiceText(index, tokenizer, request, choice.sampling),
                 PlacedRequest(order, index),
             )
             for index, choice in enumerate(request.choices)
