@@ -43,6 +43,7 @@ async def test_a_completion_has_the_models_tokens_as_text(mesh: Mesh) -> None:
             "text": text_of(PROMPT, 8, seed=5),
             "logprobs": None,
             "finish_reason": "length",
+            "stop_reason": None,
         }
     ]
     assert body["usage"]["prompt_tokens"] == 40

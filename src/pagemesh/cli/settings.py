@@ -7,6 +7,7 @@ from typing import Literal
 
 from pagemesh.config import (
     CacheConfig,
+    ChatConfig,
     CorsConfig,
     HardwareConfig,
     HttpLimitsConfig,
@@ -66,6 +67,7 @@ class UpConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     traces: TracesConfig = field(default_factory=TracesConfig)
+    chat: ChatConfig = field(default_factory=ChatConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
     cors: CorsConfig = field(default_factory=CorsConfig)
     limits: HttpLimitsConfig = field(default_factory=HttpLimitsConfig)

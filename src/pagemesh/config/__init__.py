@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pagemesh.addresses import parse_addresses
+from pagemesh.config.chat import ChatConfig
 from pagemesh.config.checks import require, require_seconds, require_share
 from pagemesh.config.engine import (
     CPU_KV_CACHE_MEMORY,
@@ -29,6 +30,7 @@ from pagemesh.config.tenants import TenantsConfig
 __all__ = [
     "CPU_KV_CACHE_MEMORY",
     "CacheConfig",
+    "ChatConfig",
     "CorsConfig",
     "GatewayConfig",
     "HardwareConfig",
@@ -257,6 +259,7 @@ class RouterConfig:
     hub: HubConfig = field(default_factory=HubConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     traces: TracesConfig = field(default_factory=TracesConfig)
+    chat: ChatConfig = field(default_factory=ChatConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     tenants: TenantsConfig = field(default_factory=TenantsConfig)
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -21,6 +22,36 @@ import jinja2.sandbox
 
 from pagemesh.errors import ConfigError, InvalidRequestError
 from pagemesh.tokenizer.folder import read_json
+
+_RESERVED: Final = frozenset({"conversation", "messages", "tools", "chat_template", "tokenize"})
+"""What requests have fields of their own for, or nobody may choose."""
+
+_OPEN_END: Final = "\ue000open end\ue000"
+"""Put behind the last message to find its end again; no text has these characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderOptions:
+    """What a conversation is rendered with, besides its messages."""
+
+    tools: Sequence[Mapping[str, Any]] | None = None
+    """Functions as in OpenAI's requests."""
+
+    documents: Sequence[Mapping[str, Any]] | None = None
+    """For templates that know of retrieval."""
+
+    add_generation_prompt: bool = True
+    """Whether the prompt ends with the beginning of the assistant's next message."""
+
+    continue_final_message: bool = False
+    """Whether the prompt ends where the last message's text does, so that the answer goes on there."""
+
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """Further ones that the template may know."""
+
+
+PLAIN: Final = RenderOptions()
+"""A prompt for the next message, without anything special."""
 
 
 class ChatTemplate:
@@ -35,6 +66,7 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
+        self.source: Final = source
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
@@ -42,28 +74,55 @@ class ChatTemplate:
         self._variables = dict(variables)
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], now: datetime.datetime | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        options: RenderOptions = PLAIN,
+        *,
+        now: datetime.datetime | None = None,
     ) -> str:
-        """The prompt that asks for the next assistant message.
+        """The prompt of a conversation.
 
         `now` is the time that templates may ask for; the present one unless told. A conversation that the
         template refuses (say, a role in the wrong place) raises InvalidRequestError with the template's own words.
         """
+        for name in options.variables:
+            if name in _RESERVED:
+                raise InvalidRequestError(
+                    f"chat_template_kwargs has {name!r}, which is not for it to set",
+                    param="chat_template_kwargs",
+                )
+        given = [dict(message) for message in messages]
+        if options.continue_final_message:
+            given[-1]["content"] = (given[-1].get("content") or "") + _OPEN_END
+        variables = {
+            **self._variables,
+            "strftime_now": (now or datetime.datetime.now()).strftime,
+            **options.variables,
+            "messages": given,
+            "tools": options.tools,
+            "documents": options.documents,
+            "add_generation_prompt": options.add_generation_prompt,
+        }
         try:
-            return self._template.render(
-                messages=[dict(message) for message in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=True,
-                strftime_now=(now or datetime.datetime.now()).strftime,
-                **self._variables,
-            )
+            text = self._template.render(variables)
         # A template is a program of strangers: whatever it raises (TypeError, ZeroDivisionError …)
         # means that it cannot render this conversation.
         except Exception as error:
             raise InvalidRequestError(
                 f"the model's chat template refused the messages: {error}", param="messages"
             ) from error
+        return _open_ended(text) if options.continue_final_message else text
+
+
+def _open_ended(text: str) -> str:
+    """The text up to the end of the last message."""
+    text, mark, _ = text.rpartition(_OPEN_END)
+    if not mark:
+        raise InvalidRequestError(
+            "continue_final_message is true, but the model's chat template does not show the last message",
+            param="continue_final_message",
+        )
+    return text.replace(_OPEN_END, "")
 
 
 def load_chat_template(folder: Path, variables: Mapping[str, str]) -> ChatTemplate | None:

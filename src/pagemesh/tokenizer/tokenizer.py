@@ -47,7 +47,9 @@ class Tokenizer:
         self._added_token_ids = {token.content: id_ for id_, token in added.items()}
         self.vocab_size = self._vocab_size(folder)
         self._check_ids(folder)
-        self._chat_template = load_chat_template(folder, _special_tokens(folder))
+        self.template_variables = _special_tokens(folder)
+        """Special tokens by their names in chat templates."""
+        self._chat_template = load_chat_template(folder, self.template_variables)
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -98,6 +100,10 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of ids; incomplete characters become U+FFFD."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def token_id(self, token: str) -> int | None:
+        """Id of a token that is spelled so; None when the vocabulary does not have it."""
+        return self._tokenizer.token_to_id(token)
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """The tokens as the vocabulary spells them; "" for ids that it does not have."""

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pagemesh.errors import InvalidRequestError, PagemeshError, UnsupportedError
-from pagemesh.router.openai.chat_request import MAX_MESSAGES, ChatRequest, parse_chat_request
+from pagemesh.router.openai.chat_messages import MAX_MESSAGES
+from pagemesh.router.openai.chat_request import ChatRequest, parse_chat_request
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -113,7 +114,7 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
         (
             {"messages": [{"role": "user", "content": None}]},
             "messages[0].content",
-            "messages[0].content is null: ",
+            "messages[0].content is null",
         ),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "content is []: "),
         (
@@ -186,9 +187,12 @@ def test_values_are_shown_only_in_part() -> None:
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "tool", "content": "5", "tool_call_id": "x"}, "messages[0].role"),
         ({"role": "function", "content": "5", "name": "f"}, "messages[0].role"),
-        ({"role": "assistant", "content": None, "tool_calls": [{}]}, "messages[0].tool_calls"),
+        (
+            {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {}}]},
+            "messages[0].tool_calls[0].type",
+        ),
+        ({"role": "assistant", "function_call": {"name": "f"}}, "messages[0].function_call"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
             "messages[0].content[0].type",

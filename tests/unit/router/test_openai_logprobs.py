@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pagemesh.router.chat.answer import ChatAnswer
 from pagemesh.router.chat.choice_reader import ChoiceReader
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
+from pagemesh.router.openai.answer_options import AnswerOptions
 from pagemesh.router.openai.chat_response import ChatResponder
 from pagemesh.router.openai.completion_response import CompletionResponder
 from pagemesh.router.openai.responses import CollectedChoice, best_choices
@@ -28,19 +29,17 @@ IMPOSSIBLE = TokenLogprobs(3, -math.inf, 9)
 
 def answer(*args: Any, **kwargs: Any) -> ChatAnswer:
     """Of up to two choices, whose text is all content."""
-    return ChatAnswer(ChatResponder(*args, **kwargs), lambda: ChoiceReader(PlainParser()), 2)
+    return ChatAnswer(
+        ChatResponder(*args, **kwargs), [ChoiceReader(PlainParser()) for _ in range(2)]
+    )
 
 
 def chat() -> ChatAnswer:
-    return answer(
-        "r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__, has_logprobs=True
-    )
+    return answer("r1", 1, "demo", AnswerOptions(TEXTS.__getitem__, has_logprobs=True))
 
 
 def completion() -> CompletionResponder:
-    return CompletionResponder(
-        "r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__, has_logprobs=True
-    )
+    return CompletionResponder("r1", 1, "demo", AnswerOptions(TEXTS.__getitem__, has_logprobs=True))
 
 
 def collected(*scores: TokenLogprobs) -> CollectedChoice:
@@ -135,9 +134,7 @@ def test_a_completion_stream_counts_the_places_on() -> None:
 
 
 def test_without_being_asked_nothing_is_said_about_tokens() -> None:
-    plain = answer(
-        "r1", 1, "demo", include_usage=False, token_text=TEXTS.__getitem__, has_logprobs=False
-    )
+    plain = answer("r1", 1, "demo", AnswerOptions(TEXTS.__getitem__))
     assert plain.whole([collected(FIRST)], USAGE)["choices"][0]["logprobs"] is None
     assert [c["choices"][0]["logprobs"] for c in chunks(plain.events(delta("He", FIRST)))] == [
         None,

@@ -9,6 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pagemesh.router.chat.answer import ChatAnswer
 from pagemesh.router.chat.choice_reader import ChoiceReader
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
+from pagemesh.router.openai.answer_options import AnswerOptions
 from pagemesh.router.openai.chat_response import ChatResponder
 from pagemesh.router.openai.completion_response import CompletionResponder
 from pagemesh.router.openai.responses import CollectedChoice
@@ -20,19 +21,17 @@ USAGE = Usage(num_prompt_tokens=5, num_completion_tokens=3, num_cached_tokens=4)
 
 def answer(*args: Any, **kwargs: Any) -> ChatAnswer:
     """Of up to two choices, whose text is all content."""
-    return ChatAnswer(ChatResponder(*args, **kwargs), lambda: ChoiceReader(PlainParser()), 2)
+    return ChatAnswer(
+        ChatResponder(*args, **kwargs), [ChoiceReader(PlainParser()) for _ in range(2)]
+    )
 
 
 def chat(*, include_usage: bool = False) -> ChatAnswer:
-    return answer(
-        "r1", 123, "demo", include_usage=include_usage, token_text=str, has_logprobs=False
-    )
+    return answer("r1", 123, "demo", AnswerOptions(str, include_usage=include_usage))
 
 
 def completion(*, include_usage: bool = False) -> CompletionResponder:
-    return CompletionResponder(
-        "r1", 123, "demo", include_usage=include_usage, token_text=str, has_logprobs=False
-    )
+    return CompletionResponder("r1", 123, "demo", AnswerOptions(str, include_usage=include_usage))
 
 
 def payloads(frames: bytes) -> list[Any]:
@@ -127,5 +126,11 @@ def test_completion_chunks_carry_text_and_reason_together() -> None:
     (chunk,) = payloads(completion().events(delta("a", stop=StopReason.STOP)))
     assert chunk["object"] == "text_completion"
     assert chunk["choices"] == [
-        {"index": 0, "text": "a", "logprobs": None, "finish_reason": "stop"}
+        {
+            "index": 0,
+            "text": "a",
+            "logprobs": None,
+            "finish_reason": "stop",
+            "stop_reason": None,
+        }
     ]

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from pagemesh.errors import ConfigError, InvalidRequestError, UnsupportedError
 from pagemesh.tokenizer import Tokenizer
+from pagemesh.tokenizer.chat_template import ChatTemplate, RenderOptions
 from pagemesh.tokenizer.tokenizer import NUM_INLINE_CHARS
 
 TEXTS = [
@@ -230,7 +231,45 @@ def test_a_special_token_may_have_no_embedding(folder: Path) -> None:
         Tokenizer(folder)
 
 
+<<<<<<< HEAD
 def test_only_tokens_beside_the_vocabulary_are_known_by_their_text(tokenizer: Tokenizer) -> None:
     assert tokenizer.added_token_id("<|im_end|>") == 2
     assert tokenizer.added_token_id("the") is None
     assert tokenizer.added_token_id("<tool_call>") is None
+=======
+CONVERSATION = [
+    {"role": "user", "content": "Name a colour."},
+    {"role": "assistant", "content": "The colour is "},
+]
+
+
+def test_an_answer_may_go_on_where_the_last_message_ends(demo_model: Path) -> None:
+    """The text is cut behind the message, with its blanks; transformers does the same."""
+    template = Tokenizer(demo_model).chat_template
+    prompt = template.render(CONVERSATION, RenderOptions(continue_final_message=True))
+    reference = AutoTokenizer.from_pretrained(demo_model)
+    assert prompt == reference.apply_chat_template(
+        CONVERSATION, tokenize=False, continue_final_message=True
+    )
+    assert prompt.endswith("<|im_start|>assistant\nThe colour is ")
+
+
+def test_a_template_that_hides_the_last_message_cannot_go_on_with_it() -> None:
+    template = ChatTemplate("{{ messages[0].content }}", {})
+    with pytest.raises(InvalidRequestError, match="does not show the last message") as error:
+        template.render(CONVERSATION, RenderOptions(continue_final_message=True))
+    assert error.value.param == "continue_final_message"
+
+
+def test_templates_see_tools_documents_and_further_variables() -> None:
+    template = ChatTemplate("{{ tools }} {{ documents }} {{ x }} {{ add_generation_prompt }}", {})
+    options = RenderOptions([{"a": 1}], [{"b": 2}], add_generation_prompt=False, variables={"x": 3})
+    assert template.render([], options) == "[{'a': 1}] [{'b': 2}] 3 False"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "chat_template", "tokenize"])
+def test_variables_cannot_take_the_place_of_what_is_given(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"has '{name}'") as error:
+        ChatTemplate("", {}).render([], RenderOptions(variables={name: 1}))
+    assert error.value.param == "chat_template_kwargs"
+>>>>>>> bf686d6 (Router: tools, thoughts, chat templates' options and what vLLM tells of an answer besides)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from pagemesh.config import RouterConfig
 from pagemesh.errors import ContextLengthError, InvalidRequestError
 from pagemesh.models.resolve import resolve_model_path
+from pagemesh.router.chat.rules import ChatRules
+from pagemesh.router.openai.truncation import Truncation
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS
 from pagemesh.tokenizer.bad_words import encode_bad_words
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults, load_generation_defaults
@@ -31,34 +33,73 @@ class ServedModel:
     matryoshka: Matryoshka
     """Which lengths its embeddings may have."""
 
+    chat: ChatRules = field(default_factory=ChatRules)
+    """What holds for conversations with it."""
+
     @classmethod
     def load(cls, config: RouterConfig) -> Self:
         """Load the model's tokenizer; ConfigError naming what is wrong with its folder."""
         folder = resolve_model_path(config.model, config.hub, need="tokenizer")
+        tokenizer = Tokenizer(folder)
         return cls(
             name=config.served_name,
-            tokenizer=Tokenizer(folder),
+            tokenizer=tokenizer,
             defaults=load_generation_defaults(folder),
             created=int(time.time()),
             matryoshka=Matryoshka.read(folder),
+            chat=ChatRules.of(config.chat, tokenizer),
         )
 
-    async def encode_prompt(self, text: str, field: str, max_model_len: int) -> list[int]:
+    async def encode_prompt(
+        self,
+        text: str,
+        field: str,
+        max_model_len: int,
+        *,
+        add_special_tokens: bool = True,
+        truncation: Truncation | None = None,
+    ) -> list[int]:
         """Ids of a plain prompt; InvalidRequestError when there are none or far too many."""
-        await self._check_length(text, field, max_model_len)
-        ids = await self.tokenizer.encode(text, add_special_tokens=True)
+        ids = await self._encode(text, field, max_model_len, add_special_tokens, truncation)
         if not ids:
             raise InvalidRequestError(f"{field} is empty", param=field)
         return ids
 
     async def encode_chat(
-        self, messages: Sequence[Mapping[str, str]], field: str, max_model_len: int
+        self, messages: Sequence[Mapping[str, Any]], field: str, max_model_len: int
     ) -> list[int]:
         """Ids of a conversation; ContextLengthError when there are far too many."""
-        text = self.tokenizer.chat_template.render(messages)
-        await self._check_length(text, field, max_model_len)
-        # The template writes the special tokens itself.
-        return await self.tokenizer.encode(text, add_special_tokens=False)
+        text = self.chat.template_for(None, self.tokenizer).render(messages)
+        return await self.encode_rendered(text, field, max_model_len)
+
+    async def encode_rendered(
+        self,
+        text: str,
+        field: str,
+        max_model_len: int,
+        *,
+        add_special_tokens: bool = False,
+        truncation: Truncation | None = None,
+    ) -> list[int]:
+        """Ids of what a chat template made, which writes the special tokens itself; raises as for prompts."""
+        if not text:
+            raise InvalidRequestError(
+                f"the chat template makes an empty prompt of {field}", param=field
+            )
+        return await self._encode(text, field, max_model_len, add_special_tokens, truncation)
+
+    async def _encode(
+        self,
+        text: str,
+        field: str,
+        max_model_len: int,
+        add_special_tokens: bool,
+        truncation: Truncation | None,
+    ) -> list[int]:
+        if truncation is None:
+            await self._check_length(text, field, max_model_len)
+        ids = await self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return ids if truncation is None else truncation.cut(ids)
 
     async def _check_length(self, text: str, field: str, max_model_len: int) -> None:
         if await self.tokenizer.has_more_than(max_model_len, text):

@@ -170,6 +170,7 @@ def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfi
         served_model_name=config.served_model_name,
         kvstore=kvstore,
         hub=config.hub,
+        chat=config.chat,
         routing=config.routing,
         traces=config.traces,
         server=server,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pagemesh.errors import PagemeshError
@@ -15,12 +15,10 @@ from pagemesh.router.openai.responses import CollectedChoice
 class ChatAnswer:
     """A `Responder` for any dialect."""
 
-    def __init__(
-        self, writer: ChatWriter, new_reader: Callable[[], ChoiceReader], num_choices: int
-    ) -> None:
+    def __init__(self, writer: ChatWriter, readers: Sequence[ChoiceReader]) -> None:
         """Each choice has a reader of its own."""
         self._writer = writer
-        self._readers = [new_reader() for _ in range(num_choices)]
+        self._readers = readers
 
     def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> dict[str, Any]:
         """The body of an answer that is not streamed."""

@@ -4,59 +4,52 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import pydantic
 from pydantic import Field
 
-from pagemesh.errors import InvalidRequestError, UnsupportedError
-from pagemesh.router.openai.fields import RequestFields, parse_object, validate
+from pagemesh.errors import InvalidRequestError
+from pagemesh.router.openai.chat_messages import (
+    MAX_MESSAGES,
+    Message,
+    check_messages,
+)
+from pagemesh.router.openai.chat_tools import (
+    MAX_TOOLS,
+    FunctionTool,
+    ToolChoice,
+    ToolUse,
+    read_tool_use,
+    refuse_other_tools,
+)
+from pagemesh.router.openai.fields import MAX_INT32, RequestFields, parse_object, validate
 from pagemesh.router.openai.unsupported import refuse_foreign, refuse_unsupported
 from pagemesh.sampling.params import MAX_LOGPROBS
+from pagemesh.tokenizer.chat_template import RenderOptions
 
-MAX_MESSAGES = 16_384
-"""More than fit into any context; megabytes of empty ones would keep the event loop busy for seconds."""
-
-_UNSUPPORTED_ROLES = ("tool", "function")
-_PART_TYPES = ("image_url", "input_audio", "audio_url", "video_url", "file", "refusal")
-
-
-class TextPart(pydantic.BaseModel):
-    """A piece of a message's content."""
-
-    model_config = pydantic.ConfigDict(strict=True)
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(pydantic.BaseModel):
-    """One message."""
-
-    model_config = pydantic.ConfigDict(strict=True)
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
-    name: str | None = None
-
-    def for_template(self) -> dict[str, str]:
-        """The message as chat templates know it: text parts are joined by line breaks, as in vLLM."""
-        text = self.content
-        if not isinstance(text, str):
-            text = "\n".join(part.text for part in text)
-        # "developer" is OpenAI's newer name of the role that templates know as "system".
-        role = "system" if self.role == "developer" else self.role
-        message = {"role": role, "content": text}
-        if self.name is not None:
-            message["name"] = self.name
-        return message
+MAX_TEMPLATE_CHARS = 64 * 1024
+"""Longest chat template that a request may bring."""
 
 
 class ChatRequest(RequestFields):
     """A valid request for the next message of a conversation."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
-    max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template: Annotated[str, Field(max_length=MAX_TEMPLATE_CHARS)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_prompt_text: bool | None = None
+    echo: bool | None = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -70,6 +63,34 @@ class ChatRequest(RequestFields):
             return "max_completion_tokens", self.max_completion_tokens
         return "max_tokens", self.max_tokens
 
+    @property
+    def tool_use(self) -> ToolUse:
+        """What is said about tools."""
+        return read_tool_use(self.tools, self.tool_choice)
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """The messages as chat templates know them."""
+        return [
+            message.for_template(f"messages[{index}]")
+            for index, message in enumerate(self.messages)
+        ]
+
+    def render_options(self, use: ToolUse) -> RenderOptions:
+        """With what the conversation is rendered."""
+        variables = dict(self.chat_template_kwargs or {})
+        if self.reasoning_effort is not None:
+            # As in vLLM: templates know the one or the other.
+            variables.setdefault("enable_thinking", self.reasoning_effort != "none")
+            variables["reasoning_effort"] = self.reasoning_effort
+        continues = bool(self.continue_final_message)
+        return RenderOptions(
+            tools=[tool.for_template() for tool in use.shown] or None,
+            documents=self.documents,
+            add_generation_prompt=not continues and self.add_generation_prompt is not False,
+            continue_final_message=continues,
+            variables=variables,
+        )
+
 
 def parse_chat_request(body: bytes) -> ChatRequest:
     """Read and check a body; raises InvalidRequestError or UnsupportedError naming the field."""
@@ -78,37 +99,18 @@ def parse_chat_request(body: bytes) -> ChatRequest:
 
 def read_chat_request(raw: dict[str, Any]) -> ChatRequest:
     """Check a body that is read already, or that another dialect made of its own; raises the same."""
-    refuse_unsupported(raw)
+    refuse_unsupported(raw, served=("echo",))
     refuse_foreign(raw, "best_of")
-    _refuse_unsupported_messages(raw.get("messages"))
+    check_messages(raw.get("messages"))
+    refuse_other_tools(raw)
     fields = validate(ChatRequest, raw)
     if fields.top_logprobs and not fields.logprobs:
         raise InvalidRequestError(
             "top_logprobs can only be given when logprobs is true", param="top_logprobs"
         )
+    if fields.continue_final_message and fields.add_generation_prompt:
+        raise InvalidRequestError(
+            "continue_final_message and add_generation_prompt cannot both be true",
+            param="continue_final_message",
+        )
     return fields
-
-
-def _refuse_unsupported_messages(messages: Any) -> None:
-    """Name what is valid for OpenAI but cannot be done here; everything else is left to `validate`."""
-    if not isinstance(messages, list) or len(messages) > MAX_MESSAGES:
-        return
-    for index, message in enumerate(messages):
-        if not isinstance(message, dict):
-            continue
-        where = f"messages[{index}]"
-        if message.get("role") in _UNSUPPORTED_ROLES:
-            raise UnsupportedError(
-                f'{where}.role is "{message["role"]}": tools are not supported',
-                param=f"{where}.role",
-            )
-        for name in ("tool_calls", "function_call", "audio"):
-            if message.get(name):
-                raise UnsupportedError(f"{where}.{name} is not supported", param=f"{where}.{name}")
-        parts = message.get("content")
-        for position, part in enumerate(parts if isinstance(parts, list) else ()):
-            if isinstance(part, dict) and part.get("type") in _PART_TYPES:
-                param = f"{where}.content[{position}].type"
-                raise UnsupportedError(
-                    f'{param} is "{part["type"]}", but the model only reads text', param=param
-                )

@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagemesh.errors import PagemeshError
-from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
+from pagemesh.router.generation.request import ChoiceDelta, Usage
+from pagemesh.router.openai.answer_options import AnswerOptions
+from pagemesh.router.openai.chunk_frames import ChunkFrames
 from pagemesh.router.openai.errors import error_body
-from pagemesh.router.openai.logprobs import TokenText, completion_logprobs, prompt_logprobs
-from pagemesh.router.openai.responses import CollectedChoice, usage_object
+from pagemesh.router.openai.logprobs import completion_logprobs, prompt_logprobs
+from pagemesh.router.openai.responses import (
+    CollectedChoice,
+    stop_fields,
+    usage_object,
+    usage_so_far,
+)
 from pagemesh.router.openai.sse import DONE, KEEPALIVE, data_frame
-from pagemesh.sampling.logprobs import TokenLogprobs
 
 
 class CompletionResponder:
@@ -22,16 +28,18 @@ class CompletionResponder:
         request_id: str,
         created: int,
         model: str,
+        options: AnswerOptions,
         *,
-        include_usage: bool,
-        token_text: TokenText,
-        has_logprobs: bool,
+        prompts: Sequence[Sequence[int]] = (),
+        num_given: int = 1,
     ) -> None:
-        self._include_usage = include_usage
-        self._token_text = token_text
-        self._has_logprobs = has_logprobs
-        # Characters of each choice's tokens so far.
+        """`num_given` choices are given to each of the prompts, in order."""
+        self._options = options
+        self._prompts = prompts
+        self._num_given = num_given
+        # Characters and number of each choice's tokens so far.
         self._offsets: dict[int, int] = {}
+        self._num_tokens: dict[int, int] = {}
         self._head: dict[str, Any] = {
             "id": f"cmpl-{request_id}",
             "object": "text_completion",
@@ -39,17 +47,27 @@ class CompletionResponder:
             "model": model,
             "system_fingerprint": None,
         }
-        # A stream that ends with the usage has the field in every chunk.
-        self._chunk_tail: dict[str, Any] = {"usage": None} if include_usage else {}
+        self._frames = ChunkFrames(
+            self._head,
+            # A stream that ends with the usage has the field in every chunk.
+            {"usage": None} if options.include_usage else {},
+            {"index": 0, "text": ChunkFrames.text_place(), "logprobs": None, "finish_reason": None},
+        )
+        self._is_plain = not (
+            options.has_logprobs or options.has_token_ids or options.has_continuous_usage
+        )
 
     def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
+        deltas = [choice.as_delta(index) for index, choice in enumerate(choices)]
         return {
             **self._head,
             "choices": [
-                self._choice(index, "".join(choice.text), choice.stop_reason, choice.logprobs)
-                | self._prompt_logprobs(choice)
-                for index, choice in enumerate(choices)
+                self._choice(delta)
+                | stop_fields(delta)
+                | self._about_prompt(delta.index)
+                | self._prompt_logprobs(delta)
+                for delta in deltas
             ],
             "usage": usage_object(usage),
         }
@@ -60,15 +78,32 @@ class CompletionResponder:
 
     def events(self, delta: ChoiceDelta) -> bytes:
         """The frame for what became known about a choice; may be empty."""
-        scores = delta.logprobs if self._has_logprobs else ()
-        if not delta.text and not scores and delta.stop_reason is None:
+        if self._is_plain and delta.stop_reason is None:
+            return self._frames.text(delta.index, delta.text) if delta.text else b""
+        is_first = delta.index not in self._num_tokens
+        num_tokens = self._num_tokens.get(delta.index, 0) + len(delta.token_ids)
+        self._num_tokens[delta.index] = num_tokens
+        options = self._options
+        if not (
+            delta.text
+            or delta.stop_reason is not None
+            or (options.has_logprobs and delta.logprobs)
+            or (options.has_token_ids and delta.token_ids)
+        ):
             return b""
-        choice = self._choice(delta.index, delta.text, delta.stop_reason, scores)
-        return data_frame({**self._head, "choices": [choice], **self._chunk_tail})
+        choice = self._choice(delta)
+        if delta.stop_reason is not None:
+            choice |= stop_fields(delta)
+        if is_first:
+            choice |= self._about_prompt(delta.index)
+        if not options.has_continuous_usage:
+            return self._frames.frame(choice)
+        num_prompt_tokens = len(self._prompts[delta.index // self._num_given])
+        return self._frames.frame(choice, {"usage": usage_so_far(num_prompt_tokens, num_tokens)})
 
     def end(self, usage: Usage) -> bytes:
         """The token counts, if they were asked for, and the mark of the end."""
-        if not self._include_usage:
+        if not self._options.include_usage:
             return DONE
         counts = {**self._head, "choices": [], "usage": usage_object(usage)}
         return data_frame(counts) + DONE
@@ -77,26 +112,29 @@ class CompletionResponder:
         """OpenAI's error object, which its clients raise."""
         return data_frame(error_body(error))
 
-    def _prompt_logprobs(self, choice: CollectedChoice) -> dict[str, Any]:
+    def _about_prompt(self, index: int) -> dict[str, Any]:
+        if not self._options.has_token_ids:
+            return {}
+        return {"prompt_token_ids": list(self._prompts[index // self._num_given])}
+
+    def _prompt_logprobs(self, choice: ChoiceDelta) -> dict[str, Any]:
         if not choice.prompt_logprobs:
             return {}
-        return {"prompt_logprobs": prompt_logprobs(choice.prompt_logprobs, self._token_text)}
+        scores = prompt_logprobs(choice.prompt_logprobs, self._options.token_text)
+        return {"prompt_logprobs": scores}
 
-    def _choice(
-        self,
-        index: int,
-        text: str,
-        stop_reason: StopReason | None,
-        scores: Sequence[TokenLogprobs],
-    ) -> dict[str, Any]:
-        logprobs = None
-        if self._has_logprobs:
-            offset = self._offsets.get(index, 0)
-            logprobs = completion_logprobs(scores, self._token_text, offset)
-            self._offsets[index] = offset + sum(map(len, logprobs["tokens"]))
-        return {
-            "index": index,
-            "text": text,
-            "logprobs": logprobs,
-            "finish_reason": stop_reason.value if stop_reason is not None else None,
+    def _choice(self, delta: ChoiceDelta) -> dict[str, Any]:
+        choice: dict[str, Any] = {
+            "index": delta.index,
+            "text": delta.text,
+            "logprobs": None,
+            "finish_reason": None,
         }
+        if self._options.has_logprobs:
+            offset = self._offsets.get(delta.index, 0)
+            logprobs = completion_logprobs(delta.logprobs, self._options.token_text, offset)
+            self._offsets[delta.index] = offset + sum(map(len, logprobs["tokens"]))
+            choice["logprobs"] = logprobs
+        if self._options.has_token_ids:
+            choice["token_ids"] = delta.token_ids
+        return choice

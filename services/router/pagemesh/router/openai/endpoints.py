@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pagemesh.router.call import Call
 from pagemesh.router.chat.preparer import ChatPlan, ChatPreparer
 from pagemesh.router.generation.limits import resolve_max_tokens
-from pagemesh.router.generation.request import GenerationRequest
 from pagemesh.router.models import Models, ModelService
+from pagemesh.router.openai.answer_options import AnswerOptions
 from pagemesh.router.openai.chat_request import parse_chat_request
 from pagemesh.router.openai.chat_response import ChatResponder
 from pagemesh.router.openai.completion_request import (
@@ -19,9 +19,10 @@ from pagemesh.router.openai.completion_request import (
 from pagemesh.router.openai.completion_response import CompletionResponder
 from pagemesh.router.openai.echo import EchoedPrompt, EchoResponder
 from pagemesh.router.openai.fields import RequestFields
+from pagemesh.router.openai.generation_request import make_request
 from pagemesh.router.openai.job import Job
 from pagemesh.router.openai.responses import Responder
-from pagemesh.router.openai.sampling import make_choices
+from pagemesh.router.openai.truncation import Truncation
 from pagemesh.router.served_model import ServedModel
 
 
@@ -42,10 +43,18 @@ class Endpoints:
         service = self._models.find(fields.model)
         model = service.model
         max_model_len = service.workers.require_max_model_len()
+        truncation = Truncation.of(fields, max_model_len, fields.max_tokens or DEFAULT_MAX_TOKENS)
+        adds_special = fields.add_special_tokens is not False
         prompts = [
-            await model.encode_prompt(prompt, "prompt", max_model_len)
+            await model.encode_prompt(
+                prompt,
+                "prompt",
+                max_model_len,
+                add_special_tokens=adds_special,
+                truncation=truncation,
+            )
             if isinstance(prompt, str)
-            else model.check_token_ids(prompt, "prompt")
+            else model.check_token_ids(truncation.cut(prompt) if truncation else prompt, "prompt")
             for prompt in fields.prompts
         ]
         max_tokens = [
@@ -64,9 +73,9 @@ class Endpoints:
             call.request_id,
             call.created,
             model.name,
-            include_usage=fields.include_usage,
-            token_text=model.token_text,
-            has_logprobs=fields.num_logprobs is not None,
+            AnswerOptions.of(fields, model.token_text),
+            prompts=prompts,
+            num_given=fields.n or 1,
         )
         if fields.echo:
             responder = _echoing(responder, fields, prompts, model)
@@ -74,13 +83,16 @@ class Endpoints:
 
 
 def _chat_responder(plan: ChatPlan) -> ChatResponder:
+    fields, last = plan.fields, plan.fields.messages[-1]
     return ChatResponder(
         plan.call.request_id,
         plan.call.created,
         plan.model.name,
-        include_usage=plan.fields.include_usage,
-        token_text=plan.model.token_text,
-        has_logprobs=plan.fields.num_logprobs is not None,
+        AnswerOptions.of(fields, plan.model.token_text),
+        prompt_token_ids=plan.prompt_token_ids,
+        prompt_text=plan.prompt if fields.return_prompt_text else None,
+        # As in vLLM, only what the answer goes on with.
+        echo=last.text if fields.echo and last.role == "assistant" else "",
     )
 
 
@@ -113,12 +125,5 @@ def _job(
     max_tokens: Sequence[int],
     responder: Responder,
 ) -> Job:
-    request = GenerationRequest(
-        call=call,
-        choices=make_choices(prompts, max_tokens, fields, service.model),
-        num_prompts=len(prompts),
-        stop=fields.stop_strings,
-        priority=fields.priority or 0,
-        cache_salt=fields.cache_salt or "",
-    )
+    request = make_request(call, service.model, fields, prompts, max_tokens)
     return Job(service.generator, request, responder, bool(fields.stream), fields.n or 1)

@@ -6,7 +6,7 @@ Types are checked strictly: a string is never taken for a number, nor true for 1
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import pydantic
 import pydantic_core
@@ -41,6 +41,7 @@ class StreamOptions(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(strict=True)
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class RequestFields(pydantic.BaseModel):
@@ -79,6 +80,13 @@ class RequestFields(pydantic.BaseModel):
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=MAX_INT32)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
     priority: Annotated[int, Field(ge=-MAX_INT32, le=MAX_INT32)] | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
 
@@ -132,6 +140,12 @@ class RequestFields(pydantic.BaseModel):
         """Whether a stream ends with the token counts."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+    @property
+    def has_continuous_usage(self) -> bool:
+        """Whether every chunk of a stream has the token counts so far; only beside those at the end."""
+        options = self.stream_options
+        return self.include_usage and options is not None and bool(options.continuous_usage_stats)
+
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object in a body; raises InvalidRequestError for anything else."""
@@ -161,7 +175,7 @@ def check_fields(kind: type[Model], raw: dict[str, Any]) -> Model:
 def validate(kind: type[Fields], raw: dict[str, Any]) -> Fields:
     """The same for a request to generate, with what its fields must agree on."""
     fields = check_fields(kind, raw)
-    if fields.stream_options is not None and not fields.stream:
+    if raw.get("stream_options") and not fields.stream:
         raise InvalidRequestError(
             "stream_options can only be given when stream is true", param="stream_options"
         )

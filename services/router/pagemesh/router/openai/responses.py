@@ -81,6 +81,34 @@ def best_choices(
     return kept
 
 
+class Ended(Protocol):
+    """What says how a choice ended."""
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why; None before its end."""
+        ...
+
+    @property
+    def stop_string(self) -> str | None:
+        """Which of the request's strings it was, if it was one."""
+        ...
+
+    @property
+    def stop_token_id(self) -> int | None:
+        """Which of the request's tokens it was, if it was one."""
+        ...
+
+
+def stop_fields(choice: Ended) -> dict[str, Any]:
+    """`finish_reason`, and vLLM's `stop_reason`: the string or the token that the request has for it."""
+    reason = choice.stop_reason
+    return {
+        "finish_reason": None if reason is None else reason.value,
+        "stop_reason": choice.stop_token_id if choice.stop_string is None else choice.stop_string,
+    }
+
+
 class Responder(Protocol):
     """Writes the answer to one request."""
 
@@ -112,4 +140,13 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.num_completion_tokens,
         "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
+    }
+
+
+def usage_so_far(num_prompt_tokens: int, num_completion_tokens: int) -> dict[str, int]:
+    """The `usage` object of a chunk: the counts of one choice, of which more may come."""
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_completion_tokens,
+        "total_tokens": num_prompt_tokens + num_completion_tokens,
     }

@@ -11,6 +11,7 @@ from pagemesh.router.generation.request import Choice
 from pagemesh.router.openai.fields import RequestFields
 from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.sampling.validation import check_sampling
 
 _SEED_MASK = 2**64 - 1
@@ -21,11 +22,15 @@ def make_choices(
     max_tokens: Sequence[int],
     fields: RequestFields,
     model: ServedModel,
+    forced: StructuredOutputs | None = None,
 ) -> tuple[Choice, ...]:
-    """The choices of all prompts, in order; answer i to every prompt draws with seed + i."""
+    """The choices of all prompts, in order; answer i to every prompt draws with seed + i.
+
+    `forced` is what answers must look like, whatever the fields say.
+    """
     # Drawn here, not by the worker, so that a request that moves keeps its draws.
     seed = secrets.randbits(63) if fields.seed is None else fields.seed
-    sampling = _sampling(fields, min(max_tokens), model)
+    sampling = _sampling(fields, min(max_tokens), model, forced)
     return tuple(
         Choice(
             tuple(prompt),
@@ -42,7 +47,9 @@ def make_choices(
     )
 
 
-def _sampling(fields: RequestFields, max_tokens: int, model: ServedModel) -> SamplingParams:
+def _sampling(
+    fields: RequestFields, max_tokens: int, model: ServedModel, forced: StructuredOutputs | None
+) -> SamplingParams:
     """What is the same for all choices; `max_tokens` is the least of theirs."""
     defaults = model.defaults
 
@@ -65,7 +72,7 @@ def _sampling(fields: RequestFields, max_tokens: int, model: ServedModel) -> Sam
         min_tokens=fields.min_tokens or 0,
         stop_token_ids=tuple(fields.stop_token_ids or ()),
         ignore_eos=bool(fields.ignore_eos),
-        structured_outputs=fields.output_constraint,
+        structured_outputs=forced or fields.output_constraint,
     )
     if sampling.min_tokens > max_tokens:
         raise InvalidRequestError(

@@ -11,33 +11,28 @@ from pagemesh.router.openai.fields import shown
 _OFF = (None, False)
 
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
-    "add_generation_prompt": (None, True),
-    "add_special_tokens": (None,),
     "audio": (None,),
-    "chat_template": (None,),
-    "chat_template_kwargs": (None, {}),
-    "continue_final_message": _OFF,
-    "documents": (None, []),
+    "ec_transfer_params": (None, {}),
     "echo": _OFF,
     "function_call": (None, "none", "auto"),
     "functions": (None, []),
-    "include_stop_str_in_output": _OFF,
-    "length_penalty": (None, 1),
+    "kv_transfer_params": (None, {}),
+    "logprob_token_ids": (None,),
+    "media_io_kwargs": (None, {}),
+    "mm_processor_kwargs": (None, {}),
     "modalities": (None, ["text"]),
-    "prediction": (None,),
     "prompt_embeds": (None,),
-    "reasoning_effort": (None,),
-    "return_token_ids": _OFF,
-    "return_tokens_as_token_ids": _OFF,
-    "skip_special_tokens": (None, True),
-    "spaces_between_special_tokens": (None, True),
+    "repetition_detection": (None,),
     "suffix": (None, ""),
-    "truncate_prompt_tokens": (None,),
+    "thinking_token_budget": (None, -1),
     "use_beam_search": _OFF,
-    "verbosity": (None,),
+    "watermarking": _OFF,
     "web_search_options": (None,),
 }
 """Known fields that would change the answer, with the values that ask for nothing."""
+
+_REPLACED: Mapping[str, str] = {"functions": "tools", "function_call": "tool_choice"}
+"""Fields that OpenAI has given up, with those that came in their place."""
 
 
 def refuse_unsupported(raw: Mapping[str, Any], served: Container[str] = ()) -> None:
@@ -48,20 +43,16 @@ def refuse_unsupported(raw: Mapping[str, Any], served: Container[str] = ()) -> N
     for name, value in raw.items():
         neutral = None if name in served else NEUTRAL_VALUES.get(name)
         if neutral is not None and not any(_same(value, one) for one in neutral):
-            raise UnsupportedError(f"{name} is not supported (it is {shown(value)})", param=name)
-    # The model is never shown tools, so "none" is the only choice that can be kept.
-    if raw.get("tools") and raw.get("tool_choice") != "none":
-        raise UnsupportedError('tools are only accepted with tool_choice "none"', param="tools")
-    if raw.get("tool_choice") not in (None, "none", "auto"):
+            instead = f"; use {_REPLACED[name]}" if name in _REPLACED else ""
+            raise UnsupportedError(
+                f"{name} is not supported (it is {shown(value)}){instead}", param=name
+            )
+    form = raw.get("response_format")
+    if isinstance(form, dict) and form.get("type") == "structural_tag":
         raise UnsupportedError(
-            f'tool_choice is {shown(raw["tool_choice"])}, but only "none" is supported',
-            param="tool_choice",
-        )
-    options = raw.get("stream_options")
-    if isinstance(options, dict) and options.get("continuous_usage_stats"):
-        raise UnsupportedError(
-            "stream_options.continuous_usage_stats is not supported",
-            param="stream_options.continuous_usage_stats",
+            'response_format.type is "structural_tag", which is not supported; use "json_schema", or a'
+            " grammar in structured_outputs",
+            param="response_format.type",
         )
 
 

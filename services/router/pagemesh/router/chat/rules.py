@@ -1,0 +1,123 @@
+"""What holds for all conversations with one model: who takes its answers apart, and what requests may bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pagemesh.config import ChatConfig
+from pagemesh.errors import ConfigError, InvalidRequestError, UnsupportedError
+from pagemesh.router.chat.template_cache import TemplateCache
+from pagemesh.router.parsers.factory import parser_markers
+from pagemesh.tokenizer.chat_template import ChatTemplate
+from pagemesh.tokenizer.tokenizer import Tokenizer
+
+_TOOL_SIGNS = (
+    # Qwen 3 Coder writes XML in the same tags.
+    ("<tool_call>", "<function=", "hermes"),
+    ("[TOOL_CALLS]", None, "mistral"),
+    ("<|python_tag|>", None, "llama3_json"),
+    ("<｜tool▁call▁begin｜>", "```json", "deepseek_v31"),
+    ("<｜tool▁call▁begin｜>", None, "deepseek_v3"),
+)
+"""Text in a chat template, text that must not be in it, and what they mean; the first that fits."""
+
+_THOUGHT_SIGN = "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRules:
+    """What holds for one model."""
+
+    tool_parser: str | None = None
+    """Name of the one for tool calls; None when there is none."""
+
+    reasoning_parser: str | None = None
+    """Name of the one for thoughts; None when there is none."""
+
+    allows_auto_tools: bool = True
+    """Whether the model may choose to call tools."""
+
+    template: ChatTemplate | None = None
+    """The operator's, instead of the model's own."""
+
+    request_templates: TemplateCache | None = None
+    """Of requests, if they may bring any."""
+
+    @classmethod
+    def of(cls, config: ChatConfig, tokenizer: Tokenizer) -> Self:
+        """The rules for a model; ConfigError naming a bad setting."""
+        template = _read_template(config.chat_template, tokenizer)
+        source = template.source if template is not None else _source(tokenizer)
+        tools = _named(config.tool_call_parser, lambda: find_tool_parser(source))
+        reasoning = _named(config.reasoning_parser, lambda: find_reasoning_parser(source))
+        # Also says whether there are such parsers.
+        parser_markers(tools, reasoning)
+        templates = TemplateCache(tokenizer) if config.trust_request_chat_template else None
+        return cls(tools, reasoning, config.enable_auto_tool_choice, template, templates)
+
+    def template_for(self, given: str | None, tokenizer: Tokenizer) -> ChatTemplate:
+        """The template for a request that brings its own, or None; raises PagemeshErrors."""
+        if given is None:
+            return self.template if self.template is not None else tokenizer.chat_template
+        if self.request_templates is None:
+            raise InvalidRequestError(
+                "chat_template is only accepted where the router runs with --trust-request-chat-template",
+                param="chat_template",
+            )
+        return self.request_templates.get(given)
+
+    def require_tool_parser(self, *, is_auto: bool) -> str:
+        """The parser that tool calls need; UnsupportedError where there is none, or choices are not allowed."""
+        if is_auto and not self.allows_auto_tools:
+            raise UnsupportedError(
+                'tool_choice "auto" needs a router with --enable-auto-tool-choice',
+                param="tool_choice",
+            )
+        if self.tool_parser is None:
+            raise UnsupportedError(
+                "tools need a router that knows how the model calls them: see its --tool-call-parser",
+                param="tools",
+            )
+        return self.tool_parser
+
+
+def find_tool_parser(template: str) -> str | None:
+    """The parser for a model with this chat template, if it shows how it writes calls."""
+    for sign, but_not, name in _TOOL_SIGNS:
+        if sign in template and (but_not is None or but_not not in template):
+            return name
+    return None
+
+
+def find_reasoning_parser(template: str) -> str | None:
+    """The parser for a model with this chat template, if it knows thoughts.
+
+    Of those, it is the one that fits both models that always think and models that say when they do.
+    """
+    return "qwen3" if _THOUGHT_SIGN in template else None
+
+
+def _named(setting: str, find: Callable[[], str | None]) -> str | None:
+    if setting == "auto":
+        return find()
+    return None if setting == "none" else setting
+
+
+def _source(tokenizer: Tokenizer) -> str:
+    try:
+        return tokenizer.chat_template.source
+    except UnsupportedError:
+        return ""
+
+
+def _read_template(path: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
+    if path is None:
+        return None
+    try:
+        source = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--chat-template {path} cannot be read: {error}") from error
+    return ChatTemplate(source, tokenizer.template_variables)

@@ -1,0 +1,50 @@
+"""From a request's fields and its prompts' ids to what the generation path is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagemesh.router.call import Call
+from pagemesh.router.generation.request import GenerationRequest
+from pagemesh.router.openai.fields import RequestFields
+from pagemesh.router.openai.sampling import make_choices
+from pagemesh.router.served_model import ServedModel
+from pagemesh.sampling.structured.outputs import StructuredOutputs
+
+
+def make_request(
+    call: Call,
+    model: ServedModel,
+    fields: RequestFields,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: Sequence[int],
+    *,
+    markers: frozenset[str] = frozenset(),
+    forced: StructuredOutputs | None = None,
+) -> GenerationRequest:
+    """The request for all prompts.
+
+    `markers` are special tokens that whoever reads the answer must see in its text; `forced` is what the
+    answer must look like for reasons of the endpoint's own.
+    """
+    return GenerationRequest(
+        call=call,
+        choices=make_choices(prompts, max_tokens, fields, model, forced),
+        num_prompts=len(prompts),
+        stop=fields.stop_strings,
+        priority=fields.priority or 0,
+        cache_salt=fields.cache_salt or "",
+        includes_stop=bool(fields.include_stop_str_in_output),
+        hidden_token_ids=_hidden(model, fields, markers),
+    )
+
+
+def _hidden(
+    model: ServedModel, fields: RequestFields, markers: frozenset[str]
+) -> frozenset[int] | None:
+    if fields.skip_special_tokens is False:
+        return frozenset()
+    if not markers:
+        return None
+    tokenizer = model.tokenizer
+    return tokenizer.special_token_ids - {tokenizer.token_id(marker) for marker in markers}

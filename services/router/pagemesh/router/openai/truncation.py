@@ -1,0 +1,45 @@
+"""Prompts that are cut to a length (`truncate_prompt_tokens`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from pagemesh.errors import InvalidRequestError
+from pagemesh.router.openai.fields import RequestFields
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How a prompt is cut."""
+
+    num_tokens: int
+    """Most that are kept."""
+
+    keeps_end: bool
+    """Whether the last ones are kept, or the first ones."""
+
+    @classmethod
+    def of(cls, fields: RequestFields, max_model_len: int, max_tokens: int | None) -> Self | None:
+        """What a request asks for; None when it asks for nothing.
+
+        As in vLLM, -1 stands for all the room that the context and the answer's limit leave, and the last
+        tokens are kept unless told. Raises InvalidRequestError for more than there is room for.
+        """
+        asked = fields.truncate_prompt_tokens
+        if asked is None:
+            return None
+        most = max_model_len - max(1, max_tokens or 1)
+        if asked > max_model_len or asked == 0:
+            raise InvalidRequestError(
+                f"truncate_prompt_tokens is {asked}, but must be -1 or between 1 and the model's context of"
+                f" {max_model_len} tokens",
+                param="truncate_prompt_tokens",
+            )
+        return cls(max(1, most) if asked == -1 else asked, fields.truncation_side != "right")
+
+    def cut(self, token_ids: list[int]) -> list[int]:
+        """What is kept of a prompt."""
+        if len(token_ids) <= self.num_tokens:
+            return token_ids
+        return token_ids[-self.num_tokens :] if self.keeps_end else token_ids[: self.num_tokens]

@@ -1,0 +1,27 @@
+"""How conversations become prompts, and answers messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ChatConfig:
+    """Chat templates, and what answers are taken apart by."""
+
+    chat_template: str | None = None
+    """File with a Jinja chat template instead of the model's own."""
+
+    trust_request_chat_template: bool = False
+    """Accept chat templates in requests. They run in a sandbox, but can take as much time as they like."""
+
+    enable_auto_tool_choice: bool = True
+    """Let the model choose whether it calls tools; without, requests must say which or none."""
+
+    tool_call_parser: str = "auto"
+    """How the model writes tool calls, by vLLM's names: hermes, llama3_json, llama4_json, mistral, deepseek_v3 or
+    deepseek_v31; auto finds it in the chat template, none leaves calls in the text."""
+
+    reasoning_parser: str = "auto"
+    """How the model writes its thoughts, by vLLM's names: qwen3 or deepseek_r1; auto finds it in the chat template,
+    none leaves thoughts in the text."""

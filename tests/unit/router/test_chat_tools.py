@@ -1,0 +1,210 @@
+"""Tools and messages around them, as a request says it and as templates and grammars get it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.router.openai.chat_request import ChatRequest, read_chat_request
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "default": None}}}
+ADD = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
+SUB = {"type": "function", "function": {"name": "sub", "description": "takes away"}}
+NAMED = {"type": "function", "function": {"name": "sub"}}
+
+
+def read(**fields: Any) -> ChatRequest:
+    return read_chat_request({"messages": [{"role": "user", "content": "Hi"}], **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "mode", "callable_names", "shown_names", "named"),
+    [
+        ({}, "none", [], [], False),
+        ({"tool_choice": "none"}, "none", [], [], False),
+        ({"tools": [ADD, SUB]}, "auto", ["add", "sub"], ["add", "sub"], False),
+        ({"tools": [ADD], "tool_choice": None}, "auto", ["add"], ["add"], False),
+        ({"tools": [ADD], "tool_choice": "none"}, "none", ["add"], ["add"], False),
+        ({"tools": [ADD], "tool_choice": "required"}, "required", ["add"], ["add"], False),
+        ({"tools": [ADD, SUB], "tool_choice": NAMED}, "required", ["sub"], ["add", "sub"], True),
+        (
+            {
+                "tools": [ADD, SUB],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {"mode": "auto", "tools": [NAMED]},
+                },
+            },
+            "auto",
+            ["sub"],
+            ["sub"],
+            False,
+        ),
+    ],
+)
+def test_tools_and_choice_become_one(
+    fields: dict[str, Any],
+    mode: str,
+    callable_names: list[str],
+    shown_names: list[str],
+    named: bool,
+) -> None:
+    use = read(**fields).tool_use
+    assert (use.mode, use.is_named) == (mode, named)
+    assert [tool.name for tool in use.callable] == callable_names
+    assert [tool.function.name for tool in use.shown] == shown_names
+
+
+def test_templates_see_tools_as_they_were_given() -> None:
+    request = read(tools=[ADD, SUB])
+    assert request.render_options(request.tool_use).tools == [ADD, SUB]
+    assert read().render_options(read().tool_use).tools is None
+
+
+def test_grammars_get_the_schema_with_its_place_in_the_request() -> None:
+    strict = {"type": "function", "function": {**ADD["function"], "strict": True}}  # type: ignore[dict-item]
+    first, second = read(tools=[SUB, strict]).tool_use.callable
+    assert (first.parameters, first.is_strict) == (None, False)
+    assert (second.parameters, second.is_strict) == (SCHEMA, True)
+    assert second.param == "tools[1].function.parameters"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"tools": []}, "tools", "tools is an empty list"),
+        ({"tool_choice": "auto"}, "tool_choice", "tool_choice needs tools"),
+        ({"tool_choice": NAMED}, "tool_choice", "tool_choice needs tools"),
+        (
+            {"tools": [ADD], "tool_choice": NAMED},
+            "tool_choice.function.name",
+            'has "sub", which is none of the tools',
+        ),
+        ({"tools": [ADD], "tool_choice": "always"}, "tool_choice", 'tool_choice is "always"'),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing"),
+        (
+            {"tools": [{"type": "function", "function": {"name": ""}}]},
+            "tools[0].function.name",
+            "at least 1 character",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
+            "tools[0].function.parameters",
+            "valid dictionary",
+        ),
+    ],
+)
+def test_tools_that_do_not_fit_are_refused(
+    fields: dict[str, Any], param: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as error:
+        _ = read(**fields).tool_use
+    assert error.value.param == param
+    assert message in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
+        (
+            {"tools": [ADD], "tool_choice": {"type": "custom", "custom": {"name": "x"}}},
+            "tool_choice.type",
+        ),
+    ],
+)
+def test_tools_that_are_no_functions_are_refused_by_name(
+    fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(UnsupportedError) as error:
+        read(**fields)
+    assert error.value.param == param
+
+
+def call(arguments: Any) -> dict[str, Any]:
+    return {"id": "c1", "type": "function", "function": {"name": "add", "arguments": arguments}}
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [('{"a": 1}', {"a": 1}), ({"a": 1}, {"a": 1}), ("", {}), (None, {})],
+    ids=str,
+)
+def test_templates_see_the_arguments_of_calls_as_objects(given: Any, seen: Any) -> None:
+    messages = [
+        {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call(given)]},
+        {"role": "tool", "content": [{"type": "text", "text": "3"}], "tool_call_id": "c1"},
+    ]
+    assert read(messages=messages).template_messages() == [
+        {"role": "assistant", "content": "", "tool_calls": [call(seen)]},
+        {"role": "tool", "content": "3", "tool_call_id": "c1"},
+    ]
+
+
+@pytest.mark.parametrize("arguments", ["[1]", "{", "5", "[" * 100_000])
+def test_arguments_that_are_no_object_are_refused_by_place(arguments: str) -> None:
+    request = read(messages=[{"role": "assistant", "tool_calls": [call("{}"), call(arguments)]}])
+    with pytest.raises(InvalidRequestError, match="must be the text of a JSON object") as error:
+        request.template_messages()
+    assert error.value.param == "messages[0].tool_calls[1].function.arguments"
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_templates_see_thoughts_by_either_name(name: str) -> None:
+    (message,) = read(
+        messages=[{"role": "assistant", "content": "x", name: "hm"}]
+    ).template_messages()
+    assert (message["reasoning"], message["reasoning_content"]) == ("hm", "hm")
+
+
+def test_an_answer_may_be_given_back_as_it_came() -> None:
+    """Clients put the whole message back into the conversation, with all fields that they know."""
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "x",
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+        "function_call": None,
+        "tool_calls": None,
+        "reasoning": None,
+        "reasoning_content": None,
+    }
+    assert read(messages=[message]).template_messages() == [{"role": "assistant", "content": "x"}]
+    declined = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+    assert read(messages=[declined]).template_messages()[0]["content"] == "no"
+
+
+def test_effort_and_variables_reach_the_template() -> None:
+    request = read(
+        reasoning_effort="none", chat_template_kwargs={"x": 1}, documents=[{"text": "d"}]
+    )
+    options = request.render_options(request.tool_use)
+    assert options.variables == {"x": 1, "enable_thinking": False, "reasoning_effort": "none"}
+    assert options.documents == [{"text": "d"}]
+    request = read(reasoning_effort="high", chat_template_kwargs={"enable_thinking": False})
+    assert request.render_options(request.tool_use).variables["enable_thinking"] is False
+
+
+@pytest.mark.parametrize(
+    ("fields", "adds", "continues"),
+    [
+        ({}, True, False),
+        ({"add_generation_prompt": False}, False, False),
+        ({"continue_final_message": True}, False, True),
+        ({"continue_final_message": True, "add_generation_prompt": False}, False, True),
+    ],
+    ids=json.dumps,
+)
+def test_how_the_prompt_ends(fields: dict[str, Any], adds: bool, continues: bool) -> None:
+    request = read(**fields)
+    options = request.render_options(request.tool_use)
+    assert (options.add_generation_prompt, options.continue_final_message) == (adds, continues)
+
+
+def test_a_prompt_cannot_end_in_two_ways() -> None:
+    with pytest.raises(InvalidRequestError, match="cannot both be true"):
+        read(continue_final_message=True, add_generation_prompt=True)
