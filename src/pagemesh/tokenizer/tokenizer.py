@@ -101,10 +101,6 @@ class Tokenizer:
         """Text of ids; incomplete characters become U+FFFD."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-    def token_id(self, token: str) -> int | None:
-        """Id of a token that is spelled so; None when the vocabulary does not have it."""
-        return self._tokenizer.token_to_id(token)
-
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """The tokens as the vocabulary spells them; "" for ids that it does not have."""
         return [self._tokenizer.id_to_token(token_id) or "" for token_id in token_ids]

@@ -231,12 +231,12 @@ def test_a_special_token_may_have_no_embedding(folder: Path) -> None:
         Tokenizer(folder)
 
 
-<<<<<<< HEAD
 def test_only_tokens_beside_the_vocabulary_are_known_by_their_text(tokenizer: Tokenizer) -> None:
     assert tokenizer.added_token_id("<|im_end|>") == 2
     assert tokenizer.added_token_id("the") is None
     assert tokenizer.added_token_id("<tool_call>") is None
-=======
+
+
 CONVERSATION = [
     {"role": "user", "content": "Name a colour."},
     {"role": "assistant", "content": "The colour is "},
@@ -272,4 +272,3 @@ def test_variables_cannot_take_the_place_of_what_is_given(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"has '{name}'") as error:
         ChatTemplate("", {}).render([], RenderOptions(variables={name: 1}))
     assert error.value.param == "chat_template_kwargs"
->>>>>>> bf686d6 (Router: tools, thoughts, chat templates' options and what vLLM tells of an answer besides)

@@ -11,7 +11,7 @@ from pydantic import Field
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.router.anthropic.content import Message, TextBlock, joined, refuse_unreadable
 from pagemesh.router.anthropic.tools import Tool, ToolChoice, refuse_server_tools, tools_for_chat
-from pagemesh.router.openai.chat_request import MAX_MESSAGES
+from pagemesh.router.openai.chat_messages import MAX_MESSAGES
 from pagemesh.router.openai.fields import MAX_INT32, check_fields, parse_object, shown
 
 _UNSUPPORTED: Final[Mapping[str, tuple[object, ...]]] = {

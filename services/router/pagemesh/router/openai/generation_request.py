@@ -19,12 +19,13 @@ def make_request(
     prompts: Sequence[Sequence[int]],
     max_tokens: Sequence[int],
     *,
+    is_open_ended: bool = False,
     markers: frozenset[str] = frozenset(),
     forced: StructuredOutputs | None = None,
 ) -> GenerationRequest:
     """The request for all prompts.
 
-    `markers` are special tokens that whoever reads the answer must see in its text; `forced` is what the
+    `is_open_ended` says that the context alone limits the answers. `markers` are special tokens that whoever reads the answer must see in its text; `forced` is what the
     answer must look like for reasons of the endpoint's own.
     """
     return GenerationRequest(
@@ -33,6 +34,7 @@ def make_request(
         num_prompts=len(prompts),
         stop=fields.stop_strings,
         priority=fields.priority or 0,
+        is_open_ended=is_open_ended,
         cache_salt=fields.cache_salt or "",
         includes_stop=bool(fields.include_stop_str_in_output),
         hidden_token_ids=_hidden(model, fields, markers),
@@ -47,4 +49,4 @@ def _hidden(
     if not markers:
         return None
     tokenizer = model.tokenizer
-    return tokenizer.special_token_ids - {tokenizer.token_id(marker) for marker in markers}
+    return tokenizer.special_token_ids - {tokenizer.added_token_id(marker) for marker in markers}

@@ -1,0 +1,91 @@
+"""How the answer to one request is taken apart, and what form it must have for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.router.chat.choice_reader import ChoiceReader
+from pagemesh.router.openai.chat_request import ChatRequest
+from pagemesh.router.openai.chat_tools import ToolUse
+from pagemesh.router.parsers.factory import make_parser, parser_markers
+from pagemesh.router.parsers.forced import forced_grammar
+from pagemesh.router.parsers.structured_thoughts import behind_thoughts
+from pagemesh.router.served_model import ServedModel
+from pagemesh.sampling.structured.outputs import StructuredKind, StructuredOutputs
+
+_PROMPT_END_CHARS = 256
+"""As much of a prompt as parsers need to see whether thoughts have begun in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReading:
+    """The same for all choices of a request."""
+
+    fields: ChatRequest
+
+    tool_parser: str | None
+    reasoning_parser: str | None
+
+    prompt_end: str
+    """Of the rendered prompt."""
+
+    is_named: bool
+    """Whether the request names the tool to call."""
+
+    form: StructuredOutputs | None
+    """What the answer must look like; None for any."""
+
+    @classmethod
+    def of(cls, model: ServedModel, fields: ChatRequest, use: ToolUse, prompt: str) -> Self:
+        """Raises PagemeshErrors for tools that cannot be offered, or not with an output's form."""
+        rules = model.chat
+        form = fields.output_constraint
+        reasoning = rules.reasoning_parser
+        end = prompt[-_PROMPT_END_CHARS:]
+        token_id = model.tokenizer.added_token_id
+        tools = None
+        if use.mode != "none":
+            tools = rules.require_tool_parser(is_auto=use.mode == "auto")
+        if form is not None:
+            if use.mode == "required":
+                raise InvalidRequestError(
+                    "an answer cannot both call a tool and have the form that another field gives it",
+                    param="tool_choice",
+                )
+            # An answer in that form calls nothing, even when it looks like it.
+            tools = None
+            try:
+                form = behind_thoughts(form, reasoning, token_id=token_id, prompt=end)
+            except UnsupportedError:
+                if form.kind is not StructuredKind.GRAMMAR:
+                    raise
+                # It then holds from the first token on, and leaves no room for thoughts.
+                reasoning = None
+        elif use.mode == "required" and tools is not None:
+            grammar = forced_grammar(
+                tools,
+                reasoning,
+                use.callable,
+                parallel=not use.is_named and fields.parallel_tool_calls is not False,
+                token_id=token_id,
+                prompt=end,
+            )
+            form = StructuredOutputs.of(grammar=grammar)
+        return cls(fields, tools, reasoning, end, use.is_named, form)
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """Special tokens that the answer's text must show."""
+        return parser_markers(self.tool_parser, self.reasoning_parser)
+
+    def new_reader(self) -> ChoiceReader:
+        """For one choice."""
+        parser = make_parser(self.tool_parser, self.reasoning_parser, prompt=self.prompt_end)
+        return ChoiceReader(
+            parser,
+            shows_reasoning=self.fields.include_reasoning is not False,
+            keeps_one_call=self.fields.parallel_tool_calls is False,
+            is_named=self.is_named,
+        )
