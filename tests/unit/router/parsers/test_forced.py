@@ -236,3 +236,20 @@ def test_parameters_may_be_an_object_or_nothing(models: dict[bool, Model]) -> No
     assert model.allows(grammar, '{"name": "f", "parameters": {"a": 1}}')
     assert not model.allows(grammar, '{"name": "f", "parameters": null}')
     assert not model.allows(grammar, '{"name": "g", "parameters": []}')
+
+
+@pytest.mark.parametrize("name", ["get weather", 'a"b', "f[0]", "<f>"])
+def test_a_name_that_the_format_cannot_hold_is_refused(name: str) -> None:
+    tools = [Tool(name, None, param="tools[0].function.parameters")]
+    with pytest.raises(InvalidRequestError, match="cannot call a tool with the name") as refused:
+        forced_grammar("deepseek_v31", None, tools, parallel=True, token_id=lambda _: None)
+    assert refused.value.param == "tools[0].function"
+
+
+@pytest.mark.parametrize("name", ["get weather", 'a"b\\', "f[0]", "<tool_call>", "wetter_für_😀"])
+def test_other_formats_hold_any_name(models: dict[bool, Model], name: str) -> None:
+    model = models[False]
+    for parser in ("hermes", "llama3_json", "mistral"):
+        grammar = forced(model, parser, tools=[Tool(name, None)], parallel=False)
+        result = parsed(new_parser(parser), [model.random_text(grammar, "", random.Random(0))])
+        assert [called for called, _ in result.calls] == [name]

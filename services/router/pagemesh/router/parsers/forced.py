@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,7 @@ from pagemesh.router.parsers.grammar_text import GrammarText, joined, thoughts_b
 from pagemesh.router.parsers.tool_format import TokenId, WrittenCalls
 from pagemesh.sampling.structured.outputs import JSON_WHITESPACE
 
+_NOT_IN_NAMES: Final = re.compile(r"""[\s\[\]{}<>"'`,;()]""")
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -46,7 +48,7 @@ def forced_grammar(
     One call, or with `parallel` any number, behind reasoning when there is a parser for it. Parsers go by
     their names as in `make_parser`, which reads what the grammar allows. `prompt` is the rendered prompt,
     or its end, which may have begun the reasoning. Raises InvalidRequestError for parameters that are no
-    object.
+    object, and for names that the format cannot hold.
     """
     tool_format = find_tool_format(tool_parser)
     way = tool_format.written_with(token_id)
@@ -67,7 +69,15 @@ def forced_grammar(
 
 
 def _function_rule(text: GrammarText, way: WrittenCalls, rule: str, tool: Tool) -> str:
-    name = json.dumps(tool.name, ensure_ascii=False)[1:-1] if way.is_name_json else tool.name
+    name = tool.name
+    if way.is_name_json:
+        name = json.dumps(name, ensure_ascii=False)[1:-1]
+    elif _NOT_IN_NAMES.search(name):
+        raise InvalidRequestError(
+            f"the model cannot call a tool with the name {json.dumps(name)}: it writes names without"
+            " quotes",
+            param=tool.param.removesuffix(".parameters"),
+        )
     schema = json.dumps(_arguments_schema(tool), ensure_ascii=False)
     return joined(f"{rule}:", text.of(name + way.middle), "%json", schema)
 
