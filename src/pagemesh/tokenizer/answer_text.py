@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pagemesh.tokenizer.detokenizer import IncrementalDetokenizer
+from pagemesh.tokenizer.detokenizer import make_detokenizer
 from pagemesh.tokenizer.stop_strings import StopMatcher
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
@@ -40,7 +40,7 @@ class AnswerText:
         As in vLLM, they and stop tokens have no text unless it `includes_stop`. Nor have the hidden tokens,
         which are the special ones unless told.
         """
-        self._detokenizer = IncrementalDetokenizer(tokenizer, hidden_token_ids)
+        self._detokenizer = make_detokenizer(tokenizer, hidden_token_ids)
         self._includes_stop = includes_stop
         self._stops = StopMatcher(stop)
         self._has_stops = bool(stop)

@@ -8,7 +8,9 @@ that of Hugging Face's text-generation-inference.)
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
+from pagemesh.tokenizer.byte_detokenizer import ByteDetokenizer
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
 _INCOMPLETE = "\ufffd"
@@ -20,22 +22,46 @@ _MAX_CHARACTER_TOKENS = 3
 """An unfinished UTF-8 character has at most three bytes, and a token has at least one."""
 
 
-class IncrementalDetokenizer:
+class Detokenizer(Protocol):
     """The text side of one generated sequence."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, hidden_token_ids: frozenset[int] | None = None
-    ) -> None:
-        """`hidden_token_ids` have no text: the special tokens unless told."""
+    def push(self, token_ids: Iterable[int]) -> str:
+        """Add ids; gives the text that became certain, "" while a character is incomplete."""
+        ...
+
+    def flush(self) -> str:
+        """The rest of the text, when no more ids will come."""
+        ...
+
+
+def make_detokenizer(
+    tokenizer: Tokenizer, hidden_token_ids: frozenset[int] | None = None
+) -> Detokenizer:
+    """For one sequence, the quickest that gives the tokenizer's own text.
+
+    `hidden_token_ids` have no text: the special tokens unless told.
+    """
+    hidden = tokenizer.special_token_ids if hidden_token_ids is None else hidden_token_ids
+    table = tokenizer.byte_tokens
+    if table is None:
+        return WindowDetokenizer(tokenizer, hidden)
+    return ByteDetokenizer(table, hidden, tokenizer.vocab_size)
+
+
+class WindowDetokenizer:
+    """A `Detokenizer` for any tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, hidden_token_ids: frozenset[int]) -> None:
+        """`hidden_token_ids` have no text."""
         self._tokenizer = tokenizer
-        self._hidden = tokenizer.special_token_ids if hidden_token_ids is None else hidden_token_ids
+        self._hidden = hidden_token_ids
         # Tokens already turned into text, kept because decoders such as Metaspace treat the first
         # token of a text differently; then tokens whose text is still held back.
         self._context: list[int] = []
         self._held: list[int] = []
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """Add ids; gives the text that became certain, "" while a character is incomplete."""
+        """See `Detokenizer`."""
         hidden, size = self._hidden, self._tokenizer.vocab_size
         self._held.extend(i for i in token_ids if i not in hidden and i < size)
         if not self._held:
@@ -48,7 +74,7 @@ class IncrementalDetokenizer:
         return ""
 
     def flush(self) -> str:
-        """The rest of the text, when no more ids will come."""
+        """See `Detokenizer`."""
         if not self._held:
             return ""
         return self._emit(len(self._held), self._held_text(len(self._held)))

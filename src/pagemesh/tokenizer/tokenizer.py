@@ -14,6 +14,7 @@ from typing import Any
 import tokenizers
 
 from pagemesh.errors import ConfigError, UnsupportedError
+from pagemesh.tokenizer.byte_tokens import ByteTokens
 from pagemesh.tokenizer.chat_template import ChatTemplate, load_chat_template
 from pagemesh.tokenizer.folder import read_json
 
@@ -45,6 +46,8 @@ class Tokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self.special_token_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._added_token_ids = {token.content: id_ for id_, token in added.items()}
+        self.byte_tokens = ByteTokens.of(self._tokenizer)
+        """Where texts are the bytes of their tokens in a row."""
         self.vocab_size = self._vocab_size(folder)
         self._check_ids(folder)
         self.template_variables = _special_tokens(folder)

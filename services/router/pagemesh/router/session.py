@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 
 import grpc
 import structlog
 
 from pagemesh.errors import UnavailableError, WorkerLostError
 from pagemesh.membership.backoff import Backoff
+from pagemesh.router.read_ahead import SessionCall, read_ahead
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
 
 _log = structlog.get_logger(__name__)
 
 _CONNECT_TIMEOUT_S = 5.0
-
-SessionCall = grpc.aio.StreamStreamCall[decode_pb2.SessionRequest, decode_pb2.SessionResponse]
 
 Sink = Callable[[decode_pb2.RequestOutput], None]
 """Takes the outputs of one request, on the event loop. The last one has a finish reason."""
@@ -127,9 +127,10 @@ class WorkerSession:
         self._requests, self._draining = requests, False
         _log.info("session opened", worker_id=self.info.worker_id, address=self.info.address)
         try:
-            async for response in call:
-                backoff.reset()
-                self._deliver(response)
+            async with aclosing(read_ahead(call)) as responses:
+                async for response in responses:
+                    backoff.reset()
+                    self._deliver(response)
         finally:
             writer.cancel()
             call.cancel()

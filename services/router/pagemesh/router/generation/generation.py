@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +11,7 @@ from prometheus_client import Counter
 
 from pagemesh.errors import PagemeshError, UnavailableError
 from pagemesh.router.generation.choice_text import ChoiceText
+from pagemesh.router.generation.events import Events
 from pagemesh.router.generation.idle import IdleClock
 from pagemesh.router.generation.request import (
     Choice,
@@ -40,10 +40,6 @@ _STOP_REASONS: Final = {
     types_pb2.FINISH_REASON_STOP: StopReason.STOP,
     types_pb2.FINISH_REASON_LENGTH: StopReason.LENGTH,
 }
-
-
-_Event = tuple[int, decode_pb2.RequestOutput] | Idle | PagemeshError
-"""Index of a choice and what its worker sent; silence; or why the request as a whole ends."""
 
 
 @dataclass(slots=True)
@@ -79,8 +75,7 @@ class Generation:
             )
             for index, choice in enumerate(request.choices)
         ]
-        # At most one entry per token of the request, so max_tokens bounds it.
-        self._events: asyncio.Queue[_Event] = asyncio.Queue()
+        self._events = Events()
         self._explanation: Explanation | None = None
         self._idle = IdleClock(self._report_idle, FIRST_IDLE_S, IDLE_S)
         self._expiry = order.fail_when_late(self)
@@ -110,7 +105,7 @@ class Generation:
 
     def fail(self, error: PagemeshError) -> None:
         """Have `deltas` raise this after what is already known."""
-        self._events.put_nowait(error)
+        self._events.put(error)
 
     def close(self) -> None:
         """Cancel what still runs and give everything back. Idempotent."""
@@ -181,7 +176,9 @@ class Generation:
             lookup = Lookup.SKIPPED if query is None else query.lookup
             self._explanation = Explanation(placement.decision, lookup)
         submit.fork_of_handle = leader_handle
-        running.placed.send(placement, submit, partial(self._on_output, running.placed.index))
+        running.placed.send(
+            placement, submit, partial(self._events.put_output, running.placed.index)
+        )
 
     async def _place(self, running: _Running, excluded: frozenset[str]) -> tuple[Placement, int]:
         """Where a choice goes, and the handle there of another one with the same prompt, or 0.
@@ -213,8 +210,5 @@ class Generation:
         # The first answer counts for the prompt, wherever the others have to go.
         return (placement if leader is running else placement._replace(query=None)), 0
 
-    def _on_output(self, index: int, output: decode_pb2.RequestOutput) -> None:
-        self._events.put_nowait((index, output))
-
     def _report_idle(self) -> None:
-        self._events.put_nowait(Idle.IDLE)
+        self._events.put(Idle.IDLE)
