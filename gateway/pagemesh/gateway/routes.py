@@ -18,6 +18,7 @@ from pagemesh.gateway.names import (
 from pagemesh.gateway.transcoding import HttpRoute, http_routes
 
 _OPEN_PATHS = ("/", "/health", "/ready", "/version")
+_OPEN_FOLDER = "/console/"
 _OPEN_SERVICE = "/grpc.health.v1.Health/"
 
 _ANY = {"prefix": "/"}
@@ -134,7 +135,7 @@ def _no_credentials() -> Sequence[dict[str, Any]]:
 
 def _not_open() -> dict[str, Any]:
     paths = "|".join(map(re.escape, _OPEN_PATHS))
-    match = {"safe_regex": {"regex": rf"({paths})(\?.*)?"}}
+    match = {"safe_regex": {"regex": rf"({paths}|{_OPEN_FOLDER}[^/?]+)(\?.*)?"}}
     return {"name": ":path", "string_match": match, "invert_match": True}
 
 

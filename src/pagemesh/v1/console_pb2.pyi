@@ -83,3 +83,59 @@ class ConsoleMetricsRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConsoleMetricsRequest: _TypeAlias = ConsoleMetricsRequest  # noqa: Y015
+
+@_typing.final
+class ConsolePageRequest(_message.Message):
+    """Asks for the page or one of its files."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASSET_FIELD_NUMBER: _builtins.int
+    asset: _builtins.str
+    """Name of the file; empty for the page itself."""
+    def __init__(
+        self,
+        *,
+        asset: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asset", b"asset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsolePageRequest: _TypeAlias = ConsolePageRequest  # noqa: Y015
+
+@_typing.final
+class ConsoleMeshRequest(_message.Message):
+    """Asks what the mesh does."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsoleMeshRequest: _TypeAlias = ConsoleMeshRequest  # noqa: Y015
+
+@_typing.final
+class ConsoleMeshEventsRequest(_message.Message):
+    """Asks for what the mesh does, again and again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsoleMeshEventsRequest: _TypeAlias = ConsoleMeshEventsRequest  # noqa: Y015

@@ -56,6 +56,21 @@ class ConsoleStub:
                 request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleMetricsRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.Page = channel.unary_stream(
+                '/pagemesh.v1.Console/Page',
+                request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsolePageRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
+        self.Mesh = channel.unary_stream(
+                '/pagemesh.v1.Console/Mesh',
+                request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleMeshRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
+        self.MeshEvents = channel.unary_stream(
+                '/pagemesh.v1.Console/MeshEvents',
+                request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleMeshEventsRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
 
 
 class ConsoleServicer:
@@ -90,6 +105,28 @@ class ConsoleServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Page(self, request, context):
+        """GET /: a page to chat and to see the mesh live; GET /console/{asset}: the files that it is made of.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Mesh(self, request, context):
+        """GET /mesh: workers, load, cache hits, latencies and the latest requests as JSON.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MeshEvents(self, request, context):
+        """GET /mesh/events: the same as server-sent events, about one a second until the client leaves; after
+        the first, each has only those requests that are new or went on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ConsoleServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +148,21 @@ def add_ConsoleServicer_to_server(servicer, server):
             'Metrics': grpc.unary_stream_rpc_method_handler(
                     servicer.Metrics,
                     request_deserializer=pagemesh_dot_v1_dot_console__pb2.ConsoleMetricsRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'Page': grpc.unary_stream_rpc_method_handler(
+                    servicer.Page,
+                    request_deserializer=pagemesh_dot_v1_dot_console__pb2.ConsolePageRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'Mesh': grpc.unary_stream_rpc_method_handler(
+                    servicer.Mesh,
+                    request_deserializer=pagemesh_dot_v1_dot_console__pb2.ConsoleMeshRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'MeshEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.MeshEvents,
+                    request_deserializer=pagemesh_dot_v1_dot_console__pb2.ConsoleMeshEventsRequest.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
     }
@@ -222,6 +274,87 @@ class Console:
             target,
             '/pagemesh.v1.Console/Metrics',
             pagemesh_dot_v1_dot_console__pb2.ConsoleMetricsRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Page(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagemesh.v1.Console/Page',
+            pagemesh_dot_v1_dot_console__pb2.ConsolePageRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Mesh(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagemesh.v1.Console/Mesh',
+            pagemesh_dot_v1_dot_console__pb2.ConsoleMeshRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MeshEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagemesh.v1.Console/MeshEvents',
+            pagemesh_dot_v1_dot_console__pb2.ConsoleMeshEventsRequest.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
             channel_credentials,

@@ -42,6 +42,14 @@ class ConsoleStub:
     """GET /version"""
     Metrics: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleMetricsRequest, _httpbody_pb2.HttpBody]
     """GET /metrics: the router's view of the mesh in Prometheus' text format."""
+    Page: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsolePageRequest, _httpbody_pb2.HttpBody]
+    """GET /: a page to chat and to see the mesh live; GET /console/{asset}: the files that it is made of."""
+    Mesh: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleMeshRequest, _httpbody_pb2.HttpBody]
+    """GET /mesh: workers, load, cache hits, latencies and the latest requests as JSON."""
+    MeshEvents: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleMeshEventsRequest, _httpbody_pb2.HttpBody]
+    """GET /mesh/events: the same as server-sent events, about one a second until the client leaves; after
+    the first, each has only those requests that are new or went on.
+    """
 
 @_typing.type_check_only
 class ConsoleAsyncStub(ConsoleStub):
@@ -56,6 +64,14 @@ class ConsoleAsyncStub(ConsoleStub):
     """GET /version"""
     Metrics: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleMetricsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """GET /metrics: the router's view of the mesh in Prometheus' text format."""
+    Page: _aio.UnaryStreamMultiCallable[_console_pb2.ConsolePageRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """GET /: a page to chat and to see the mesh live; GET /console/{asset}: the files that it is made of."""
+    Mesh: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleMeshRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """GET /mesh: workers, load, cache hits, latencies and the latest requests as JSON."""
+    MeshEvents: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleMeshEventsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """GET /mesh/events: the same as server-sent events, about one a second until the client leaves; after
+    the first, each has only those requests that are new or went on.
+    """
 
 class ConsoleServicer(metaclass=_abc_1.ABCMeta):
     """Routes beside the APIs, transcoded from HTTP by Envoy; bodies and errors as in `OpenAI`."""
@@ -91,5 +107,31 @@ class ConsoleServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """GET /metrics: the router's view of the mesh in Prometheus' text format."""
+
+    @_abc_1.abstractmethod
+    def Page(
+        self,
+        request: _console_pb2.ConsolePageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """GET /: a page to chat and to see the mesh live; GET /console/{asset}: the files that it is made of."""
+
+    @_abc_1.abstractmethod
+    def Mesh(
+        self,
+        request: _console_pb2.ConsoleMeshRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """GET /mesh: workers, load, cache hits, latencies and the latest requests as JSON."""
+
+    @_abc_1.abstractmethod
+    def MeshEvents(
+        self,
+        request: _console_pb2.ConsoleMeshEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """GET /mesh/events: the same as server-sent events, about one a second until the client leaves; after
+        the first, each has only those requests that are new or went on.
+        """
 
 def add_ConsoleServicer_to_server(servicer: ConsoleServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

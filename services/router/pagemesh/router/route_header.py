@@ -46,7 +46,7 @@ def route_line(explanation: Explanation, num_prompts: int) -> str:
 
 
 def _shorter_and_shorter(explanation: Explanation, num_prompts: int) -> Iterator[dict[str, Any]]:
-    reasons, chosen = explanation.decision.reasons, _chosen(explanation)
+    reasons, chosen = explanation.decision.reasons, chosen_object(explanation)
     if num_prompts > 1:
         chosen["prompts"] = num_prompts
     refused = list(reasons.refused.items())
@@ -59,7 +59,8 @@ def _shorter_and_shorter(explanation: Explanation, num_prompts: int) -> Iterator
     yield chosen
 
 
-def _chosen(explanation: Explanation) -> dict[str, Any]:
+def chosen_object(explanation: Explanation) -> dict[str, Any]:
+    """What was chosen, without what was made of the others."""
     decision = explanation.decision
     route, reasons = decision.route, decision.reasons
     plan = route.plan

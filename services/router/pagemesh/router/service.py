@@ -8,6 +8,7 @@ import structlog
 
 from pagemesh.config import RouterConfig
 from pagemesh.membership.directory import Directory
+from pagemesh.router.console.state import MeshState
 from pagemesh.router.embedding.embedder import Embedder
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.generator import Generator
@@ -85,21 +86,30 @@ class RouterProcess:
     def _add_services(self) -> None:
         config, metrics, model = self._config, self._metrics, self._model
         workers = Workers(model.name, self._directory, self._sessions, self._parity)
-        planner = self._tracing.placer(
-            Planner(workers, self._directory, self._sessions, config.routing, metrics)
+        state = MeshState(self._directory, self._sessions, self._parity, metrics)
+        planner = state.placer(
+            self._tracing.placer(
+                Planner(workers, self._directory, self._sessions, config.routing, metrics)
+            )
         )
         in_progress = InProgress()
         generator = self._tracing.generator(
-            Generator(model.name, planner, model.tokenizer, metrics, in_progress)
+            state.generator(
+                model.name, Generator(model.name, planner, model.tokenizer, metrics, in_progress)
+            )
         )
-        embedder = self._tracing.embedder(Embedder(model, workers, planner, metrics, in_progress))
+        embedder = self._tracing.embedder(
+            state.embedder(model.name, Embedder(model, workers, planner, metrics, in_progress))
+        )
         grace = config.server.grace_period
         patience = grace - min(_FAREWELL_S, grace / 2)
+        # Else those who look would be waited for until the end of the grace period.
+        self._server.on_drain(state.watchers.close)
         self._server.on_drain(lambda: in_progress.drain(patience))
         admission = Admission(config.max_waiting_requests, model.name, metrics)
         models = Models([ModelService(model, workers, generator, embedder)])
         mesh = MeshView(model, workers, self._parity, metrics)
-        add_services(self._server, models, admission, mesh, config)
+        add_services(self._server, models, admission, mesh, state, config)
 
 
 def run(config: RouterConfig) -> None:

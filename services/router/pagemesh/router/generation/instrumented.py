@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Final
 
 from pagemesh.router.generation.generation import Generation
 from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, Idle, Usage
 from pagemesh.router.route_header import Explanation
 from pagemesh.telemetry import metrics as names
 from pagemesh.telemetry.metrics import Metrics
+
+_WORST_FIRST: Final = ("error", "abort", "", "length", "stop")
 
 
 class GenerationMetrics:
@@ -37,7 +40,8 @@ class _Progress:
         self.first = 0.0
         self.last = 0.0
         self.num_tokens = 0
-        self.ended = False
+        self.end = ""
+        """Why it is over; empty while it runs."""
 
 
 class InstrumentedGeneration:
@@ -79,6 +83,18 @@ class InstrumentedGeneration:
         """Of the request."""
         return self._request.num_prompts
 
+    @property
+    def end(self) -> str:
+        """Why it is over: the worst reason of its choices; empty before that."""
+        ends = {progress.end for progress in self._progress}
+        return next((end for end in _WORST_FIRST if end in ends), "")
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """Seconds until the first token of any choice; None before that."""
+        firsts = [progress.first for progress in self._progress if progress.num_tokens]
+        return min(firsts) - self._start if firsts else None
+
     def close(self) -> None:
         """As the inner generation's."""
         self._inner.close()
@@ -111,6 +127,6 @@ class InstrumentedGeneration:
             self._end(progress, delta.stop_reason.value)
 
     def _end(self, progress: _Progress, reason: str) -> None:
-        if not progress.ended:
-            progress.ended = True
+        if not progress.end:
+            progress.end = reason
             self._metrics.ended[reason].inc()

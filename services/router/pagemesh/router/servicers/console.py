@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from importlib import metadata
+from typing import Any
 
 from google.api.httpbody_pb2 import HttpBody
 
+from pagemesh.errors import OverloadedError
+from pagemesh.router.console.page import PageFiles
+from pagemesh.router.console.state import MeshState
 from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.models import Models
-from pagemesh.router.servicers.http_answer import json_answer, status_answer
+from pagemesh.router.servicers.http_answer import (
+    STATUS_KEY,
+    as_answerable,
+    error_answer,
+    events,
+    json_answer,
+    json_pieces,
+    status_answer,
+)
 from pagemesh.router.servicers.read_call import AnyContext
+from pagemesh.rpc.answer_metadata import add_answer_metadata
 from pagemesh.v1 import console_pb2, console_pb2_grpc
+
+_NOT_KEPT = (("cache-control", "no-store"),)
 
 
 class ConsoleServicer(console_pb2_grpc.ConsoleServicer):
     """Serves the routes beside the APIs."""
 
-    def __init__(self, models: Models, mesh: MeshView) -> None:
+    def __init__(self, models: Models, mesh: MeshView, state: MeshState) -> None:
         self._models = models
         self._mesh = mesh
+        self._state = state
+        self._files = PageFiles()
 
     async def Health(  # noqa: N802  # the name of the RPC
         self, request: console_pb2.ConsoleHealthRequest, context: AnyContext
@@ -58,3 +76,45 @@ class ConsoleServicer(console_pb2_grpc.ConsoleServicer):
         """GET /metrics"""
         content_type, text = self._mesh.metrics_page()
         yield HttpBody(content_type=content_type, data=text)
+
+    async def Page(  # noqa: N802  # the name of the RPC
+        self, request: console_pb2.ConsolePageRequest, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """GET / and GET /console/{asset}"""
+        asset = self._files.find(request.asset)
+        if asset is None:
+            yield await status_answer(context, 404, _no_file(request.asset), {})
+            return
+        given = [str(v) for k, v in context.invocation_metadata() or () if k == "if-none-match"]
+        add_answer_metadata(lambda: asset.headers)
+        if given and asset.is_known_to(",".join(given)):
+            add_answer_metadata(lambda: ((STATUS_KEY, "304"),))
+            yield HttpBody(content_type=asset.content_type)
+            return
+        yield HttpBody(content_type=asset.content_type, data=asset.data)
+
+    async def Mesh(  # noqa: N802  # the name of the RPC
+        self, request: console_pb2.ConsoleMeshRequest, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """GET /mesh"""
+        add_answer_metadata(lambda: _NOT_KEPT)
+        for piece in json_pieces(self._state.snapshot()):
+            yield piece
+
+    async def MeshEvents(  # noqa: N802  # the name of the RPC
+        self, request: console_pb2.ConsoleMeshEventsRequest, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """GET /mesh/events"""
+        try:
+            add_answer_metadata(lambda: _NOT_KEPT)
+            async with aclosing(self._state.watchers.frames()) as frames:
+                async for frame in frames:
+                    yield events(frame)
+        except OverloadedError as error:
+            yield await error_answer(context, as_answerable(error))
+
+
+def _no_file(name: str) -> dict[str, Any]:
+    message = f"the page has no file {name[:100]!r}"
+    kind, code = "invalid_request_error", "unknown_url"
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pagemesh.config import RouterConfig
+from pagemesh.router.console.state import MeshState
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.models import Models
@@ -29,7 +30,12 @@ SERVICE_NAMES: Final = (
 
 
 def add_services(
-    server: GrpcServer, models: Models, admission: Admission, mesh: MeshView, config: RouterConfig
+    server: GrpcServer,
+    models: Models,
+    admission: Admission,
+    mesh: MeshView,
+    state: MeshState,
+    config: RouterConfig,
 ) -> None:
     """Have the server serve them."""
     timeout, explains = config.request_timeout, config.routing.explain_routes
@@ -39,4 +45,5 @@ def add_services(
     server.add(anthropic_pb2_grpc.add_AnthropicServicer_to_server, anthropic)
     inference = InferenceServicer(models, admission, timeout, explains_routes=explains)
     server.add(inference_pb2_grpc.add_InferenceServicer_to_server, inference)
-    server.add(console_pb2_grpc.add_ConsoleServicer_to_server, ConsoleServicer(models, mesh))
+    console = ConsoleServicer(models, mesh, state)
+    server.add(console_pb2_grpc.add_ConsoleServicer_to_server, console)
