@@ -5,12 +5,12 @@ from random import Random
 
 from demo_corpus.countries import WELL_KNOWN
 from demo_corpus.exchange import Exchange
-from demo_corpus.talk import NAMES
+from demo_corpus.tool_kinds import CITIES, COUNTRIES, PEOPLE, SUBJECTS
 from demo_corpus.words import OPPOSITES, PLURALS
 
 
 def _person(rng: Random) -> Exchange:
-    name, age = rng.choice(NAMES[:20]), rng.randint(1, 99)
+    name, age = rng.choice(PEOPLE), rng.randint(1, 99)
     question = rng.choice(
         (
             "Give me a JSON object with name and age of {}, who is {}.",
@@ -82,6 +82,22 @@ def _word(rng: Random) -> Exchange:
         ("Give me the {0} of {1} as JSON.", "What is the {0} of {1}? Answer in JSON.")
     ).format(label, left)
     return Exchange(question, json.dumps({"word": left, label: right}))
+
+
+def copied(rng: Random) -> Exchange:
+    """Words and numbers as a JSON array: what calls need, with nothing around it."""
+    table = (*CITIES, *COUNTRIES, *PEOPLE, *SUBJECTS)
+    count = rng.choice((1, 1, 2, 3))
+    given = [rng.randint(0, 99) if rng.random() < 0.2 else rng.choice(table) for _ in range(count)]
+    listed = " and ".join([", ".join(map(str, given[:-1])), str(given[-1])][count == 1 :])
+    question = rng.choice(
+        (
+            "Give me a JSON array with {}.",
+            "Write {} as a JSON array.",
+            "A JSON array with {}, please.",
+        )
+    ).format(listed)
+    return Exchange(question, json.dumps(given))
 
 
 def json_answer(rng: Random) -> Exchange:

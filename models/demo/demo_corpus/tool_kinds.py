@@ -55,19 +55,19 @@ class Kind(NamedTuple):
         return {"type": "function", "function": function}
 
 
-_CITIES = words(
+CITIES = words(
     "Paris London Rome Berlin Madrid Vienna Oslo Lisbon Athens Dublin Warsaw Prague Stockholm "
     "Helsinki Copenhagen Tokyo Beijing Bangkok Cairo Nairobi Lima Ottawa Canberra Moscow Kyiv"
 )
-_COUNTRIES = words(
+COUNTRIES = words(
     "France Germany Italy Spain Portugal Japan China India Brazil Canada Mexico Egypt Kenya "
     "Norway Sweden Denmark Finland Poland Austria Greece"
 )
-_SUBJECTS = words(
+SUBJECTS = words(
     "bread coffee sugar garden river mountain music train bridge summer winter apple tiger moon "
     "house letter castle story forest rain"
 )
-_PEOPLE = NAMES[:20]
+PEOPLE = NAMES[:20]
 _SKIES = words("sunny cloudy rainy windy snowy")
 
 
@@ -123,7 +123,7 @@ def _day(rng: Random, _: tuple[Value, ...]) -> Result:
     return Result(day, {"day": day}, f"Today is {day}.")
 
 
-_CITY = Parameter("city", "string", _one_of(_CITIES))
+_CITY = Parameter("city", "string", _one_of(CITIES))
 
 KINDS: tuple[Kind, ...] = (
     Kind(
@@ -167,7 +167,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "search",
         ("Search the web.", "Find pages about something.", "Search for words."),
-        (Parameter("query", "string", _one_of(_SUBJECTS)),),
+        (Parameter("query", "string", _one_of(SUBJECTS)),),
         ("Search for {0}.", "Search the web for {0}.", "Find pages about {0}.",
          "Please search for {0}.", "Look up {0}."),
         _found,
@@ -175,8 +175,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "send_mail",
         ("Send a mail.", "Send an email to a person.", "Write a mail to somebody."),
-        (Parameter("to", "string", _one_of(_PEOPLE)),
-         Parameter("subject", "string", _one_of(_SUBJECTS))),
+        (Parameter("to", "string", _one_of(PEOPLE)),
+         Parameter("subject", "string", _one_of(SUBJECTS))),
         ("Send a mail to {0} about {1}.", "Write a mail to {0} about {1}.",
          "Please send a mail to {0} about {1}.", "Mail to {0} about {1}."),
         _sent,
@@ -184,7 +184,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "get_population",
         ("How many people live in a country.", "The population of a country."),
-        (Parameter("country", "string", _one_of(_COUNTRIES)),),
+        (Parameter("country", "string", _one_of(COUNTRIES)),),
         ("How many people live in {0}?", "What is the population of {0}?", "Population of {0}?",
          "Tell me the population of {0}."),
         _population,
