@@ -17,7 +17,7 @@ from typing import Any
 
 from pagemesh import config
 from pagemesh.cli.arguments import UsageError, parse
-from pagemesh.cli.settings import PlanConfig, UpConfig
+from pagemesh.cli.settings import KeysConfig, PlanConfig, UpConfig
 from pagemesh.errors import PagemeshError
 from pagemesh.sim.settings import SimConfig
 
@@ -57,6 +57,12 @@ COMMANDS = {
     ),
     "kvstore": Command(
         "knows who holds which KV block", config.KvStoreConfig, "pagemesh.kvstore.service"
+    ),
+    "keys": Command(
+        "makes API keys: pagemesh keys new --tenant NAME",
+        KeysConfig,
+        "pagemesh.cli.keys",
+        positional="--action",
     ),
     "plan": Command(
         "how much memory a model needs: pagemesh plan MODEL",

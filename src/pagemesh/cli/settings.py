@@ -15,11 +15,13 @@ from pagemesh.config import (
     KvCacheDtype,
     RoutingConfig,
     SchedulerConfig,
+    TenantsConfig,
     TlsConfig,
     TracesConfig,
     require,
     require_share,
 )
+from pagemesh.config.tenants import TENANT_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class UpConfig:
     tls: TlsConfig = field(default_factory=TlsConfig)
     cors: CorsConfig = field(default_factory=CorsConfig)
     limits: HttpLimitsConfig = field(default_factory=HttpLimitsConfig)
+    tenants: TenantsConfig = field(default_factory=TenantsConfig)
 
     sample: bool = True
     """Stream one sample answer when the mesh is up."""
@@ -91,6 +94,26 @@ class UpConfig:
         )
         require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
         require(self.threads >= 0, "--threads", self.threads, "0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class KeysConfig:
+    """Settings of `pagemesh keys`."""
+
+    action: Literal["new"]
+    """new makes a key, and prints it."""
+
+    tenant: str
+    """Whose key it is: letters, digits, dots, dashes and underscores."""
+
+    file: str | None = None
+    """Key file to put the key's hash into, made if it is not there; routers with --api-key-file heed it at once."""
+
+    def __post_init__(self) -> None:
+        is_name = TENANT_NAME.fullmatch(self.tenant) is not None
+        require(
+            is_name, "--tenant", self.tenant, "1 to 64 letters, digits, dots, dashes or underscores"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from typing import Final
 
 from pagemesh.config.checks import require
+
+TENANT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Names stand in headers and logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,11 @@ class TenantsConfig:
 
     limits_shared_by: int = 1
     """Routers that clients are divided among: each allows its part of all limits."""
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether these settings alone say that calls without a key are refused; a file without keys does."""
+        return bool(self.api_key) or self.api_key_file is not None
 
     def __post_init__(self) -> None:
         for key in self.api_key:

@@ -24,6 +24,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "prefill",
         "decode",
         "kvstore",
+        "keys",
         "plan",
         "sim",
     ]
@@ -42,6 +43,11 @@ def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) ->
         (["up", "--decode", "0"], "pagemesh up: --decode is 0, but must be at least 1\n"),
         (["decode"], "pagemesh decode: --model is '', but must be a folder or a hub id\n"),
         (["plan"], "pagemesh plan: --model is '', but must be a folder or a hub id\n"),
+        (
+            ["keys", "new", "--tenant", "a b"],
+            "pagemesh keys: --tenant is 'a b', but must be 1 to 64 letters, digits, dots, dashes or "
+            "underscores\n",
+        ),
         (["gateway"], "pagemesh gateway: --routers is (), but must be one or more host:port\n"),
     ],
 )

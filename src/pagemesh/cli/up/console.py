@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from pagemesh.cli.up.credentials import Credentials
+
 QUESTION = "What is the capital of France?"
 
 
@@ -40,13 +42,15 @@ class Console:
         """A part serves again."""
         self.line(f"{name} serves again")
 
-    def banner(self, url: str, model: str) -> None:
+    def banner(self, url: str, model: str, credentials: Credentials) -> None:
         """How to use the mesh."""
         body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "{QUESTION}"}}]}}'
-        curl = f"curl {url}/v1/chat/completions -H 'content-type: application/json' -d "
+        headers = f"{credentials.curl_header} -H 'content-type: application/json'"
+        curl = f"curl {url}/v1/chat/completions{headers} -d "
+        key = credentials.python_value
         python = f"""\
-            from openai import OpenAI
-            client = OpenAI(base_url="{url}/v1", api_key="none")
+            {"import os; " if key.startswith("os.") else ""}from openai import OpenAI
+            client = OpenAI(base_url="{url}/v1", api_key={key})
             messages = [{{"role": "user", "content": "{QUESTION}"}}]
             answer = client.chat.completions.create(model="{model}", messages=messages)
             print(answer.choices[0].message.content)"""

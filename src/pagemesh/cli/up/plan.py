@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from pagemesh.config import (
     ServerConfig,
     WorkerConfig,
 )
+from pagemesh.config.environment import API_KEY_VARIABLE
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
 
 # All parts but the gateway are for this machine alone.
@@ -55,7 +56,7 @@ class PartPlan:
     address: str
     """host:port of its gRPC server; of the HTTP server for the gateway."""
 
-    environment: dict[str, str]
+    environment: dict[str, str] = field(repr=False)
     """Variables set on top of the supervisor's own."""
 
 
@@ -113,7 +114,7 @@ def make_plan(
             for name, replica in zip(_names("kvstore", config.kvstore), kvstores, strict=True)
         ),
         *(
-            _part(name, Stage.ROUTER, "router", router, router.server)
+            _part(name, Stage.ROUTER, "router", router, router.server, _keys(config))
             for name, router in zip(_names("router", config.router), routers, strict=True)
         ),
         *workers,
@@ -158,6 +159,7 @@ def _gateway(
         local_socket=str(local_socket),
         admin_socket=str(admin_socket),
         access_log=None if access_log is None else str(access_log),
+        api_key_required=config.tenants.asks_for_keys,
         tls=config.tls,
         cors=config.cors,
         limits=config.limits,
@@ -174,7 +176,18 @@ def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfi
         routing=config.routing,
         traces=config.traces,
         server=server,
+        tenants=replace(
+            config.tenants,
+            api_key=(),
+            limits_shared_by=config.tenants.limits_shared_by * config.router,
+        ),
     )
+
+
+def _keys(config: UpConfig) -> dict[str, str]:
+    """Where only the router reads them; anybody could read its command line."""
+    keys = config.tenants.api_key
+    return {API_KEY_VARIABLE: ",".join(keys)} if keys else {}
 
 
 def _worker(

@@ -9,10 +9,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up.console import Console
+from pagemesh.cli.up.credentials import Credentials
 from pagemesh.cli.up.gpus import gpus_for
 from pagemesh.cli.up.mesh import Mesh
 from pagemesh.cli.up.plan import MeshPlan, make_plan
@@ -57,6 +59,8 @@ def _check_model(config: UpConfig) -> None:
 
 
 async def _up(config: UpConfig, run_folder: Path, gpus: Sequence[str]) -> None:
+    credentials = Credentials.of(config.tenants)
+    config = replace(config, tenants=replace(config.tenants, api_key=credentials.keys))
     log_folder = _log_folder(config, run_folder)
     access_log = None if config.log_dir is None else log_folder / "access.jsonl"
     plan = make_plan(config, run_folder, access_log, gpus)
@@ -64,7 +68,7 @@ async def _up(config: UpConfig, run_folder: Path, gpus: Sequence[str]) -> None:
     mesh = Mesh(plan, log_folder, console)
     stop = _stop_on_signals(mesh)
     console.starting(plan.model_name, [part.name for part in plan.parts], log_folder)
-    work = asyncio.create_task(_work(mesh, plan, console, with_sample=config.sample))
+    work = asyncio.create_task(_work(mesh, plan, credentials, console, with_sample=config.sample))
     stopped = asyncio.create_task(stop.wait())
     try:
         # Ends when the user says so, or when the mesh cannot be kept up.
@@ -79,11 +83,15 @@ async def _up(config: UpConfig, run_folder: Path, gpus: Sequence[str]) -> None:
     console.stopped()
 
 
-async def _work(mesh: Mesh, plan: MeshPlan, console: Console, *, with_sample: bool) -> None:
+async def _work(
+    mesh: Mesh, plan: MeshPlan, credentials: Credentials, console: Console, *, with_sample: bool
+) -> None:
     await mesh.start()
-    console.banner(plan.url, plan.model_name)
+    console.banner(plan.url, plan.model_name, credentials)
     if with_sample:
-        await asyncio.to_thread(show_sample, plan.local_socket, plan.model_name, console)
+        await asyncio.to_thread(
+            show_sample, plan.local_socket, plan.model_name, credentials, console
+        )
     console.running()
     await mesh.watch()
 

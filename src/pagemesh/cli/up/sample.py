@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pagemesh.cli.up.console import QUESTION, Console
+from pagemesh.cli.up.credentials import Credentials
 from pagemesh.cli.up.local_http import LocalConnection
 from pagemesh.errors import InternalError
 
@@ -15,18 +16,24 @@ _TIMEOUT = 60.0
 _MAX_TOKENS = 64
 
 
-def show_sample(gateway: Path, model: str, console: Console) -> None:
+def show_sample(gateway: Path, model: str, credentials: Credentials, console: Console) -> None:
     """Ask the question of the banner and print the answer as it arrives; a failure is one line."""
+    if credentials.is_required and not credentials.keys:
+        console.line("No sample answer: the key file has no key that could be sent, only hashes.")
+        return
+    headers = {"content-type": "application/json"}
+    if credentials.is_required:
+        headers["authorization"] = f"Bearer {credentials.keys[0]}"
     console.piece(f"> {QUESTION}\n< ")
     try:
-        for text in stream_chat(gateway, model, QUESTION):
+        for text in stream_chat(gateway, model, QUESTION, headers):
             console.piece(text)
         console.line("")
     except (OSError, http.client.HTTPException, InternalError) as error:
         console.line(f"(no answer: {error})")
 
 
-def stream_chat(gateway: Path, model: str, question: str) -> Iterator[str]:
+def stream_chat(gateway: Path, model: str, question: str, headers: dict[str, str]) -> Iterator[str]:
     """Pieces of the answer to `question`. Raises InternalError for an error of the mesh."""
     body = {
         "model": model,
@@ -37,7 +44,6 @@ def stream_chat(gateway: Path, model: str, question: str) -> Iterator[str]:
     }
     connection = LocalConnection(gateway, timeout=_TIMEOUT)
     try:
-        headers = {"content-type": "application/json"}
         connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
         response = connection.getresponse()
         if response.status != 200:

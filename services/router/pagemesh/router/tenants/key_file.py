@@ -18,9 +18,10 @@ import pydantic
 import yaml
 from pydantic import Field
 
+from pagemesh.config.tenants import TENANT_NAME
 from pagemesh.errors import ConfigError
 from pagemesh.router.tenants.keys import read_hash
-from pagemesh.router.tenants.tenant import TENANT_NAME, Limits, Tenant
+from pagemesh.router.tenants.tenant import Limits, Tenant
 
 _Limit = Annotated[int, Field(gt=0)] | None
 

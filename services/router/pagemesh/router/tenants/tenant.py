@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 DEFAULT_TENANT: Final = "default"
 """Whose keys those of `--api-key` are."""
-
-TENANT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""Names stand in headers and logs."""
 
 
 @dataclass(frozen=True, slots=True)

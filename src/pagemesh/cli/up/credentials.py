@@ -1,0 +1,44 @@
+"""The key that `pagemesh up` itself sends, and how it shows people to send theirs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pagemesh.config import TenantsConfig
+from pagemesh.config.environment import API_KEY_VARIABLE, api_keys_of_environment
+
+
+class Credentials(NamedTuple):
+    """How to call the mesh."""
+
+    keys: tuple[str, ...]
+    """Those that are known here; a key file has but hashes."""
+
+    is_secret: bool
+    """Whether they must not be shown: they were not given for all to see."""
+
+    is_required: bool
+
+    @classmethod
+    def of(cls, config: TenantsConfig) -> Credentials:
+        """From the settings, and the environment where those name no key."""
+        keys = config.api_key or api_keys_of_environment()
+        is_required = bool(keys) or config.asks_for_keys
+        return cls(keys, is_secret=not config.api_key, is_required=is_required)
+
+    @property
+    def curl_header(self) -> str:
+        """What follows an URL on curl's command line."""
+        if not self.is_required:
+            return ""
+        key = f"${API_KEY_VARIABLE}" if self.is_secret else self.keys[0]
+        return f' -H "authorization: Bearer {key}"'
+
+    @property
+    def python_value(self) -> str:
+        """An expression for the client's `api_key`."""
+        if not self.is_required:
+            return '"none"'
+        if self.is_secret:
+            return f'os.environ["{API_KEY_VARIABLE}"]'
+        return f'"{self.keys[0]}"'
