@@ -54,6 +54,21 @@ async def test_a_text_is_tokenized_and_detokenized(mesh: Mesh) -> None:
     assert back.json() == {"prompt": text}
 
 
+async def test_a_conversation_is_tokenized_as_it_is_prompted(mesh: Mesh) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    rendered = "<|im_start|>user\nhi<|im_end|>\n"
+    for options, text in (
+        ({}, rendered + "<|im_start|>assistant\n"),
+        ({"add_generation_prompt": False}, rendered),
+    ):
+        body = {"model": "demo", "messages": messages, **options}
+        (ids,) = TOKENIZER.encode_batch([text], add_special_tokens=False)
+        assert (await post(mesh, "Tokenize", body)).json()["tokens"] == ids
+    answer = await mesh.chat({"messages": messages, "max_tokens": 1})
+    prompted = answer.json()["usage"]["prompt_tokens"]
+    assert (await post(mesh, "Tokenize", {"messages": messages})).json()["count"] == prompted
+
+
 async def test_texts_are_scored_by_the_angle_between_their_embeddings(mesh: Mesh) -> None:
     answer = await post(mesh, "Score", {"text_1": "one", "text_2": ["one", "two and"]})
     body = answer.json()
@@ -85,6 +100,8 @@ async def test_documents_are_put_in_order(mesh: Mesh) -> None:
         ("Tokenize", {}, "prompt"),
         ("Tokenize", {"prompt": 1}, "prompt"),
         ("Tokenize", {"prompt": "a", "messages": []}, "prompt"),
+        ("Tokenize", {"messages": []}, "messages"),
+        ("Tokenize", {"messages": [{"role": "nobody"}]}, "messages[0].role"),
         ("Detokenize", {"tokens": ["a"]}, "tokens[0]"),
         ("Detokenize", {"tokens": [10**6]}, "tokens"),
         ("Detokenize", {}, "tokens"),

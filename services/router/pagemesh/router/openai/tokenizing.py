@@ -9,19 +9,32 @@ from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
+from pagemesh.router.chat.preparer import render
 from pagemesh.router.models import Models, ModelService
+from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.router.openai.fields import TokenId, check_fields, parse_object
 
 
-class TokenizeRequest(pydantic.BaseModel):
-    """A plain text to tokenize; null means the same as absent."""
+class _Fields(pydantic.BaseModel):
+    """What both kinds of request have; null means the same as absent."""
 
     model_config = pydantic.ConfigDict(strict=True)
 
-    prompt: str
-    add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     model: str | None = None
+
+
+class TokenizeRequest(_Fields):
+    """A plain text to tokenize."""
+
+    prompt: str
+    add_special_tokens: bool | None = None
+
+
+class TokenizeChatRequest(_Fields):
+    """A conversation to tokenize; the fields of chat completions that make its prompt belong to it."""
+
+    messages: list[Any]
 
 
 class DetokenizeRequest(pydantic.BaseModel):
@@ -46,12 +59,25 @@ class TokenizingEndpoint:
             raise InvalidRequestError(
                 "there must be either prompt or messages, and not both", param="prompt"
             )
+        if "messages" in raw:
+            return await self._tokenize_chat(raw)
         fields = check_fields(TokenizeRequest, raw)
         service = self._models.find(fields.model)
         ids = await service.model.tokenizer.encode(
             fields.prompt, add_special_tokens=fields.add_special_tokens is not False
         )
-        return _answer(service, ids, wants_strings=bool(fields.return_token_strs))
+        return _answer(service, ids, fields)
+
+    async def _tokenize_chat(self, raw: dict[str, Any]) -> dict[str, Any]:
+        fields = check_fields(TokenizeChatRequest, raw)
+        chat = read_chat_request(raw)
+        service = self._models.find(fields.model)
+        prompt = render(service.model, chat, chat.tool_use)
+        # The template writes the special tokens itself.
+        ids = await service.model.tokenizer.encode(
+            prompt, add_special_tokens=bool(chat.add_special_tokens)
+        )
+        return _answer(service, ids, fields)
 
     async def detokenize(self, body: bytes, call: Call) -> dict[str, Any]:
         """The answer to POST /detokenize; special tokens are part of the text, as in vLLM."""
@@ -62,11 +88,11 @@ class TokenizingEndpoint:
         return {"prompt": model.tokenizer.decode(fields.tokens, skip_special_tokens=False)}
 
 
-def _answer(service: ModelService, ids: list[int], *, wants_strings: bool) -> dict[str, Any]:
-    strings = service.model.tokenizer.token_strings(ids) if wants_strings else None
+def _answer(service: ModelService, ids: list[int], fields: _Fields) -> dict[str, Any]:
+    tokenizer = service.model.tokenizer
     return {
         "count": len(ids),
         "max_model_len": service.workers.require_max_model_len(),
         "tokens": ids,
-        "token_strs": strings,
+        "token_strs": tokenizer.token_strings(ids) if fields.return_token_strs else None,
     }
