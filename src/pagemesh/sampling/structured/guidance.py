@@ -6,6 +6,7 @@ compile, and its limits bound the work of each step.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ from pagemesh.sampling.structured.outputs import (
 )
 
 _MAX_MESSAGE_CHARS: Final = 300
+
+_PICTURE: Final = re.compile(r"^ *\d+ \| ", re.MULTILINE)
+"""How lines of a grammar begin in the library's messages."""
 
 _MAX_LEXER_STATES: Final = 50_000
 """States of the expressions in a grammar, 1 to 2 kB each, that one request can make; a fifth of the
@@ -218,5 +222,5 @@ def _refusal(what: str, why: str) -> InvalidRequestError:
 
 def _one_line(text: str) -> str:
     """The library's message without its pictures of places."""
-    line = " ".join(text.removesuffix("<non-verbose/>").split())
+    line = " ".join(_PICTURE.split(text.removesuffix("<non-verbose/>"))[0].split())
     return line if len(line) <= _MAX_MESSAGE_CHARS else f"{line[:_MAX_MESSAGE_CHARS]}…"

@@ -9,7 +9,7 @@ from pagemesh.router.parsers.factory import parser_markers, tool_parser_names
 from tests.unit.router.parsers.grammar_model import Model, new_model
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def models(
     demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[bool, Model]]:

@@ -28,9 +28,14 @@ def allows(
     text: str,
     reasoning: str | None = "qwen3",
     prompt: str = "",
+    thinks: bool | None = True,
 ) -> bool:
     outputs = behind_thoughts(
-        StructuredOutputs.of(**options), reasoning, token_id=model.token_id, prompt=prompt
+        StructuredOutputs.of(**options),
+        reasoning,
+        token_id=model.token_id,
+        prompt=prompt,
+        thinks=thinks,
     )
     return model.allows(model.compile(outputs), text)
 
@@ -74,6 +79,15 @@ def test_thoughts_are_as_the_prompt_began_them(
     assert not allows(model, options, "no", "qwen3", OPENED)
 
 
+@pytest.mark.parametrize("with_tokens", [False, True])
+def test_whether_there_may_be_thoughts_is_said_by_the_request_or_the_models_tokens(
+    models: dict[bool, Model], with_tokens: bool
+) -> None:
+    model, options, text = models[with_tokens], {"choice": ["yes"]}, "<think>Hm.</think>yes"
+    assert not allows(model, options, text, thinks=False)
+    assert allows(model, options, text, thinks=None) == with_tokens
+
+
 @pytest.mark.parametrize(("reasoning", "prompt"), [(None, OPENED), ("qwen3", CLOSED)])
 def test_without_thoughts_nothing_changes(reasoning: str | None, prompt: str) -> None:
     outputs = StructuredOutputs.of(json=PERSON)
@@ -83,10 +97,10 @@ def test_without_thoughts_nothing_changes(reasoning: str | None, prompt: str) ->
 def test_a_grammar_in_another_syntax_is_refused() -> None:
     outputs = StructuredOutputs.of(grammar='root ::= "start"')
     with pytest.raises(UnsupportedError, match="must be in Lark's syntax"):
-        behind_thoughts(outputs, "qwen3", token_id=lambda _: None)
+        behind_thoughts(outputs, "deepseek_r1", token_id=lambda _: None)
 
 
 def test_what_is_too_long_behind_thoughts_is_refused() -> None:
     outputs = StructuredOutputs.of(choice=["a" * 20000])
     with pytest.raises(InvalidRequestError, match="besides its JSON schemas"):
-        behind_thoughts(outputs, "qwen3", token_id=lambda _: None)
+        behind_thoughts(outputs, "deepseek_r1", token_id=lambda _: None)

@@ -57,7 +57,9 @@ class AnswerReading:
             # An answer in that form calls nothing, even when it looks like it.
             tools = None
             try:
-                form = behind_thoughts(form, reasoning, token_id=token_id, prompt=end)
+                form = behind_thoughts(
+                    form, reasoning, token_id=token_id, prompt=end, thinks=fields.wants_thoughts
+                )
             except UnsupportedError:
                 if form.kind is not StructuredKind.GRAMMAR:
                     raise
@@ -71,6 +73,7 @@ class AnswerReading:
                 parallel=not use.is_named and fields.parallel_tool_calls is not False,
                 token_id=token_id,
                 prompt=end,
+                thinks=fields.wants_thoughts,
             )
             form = StructuredOutputs.of(grammar=grammar)
         return cls(fields, tools, reasoning, end, use.is_named, form)

@@ -75,6 +75,14 @@ class ChatRequest(RequestFields):
             for index, message in enumerate(self.messages)
         ]
 
+    @property
+    def wants_thoughts(self) -> bool | None:
+        """Whether the model shall think before it answers; None when the request leaves it to the model."""
+        said = (self.chat_template_kwargs or {}).get("enable_thinking")
+        if isinstance(said, bool):
+            return said
+        return None if self.reasoning_effort is None else self.reasoning_effort != "none"
+
     def render_options(self, use: ToolUse) -> RenderOptions:
         """With what the conversation is rendered."""
         variables = dict(self.chat_template_kwargs or {})

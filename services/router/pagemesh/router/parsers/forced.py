@@ -42,18 +42,21 @@ def forced_grammar(
     parallel: bool,
     token_id: TokenId,
     prompt: str = "",
+    thinks: bool | None = None,
 ) -> str:
     """A grammar, for `StructuredOutputs.of(grammar=…)`, of answers that are calls of these tools.
 
     One call, or with `parallel` any number, behind reasoning when there is a parser for it. Parsers go by
     their names as in `make_parser`, which reads what the grammar allows. `prompt` is the rendered prompt,
-    or its end, which may have begun the reasoning. Raises InvalidRequestError for parameters that are no
+    or its end, which may have begun the reasoning; `thinks` is what the request says of it. Raises InvalidRequestError for parameters that are no
     object, and for names that the format cannot hold.
     """
     tool_format = find_tool_format(tool_parser)
     way = tool_format.written_with(token_id)
     text = GrammarText(tool_format.markers, token_id)
-    thoughts = thoughts_before(reasoning_parser, prompt, token_id, tool_format.begins_with)
+    thoughts = thoughts_before(
+        reasoning_parser, prompt, token_id, thinks=thinks, call_marker=tool_format.begins_with
+    )
     more = f"({joined(text.of(way.separator), 'call')})*" if parallel else ""
     functions = " | ".join(f"f{index}" for index in range(len(tools)))
     return "\n".join(

@@ -44,11 +44,19 @@ class Thoughts(NamedTuple):
 
 
 def thoughts_before(
-    reasoning_parser: str | None, prompt: str, token_id: TokenId, call_marker: str | None = None
+    reasoning_parser: str | None,
+    prompt: str,
+    token_id: TokenId,
+    *,
+    thinks: bool | None = None,
+    call_marker: str | None = None,
 ) -> Thoughts:
     """The reasoning that comes first, by the name of its parser and the end of the rendered prompt.
 
-    `call_marker` begins tool calls. What a parser takes for the end of the reasoning stands nowhere in it.
+    Where the prompt leaves it open, the model may think as `thinks` says, the request's wish. Where there
+    is none either, only models with tokens for it may: others do not think unless they are told to, and a
+    small one that must not begin as it likes would begin with endless thoughts. `call_marker` begins tool
+    calls. What a parser takes for the end of the reasoning stands nowhere in it.
     """
     if reasoning_parser is None:
         return Thoughts("", [])
@@ -57,6 +65,8 @@ def thoughts_before(
     if begins is False:
         return Thoughts("", [])
     text = GrammarText(thinking.markers, token_id)
+    if begins is None and not (text.has_token(OPEN) if thinks is None else thinks):
+        return Thoughts("", [])
     opening = text.of(OPEN)
     if text.has_token(CLOSE):
         # Such tokens are not part of any text, nor are those of calls.

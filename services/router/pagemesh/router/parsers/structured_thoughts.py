@@ -22,15 +22,20 @@ _IS_LARK: Final = re.compile(r"^\s*(%llguidance\b|start\s*:)", re.MULTILINE)
 
 
 def behind_thoughts(
-    outputs: StructuredOutputs, reasoning_parser: str | None, *, token_id: TokenId, prompt: str = ""
+    outputs: StructuredOutputs,
+    reasoning_parser: str | None,
+    *,
+    token_id: TokenId,
+    prompt: str = "",
+    thinks: bool | None = None,
 ) -> StructuredOutputs:
     """What describes reasoning and then these outputs; the same where there is no reasoning.
 
     The parser goes by its name as in `make_parser`. `prompt` is the rendered prompt, or its end, which may
-    have begun the reasoning. Raises UnsupportedError for grammars that are not in Lark's syntax, and
+    have begun the reasoning; `thinks` is what the request says of it. Raises UnsupportedError for grammars that are not in Lark's syntax, and
     InvalidRequestError for descriptions that are too long for it.
     """
-    thoughts = thoughts_before(reasoning_parser, prompt, token_id)
+    thoughts = thoughts_before(reasoning_parser, prompt, token_id, thinks=thinks)
     if not thoughts.symbol:
         return outputs
     rules = [joined("start:", thoughts.symbol, "answer"), *thoughts.rules, _answer_rule(outputs)]
