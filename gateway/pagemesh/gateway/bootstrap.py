@@ -8,14 +8,13 @@ from pagemesh.config import GatewayConfig
 from pagemesh.gateway.access_log import access_log
 from pagemesh.gateway.filters import http_filters
 from pagemesh.gateway.names import TYPE
-from pagemesh.gateway.replies import local_reply_config
+from pagemesh.gateway.replies import headers_timeout, local_reply_config
 from pagemesh.gateway.routes import route_config
 from pagemesh.gateway.tls import transport_socket
 from pagemesh.gateway.upstream import router_cluster
 
-# A client that connects and says nothing, or stops in the middle of its headers.
+# For a client that connects and says nothing.
 _HANDSHAKE_TIMEOUT = "10s"
-_HEADERS_TIMEOUT = "10s"
 
 # What is read at once is also decompressed at once, to a thousand times its size at worst, before anybody
 # sees how much it has become.
@@ -108,7 +107,7 @@ def _connection_manager(config: GatewayConfig) -> dict[str, Any]:
         # A model may think for minutes before its first token; `max_stream_duration` of the routes
         # bounds every request instead.
         "stream_idle_timeout": "0s",
-        "request_headers_timeout": _HEADERS_TIMEOUT,
+        "request_headers_timeout": f"{headers_timeout(limits)}s",
         "request_timeout": f"{limits.body_timeout}s",
         # The default second would be added to every answer that ends with a reset upstream.
         "delayed_close_timeout": "0.1s",

@@ -25,7 +25,12 @@ _MAX_INFLATE_RATIO = 1032
 
 _COMPRESSED_FROM_BYTES = 1024
 
-_EXPOSED_HEADERS = ("x-request-id", "retry-after", "x-pagemesh-route")
+_RATE_LIMITS = [
+    f"x-ratelimit-{what}-{unit}"
+    for what in ("limit", "remaining", "reset")
+    for unit in ("requests", "tokens")
+]
+_EXPOSED_HEADERS = ", ".join(["x-request-id", "retry-after", "x-pagemesh-route", *_RATE_LIMITS])
 _PREFLIGHT_SECONDS = 600
 
 
@@ -54,7 +59,7 @@ def cors_policy(config: CorsConfig) -> dict[str, Any]:
         "allow_methods": _one_line(config.methods),
         "allow_headers": _one_line(config.headers),
         "allow_credentials": config.allow_credentials,
-        "expose_headers": ", ".join(_EXPOSED_HEADERS),
+        "expose_headers": _EXPOSED_HEADERS,
         "max_age": str(_PREFLIGHT_SECONDS),
         # An origin that is not allowed is told so by an answer without any of these.
         "forward_not_matching_preflights": False,
@@ -119,7 +124,7 @@ def _lua(cors: CorsConfig) -> dict[str, Any]:
         f"local allowed_origins = {{{origins}}}",
         f"local allow_credentials = {json.dumps(cors.allow_credentials)}",
         f"local anthropic_prefix = {json.dumps(ANTHROPIC_PREFIX)}",
-        f"local exposed_headers = {json.dumps(', '.join(_EXPOSED_HEADERS))}",
+        f"local exposed_headers = {json.dumps(_EXPOSED_HEADERS)}",
     ]
     return {"default_source_code": {"inline_string": "\n".join([*settings, script])}}
 

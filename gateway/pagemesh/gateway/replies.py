@@ -77,9 +77,17 @@ _FIXED = (
 )
 
 
+def headers_timeout(limits: HttpLimitsConfig) -> float:
+    """Seconds for a request's headers, which nobody needs long for."""
+    return min(10.0, limits.body_timeout)
+
+
 def _of_limits(limits: HttpLimitsConfig) -> tuple[Reply, ...]:
     """What names the limit that the request has reached."""
-    late = f"The request did not arrive within {limits.body_timeout:g} s."
+    late = (
+        f"The request did not arrive in time: its headers within {headers_timeout(limits):g} s, "
+        f"all of it within {limits.body_timeout:g} s."
+    )
     large = f"The request's body is larger than {limits.max_body_size} MiB."
     long = f"The request's headers are larger than {limits.max_header_size} KiB, or too many."
     return (

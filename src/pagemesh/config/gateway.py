@@ -161,7 +161,7 @@ class GatewayConfig:
 
     api_key_required: bool = False
     """Refuse with 401 what has neither of the headers authorization and x-api-key, before its body is read; the
-    routers check the key. Open to all are /, /health, /ready, /version and what browsers ask beforehand."""
+    routers check the key. Open to all are / with its page, /health, /ready, /version and what browsers ask beforehand."""
 
     concurrency: int = 1
     """Worker threads."""
