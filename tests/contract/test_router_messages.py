@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from pagemesh.tokenizer import Tokenizer
 from tests.contract.http_answers import http_body, read
 from tests.contract.router_harness import MODEL, Mesh, running_mesh
+from tests.fakes.engine import expected_tokens
 
 TOKENIZER = Tokenizer(MODEL)
 EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
@@ -56,6 +57,14 @@ async def test_a_stream_tells_the_same_as_the_whole_message(mesh: Mesh) -> None:
     counts = events[-2]["usage"]
     assert counts["output_tokens"] == whole["usage"]["output_tokens"]
     assert counts["input_tokens"] + counts["cache_read_input_tokens"] == 16
+
+
+async def test_a_stop_sequence_is_named(mesh: Mesh) -> None:
+    ids = await TOKENIZER.encode_chat(REQUEST["messages"])  # type: ignore[arg-type]
+    text = TOKENIZER.decode(expected_tokens(ids, 8, 1))
+    request = {**REQUEST, "stop_sequences": ["\x00", text[3:6]]}
+    message = Message.model_validate((await mesh.messages(request)).json(), strict=True)
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", text[3:6])
 
 
 async def test_the_tokens_of_a_prompt_are_counted(mesh: Mesh) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -22,8 +23,9 @@ GREEDY = {"temperature": 0}
 
 @pytest.fixture(scope="module")
 def forced_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """One prefill and one decode worker; every prompt is prefilled remotely."""
+    """One prefill and one decode worker; every prompt is prefilled remotely. Nobody thinks."""
     arguments = ["--model", str(DEMO), "--no-sample", "--remote-prefill-min-tokens", "0"]
+    arguments += ["--reasoning-parser", "none"]
     with running_mesh(tmp_path_factory.mktemp("dialects"), *arguments) as running:
         yield running
 
@@ -138,6 +140,28 @@ def test_the_tokens_of_a_message_are_counted(claude: anthropic.Anthropic) -> Non
     assert count.input_tokens == message.usage.input_tokens + cached
 
 
+def test_a_message_ends_at_a_stop_sequence(claude: anthropic.Anthropic) -> None:
+    message = claude.messages.create(
+        model=MODEL,
+        messages=MESSAGES,
+        max_tokens=60,
+        extra_body=GREEDY,
+        stop_sequences=["zzz", "Par"],
+    )
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "Par")
+
+
+def test_a_message_begun_by_the_client_is_gone_on_with(claude: anthropic.Anthropic) -> None:
+    messages = [*MESSAGES, {"role": "assistant", "content": "The capital of France is"}]
+    message = claude.messages.create(
+        model=MODEL, messages=messages, max_tokens=60, extra_body=GREEDY
+    )
+    (block,) = message.content
+    assert block.type == "text"
+    assert "Paris" in block.text
+    assert "The capital" not in block.text
+
+
 def test_errors_are_raised_as_anthropics(claude: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError) as missing:
         claude.messages.create(model="other", messages=MESSAGES, max_tokens=1)
@@ -170,3 +194,59 @@ def test_the_same_is_said_without_remote_prefill(mesh: Mesh, forced_mesh: Mesh) 
         blocks.append(message.content)
     assert texts[0] == texts[1]
     assert blocks[0] == blocks[1]
+
+
+CITIES = {"type": "object", "properties": {"city": {"enum": ["Paris", "London"]}}}
+SCHEMA = {**CITIES, "required": ["city"], "additionalProperties": False}
+
+
+def test_a_response_calls_a_function_and_reads_what_it_gave(client: openai.OpenAI) -> None:
+    tool: Any = {"type": "function", "name": "get_weather", "parameters": SCHEMA, "strict": True}
+    said: list[Any] = [{"role": "user", "content": QUESTION}]
+    asked: dict[str, Any] = {"model": MODEL, "input": said, "tools": [tool], "temperature": 0}
+    first = client.responses.create(tool_choice="required", parallel_tool_calls=False, **asked)
+    (call,) = first.output
+    assert call.type == "function_call"
+    assert (call.name, first.status) == ("get_weather", "completed")
+    assert json.loads(call.arguments)["city"] in ("Paris", "London")
+
+    with client.responses.stream(
+        tool_choice={"type": "function", "name": "get_weather"}, **asked
+    ) as stream:
+        pieces = [e.delta for e in stream if e.type == "response.function_call_arguments.delta"]
+        final = stream.get_final_response()
+    assert final.output[0].type == "function_call"
+    assert "".join(pieces) == final.output[0].arguments == call.arguments
+
+    said += [call.to_dict()]
+    said += [{"type": "function_call_output", "call_id": call.call_id, "output": "It rains."}]
+    second = client.responses.create(**asked)
+    assert second.status == "completed"
+
+
+def test_a_message_uses_a_tool_and_reads_its_result(claude: anthropic.Anthropic) -> None:
+    tool: Any = {"name": "get_weather", "description": "Weather.", "input_schema": SCHEMA}
+    asked: dict[str, Any] = {"model": MODEL, "max_tokens": 400, "tools": [tool]}
+    asked["extra_body"] = GREEDY
+    any_tool: Any = {"type": "any", "disable_parallel_tool_use": True}
+    first = claude.messages.create(messages=MESSAGES, tool_choice=any_tool, **asked)
+    (block,) = first.content
+    assert block.type == "tool_use"
+    assert (block.name, first.stop_reason) == ("get_weather", "tool_use")
+    assert block.input["city"] in ("Paris", "London")
+
+    with claude.messages.stream(messages=MESSAGES, tool_choice=any_tool, **asked) as stream:
+        final = stream.get_final_message()
+    (streamed,) = final.content
+    assert streamed.type == "tool_use"
+    assert (streamed.input, final.stop_reason) == (block.input, "tool_use")
+
+    result = {"type": "tool_result", "tool_use_id": block.id, "content": "It rains."}
+    messages = [
+        *MESSAGES,
+        {"role": "assistant", "content": first.content},
+        {"role": "user", "content": [result]},
+    ]
+    second = claude.messages.create(messages=messages, **asked)
+    assert second.usage.input_tokens + (second.usage.cache_read_input_tokens or 0) > 0
+    assert second.stop_reason in ("end_turn", "tool_use", "max_tokens")
