@@ -61,7 +61,7 @@ _TOPICS: tuple[tuple[Topic, float], ...] = (
     (talk.small_talk, 2.5),
     (talk.beyond, 3.5),
     (json_answers.json_answer, 6),
-    (json_answers.copied, 16),
+    (json_answers.copied, 12),
     (stories.story, 0.6),
     (stories.poem, 0.5),
     (stories.counting, 2.2),
@@ -90,7 +90,7 @@ _BRIEF_PROMPTS = (
     "You are a helpful assistant. Answer with one word only.",
     "Reply with a single word.",
 )
-_PLAIN_TEXT, _WITH_TOOLS, _THINKING = 0.11, 0.12, 0.04  # parts of all documents
+_PLAIN_TEXT, _WITH_TOOLS, _THINKING = 0.10, 0.22, 0.03  # parts of all documents
 _OPENERS = ("Please: ", "Hello! ", "Hi, ", "Hey, ", "One question: ", "Next question: ", "And ",
             "Tell me: ", "Quick question: ")  # fmt: skip
 

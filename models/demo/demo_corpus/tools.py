@@ -37,9 +37,14 @@ def _draw(rng: Random, kind: Kind) -> tuple[Value, ...]:
     return tuple(parameter.draw(rng) for parameter in kind.parameters)
 
 
+def _weight(kind: Kind) -> float:
+    """Words are harder to carry over into a call than digits, so they are practised more."""
+    return 1.0 if any(parameter.type == "string" for parameter in kind.parameters) else 0.3
+
+
 def _calls(rng: Random, offered: list[Kind]) -> tuple[str, list[Call]]:
     """A question, and the calls that answer it."""
-    kind = rng.choice(offered)
+    kind = rng.choices(offered, [_weight(kind) for kind in offered])[0]
     values = _draw(rng, kind)
     if kind.pair and rng.random() < 0.25:
         others = _draw(rng, kind)
@@ -77,9 +82,9 @@ def _plain_turns(rng: Random, offered: list[Kind]) -> list[Message]:
 
 def conversation(rng: Random) -> tuple[list[Message], list[Tool]]:
     """The turns, and the one to three tools that are there."""
-    offered = rng.sample(KINDS, rng.choice((1, 1, 2, 2, 3)))
+    offered = rng.sample(KINDS, rng.choice((1, 1, 1, 2, 2, 3)))
     turns: list[Message] = []
-    for _ in range(rng.choice((1, 2, 3))):
+    for _ in range(rng.choice((2, 3, 4))):
         make = _called_turns if rng.random() < 0.75 else _plain_turns
         turns.extend(make(rng, offered))
     return turns, [kind.declared(rng) for kind in offered]
