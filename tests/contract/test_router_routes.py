@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
 from collections.abc import AsyncIterator
 from importlib import metadata
 from typing import Any
 
+import jsonschema
 import pytest
 
 from pagemesh.engine.interface import Pooling
+from pagemesh.router.openapi.document import openapi_document
 from pagemesh.tokenizer import Tokenizer
-from pagemesh.v1 import console_pb2
+from pagemesh.v1 import console_pb2, openai_pb2
 from tests.contract.http_answers import Answer, http_body, read
 from tests.contract.router_harness import DEADLINE_S, MODEL, Mesh, running_mesh
 
@@ -137,3 +140,30 @@ async def test_a_mesh_is_ready_when_all_its_models_can_be_served(mesh: Mesh) -> 
 async def test_the_version_is_told(mesh: Mesh) -> None:
     answer = await read(mesh.console.Version(console_pb2.ConsoleVersionRequest()))
     assert answer.json() == {"version": metadata.version("pagemesh")}
+
+
+async def test_all_routes_are_described(mesh: Mesh) -> None:
+    answer = await read(mesh.console.OpenApi(console_pb2.ConsoleOpenApiRequest()))
+    assert answer.content_type == "application/json"
+    assert answer.json() == json.loads(json.dumps(openapi_document()))
+
+
+async def test_answers_are_as_described(mesh: Mesh) -> None:
+    schemas = openapi_document()["components"]["schemas"]
+
+    def check(name: str, answer: Answer) -> None:
+        schema = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": schemas}}
+        jsonschema.Draft202012Validator(schema).validate(answer.json())
+
+    messages = [{"role": "user", "content": "hi"}]
+    check("ChatCompletion", await mesh.chat({"messages": messages, "max_tokens": 2}))
+    check("Completion", await mesh.completions({"prompt": "hi", "max_tokens": 2}))
+    check("Response", await post(mesh, "Responses", {"input": "hi", "max_output_tokens": 16}))
+    check("Embeddings", await post(mesh, "Embeddings", {"input": ["a", "b"]}))
+    check("Scores", await post(mesh, "Score", {"text_1": "a", "text_2": "b"}))
+    check("Ranking", await post(mesh, "Rerank", {"query": "a", "documents": ["b"]}))
+    check("Tokens", await post(mesh, "Tokenize", {"prompt": "a"}))
+    check("Text", await post(mesh, "Detokenize", {"tokens": [20]}))
+    check("Error", await post(mesh, "Tokenize", {}))
+    check("ModelList", await read(mesh.openai.ListModels(openai_pb2.OpenAIListModelsRequest())))
+    check("Health", await read(mesh.console.Health(console_pb2.ConsoleHealthRequest())))

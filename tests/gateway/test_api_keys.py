@@ -37,7 +37,9 @@ def test_without_a_key_all_else_is_401(locked: Gateway, path: str) -> None:
     assert response.json()["error"] == REFUSED
 
 
-@pytest.mark.parametrize("path", ["/", "/health", "/ready?x=1", "/version", "/v1/../health"])
+@pytest.mark.parametrize(
+    "path", ["/", "/health", "/ready?x=1", "/version", "/openapi.json", "/v1/../health"]
+)
 def test_open_paths_need_no_key(locked: Gateway, path: str) -> None:
     # The stand-in router lacks some of them.
     assert httpx.get(locked.url + path).status_code in (200, 404, 501)

@@ -17,7 +17,7 @@ from pagemesh.gateway.names import (
 )
 from pagemesh.gateway.transcoding import HttpRoute, http_routes
 
-_OPEN_PATHS = ("/", "/health", "/ready", "/version")
+_OPEN_PATHS = ("/", "/health", "/ready", "/version", "/openapi.json")
 _OPEN_FOLDER = "/console/"
 _OPEN_SERVICE = "/grpc.health.v1.Health/"
 

@@ -26,7 +26,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagemesh/v1/console.proto\x12\x0bpagemesh.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x16\n\x14\x43onsoleHealthRequest\"\x15\n\x13\x43onsoleReadyRequest\"\x17\n\x15\x43onsoleVersionRequest\"\x17\n\x15\x43onsoleMetricsRequest\"#\n\x12\x43onsolePageRequest\x12\r\n\x05\x61sset\x18\x01 \x01(\t\"\x14\n\x12\x43onsoleMeshRequest\"\x1a\n\x18\x43onsoleMeshEventsRequest2\xf7\x04\n\x07\x43onsole\x12T\n\x06Health\x12!.pagemesh.v1.ConsoleHealthRequest\x1a\x14.google.api.HttpBody\"\x0f\x82\xd3\xe4\x93\x02\t\x12\x07/health0\x01\x12Q\n\x05Ready\x12 .pagemesh.v1.ConsoleReadyRequest\x1a\x14.google.api.HttpBody\"\x0e\x82\xd3\xe4\x93\x02\x08\x12\x06/ready0\x01\x12W\n\x07Version\x12\".pagemesh.v1.ConsoleVersionRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/version0\x01\x12W\n\x07Metrics\x12\".pagemesh.v1.ConsoleMetricsRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/metrics0\x01\x12^\n\x04Page\x12\x1f.pagemesh.v1.ConsolePageRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x01/Z\x12\x12\x10/console/{asset}0\x01\x12N\n\x04Mesh\x12\x1f.pagemesh.v1.ConsoleMeshRequest\x1a\x14.google.api.HttpBody\"\r\x82\xd3\xe4\x93\x02\x07\x12\x05/mesh0\x01\x12\x61\n\nMeshEvents\x12%.pagemesh.v1.ConsoleMeshEventsRequest\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\x0c/mesh/events0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagemesh/v1/console.proto\x12\x0bpagemesh.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x16\n\x14\x43onsoleHealthRequest\"\x15\n\x13\x43onsoleReadyRequest\"\x17\n\x15\x43onsoleVersionRequest\"\x17\n\x15\x43onsoleMetricsRequest\"\x17\n\x15\x43onsoleOpenApiRequest\"#\n\x12\x43onsolePageRequest\x12\r\n\x05\x61sset\x18\x01 \x01(\t\"\x14\n\x12\x43onsoleMeshRequest\"\x1a\n\x18\x43onsoleMeshEventsRequest2\xd5\x05\n\x07\x43onsole\x12T\n\x06Health\x12!.pagemesh.v1.ConsoleHealthRequest\x1a\x14.google.api.HttpBody\"\x0f\x82\xd3\xe4\x93\x02\t\x12\x07/health0\x01\x12Q\n\x05Ready\x12 .pagemesh.v1.ConsoleReadyRequest\x1a\x14.google.api.HttpBody\"\x0e\x82\xd3\xe4\x93\x02\x08\x12\x06/ready0\x01\x12W\n\x07Version\x12\".pagemesh.v1.ConsoleVersionRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/version0\x01\x12W\n\x07Metrics\x12\".pagemesh.v1.ConsoleMetricsRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/metrics0\x01\x12\\\n\x07OpenApi\x12\".pagemesh.v1.ConsoleOpenApiRequest\x1a\x14.google.api.HttpBody\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/openapi.json0\x01\x12^\n\x04Page\x12\x1f.pagemesh.v1.ConsolePageRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x01/Z\x12\x12\x10/console/{asset}0\x01\x12N\n\x04Mesh\x12\x1f.pagemesh.v1.ConsoleMeshRequest\x1a\x14.google.api.HttpBody\"\r\x82\xd3\xe4\x93\x02\x07\x12\x05/mesh0\x01\x12\x61\n\nMeshEvents\x12%.pagemesh.v1.ConsoleMeshEventsRequest\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\x0c/mesh/events0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,6 +41,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONSOLE'].methods_by_name['Version']._serialized_options = b'\202\323\344\223\002\n\022\010/version'
   _globals['_CONSOLE'].methods_by_name['Metrics']._loaded_options = None
   _globals['_CONSOLE'].methods_by_name['Metrics']._serialized_options = b'\202\323\344\223\002\n\022\010/metrics'
+  _globals['_CONSOLE'].methods_by_name['OpenApi']._loaded_options = None
+  _globals['_CONSOLE'].methods_by_name['OpenApi']._serialized_options = b'\202\323\344\223\002\017\022\r/openapi.json'
   _globals['_CONSOLE'].methods_by_name['Page']._loaded_options = None
   _globals['_CONSOLE'].methods_by_name['Page']._serialized_options = b'\202\323\344\223\002\027\022\001/Z\022\022\020/console/{asset}'
   _globals['_CONSOLE'].methods_by_name['Mesh']._loaded_options = None
@@ -55,12 +57,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONSOLEVERSIONREQUEST']._serialized_end=169
   _globals['_CONSOLEMETRICSREQUEST']._serialized_start=171
   _globals['_CONSOLEMETRICSREQUEST']._serialized_end=194
-  _globals['_CONSOLEPAGEREQUEST']._serialized_start=196
-  _globals['_CONSOLEPAGEREQUEST']._serialized_end=231
-  _globals['_CONSOLEMESHREQUEST']._serialized_start=233
-  _globals['_CONSOLEMESHREQUEST']._serialized_end=253
-  _globals['_CONSOLEMESHEVENTSREQUEST']._serialized_start=255
-  _globals['_CONSOLEMESHEVENTSREQUEST']._serialized_end=281
-  _globals['_CONSOLE']._serialized_start=284
-  _globals['_CONSOLE']._serialized_end=915
+  _globals['_CONSOLEOPENAPIREQUEST']._serialized_start=196
+  _globals['_CONSOLEOPENAPIREQUEST']._serialized_end=219
+  _globals['_CONSOLEPAGEREQUEST']._serialized_start=221
+  _globals['_CONSOLEPAGEREQUEST']._serialized_end=256
+  _globals['_CONSOLEMESHREQUEST']._serialized_start=258
+  _globals['_CONSOLEMESHREQUEST']._serialized_end=278
+  _globals['_CONSOLEMESHEVENTSREQUEST']._serialized_start=280
+  _globals['_CONSOLEMESHEVENTSREQUEST']._serialized_end=306
+  _globals['_CONSOLE']._serialized_start=309
+  _globals['_CONSOLE']._serialized_end=1034
 # @@protoc_insertion_point(module_scope)

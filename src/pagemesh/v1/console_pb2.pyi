@@ -85,6 +85,23 @@ class ConsoleMetricsRequest(_message.Message):
 Global___ConsoleMetricsRequest: _TypeAlias = ConsoleMetricsRequest  # noqa: Y015
 
 @_typing.final
+class ConsoleOpenApiRequest(_message.Message):
+    """Asks for the document about all routes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsoleOpenApiRequest: _TypeAlias = ConsoleOpenApiRequest  # noqa: Y015
+
+@_typing.final
 class ConsolePageRequest(_message.Message):
     """Asks for the page or one of its files."""
 

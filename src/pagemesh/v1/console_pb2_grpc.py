@@ -56,6 +56,11 @@ class ConsoleStub:
                 request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleMetricsRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.OpenApi = channel.unary_stream(
+                '/pagemesh.v1.Console/OpenApi',
+                request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleOpenApiRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
         self.Page = channel.unary_stream(
                 '/pagemesh.v1.Console/Page',
                 request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsolePageRequest.SerializeToString,
@@ -105,6 +110,13 @@ class ConsoleServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenApi(self, request, context):
+        """GET /openapi.json: all routes with their bodies and answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Page(self, request, context):
         """GET /: a page to chat and to see the mesh live; GET /console/{asset}: the files that it is made of.
         """
@@ -148,6 +160,11 @@ def add_ConsoleServicer_to_server(servicer, server):
             'Metrics': grpc.unary_stream_rpc_method_handler(
                     servicer.Metrics,
                     request_deserializer=pagemesh_dot_v1_dot_console__pb2.ConsoleMetricsRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'OpenApi': grpc.unary_stream_rpc_method_handler(
+                    servicer.OpenApi,
+                    request_deserializer=pagemesh_dot_v1_dot_console__pb2.ConsoleOpenApiRequest.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
             'Page': grpc.unary_stream_rpc_method_handler(
@@ -274,6 +291,33 @@ class Console:
             target,
             '/pagemesh.v1.Console/Metrics',
             pagemesh_dot_v1_dot_console__pb2.ConsoleMetricsRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenApi(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagemesh.v1.Console/OpenApi',
+            pagemesh_dot_v1_dot_console__pb2.ConsoleOpenApiRequest.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
             channel_credentials,

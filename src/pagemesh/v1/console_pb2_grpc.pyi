@@ -42,6 +42,8 @@ class ConsoleStub:
     """GET /version"""
     Metrics: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleMetricsRequest, _httpbody_pb2.HttpBody]
     """GET /metrics: the router's view of the mesh in Prometheus' text format."""
+    OpenApi: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleOpenApiRequest, _httpbody_pb2.HttpBody]
+    """GET /openapi.json: all routes with their bodies and answers."""
     Page: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsolePageRequest, _httpbody_pb2.HttpBody]
     """GET /: a page to chat and to see the mesh live; GET /console/{asset}: the files that it is made of."""
     Mesh: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleMeshRequest, _httpbody_pb2.HttpBody]
@@ -64,6 +66,8 @@ class ConsoleAsyncStub(ConsoleStub):
     """GET /version"""
     Metrics: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleMetricsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """GET /metrics: the router's view of the mesh in Prometheus' text format."""
+    OpenApi: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleOpenApiRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """GET /openapi.json: all routes with their bodies and answers."""
     Page: _aio.UnaryStreamMultiCallable[_console_pb2.ConsolePageRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """GET /: a page to chat and to see the mesh live; GET /console/{asset}: the files that it is made of."""
     Mesh: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleMeshRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -107,6 +111,14 @@ class ConsoleServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """GET /metrics: the router's view of the mesh in Prometheus' text format."""
+
+    @_abc_1.abstractmethod
+    def OpenApi(
+        self,
+        request: _console_pb2.ConsoleOpenApiRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """GET /openapi.json: all routes with their bodies and answers."""
 
     @_abc_1.abstractmethod
     def Page(

@@ -14,6 +14,7 @@ from pagemesh.router.console.page import PageFiles
 from pagemesh.router.console.state import MeshState
 from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.models import Models
+from pagemesh.router.openapi.document import openapi_document
 from pagemesh.router.servicers.http_answer import (
     STATUS_KEY,
     as_answerable,
@@ -69,6 +70,13 @@ class ConsoleServicer(console_pb2_grpc.ConsoleServicer):
     ) -> AsyncIterator[HttpBody]:
         """GET /version"""
         yield json_answer({"version": metadata.version("pagemesh")})
+
+    async def OpenApi(  # noqa: N802  # the name of the RPC
+        self, request: console_pb2.ConsoleOpenApiRequest, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """GET /openapi.json"""
+        for piece in json_pieces(openapi_document()):
+            yield piece
 
     async def Metrics(  # noqa: N802  # the name of the RPC
         self, request: console_pb2.ConsoleMetricsRequest, context: AnyContext

@@ -23,9 +23,9 @@ from pagemesh.telemetry.metrics import REQUESTS_REFUSED, Metrics
 
 _OPEN_PREFIX: Final = "/grpc.health."
 OPEN_METHODS: Final = frozenset(
-    f"/pagemesh.v1.Console/{name}" for name in ("Health", "Ready", "Version", "Page")
+    f"/pagemesh.v1.Console/{name}" for name in ("Health", "Ready", "Version", "OpenApi", "Page")
 )
-"""Say nothing that needs a key: whether the mesh is well, and a page that asks for the key."""
+"""Say nothing that needs a key: whether the mesh is well, what routes there are, a page that asks for the key."""
 
 
 def _anthropic_error_body(error: PagemeshError) -> dict[str, Any]:
