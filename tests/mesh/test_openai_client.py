@@ -293,3 +293,103 @@ def test_a_body_below_the_limit_reaches_the_router(mesh: Mesh) -> None:
     )
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "messages"
+
+
+ADD: Any = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"enum": [4, 5]}},
+            "required": ["a", "b"],
+            "additionalProperties": False,
+        },
+    },
+}
+CLOCK: Any = {"type": "function", "function": {"name": "clock"}}
+SUM: list[Any] = [{"role": "user", "content": "What is 3 + 4?"}]
+
+
+def test_a_model_calls_the_tool_that_it_has_to_call(mesh: Mesh) -> None:
+    client = mesh.client()
+    request: dict[str, Any] = {
+        "model": MODEL,
+        "messages": SUM,
+        "tools": [CLOCK, ADD],
+        "temperature": 0,
+        "max_tokens": 200,
+    }
+    named: Any = {"type": "function", "function": {"name": "add"}}
+    whole = client.chat.completions.create(**request, tool_choice=named).choices[0]
+    assert whole.finish_reason == "stop"
+    assert whole.message.content is None
+    assert whole.message.tool_calls is not None
+    (call,) = whole.message.tool_calls
+    assert call.type == "function"
+    assert call.function.name == "add"
+    arguments = json.loads(call.function.arguments)
+    assert isinstance(arguments["a"], int)
+    assert arguments["b"] in (4, 5)
+
+    chunks = list(client.chat.completions.create(**request, tool_choice=named, stream=True))
+    parts = [part for c in chunks for part in c.choices[0].delta.tool_calls or ()]
+    assert {part.index for part in parts} == {0}
+    assert [part.function.name for part in parts if part.function and part.function.name] == ["add"]
+    streamed = "".join((part.function and part.function.arguments) or "" for part in parts)
+    assert streamed == call.function.arguments
+    assert len(parts) > 3
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == ""
+
+    required = client.chat.completions.create(
+        **request, tool_choice="required", parallel_tool_calls=False
+    ).choices[0]
+    assert required.finish_reason == "tool_calls"
+    assert required.message.tool_calls is not None
+    assert len(required.message.tool_calls) == 1
+    (call,) = required.message.tool_calls
+    assert call.type == "function"
+    # The answer goes back into the conversation with what the tool gave.
+    result = {"role": "tool", "tool_call_id": call.id, "content": "7"}
+    request["messages"] = [*SUM, required.message, result]
+    last = client.chat.completions.create(**request, tool_choice="none").choices[0]
+    assert last.message.tool_calls is None
+    assert last.message.content
+
+
+def test_an_answer_goes_on_where_the_conversation_ends(mesh: Mesh) -> None:
+    client = mesh.client()
+    whole = client.chat.completions.create(model=MODEL, messages=CAPITAL, temperature=0)
+    answer = whole.choices[0].message.content
+    assert answer is not None
+    begun = answer[: len(answer) // 2].rpartition(" ")[0]
+    rest = client.chat.completions.create(
+        model=MODEL,
+        messages=[*CAPITAL, {"role": "assistant", "content": begun}],
+        temperature=0,
+        extra_body={"continue_final_message": True, "echo": True},
+    )
+    assert rest.choices[0].message.content == answer
+
+
+def test_vllms_fields_say_more_of_an_answer(mesh: Mesh) -> None:
+    client = mesh.client()
+    endless = {"ignore_eos": True}
+    more = {**endless, "return_token_ids": True, "include_stop_str_in_output": True}
+    request: dict[str, Any] = {"model": MODEL, "prompt": "The capital of France", "seed": 1}
+    plain = client.completions.create(**request, extra_body=endless).choices[0].text
+    stop = plain[len(plain) // 2 :][:3]
+    body = (
+        client.completions.create(**request, stop=[stop], extra_body=more).choices[0].model_dump()
+    )
+    assert body["stop_reason"] == stop
+    assert body["text"] == plain[: plain.index(stop) + len(stop)]
+    chunks = list(client.completions.create(**request, stop=[stop], extra_body=more, stream=True))
+    found = [chunk.choices[0].model_dump() for chunk in chunks]
+    assert "".join(each["text"] for each in found) == body["text"]
+    assert [i for each in found for i in each["token_ids"]] == body["token_ids"]
+    assert found[0]["prompt_token_ids"] == body["prompt_token_ids"]
+    by_ids = request | {"prompt": body["prompt_token_ids"]}
+    again = client.completions.create(**by_ids, extra_body=endless)
+    assert again.choices[0].text == plain

@@ -1,0 +1,114 @@
+"""What form an answer must have, and who reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagemesh.errors import InvalidRequestError
+from pagemesh.router.chat.answer_reading import AnswerReading
+from pagemesh.router.chat.rules import ChatRules
+from pagemesh.router.openai.chat_request import read_chat_request
+from pagemesh.router.served_model import ServedModel
+from pagemesh.sampling.structured.outputs import StructuredKind
+from pagemesh.tokenizer import Tokenizer
+from pagemesh.tokenizer.generation_defaults import GenerationDefaults
+from pagemesh.tokenizer.matryoshka import Matryoshka
+
+TOOLS = {"tools": [{"type": "function", "function": {"name": "add"}}]}
+JSON = {"response_format": {"type": "json_object"}}
+EBNF = {"structured_outputs": {"grammar": 'root ::= "a"'}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demo_model: Path) -> Tokenizer:
+    return Tokenizer(demo_model)
+
+
+def reading(
+    tokenizer: Tokenizer,
+    fields: dict[str, Any],
+    *,
+    prompt: str = "Hi",
+) -> AnswerReading:
+    rules = ChatRules("hermes", "qwen3")
+    model = ServedModel("m", tokenizer, GenerationDefaults(), 0, Matryoshka(), rules)
+    request = read_chat_request({"messages": [{"role": "user", "content": "Hi"}], **fields})
+    return AnswerReading.of(model, request, request.tool_use, prompt)
+
+
+@pytest.mark.parametrize(
+    ("fields", "parsers"),
+    [
+        ({}, (None, "qwen3")),
+        (TOOLS, ("hermes", "qwen3")),
+        ({**TOOLS, "tool_choice": "none"}, (None, "qwen3")),
+        ({**TOOLS, "tool_choice": "required"}, ("hermes", "qwen3")),
+        # JSON may look like a call, and is none.
+        ({**TOOLS, **JSON}, (None, "qwen3")),
+        (JSON, (None, "qwen3")),
+    ],
+    ids=str,
+)
+def test_parsers_are_those_of_what_may_come(
+    tokenizer: Tokenizer, fields: dict[str, Any], parsers: tuple[str | None, str | None]
+) -> None:
+    found = reading(tokenizer, fields)
+    assert (found.tool_parser, found.reasoning_parser) == parsers
+
+
+def test_answers_without_a_form_may_be_anything(tokenizer: Tokenizer) -> None:
+    assert reading(tokenizer, TOOLS).form is None
+
+
+def test_a_call_that_has_to_come_is_a_grammar(tokenizer: Tokenizer) -> None:
+    form = reading(tokenizer, {**TOOLS, "tool_choice": "required"}).form
+    assert form is not None
+    assert form.kind is StructuredKind.GRAMMAR
+    assert "thoughts" not in form.text
+    assert form.text.splitlines()[0] == 'start: call ("\\n" call)*'
+    once = {**TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+    form = reading(tokenizer, once).form
+    assert form is not None
+    assert form.text.splitlines()[0] == "start: call"
+
+
+@pytest.mark.parametrize(
+    "fields", [JSON, {**TOOLS, "tool_choice": "required"}], ids=["json", "call"]
+)
+@pytest.mark.parametrize(
+    ("more", "options", "thinks"),
+    [
+        ({}, {}, False),
+        ({}, {"prompt": "<think>\n"}, True),
+        ({}, {"prompt": "<think></think>\n"}, False),
+        ({"reasoning_effort": "low"}, {}, True),
+        ({"reasoning_effort": "none"}, {}, False),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, {}, True),
+    ],
+    ids=str,
+)
+def test_thoughts_come_before_a_form_only_where_there_is_a_reason_for_them(
+    tokenizer: Tokenizer,
+    fields: dict[str, Any],
+    more: dict[str, Any],
+    options: dict[str, Any],
+    thinks: bool,
+) -> None:
+    found = reading(tokenizer, {**fields, **more}, **options)
+    assert found.form is not None
+    assert ("thoughts" in found.form.text) is thinks
+
+
+def test_a_grammar_in_another_syntax_leaves_no_room_for_thoughts(tokenizer: Tokenizer) -> None:
+    found = reading(tokenizer, {**EBNF, "reasoning_effort": "low"})
+    assert found.form is not None
+    assert (found.reasoning_parser, found.form.text) == (None, 'root ::= "a"')
+
+
+def test_an_answer_cannot_be_a_call_and_something_else(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot both call a tool") as error:
+        reading(tokenizer, {**TOOLS, **JSON, "tool_choice": "required"})
+    assert error.value.param == "tool_choice"
