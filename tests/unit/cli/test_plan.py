@@ -18,16 +18,13 @@ from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, share_cores
 from pagemesh.cli.up.ports import pick_free, require_free
 from pagemesh.config import (
     CacheConfig,
-    CorsConfig,
     GatewayConfig,
     HardwareConfig,
-    HttpLimitsConfig,
     HubConfig,
     KvStoreConfig,
     RouterConfig,
     RoutingConfig,
     SchedulerConfig,
-    TlsConfig,
     WorkerConfig,
 )
 from pagemesh.errors import ConfigError
@@ -269,15 +266,3 @@ def test_a_taken_port_is_refused(host: str) -> None:
 def test_a_host_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="--host is 'no host', which is no address"):
         require_free("no host", 80)
-
-
-def test_the_gateway_gets_what_clients_meet_and_the_url_says_https() -> None:
-    tls, cors = TlsConfig("/c.pem", "/k.pem"), CorsConfig(("https://a",))
-    limits = HttpLimitsConfig(max_body_size=7)
-    planned = plan(UpConfig(host="::1", port=8443, tls=tls, cors=cors, limits=limits))
-    gateway = settings_of(planned, "gateway", GatewayConfig)
-    assert isinstance(gateway, GatewayConfig)
-    assert (gateway.tls, gateway.cors, gateway.limits) == (tls, cors, limits)
-    assert gateway.local_socket == str(planned.local_socket)
-    assert planned.url == "https://[::1]:8443"
-    assert plan(UpConfig()).url == "http://127.0.0.1:8000"
