@@ -76,6 +76,7 @@ class MeshState:
                 "uptime_seconds": round(now - self._started, 1),
             },
             "at": round(time.time(), 3),
+            "watchers": self.watchers.num_watchers,
             "workers": workers,
             "queue": {
                 "in_router": self._log.num_running,

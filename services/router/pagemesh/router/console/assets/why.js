@@ -43,7 +43,7 @@ function cachedWords(place) {
 }
 
 function list(facts) {
-  return el("dl", { class: "facts" }, ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+  return el("dl", { class: "facts" }, ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), " ", el("dd", {}, value))));
 }
 
 /** The workers that could have run it, the chosen one first. */
