@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from pagemesh.config import TlsConfig
 from pagemesh.errors import ConfigError
 from pagemesh.gateway.tls import check_tls, transport_socket
-from tests.support.certificates import Pair, make_certificate
+from tests.support.certificates import Pair, make_certificate, write_encrypted_key
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +69,7 @@ def test_an_encrypted_key_is_refused_instead_of_asking_for_a_password(
     pair: Pair, tmp_path: Path
 ) -> None:
     encrypted = tmp_path / "encrypted.key"
-    command = ["openssl", "ec", "-in", str(pair.key), "-aes128", "-passout", "pass:secret"]
-    subprocess.run([*command, "-out", str(encrypted)], check=True, capture_output=True)
+    write_encrypted_key(pair, encrypted)
     with pytest.raises(ConfigError, match=r"^--ssl-keyfile is .*, whose key is encrypted$"):
         check_tls(pair.settings(ssl_keyfile=str(encrypted)))
 
