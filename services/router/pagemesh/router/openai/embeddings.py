@@ -18,7 +18,7 @@ from pagemesh.router.embedding.vectors import (
 from pagemesh.router.models import Models
 from pagemesh.router.openai.fields import MAX_INT32, check_fields, parse_object
 from pagemesh.router.openai.prompts import Prompts, check_prompts, list_prompts
-from pagemesh.router.openai.unsupported import refuse_unsupported
+from pagemesh.router.openai.unsupported import OF_POOLING, refuse_unsupported
 from pagemesh.tokenizer.matryoshka import shorten
 
 
@@ -38,7 +38,7 @@ class EmbeddingRequest(pydantic.BaseModel):
 def parse_embedding_request(body: bytes) -> EmbeddingRequest:
     """Read and check a body; raises InvalidRequestError or UnsupportedError naming the field."""
     raw = parse_object(body)
-    refuse_unsupported(raw)
+    refuse_unsupported(raw, neutral_values=OF_POOLING)
     check_prompts("input", raw.get("input"), MAX_INPUTS)
     return check_fields(EmbeddingRequest, raw)
 

@@ -18,7 +18,7 @@ from pagemesh.router.call import Call
 from pagemesh.router.embedding.vectors import MAX_INPUTS, Embeddings
 from pagemesh.router.models import Models
 from pagemesh.router.openai.fields import MAX_INT32, check_fields, parse_object
-from pagemesh.router.openai.unsupported import refuse_unsupported
+from pagemesh.router.openai.unsupported import OF_POOLING, refuse_unsupported
 
 _Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
 _Priority = Annotated[int, Field(ge=-MAX_INT32, le=MAX_INT32)]
@@ -57,7 +57,7 @@ class ScoringEndpoint:
     async def score(self, body: bytes, call: Call) -> dict[str, Any]:
         """The answer to POST /v1/score."""
         raw = parse_object(body)
-        refuse_unsupported(raw)
+        refuse_unsupported(raw, neutral_values=OF_POOLING)
         fields = check_fields(ScoreRequest, raw)
         service = self._models.find(fields.model)
         first, second = _list(fields.text_1), _list(fields.text_2)
@@ -86,7 +86,7 @@ class ScoringEndpoint:
     async def rerank(self, body: bytes, call: Call) -> dict[str, Any]:
         """The answer to POST /v1/rerank: documents by how near they are to the query, the nearest first."""
         raw = parse_object(body)
-        refuse_unsupported(raw, served=("documents",))
+        refuse_unsupported(raw, neutral_values=OF_POOLING)
         fields = check_fields(RerankRequest, raw)
         service = self._models.find(fields.model)
         priority = fields.priority or 0

@@ -31,17 +31,28 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
 }
 """Known fields that would change the answer, with the values that ask for nothing."""
 
+OF_POOLING: Mapping[str, tuple[object, ...]] = {
+    **NEUTRAL_VALUES,
+    "add_special_tokens": (None, True),
+    "truncate_prompt_tokens": (None,),
+}
+"""The same for routes that do not generate."""
+
 _REPLACED: Mapping[str, str] = {"functions": "tools", "function_call": "tool_choice"}
 """Fields that OpenAI has given up, with those that came in their place."""
 
 
-def refuse_unsupported(raw: Mapping[str, Any], served: Container[str] = ()) -> None:
+def refuse_unsupported(
+    raw: Mapping[str, Any],
+    served: Container[str] = (),
+    neutral_values: Mapping[str, tuple[object, ...]] = NEUTRAL_VALUES,
+) -> None:
     """Raise UnsupportedError naming the first field whose value asks for something.
 
     `served` are those that the endpoint has, other than most.
     """
     for name, value in raw.items():
-        neutral = None if name in served else NEUTRAL_VALUES.get(name)
+        neutral = None if name in served else neutral_values.get(name)
         if neutral is not None and not any(_same(value, one) for one in neutral):
             instead = f"; use {_REPLACED[name]}" if name in _REPLACED else ""
             raise UnsupportedError(

@@ -57,7 +57,7 @@ class AnthropicServicer(anthropic_pb2_grpc.AnthropicServicer):
     ) -> AsyncIterator[HttpBody]:
         """POST /v1/messages/count_tokens"""
         add_answer_metadata(_request_id)
-        for body in await self._json.answer(request, context, self._messages.count_tokens):
+        for body in await self._json.answer(request, self._messages.count_tokens):
             yield body
 
 

@@ -48,7 +48,7 @@ class ConsoleServicer(console_pb2_grpc.ConsoleServicer):
         if health["status"] == "ok":
             yield json_answer(health)
         else:
-            yield await status_answer(context, 503, health, {})
+            yield status_answer(503, health, {})
 
     async def Ready(  # noqa: N802  # the name of the RPC
         self, request: console_pb2.ConsoleReadyRequest, context: AnyContext
@@ -63,7 +63,7 @@ class ConsoleServicer(console_pb2_grpc.ConsoleServicer):
             yield json_answer({"status": "ok", "missing": []})
         else:
             body = {"status": "unavailable", "missing": missing}
-            yield await status_answer(context, 503, body, {})
+            yield status_answer(503, body, {})
 
     async def Version(  # noqa: N802  # the name of the RPC
         self, request: console_pb2.ConsoleVersionRequest, context: AnyContext
@@ -91,7 +91,7 @@ class ConsoleServicer(console_pb2_grpc.ConsoleServicer):
         """GET / and GET /console/{asset}"""
         asset = self._files.find(request.asset)
         if asset is None:
-            yield await status_answer(context, 404, _no_file(request.asset), {})
+            yield status_answer(404, _no_file(request.asset), {})
             return
         given = [str(v) for k, v in context.invocation_metadata() or () if k == "if-none-match"]
         add_answer_metadata(lambda: asset.headers)
@@ -119,7 +119,7 @@ class ConsoleServicer(console_pb2_grpc.ConsoleServicer):
                 async for frame in frames:
                     yield events(frame)
         except OverloadedError as error:
-            yield await error_answer(context, as_answerable(error))
+            yield error_answer(as_answerable(error))
 
 
 def _no_file(name: str) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _refusing(error: UnauthenticatedError, body: ErrorBody | None) -> _Handler:
         return grpc.stream_stream_rpc_method_handler(refuse)
 
     async def answer(request: object, context: AnyContext) -> AsyncGenerator[HttpBody]:
-        yield await error_answer(context, error, body)
+        yield error_answer(error, body)
 
     return grpc.stream_stream_rpc_method_handler(
         answer, response_serializer=HttpBody.SerializeToString

@@ -70,4 +70,4 @@ class GenerationCalls:
             if job is not None and begun:
                 yield events(job.responder.failure(mapped))
             else:
-                yield await error_answer(context, mapped, self._error_body)
+                yield error_answer(mapped, self._error_body)

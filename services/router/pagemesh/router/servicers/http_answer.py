@@ -11,7 +11,6 @@ from google.api.httpbody_pb2 import HttpBody
 from pagemesh.errors import InvalidRequestError, PagemeshError
 from pagemesh.router.openai.errors import error_body, error_headers
 from pagemesh.router.openai.sse import encode_json
-from pagemesh.router.servicers.read_call import AnyContext
 from pagemesh.rpc.answer_metadata import add_answer_metadata
 from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.telemetry.spans import current_span
@@ -48,19 +47,15 @@ def events(frames: bytes) -> HttpBody:
     return HttpBody(content_type=_EVENTS, data=frames)
 
 
-async def status_answer(
-    context: AnyContext, status: int, value: Mapping[str, Any], headers: Mapping[str, str]
-) -> HttpBody:
+def status_answer(status: int, value: Mapping[str, Any], headers: Mapping[str, str]) -> HttpBody:
     """A whole JSON answer with a status other than 200; nothing may have been sent before."""
     add_answer_metadata(lambda: ((STATUS_KEY, str(status)), *headers.items()))
     return json_answer(value)
 
 
-async def error_answer(
-    context: AnyContext, error: PagemeshError, body: ErrorBody = error_body
-) -> HttpBody:
+def error_answer(error: PagemeshError, body: ErrorBody = error_body) -> HttpBody:
     """An error object, OpenAI's or another dialect's, with its status; nothing may have been sent before."""
-    return await status_answer(context, error.http_status, body(error), error_headers(error))
+    return status_answer(error.http_status, body(error), error_headers(error))
 
 
 def check_is_json(content_type: str) -> None:

@@ -17,7 +17,7 @@ from pagemesh.router.servicers.http_answer import (
     error_answer,
     json_pieces,
 )
-from pagemesh.router.servicers.read_call import AnyContext, read_call
+from pagemesh.router.servicers.read_call import read_call
 
 Endpoint = Callable[[bytes, Call], Awaitable[dict[str, Any]]]
 """From a body to the answer's object; raises PagemeshErrors."""
@@ -34,9 +34,7 @@ class JsonCalls:
         self._error_body = error_body
         self._request_timeout = request_timeout
 
-    async def answer(
-        self, request: HttpBody, context: AnyContext, endpoint: Endpoint
-    ) -> list[HttpBody]:
+    async def answer(self, request: HttpBody, endpoint: Endpoint) -> list[HttpBody]:
         """The pieces of the answer, or of the error object with its status."""
         try:
             with self._admission.place():
@@ -45,4 +43,4 @@ class JsonCalls:
                 return json_pieces(await endpoint(request.data, call))
         # RPC boundary: clients of HTTP must get a body, which the server's own boundary cannot send.
         except Exception as error:
-            return [await error_answer(context, as_answerable(error), self._error_body)]
+            return [error_answer(as_answerable(error), self._error_body)]

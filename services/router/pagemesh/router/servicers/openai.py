@@ -86,41 +86,41 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
             " each is only given once, in answer to POST /v1/responses",
             param="response_id",
         )
-        yield await error_answer(context, error)
+        yield error_answer(error)
 
     async def Embeddings(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /v1/embeddings"""
-        for body in await self._json.answer(request, context, self._embeddings.answer):
+        for body in await self._json.answer(request, self._embeddings.answer):
             yield body
 
     async def Score(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /v1/score"""
-        for body in await self._json.answer(request, context, self._scoring.score):
+        for body in await self._json.answer(request, self._scoring.score):
             yield body
 
     async def Rerank(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /v1/rerank"""
-        for body in await self._json.answer(request, context, self._scoring.rerank):
+        for body in await self._json.answer(request, self._scoring.rerank):
             yield body
 
     async def Tokenize(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /tokenize"""
-        for body in await self._json.answer(request, context, self._tokenizing.tokenize):
+        for body in await self._json.answer(request, self._tokenizing.tokenize):
             yield body
 
     async def Detokenize(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /detokenize"""
-        for body in await self._json.answer(request, context, self._tokenizing.detokenize):
+        for body in await self._json.answer(request, self._tokenizing.detokenize):
             yield body
 
     async def ListModels(  # noqa: N802  # the name of the RPC
@@ -130,7 +130,7 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         try:
             models = [self._mesh.model_object(service) for service in self._models]
         except PagemeshError as error:
-            yield await error_answer(context, error)
+            yield error_answer(error)
             return
         yield json_answer({"object": "list", "data": models})
 
@@ -141,6 +141,6 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         try:
             model = self._mesh.model_object(self._models.find(request.model))
         except PagemeshError as error:
-            yield await error_answer(context, error)
+            yield error_answer(error)
             return
         yield json_answer(model)
