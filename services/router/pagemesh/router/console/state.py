@@ -23,6 +23,7 @@ from pagemesh.router.generation.interface import TextGenerator
 from pagemesh.router.parity import Parity
 from pagemesh.router.planner import Placer
 from pagemesh.router.roles import ROLES
+from pagemesh.router.routing.candidate import Role
 from pagemesh.router.session_pool import SessionPool
 from pagemesh.telemetry.metrics import Metrics
 
@@ -69,6 +70,8 @@ class MeshState:
             for worker in sorted(self._directory.workers(), key=lambda each: each.worker_id)
             if worker.role in ROLES
         ]
+        # What is prefilled elsewhere is at its decode worker, too.
+        decoders = [worker for worker in workers if worker["role"] == Role.DECODE.value]
         return {
             "router": {
                 "id": self._router_id,
@@ -80,8 +83,8 @@ class MeshState:
             "workers": workers,
             "queue": {
                 "in_router": self._log.num_running,
-                "running": sum(worker["running"] for worker in workers),
-                "waiting": sum(worker["waiting"] for worker in workers),
+                "running": sum(worker["running"] for worker in decoders),
+                "waiting": sum(worker["waiting"] for worker in decoders),
             },
             "window": _window_object(*self._window.look()),
             "requests": [self._row(record) for record in self._log.changed(since)],
