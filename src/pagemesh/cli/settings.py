@@ -34,6 +34,16 @@ class UpConfig:
     served_model_name: str | None = None
     """Name under which clients ask for it; the last part of --model when unset."""
 
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of weights and activations; auto takes the one in config.json."""
+
+    max_model_len: int | None = None
+    """Longest prompt plus output in tokens; the model's own context when unset."""
+
+    model_impl: Literal["auto", "pagemesh", "transformers"] = "auto"
+    """Whose code computes the model: pagemesh's own decoder, or transformers'; auto takes pagemesh's where it
+    knows the architecture."""
+
     prefill: int = 1
     """Prefill workers."""
 

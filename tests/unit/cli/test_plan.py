@@ -120,6 +120,9 @@ def test_settings_reach_the_parts() -> None:
     config = UpConfig(
         model="m/demo",
         served_model_name="tiny",
+        dtype="bfloat16",
+        max_model_len=99,
+        model_impl="transformers",
         threads=5,
         cache=CacheConfig(block_size=8),
         scheduler=SchedulerConfig(max_num_seqs=3),
@@ -138,6 +141,8 @@ def test_settings_reach_the_parts() -> None:
     assert (router.model, router.served_name, router.kvstore) == ("m/demo", "tiny", kvstore_address)
     assert router.routing == config.routing
     assert (decode.model.model, decode.model.served_name) == ("m/demo", "tiny")
+    assert (decode.model.dtype, decode.model.max_model_len) == ("bfloat16", 99)
+    assert decode.model.model_impl == "transformers"
     assert (decode.cache, decode.scheduler) == (config.cache, config.scheduler)
     assert (decode.member.worker_id, decode.member.kvstore) == ("decode-0", kvstore_address)
     assert decode.model.threads == 3

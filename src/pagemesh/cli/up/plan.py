@@ -207,7 +207,10 @@ def _worker(
         model=ModelConfig(
             model=config.model,
             served_model_name=config.served_model_name,
+            dtype=config.dtype,
+            max_model_len=config.max_model_len,
             threads=threads,
+            model_impl=config.model_impl,
             hub=config.hub,
         ),
         hardware=hardware,
