@@ -45,6 +45,9 @@ WORKER = WorkerConfig(
         UpConfig(
             "m",
             "n",
+            "float16",
+            99,
+            "transformers",
             0,
             2,
             3,
