@@ -43,7 +43,7 @@ def _describe(operation: Operation, bodies: dict[Model, Any]) -> dict[str, Any]:
         "summary": operation.summary,
         "operationId": f"{operation.method}{operation.path}",
         "responses": {
-            "200": {"description": "The answer", "content": _content(operation)},
+            **_success(operation),
             "default": {
                 "description": "What is wrong",
                 "content": {"application/json": {"schema": _schema(operation.error)}},
@@ -58,10 +58,17 @@ def _describe(operation: Operation, bodies: dict[Model, Any]) -> dict[str, Any]:
         described["parameters"] = [{"name": name, "in": "path", "required": True, "schema": string}]
     if operation.requests:
         schemas = [bodies[model] for model in operation.requests]
-        body = schemas[0] if len(schemas) == 1 else {"oneOf": schemas}
+        body = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
         content = {"application/json": {"schema": body}}
         described["requestBody"] = {"required": True, "content": content}
     return described
+
+
+def _success(operation: Operation) -> dict[str, Any]:
+    """Empty for what is always refused."""
+    if operation.answer == operation.error:
+        return {}
+    return {"200": {"description": "The answer", "content": _content(operation)}}
 
 
 def _content(operation: Operation) -> dict[str, Any]:
