@@ -29,7 +29,7 @@ def test_an_answer_streams_in_and_is_accounted_for(open_page: OpenPage) -> None:
     look.page.locator(".message.assistant[aria-busy] > .text").filter(has_text=WORDS).wait_for()
     partial = look.answer
     look.wait_for_answer()
-    assert len(look.answer) > len(partial) > 3
+    assert len(look.answer) > len(partial) > 0
     assert look.answer.startswith(partial.rstrip())
     figures = look.page.locator(".figures").last.inner_text()
     assert re.search(r"^length · TTFT [\d.]+ m?s · [\d.]+ tokens/s · \d+ prompt", figures)
