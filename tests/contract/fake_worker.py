@@ -16,9 +16,11 @@ from tests.support.leaks import assert_nothing_leaked
 class FakeWorker:
     """A worker process's server over a fake engine."""
 
-    def __init__(self, role: Role, worker_id: str, kvstore: str, engine: FakeEngine) -> None:
+    def __init__(
+        self, role: Role, worker_id: str, kvstore: str, engine: FakeEngine, model: str = "demo"
+    ) -> None:
         config = WorkerConfig(
-            model=ModelConfig(model="demo"),
+            model=ModelConfig(model="demo", served_model_name=model),
             member=MemberConfig(kvstore=kvstore, worker_id=worker_id),
             server=ServerConfig(grace_period=0.2),
         )

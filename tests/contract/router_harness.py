@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from tests.fakes.engine import FakeEngine
 
 MODEL = Path(__file__).resolve().parents[2] / "models/demo"
 DEADLINE_S = 10.0
+SHORT_GRACE = config.ServerConfig(grace_period=0.2)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -64,9 +65,11 @@ class Mesh:
         )
         self.workers: dict[str, FakeWorker] = {}
 
-    async def add(self, role: Role, worker_id: str, **engine: Any) -> FakeWorker:
+    async def add(
+        self, role: Role, worker_id: str, *, served: str = "demo", **engine: Any
+    ) -> FakeWorker:
         """Start a worker and wait until the router can use it."""
-        worker = FakeWorker(role, worker_id, self.kvstore_address, FakeEngine(**engine))
+        worker = FakeWorker(role, worker_id, self.kvstore_address, FakeEngine(**engine), served)
         await worker.start()
         self.workers[worker_id] = worker
         known = f"{role.name}_workers"
@@ -116,7 +119,8 @@ class Mesh:
 @asynccontextmanager
 async def running_mesh(
     *,
-    model: Path = MODEL,
+    models: Sequence[str | Path] = (MODEL,),
+    aliases: tuple[str, ...] = (),
     decode: int = 1,
     prefill: int = 0,
     policy: Any = "kv_aware",
@@ -130,10 +134,11 @@ async def running_mesh(
     **engine: Any,
 ) -> AsyncIterator[Mesh]:
     """A mesh whose workers are named decode-0, prefill-0 …; the grace period is the router's."""
-    kvstore = KvStoreService(config.KvStoreConfig(server=config.ServerConfig(grace_period=0.2)))
+    kvstore = KvStoreService(config.KvStoreConfig(server=SHORT_GRACE))
     address = await kvstore.start()
     settings = config.RouterConfig(
-        model=str(model),
+        model=tuple(map(str, models)),
+        model_alias=aliases,
         kvstore=address,
         request_timeout=request_timeout,
         max_waiting_requests=max_waiting_requests,
@@ -152,10 +157,9 @@ async def running_mesh(
     mesh: Mesh | None = None
     try:
         mesh = Mesh(kvstore, address, router, await router.start())
-        for index in range(decode):
-            await mesh.add(DECODE_ROLE, f"decode-{index}", **engine)
-        for index in range(prefill):
-            await mesh.add(PREFILL_ROLE, f"prefill-{index}", **engine)
+        for role, count in ((DECODE_ROLE, decode), (PREFILL_ROLE, prefill)):
+            for index in range(count):
+                await mesh.add(role, f"{role.name}-{index}", **engine)
         yield mesh
     finally:
         await router.close()

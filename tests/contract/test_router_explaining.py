@@ -44,7 +44,7 @@ async def test_a_completion_tells_its_route(mesh: Mesh) -> None:
     assert (route["available_tokens"], route["captured_tokens"]) == (0, 0)
     considered = route["considered"][0]
     assert (considered["worker"], considered["held_tokens"]) == (worker, 0)
-    assert considered["scores"].keys() == {"predicted_ttft", "decode_load"}
+    assert considered["scores"].keys() == {"predicted_ttft", "decode_load", "session"}
     assert str(prompt[1:4]).strip("[]") not in first.headers["x-pagemesh-route"]
 
 

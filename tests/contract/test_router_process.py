@@ -19,7 +19,7 @@ NOBODY = "127.0.0.1:1"
 
 def config(model: Path, port: int = 0, metrics_port: int | None = None) -> RouterConfig:
     server = ServerConfig(port=port, metrics_port=metrics_port, grace_period=0.2)
-    return RouterConfig(model=str(model), kvstore=NOBODY, server=server)
+    return RouterConfig(model=(str(model),), kvstore=NOBODY, server=server)
 
 
 async def test_it_serves_without_any_worker_or_kvstore(demo_model: Path) -> None:

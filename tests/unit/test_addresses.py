@@ -55,4 +55,4 @@ def test_workers_and_routers_refuse_them_at_the_start() -> None:
     with pytest.raises(ConfigError, match=r"--kvstore is 'nowhere'"):
         MemberConfig(kvstore="nowhere")
     with pytest.raises(ConfigError, match=r"--kvstore is ''"):
-        RouterConfig(model="models/demo")
+        RouterConfig(model=("models/demo",))

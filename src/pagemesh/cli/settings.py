@@ -21,6 +21,7 @@ from pagemesh.config import (
     require,
     require_share,
 )
+from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.config.tenants import TENANT_NAME
 
 
@@ -28,11 +29,16 @@ from pagemesh.config.tenants import TENANT_NAME
 class UpConfig:
     """Settings of `pagemesh up`: a whole mesh on this machine."""
 
-    model: str = "models/demo"
-    """Folder with config.json, safetensors and tokenizer, or a Hugging Face hub id."""
+    model: tuple[str, ...] = ("models/demo",)
+    """Folders with config.json, safetensors and tokenizer, or Hugging Face hub ids. Clients ask for a model by the
+    last part of that, or, for one that is given as name=folder, by the name."""
 
-    served_model_name: str | None = None
-    """Name under which clients ask for it; the last part of --model when unset."""
+    served_model_name: tuple[str, ...] = ()
+    """Names under which clients ask for a single --model, the first of which all answers tell."""
+
+    model_alias: tuple[str, ...] = ()
+    """Further names: alias=model, or alias=model:weight,model:weight for one whose requests are split, all of a
+    session to the same model."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and activations; auto takes the one in config.json."""
@@ -45,10 +51,10 @@ class UpConfig:
     knows the architecture."""
 
     prefill: int = 1
-    """Prefill workers."""
+    """Prefill workers of each model."""
 
     decode: int = 1
-    """Decode workers."""
+    """Decode workers of each model."""
 
     router: int = 1
     """Routers, among which the gateway divides the requests."""
@@ -92,6 +98,8 @@ class UpConfig:
     """Folder for the logs of all parts, kept afterwards; a temporary one when unset."""
 
     def __post_init__(self) -> None:
+        require_for_one(self.served, "--revision", self.hub.revision)
+        require_for_one(self.served, "--chat-template", self.chat.chat_template)
         require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
         require(self.decode >= 1, "--decode", self.decode, "at least 1")
         require(self.router >= 1, "--router", self.router, "at least 1")
@@ -104,6 +112,11 @@ class UpConfig:
         )
         require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
         require(self.threads >= 0, "--threads", self.threads, "0 or more")
+
+    @property
+    def served(self) -> ServedModels:
+        """The models with all their names. Raises ConfigError for what cannot be."""
+        return read_served_models(self.model, self.served_model_name, self.model_alias)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from pagemesh.config.engine import (
     SchedulerConfig,
 )
 from pagemesh.config.gateway import CorsConfig, GatewayConfig, HttpLimitsConfig, TlsConfig
+from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.config.store_url import check_store_url
 from pagemesh.config.tenants import TenantsConfig
 
@@ -54,7 +55,12 @@ __all__ = [
 ]
 
 _WEEK: Final = 7 * 24 * 3600
-_SCORER_WEIGHTS: Final = {"predicted_ttft": 1.0, "decode_load": 2.0, "prefix_held": 0.0}
+_SCORER_WEIGHTS: Final = {
+    "predicted_ttft": 1.0,
+    "decode_load": 2.0,
+    "prefix_held": 0.0,
+    "session": 0.25,
+}
 
 RoutingPolicy = Literal["kv_aware", "prefix_hash", "least_loaded", "round_robin"]
 
@@ -179,10 +185,11 @@ class RoutingConfig:
     """Seconds to wait for the kvstore's answer before routing by load alone."""
 
     scorer_weights: tuple[str, ...] = ()
-    """How much each aspect counts for kv_aware, as name=weight: predicted_ttft=1, decode_load=2 and
-    prefix_held=0 where not given. The first is how soon the prompt's KV can be there, or the share of it
-    that is held as long as that is not known. With a weight twice that of all others, a full batch loses to
-    an idle worker whatever else speaks for it."""
+    """How much each aspect counts for kv_aware, as name=weight: predicted_ttft=1, decode_load=2, prefix_held=0
+    and session=0.25 where not given. The first is how soon the prompt's KV can be there, or the share of it
+    that is held as long as that is not known; the last, whether a worker is that of the request's session and
+    its batch is not full. With a weight twice that of the first and the third, a full batch loses to an idle
+    worker whatever else speaks for it."""
 
     explain_routes: bool = False
     """Tell clients that send the header x-pagemesh-explain where their request went and why, in the header
@@ -240,11 +247,17 @@ class TracesConfig:
 class RouterConfig:
     """Settings of the router."""
 
-    model: str = ""
-    """Folder or hub id with tokenizer and chat template of the served model."""
+    model: tuple[str, ...] = ()
+    """Folders or hub ids with tokenizer and chat template of the served models. Clients ask for a model by the
+    last part of that, or, for one that is given as name=folder, by the name. The first answers requests that
+    name none."""
 
-    served_model_name: str | None = None
-    """Name under which clients ask for it; the last part of --model when unset."""
+    served_model_name: tuple[str, ...] = ()
+    """Names under which clients ask for a single --model, the first of which its workers and all answers tell."""
+
+    model_alias: tuple[str, ...] = ()
+    """Further names: alias=model, or alias=model:weight,model:weight for one whose requests are split, all of a
+    session to the same model."""
 
     kvstore: str = ""
     """host:port of the kvstore, or host:port,host:port of its replicas, of which the router uses one, and the
@@ -264,7 +277,8 @@ class RouterConfig:
     tenants: TenantsConfig = field(default_factory=TenantsConfig)
 
     def __post_init__(self) -> None:
-        require(self.model != "", "--model", self.model, "a folder or a hub id")
+        require_for_one(self.served, "--revision", self.hub.revision)
+        require_for_one(self.served, "--chat-template", self.chat.chat_template)
         parse_addresses("--kvstore", self.kvstore)
         require_seconds("--request-timeout", self.request_timeout, most=_WEEK)
         require(
@@ -275,6 +289,6 @@ class RouterConfig:
         )
 
     @property
-    def served_name(self) -> str:
-        """Name under which clients ask for the model."""
-        return self.served_model_name or self.model.rstrip("/").rsplit("/", 1)[-1]
+    def served(self) -> ServedModels:
+        """The models with all their names. Raises ConfigError for what cannot be."""
+        return read_served_models(self.model, self.served_model_name, self.model_alias)

@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 REQUEST_ID_KEY: Final = "x-request-id"
 """Metadata key of the client's request id."""
+SESSION_ID_KEY: Final = "x-session-id"
+"""Metadata key of what several requests of a client belong to; goes no further than to its first hop."""
 TRACEPARENT_KEY: Final = "traceparent"
 TRACESTATE_KEY: Final = "tracestate"
 
@@ -36,6 +38,8 @@ class CallContext:
     trace: TraceContext = NO_TRACE
     deadline: float | None = None
     """Loop time at which the caller gives up; None when it waits for ever."""
+    session_id: str = ""
+    """What it belongs to; empty when nobody says."""
 
 
 _NO_CALL: Final = CallContext()
@@ -81,6 +85,7 @@ def read_metadata(
         request_id=values.get(REQUEST_ID_KEY, ""),
         trace=parse_trace(values.get(TRACEPARENT_KEY, ""), ",".join(states)),
         deadline=deadline,
+        session_id=values.get(SESSION_ID_KEY, ""),
     )
 
 

@@ -240,7 +240,7 @@ REQUESTS_RESUBMITTED: Final = CounterSpec(
     "Requests sent to another worker because the first was lost before their first token.",
 )
 REQUESTS_IN_PROGRESS: Final = GaugeSpec(
-    "pagemesh:requests_in_progress", "Requests that the router has admitted.", _MODEL
+    "pagemesh:requests_in_progress", "Requests that the router has admitted."
 )
 REQUESTS_REFUSED: Final = CounterSpec(
     "pagemesh:requests_refused",

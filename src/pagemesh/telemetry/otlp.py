@@ -65,7 +65,7 @@ class OtlpTracer:
             kind=api.SpanKind.SERVER,
             attributes=attributes,
         )
-        with _running(_OtlpSpan(self._tracer, span, parent.tracestate)) as running:
+        with _running(_OtlpSpan(self._tracer, span, name, parent.tracestate)) as running:
             yield running
 
     def close(self) -> None:
@@ -97,10 +97,11 @@ def _running(span: _OtlpSpan) -> Iterator[Span]:
 class _OtlpSpan:
     """Implements `Span`."""
 
-    def __init__(self, tracer: api.Tracer, span: api.Span, tracestate: str) -> None:
+    def __init__(self, tracer: api.Tracer, span: api.Span, name: str, tracestate: str) -> None:
         """`tracestate` is the vendors' data that came with the trace, unchanged."""
         self._tracer = tracer
         self._span = span
+        self._name = name
         self._sums: dict[str, int] = {}
         context = span.get_span_context()
         self.trace = TraceContext(
@@ -112,6 +113,10 @@ class _OtlpSpan:
     def is_recording(self) -> bool:
         """See `Span`."""
         return self._span.is_recording()
+
+    def about(self, subject: str) -> None:
+        """See `Span`."""
+        self._span.update_name(f"{self._name} {subject}")
 
     def set(self, attributes: Attributes) -> None:
         """See `Span`."""
@@ -137,7 +142,7 @@ class _OtlpSpan:
     def child(self, name: str) -> Iterator[Span]:
         """See `Span`."""
         span = self._tracer.start_span(name, context=api.set_span_in_context(self._span))
-        with _running(_OtlpSpan(self._tracer, span, self.trace.tracestate)) as running:
+        with _running(_OtlpSpan(self._tracer, span, name, self.trace.tracestate)) as running:
             yield running
 
     def end(self) -> None:

@@ -31,6 +31,10 @@ class Span(Protocol):
         """What is told to whoever works for it, so that their spans become its children."""
         ...
 
+    def about(self, subject: str) -> None:
+        """Say what it works on, which becomes the end of its name; at most once."""
+        ...
+
     def set(self, attributes: Attributes) -> None:
         """Say something of it; of the same attribute, the last word counts."""
         ...
@@ -55,6 +59,9 @@ class Span(Protocol):
 class _NoSpan:
     is_recording: Final = False
     trace: Final = NO_TRACE
+
+    def about(self, subject: str) -> None:
+        """Nothing."""
 
     def set(self, attributes: Attributes) -> None:
         """Nothing."""

@@ -43,8 +43,9 @@ WORKER = WorkerConfig(
     [
         UpConfig(),
         UpConfig(
-            "m",
-            "n",
+            ("m",),
+            ("n", "o"),
+            ("p=n:0.5",),
             "float16",
             99,
             "transformers",
@@ -62,10 +63,18 @@ WORKER = WorkerConfig(
             CacheConfig(4),
             log_dir="logs",
         ),
+        UpConfig(("m", "o=n"), model_alias=("p=m,o:2",)),
         WORKER,
         WorkerConfig(ModelConfig("m")),
         RouterConfig(
-            "m", "n", "a:1", 5.0, 7, HUB, RoutingConfig("round_robin", 0, 0.5, ("decode_load=1",))
+            ("m",),
+            ("n", "o"),
+            ("p=n:2",),
+            "a:1",
+            5.0,
+            7,
+            HUB,
+            RoutingConfig("round_robin", 0, 0.5, ("decode_load=1",)),
         ),
         KvStoreConfig(ServerConfig(port=9), 0.25),
         GatewayConfig(

@@ -57,7 +57,7 @@ def test_cores_are_shared_out(num_cores: int, num_workers: int, threads: list[in
 
 def test_every_part_that_reads_the_model_knows_its_revision() -> None:
     hub = HubConfig("v2", "/models")
-    started = plan(UpConfig(model="org/model", hub=hub))
+    started = plan(UpConfig(model=("org/model",), hub=hub))
     router = settings_of(started, "router", RouterConfig)
     assert isinstance(router, RouterConfig) and router.hub == hub
     for name in ("prefill-0", "decode-0"):
@@ -118,8 +118,9 @@ def test_the_parts_and_when_they_are_stopped() -> None:
 
 def test_settings_reach_the_parts() -> None:
     config = UpConfig(
-        model="m/demo",
-        served_model_name="tiny",
+        model=("m/demo",),
+        served_model_name=("tiny", "small"),
+        model_alias=("chat=tiny",),
         dtype="bfloat16",
         max_model_len=99,
         model_impl="transformers",
@@ -138,7 +139,8 @@ def test_settings_reach_the_parts() -> None:
     assert isinstance(decode, WorkerConfig)
     assert isinstance(gateway, GatewayConfig)
     kvstore_address = f"127.0.0.1:{kvstore.server.port}"
-    assert (router.model, router.served_name, router.kvstore) == ("m/demo", "tiny", kvstore_address)
+    assert (router.model, router.kvstore) == (("m/demo",), kvstore_address)
+    assert router.served == config.served
     assert router.routing == config.routing
     assert (decode.model.model, decode.model.served_name) == ("m/demo", "tiny")
     assert (decode.model.dtype, decode.model.max_model_len) == ("bfloat16", 99)

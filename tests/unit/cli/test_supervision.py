@@ -31,7 +31,7 @@ class MeshUnderTest:
         self.ports = dict(zip(kinds, pick_free("127.0.0.1", len(kinds)), strict=True))
         parts = tuple(self._part(name, kind) for name, kind in kinds.items())
         url = f"http://127.0.0.1:{self.ports.get('gateway', 1)}"
-        plan = MeshPlan(parts, "model", url, folder / "http.sock", folder / "no-admin.sock")
+        plan = MeshPlan(parts, ("model",), url, folder / "http.sock", folder / "no-admin.sock")
         self.mesh = Mesh(plan, folder, Console())
 
     def pids(self, name: str) -> list[int]:

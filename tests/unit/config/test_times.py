@@ -23,7 +23,10 @@ from pagemesh.errors import ConfigError
     [
         ("--heartbeat-interval", lambda s: KvStoreConfig(heartbeat_interval=s)),
         ("--lookup-timeout", lambda s: RoutingConfig(lookup_timeout=s)),
-        ("--request-timeout", lambda s: RouterConfig(model="m", kvstore="a:1", request_timeout=s)),
+        (
+            "--request-timeout",
+            lambda s: RouterConfig(model=("m",), kvstore="a:1", request_timeout=s),
+        ),
         ("--body-timeout", lambda s: HttpLimitsConfig(body_timeout=s)),
         ("--max-request-time", lambda s: HttpLimitsConfig(max_request_time=s)),
     ],

@@ -77,7 +77,12 @@ def test_text_parts_are_joined_and_developers_are_the_system() -> None:
 
 
 def test_fields_that_change_nothing_are_accepted() -> None:
-    ignored = {"user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto"}
+    ignored = {
+        "safety_identifier": "u",
+        "metadata": {"a": "b"},
+        "store": False,
+        "service_tier": "auto",
+    }
     assert parse(**ignored) == parse()
 
 

@@ -40,8 +40,12 @@ def test_a_decision_gives_its_reasons() -> None:
     assert (reasons.policy, reasons.num_fit) == ("kv_aware", 2)
     assert reasons.refused == {"long": "context", "other": "model"}
     assert reasons.considered == (
-        Considered("a", 32, 32, 16, None, {"predicted_ttft": 0.5, "decode_load": 0.8}, 2.1),
-        Considered("b", 0, 0, 0, None, {"predicted_ttft": 0.0, "decode_load": 1.0}, 2.0),
+        Considered(
+            "a", 32, 32, 16, None, {"predicted_ttft": 0.5, "decode_load": 0.8, "session": 0.0}, 2.1
+        ),
+        Considered(
+            "b", 0, 0, 0, None, {"predicted_ttft": 0.0, "decode_load": 1.0, "session": 0.0}, 2.0
+        ),
     )
 
 

@@ -67,7 +67,7 @@ def test_a_prompt_that_fills_the_context_is_refused(num_prompt_tokens: int) -> N
 
 
 def test_only_so_many_requests_are_admitted() -> None:
-    admission = Admission(2, "demo", Metrics())
+    admission = Admission(2, Metrics())
     with admission.place():
         with admission.place(), pytest.raises(OverloadedError, match="2 requests"):
             admission.place().__enter__()

@@ -25,7 +25,7 @@ TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", 
 
 @pytest.fixture(scope="module")
 def parity() -> Parity:
-    return Parity("demo", Tokenizer(DEMO))
+    return Parity({"demo": Tokenizer(DEMO)})
 
 
 def copy_of_demo(folder: Path) -> Path:
@@ -109,7 +109,7 @@ def test_without_a_template_plain_text_is_compared(parity: Parity, tmp_path: Pat
 
 def test_a_router_without_a_template_differs_from_a_worker_with_one(tmp_path: Path) -> None:
     (copy_of_demo(tmp_path) / "chat_template.jinja").unlink()
-    parity = Parity("demo", Tokenizer(tmp_path))
+    parity = Parity({"demo": Tokenizer(tmp_path)})
     assert parity.compare(member(DEMO)) is Difference.TEMPLATE
     assert parity.compare(member(tmp_path)) is None
 
@@ -145,12 +145,12 @@ def test_templates_may_refuse_conversations(tmp_path: Path, refuses: str) -> Non
     refusal = "{% if " + condition + " %}{{ raise_exception('no') }}{% endif %}"
     template.write_text(refusal + template.read_text())
     assert member(tmp_path).canary.text_digest
-    assert Parity("demo", Tokenizer(tmp_path)).compare(member(tmp_path)) is None
+    assert Parity({"demo": Tokenizer(tmp_path)}).compare(member(tmp_path)) is None
 
 
 def test_each_incarnation_is_judged_once_when_it_joins(tmp_path: Path) -> None:
     (copy_of_demo(tmp_path) / "tokenizer.json").write_text("{}")
-    parity, directory = Parity("demo", Tokenizer(DEMO)), Directory("127.0.0.1:1")
+    parity, directory = Parity({"demo": Tokenizer(DEMO)}), Directory("127.0.0.1:1")
     parity.follow(directory)
     odd = member(tmp_path)
     with capture_logs() as logs:
@@ -164,7 +164,7 @@ def test_each_incarnation_is_judged_once_when_it_joins(tmp_path: Path) -> None:
         "tokenizer",
     )
     assert "tokenizer.json" in entry["advice"]
-    assert parity.degraded() == [Degraded("decode-0", Role.DECODE, Difference.TOKENIZER)]
+    assert parity.degraded() == [Degraded("decode-0", "demo", Role.DECODE, Difference.TOKENIZER)]
     assert parity.is_degraded("decode-0")
     assert not parity.is_degraded("decode-1")
     directory._roster.join(member(DEMO, epoch=2))
@@ -175,7 +175,7 @@ def test_each_incarnation_is_judged_once_when_it_joins(tmp_path: Path) -> None:
 
 
 def test_workers_of_other_models_are_not_judged() -> None:
-    parity, directory = Parity("another", Tokenizer(DEMO)), Directory("127.0.0.1:1")
+    parity, directory = Parity({"another": Tokenizer(DEMO)}), Directory("127.0.0.1:1")
     parity.follow(directory)
     info = member(None)
     info.ClearField("canary")

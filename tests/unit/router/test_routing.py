@@ -158,7 +158,7 @@ def test_a_wrong_weight_is_named(setting: str, complaint: str) -> None:
 
 def test_not_all_weights_may_be_0() -> None:
     with pytest.raises(ConfigError, match=r"--scorer-weights is .*, but must be not all 0"):
-        RoutingConfig(scorer_weights=("predicted_ttft=0", "decode_load=0"))
+        RoutingConfig(scorer_weights=("predicted_ttft=0", "decode_load=0", "session=0"))
 
 
 def test_weights_decide_what_counts() -> None:

@@ -50,7 +50,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def workers(directory: Directory, tokenizer: Tokenizer) -> Workers:
-    parity = Parity("demo", tokenizer)
+    parity = Parity({"demo": tokenizer})
     parity.follow(directory)
     return Workers("demo", directory, SessionPool(), parity)
 

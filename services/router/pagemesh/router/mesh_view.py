@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from pagemesh.router.models import ModelService
+from pagemesh.errors import UnavailableError
+from pagemesh.router.models import ServedName
 from pagemesh.router.parity import Difference, Parity
 from pagemesh.router.routing.candidate import Role
-from pagemesh.router.served_model import ServedModel
 from pagemesh.router.workers import Workers
 from pagemesh.telemetry import metrics as names
 from pagemesh.telemetry.metrics import Metrics
@@ -19,44 +20,74 @@ from pagemesh.telemetry.metrics import Metrics
 class MeshView:
     """Answers questions about the mesh from what the router knows at that moment."""
 
-    def __init__(
-        self, model: ServedModel, workers: Workers, parity: Parity, metrics: Metrics
-    ) -> None:
-        self._model = model
+    def __init__(self, workers: Sequence[Workers], parity: Parity, metrics: Metrics) -> None:
+        """`workers` are those of each model."""
         self._workers = workers
         self._parity = parity
         self._metrics = metrics
+        for each in workers:
+            self._measure(each)
+
+    def _measure(self, workers: Workers) -> None:
         # Read when somebody scrapes, here or on the router's own metrics port.
+        metrics, model_name = self._metrics, workers.model_name
         for role in Role:
-            number = metrics.gauge(names.WORKERS).labels(model.name, role.value)
-            number.set_function(partial(self._num_workers, role))
+            number = metrics.gauge(names.WORKERS).labels(model_name, role.value)
+            number.set_function(partial(_num_reachable, workers, role))
             for difference in Difference:
                 degraded = metrics.gauge(names.WORKERS_DEGRADED)
-                number = degraded.labels(model.name, role.value, difference.value)
-                number.set_function(partial(self._num_degraded, role, difference))
-        running = metrics.gauge(names.NUM_REQUESTS_RUNNING).labels(model.name)
+                number = degraded.labels(model_name, role.value, difference.value)
+                number.set_function(partial(self._num_degraded, model_name, role, difference))
+        running = metrics.gauge(names.NUM_REQUESTS_RUNNING).labels(model_name)
         running.set_function(lambda: workers.reported_load()[0])
-        waiting = metrics.gauge(names.NUM_REQUESTS_WAITING).labels(model.name)
+        waiting = metrics.gauge(names.NUM_REQUESTS_WAITING).labels(model_name)
         waiting.set_function(lambda: workers.reported_load()[1])
 
-    def model_object(self, service: ModelService) -> dict[str, Any]:
-        """A model as OpenAI's models routes show it; UnavailableError while nobody can run it."""
+    def model_objects(self, served: Sequence[ServedName]) -> list[dict[str, Any]]:
+        """Those that somebody can run at the moment; UnavailableError when nobody can run any."""
+        found, missing = [], None
+        for each in served:
+            try:
+                found.append(self.model_object(each))
+            except UnavailableError as error:
+                missing = missing or error
+        if missing is not None and not found:
+            raise missing
+        return found
+
+    def model_object(self, served: ServedName) -> dict[str, Any]:
+        """A name as OpenAI's models routes show it; UnavailableError while nobody can run what it stands for.
+
+        Its context is the one that all have behind a name that is split.
+        """
+        services = served.services
+        able = [s for s in services if s.workers.max_model_len() is not None] or services[:1]
         return {
-            "id": service.model.name,
+            "id": served.name,
             "object": "model",
-            "created": service.model.created,
+            "created": min(service.model.created for service in services),
             "owned_by": "pagemesh",
-            "max_model_len": service.workers.require_max_model_len(),
+            "root": services[0].model.name if len(services) == 1 else served.name,
+            "parent": None,
+            "max_model_len": min(service.workers.require_max_model_len() for service in able),
         }
 
     def health(self) -> dict[str, Any]:
         """Whether a request could be served, and if not, what is missing; and which workers are degraded."""
-        num_decoders = self._num_workers(Role.DECODE)
+        models = [
+            {
+                "model": workers.model_name,
+                "decode_workers": len(workers.reachable(Role.DECODE)),
+                "prefill_workers": len(workers.reachable(Role.PREFILL)),
+            }
+            for workers in self._workers
+        ]
+        missing = [model["model"] for model in models if not model["decode_workers"]]
         health: dict[str, Any] = {
-            "status": "ok" if num_decoders else "unavailable",
-            "model": self._model.name,
-            "decode_workers": num_decoders,
-            "prefill_workers": self._num_workers(Role.PREFILL),
+            "status": "ok" if len(missing) < len(models) else "unavailable",
+            "models": models,
+            "decode_workers": sum(model["decode_workers"] for model in models),
+            "prefill_workers": sum(model["prefill_workers"] for model in models),
             "degraded_workers": [
                 {
                     "worker_id": found.worker_id,
@@ -67,19 +98,23 @@ class MeshView:
                 for found in self._parity.degraded()
             ],
         }
-        if not num_decoders:
-            health["missing"] = f"a decode worker that serves the model {self._model.name!r}"
+        if missing:
+            wanted = ", ".join(
+                f"a decode worker that serves the model {name!r}" for name in missing
+            )
+            health["missing"] = wanted
         return health
 
     def metrics_page(self) -> tuple[str, bytes]:
         """Content type and text of the metrics, with the workers' loads as last reported."""
         return CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)
 
-    def _num_degraded(self, role: Role, difference: Difference) -> int:
+    def _num_degraded(self, model_name: str, role: Role, difference: Difference) -> int:
         return sum(
-            found.role is role and found.difference is difference
+            (found.model_name, found.role, found.difference) == (model_name, role, difference)
             for found in self._parity.degraded()
         )
 
-    def _num_workers(self, role: Role) -> int:
-        return len(self._workers.reachable(role))
+
+def _num_reachable(workers: Workers, role: Role) -> int:
+    return len(workers.reachable(role))

@@ -1,16 +1,18 @@
-"""The models that a router serves, each with everything that answers for it."""
+"""The models that a router serves, each with everything that answers for it, and all their names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pagemesh.errors import ModelNotFoundError
+from pagemesh.router.call import Call
 from pagemesh.router.embedding.vectors import PromptEmbedder
 from pagemesh.router.generation.interface import TextGenerator
 from pagemesh.router.routing.candidate import Role, WorkerFacts
 from pagemesh.router.served_model import ServedModel
+from pagemesh.router.split import choose
 
 
 class Crew(Protocol):
@@ -39,28 +41,58 @@ class ModelService:
     embedder: PromptEmbedder
 
 
+class ServedName(NamedTuple):
+    """A name that requests may ask for."""
+
+    name: str
+
+    services: Sequence[ModelService]
+    """The models that answer for it, one at least."""
+
+
 class Models:
     """Finds the model that a request names."""
 
-    def __init__(self, services: Sequence[ModelService]) -> None:
-        """`services` has one at least; the first answers requests that name none."""
+    def __init__(
+        self,
+        services: Sequence[ModelService],
+        aliases: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
+        """`services` has one at least, the first answers requests that name none; for `aliases` see the settings."""
         self._services = {service.model.name: service for service in services}
         self._default = services[0]
+        self._aliases = dict(aliases or {})
 
     def __iter__(self) -> Iterator[ModelService]:
         return iter(self._services.values())
 
-    def find(self, name: str | None) -> ModelService:
-        """The model of that name; no name at all means the first one, as in vLLM.
+    def names(self) -> list[ServedName]:
+        """All names: those of the models, then the others."""
+        return [self.named(name) for name in (*self._services, *self._aliases)]
 
-        Raises ModelNotFoundError for a name that nobody has.
+    def named(self, name: str) -> ServedName:
+        """What answers for a name; ModelNotFoundError for one that nobody has."""
+        if name in self._services:
+            return ServedName(name, [self._services[name]])
+        if name in self._aliases:
+            return ServedName(name, [self._services[model] for model in self._aliases[name]])
+        known = ", ".join(map(repr, (*self._services, *self._aliases)))
+        raise ModelNotFoundError(
+            f"the model {name!r} does not exist; this mesh serves {known}", param="model"
+        )
+
+    def find(self, name: str | None, call: Call) -> ModelService:
+        """The model that answers a call; no name at all means the first one, as in vLLM.
+
+        Behind a name that is split, it is the same one for all calls of a session; one that nobody can run at
+        the moment only if there is no other. Raises ModelNotFoundError for a name that nobody has.
         """
         if not name:
             return self._default
-        service = self._services.get(name)
-        if service is None:
-            known = ", ".join(map(repr, self._services))
-            raise ModelNotFoundError(
-                f"the model {name!r} does not exist; this mesh serves {known}", param="model"
-            )
-        return service
+        services = self.named(name).services
+        if len(services) == 1:
+            return services[0]
+        able = [s for s in services if s.workers.max_model_len() is not None] or services
+        weights = self._aliases[name]
+        key = call.session or call.request_id.encode()
+        return self._services[choose({s.model.name: weights[s.model.name] for s in able}, key)]

@@ -7,6 +7,7 @@ that. So a router does not ask: it computes what every worker tells of a canary,
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
@@ -55,6 +56,7 @@ class Degraded(NamedTuple):
     """A worker that gets no credit for what it holds."""
 
     worker_id: str
+    model_name: str
     role: Role
     difference: Difference
 
@@ -64,12 +66,32 @@ class Degraded(NamedTuple):
         return _ADVICE[self.difference]
 
 
-class Parity:
-    """Compares every worker of the router's model when it joins. Belongs to one event loop."""
+class _Canaries:
+    """What the router itself makes of the canary for one model; made when it is needed."""
 
-    def __init__(self, model_name: str, tokenizer: Tokenizer) -> None:
-        self._model_name = model_name
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+
+    @cached_property
+    def chat(self) -> CanaryText | None:
+        """None where the router has no chat template."""
+        try:
+            return canary_text(self._tokenizer, chat=True)
+        except UnsupportedError:
+            return None
+
+    @cached_property
+    def plain(self) -> CanaryText:
+        """Of a text without a conversation."""
+        return canary_text(self._tokenizer, chat=False)
+
+
+class Parity:
+    """Compares every worker of the router's models when it joins. Belongs to one event loop."""
+
+    def __init__(self, tokenizers: Mapping[str, Tokenizer]) -> None:
+        """`tokenizers` are those of the router's models, by their names."""
+        self._canaries = {name: _Canaries(tokenizer) for name, tokenizer in tokenizers.items()}
         self._degraded: dict[str, Degraded] = {}
 
     def follow(self, directory: Directory) -> None:
@@ -87,13 +109,15 @@ class Parity:
     def _on_change(self, change: MemberChange, worker: WorkerState) -> None:
         self._degraded.pop(worker.worker_id, None)
         role = ROLES.get(worker.role)
-        if worker.info.model_name != self._model_name or role is None:
+        if worker.info.model_name not in self._canaries or role is None:
             return
         if change is not MemberChange.JOINED:
             return
         difference = self.compare(worker.info)
         if difference is not None:
-            self._degraded[worker.worker_id] = Degraded(worker.worker_id, role, difference)
+            self._degraded[worker.worker_id] = Degraded(
+                worker.worker_id, worker.info.model_name, role, difference
+            )
             _log.error(
                 "worker_degraded",
                 worker_id=worker.worker_id,
@@ -103,35 +127,24 @@ class Parity:
             )
 
     def compare(self, info: types_pb2.WorkerInfo) -> Difference | None:
-        """Where a worker differs; None when it names blocks as the router does.
+        """Where a worker of one of the models differs; None when it names blocks as the router does.
 
         What it has no files for is not compared: only the router needs them.
         """
         told, block_size = info.canary, info.kv_layout.block_size
         if told.version != CANARY_VERSION or not told.block_digest or block_size > _MAX_BLOCK_SIZE:
             return Difference.UNKNOWN
+        own = self._canaries[info.model_name]
         if told.text_digest:
-            if self._chat is None or told.text_digest != self._chat.text_digest:
+            if own.chat is None or told.text_digest != own.chat.text_digest:
                 return Difference.TEMPLATE
-            own_tokens = self._chat.token_digest
+            own_tokens = own.chat.token_digest
         else:
-            own_tokens = self._plain.token_digest
+            own_tokens = own.plain.token_digest
         if told.token_digest and told.token_digest != own_tokens:
             return Difference.TOKENIZER
         own_blocks = _name_canary(info.model_fingerprint, block_size, info.kv_layout.dtype)
         return None if told.block_digest == own_blocks else Difference.HASHING
-
-    @cached_property
-    def _chat(self) -> CanaryText | None:
-        """None where the router has no chat template."""
-        try:
-            return canary_text(self._tokenizer, chat=True)
-        except UnsupportedError:
-            return None
-
-    @cached_property
-    def _plain(self) -> CanaryText:
-        return canary_text(self._tokenizer, chat=False)
 
 
 @lru_cache(maxsize=64)

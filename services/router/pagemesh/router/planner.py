@@ -54,11 +54,13 @@ class Placer(Protocol):
         is_prefillable: bool,
         is_cacheable: bool,
         cache_salt: bytes,
+        client_session: bytes,
     ) -> Placement:
         """Choose workers for a prompt; raises UnavailableError when no decode worker can take it.
 
         One that is not `is_prefillable` has to be computed where it runs; of one that is not `is_cacheable`,
-        every token. Its blocks are looked for under names with its `cache_salt`.
+        every token. Its blocks are looked for under names with its `cache_salt`. What has the same `client_session`
+        belongs together; empty for what belongs to nothing.
         """
         ...
 
@@ -104,6 +106,7 @@ class Planner:
         is_prefillable: bool,
         is_cacheable: bool,
         cache_salt: bytes,
+        client_session: bytes,
     ) -> Placement:
         """See `Placer`."""
         chains, lookup = dict[Naming, list[bytes]](), Lookup.SKIPPED
@@ -126,6 +129,7 @@ class Planner:
             block_names=chains,
             excluded_worker_ids=excluded_worker_ids,
             is_prefillable=is_prefillable,
+            session=client_session,
         )
         decision = self._decider.decide(workers.facts(), held, request, *workers.closed())
         route = decision.route if decision is not None else None

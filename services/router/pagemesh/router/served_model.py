@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pagemesh.config import RouterConfig
+from pagemesh.config.served import NamedModel
 from pagemesh.errors import ContextLengthError, InvalidRequestError
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.router.chat.rules import ChatRules
@@ -37,12 +38,12 @@ class ServedModel:
     """What holds for conversations with it."""
 
     @classmethod
-    def load(cls, config: RouterConfig) -> Self:
+    def load(cls, named: NamedModel, config: RouterConfig) -> Self:
         """Load the model's tokenizer; ConfigError naming what is wrong with its folder."""
-        folder = resolve_model_path(config.model, config.hub, need="tokenizer")
+        folder = resolve_model_path(named.source, config.hub, need="tokenizer")
         tokenizer = Tokenizer(folder)
         return cls(
-            name=config.served_name,
+            name=named.name,
             tokenizer=tokenizer,
             defaults=load_generation_defaults(folder),
             created=int(time.time()),

@@ -35,17 +35,17 @@ _log = structlog.get_logger(__name__)
 
 
 class RouterProcess:
-    """start → serve → close. Serves as soon as the tokenizer is loaded, whoever is in the mesh."""
+    """start → serve → close. Serves as soon as the tokenizers are loaded, whoever is in the mesh."""
 
     def __init__(self, config: RouterConfig) -> None:
-        """Load the model's tokenizer; ConfigError naming what is wrong with its folder."""
+        """Load the models' tokenizers; ConfigError naming what is wrong with a folder."""
         self._config = config
-        self._model = ServedModel.load(config)
+        self._served = [ServedModel.load(named, config) for named in config.served.models]
         self._metrics = Metrics()
         self._metrics_server: MetricsServer | None = None
         self._directory = Directory(config.kvstore)
         self._sessions = SessionPool()
-        self._parity = Parity(self._model.name, self._model.tokenizer)
+        self._parity = Parity({model.name: model.tokenizer for model in self._served})
         self._tracing = start_tracing(config)
         self._tenants = Tenants(config.tenants, self._metrics)
         gate = Gate(self._tenants, self._metrics)
@@ -68,7 +68,7 @@ class RouterProcess:
             "serving",
             address=address,
             metrics_address=self._metrics_server.address if self._metrics_server else None,
-            model=self._model.name,
+            models=[model.name for model in self._served],
         )
         return address
 
@@ -84,32 +84,44 @@ class RouterProcess:
             self._metrics_server = None
 
     def _add_services(self) -> None:
-        config, metrics, model = self._config, self._metrics, self._model
-        workers = Workers(model.name, self._directory, self._sessions, self._parity)
+        config, metrics = self._config, self._metrics
         state = MeshState(self._directory, self._sessions, self._parity, metrics)
-        planner = state.placer(
-            self._tracing.placer(
-                Planner(workers, self._directory, self._sessions, config.routing, metrics)
-            )
-        )
         in_progress = InProgress()
-        generator = self._tracing.generator(
-            state.generator(
-                model.name, Generator(model.name, planner, model.tokenizer, metrics, in_progress)
-            )
-        )
-        embedder = self._tracing.embedder(
-            state.embedder(model.name, Embedder(model, workers, planner, metrics, in_progress))
-        )
         grace = config.server.grace_period
         patience = grace - min(_FAREWELL_S, grace / 2)
         # Else those who look would be waited for until the end of the grace period.
         self._server.on_drain(state.watchers.close)
         self._server.on_drain(lambda: in_progress.drain(patience))
-        admission = Admission(config.max_waiting_requests, model.name, metrics)
-        models = Models([ModelService(model, workers, generator, embedder)])
-        mesh = MeshView(model, workers, self._parity, metrics)
+        admission = Admission(config.max_waiting_requests, metrics)
+        crews = [
+            Workers(model.name, self._directory, self._sessions, self._parity)
+            for model in self._served
+        ]
+        services = [
+            self._model_service(model, crew, state, in_progress)
+            for model, crew in zip(self._served, crews, strict=True)
+        ]
+        models = Models(services, config.served.aliases)
+        mesh = MeshView(crews, self._parity, metrics)
         add_services(self._server, models, admission, mesh, state, config)
+
+    def _model_service(
+        self, model: ServedModel, workers: Workers, state: MeshState, in_progress: InProgress
+    ) -> ModelService:
+        metrics, tracing, name = self._metrics, self._tracing, model.name
+        planner = state.placer(
+            tracing.placer(
+                Planner(workers, self._directory, self._sessions, self._config.routing, metrics)
+            )
+        )
+        generator = Generator(name, planner, model.tokenizer, metrics, in_progress)
+        embedder = Embedder(model, workers, planner, metrics, in_progress)
+        return ModelService(
+            model,
+            workers,
+            tracing.generator(name, state.generator(name, generator)),
+            tracing.embedder(name, state.embedder(name, embedder)),
+        )
 
 
 def run(config: RouterConfig) -> None:

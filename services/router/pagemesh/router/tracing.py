@@ -27,11 +27,11 @@ class Tracing:
         """The one to use."""
         return placer
 
-    def generator(self, generator: TextGenerator) -> TextGenerator:
+    def generator(self, model_name: str, generator: TextGenerator) -> TextGenerator:
         """The one to use."""
         return generator
 
-    def embedder(self, embedder: PromptEmbedder) -> PromptEmbedder:
+    def embedder(self, model_name: str, embedder: PromptEmbedder) -> PromptEmbedder:
         """The one to use."""
         return embedder
 
@@ -53,4 +53,4 @@ def start_tracing(config: RouterConfig) -> Tracing:
     from pagemesh.telemetry.otlp import OtlpTracer
 
     tracer = OtlpTracer(endpoint, "pagemesh-router", version("pagemesh"))
-    return SpanTracing(tracer, config.served_name)
+    return SpanTracing(tracer)

@@ -20,9 +20,9 @@ class Console:
     def __init__(self) -> None:
         self._started = time.monotonic()
 
-    def starting(self, model: str, names: Sequence[str], log_folder: Path) -> None:
+    def starting(self, models: Sequence[str], names: Sequence[str], log_folder: Path) -> None:
         """Before the first process."""
-        self.line(f"Starting {', '.join(names)} for {model}; logs in {log_folder}")
+        self.line(f"Starting {', '.join(names)} for {', '.join(models)}; logs in {log_folder}")
 
     def part_up(self, name: str) -> None:
         """A part serves."""
@@ -42,8 +42,9 @@ class Console:
         """A part serves again."""
         self.line(f"{name} serves again")
 
-    def banner(self, url: str, model: str, credentials: Credentials) -> None:
-        """How to use the mesh."""
+    def banner(self, url: str, models: Sequence[str], credentials: Credentials) -> None:
+        """How to use the mesh, by the example of its first model."""
+        model = models[0]
         body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "{QUESTION}"}}]}}'
         headers = f"{credentials.curl_header} -H 'content-type: application/json'"
         curl = f"curl {url}/v1/chat/completions{headers} -d "
@@ -54,7 +55,7 @@ class Console:
             messages = [{{"role": "user", "content": "{QUESTION}"}}]
             answer = client.chat.completions.create(model="{model}", messages=messages)
             print(answer.choices[0].message.content)"""
-        self.line(f"\npagemesh serves {model} at {url} after {self._elapsed():.1f} s\n")
+        self.line(f"\npagemesh serves {', '.join(models)} at {url} after {self._elapsed():.1f} s\n")
         self.line(f"  {curl}{shlex.quote(body)}\n")
         self.line(textwrap.indent(textwrap.dedent(python), "  ") + "\n")
 

@@ -137,7 +137,7 @@ class Mesh:
     async def _answers(self) -> None:
         for serving in self._serving.values():
             await serving.wait()
-        await http_answers(self._plan.local_socket, "/health", 200)
+        await http_answers(self._plan.local_socket, "/ready", 200)
 
     async def _report_waiting(self) -> None:
         while True:

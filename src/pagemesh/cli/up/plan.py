@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from pagemesh.cli.arguments import to_arguments
 from pagemesh.cli.settings import UpConfig
@@ -23,6 +24,7 @@ from pagemesh.config import (
     WorkerConfig,
 )
 from pagemesh.config.environment import API_KEY_VARIABLE
+from pagemesh.config.served import NamedModel
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
 
 # All parts but the gateway are for this machine alone.
@@ -65,8 +67,8 @@ class MeshPlan:
     """All processes of the mesh."""
 
     parts: tuple[PartPlan, ...]
-    model_name: str
-    """Name under which clients ask for the model."""
+    models: tuple[str, ...]
+    """Names under which clients ask for the models."""
 
     url: str
     """Where clients reach the gateway."""
@@ -85,7 +87,8 @@ def make_plan(
 
     The workers share the `gpus`, which CUDA_VISIBLE_DEVICES names so.
     """
-    num_workers = config.prefill + config.decode
+    models = config.served.models
+    num_workers = len(models) * (config.prefill + config.decode)
     # Two ports for each part but the gateway: one of them for its metrics.
     ports = iter(sorted(pick_free(_LOOPBACK, 2 * (config.kvstore + config.router + num_workers))))
 
@@ -105,8 +108,8 @@ def make_plan(
     threads = share_cores(config.threads or num_cores(), num_workers)
     shares = share_gpus(gpus, num_workers, config.hardware.gpu_memory_utilization)
     workers = [
-        _worker(config, role, name, (count, gpu), kvstore, server())
-        for (role, name), count, gpu in zip(_named_roles(config), threads, shares, strict=True)
+        _worker(config, place, (count, gpu), kvstore, server())
+        for place, count, gpu in zip(_places(config), threads, shares, strict=True)
     ]
     parts = (
         *(
@@ -121,12 +124,25 @@ def make_plan(
         # What it writes about certificates goes with the mesh.
         _part("gateway", Stage.GATEWAY, "gateway", gateway, gateway, {"TMPDIR": str(run_folder)}),
     )
-    return MeshPlan(parts, routers[0].served_name, _url(config), local_socket, admin_socket)
+    return MeshPlan(parts, config.served.names, _url(config), local_socket, admin_socket)
 
 
-def _named_roles(config: UpConfig) -> list[tuple[str, str]]:
-    prefill = [("prefill", f"prefill-{index}") for index in range(config.prefill)]
-    return prefill + [("decode", f"decode-{index}") for index in range(config.decode)]
+class _Place(NamedTuple):
+    """A worker to be."""
+
+    role: str
+    name: str
+    model: NamedModel
+
+
+def _places(config: UpConfig) -> list[_Place]:
+    """All workers: of each role those of one model after those of another."""
+    counts = {"prefill": config.prefill, "decode": config.decode}
+    return [
+        _Place(role, f"{role}-{number}", model)
+        for role, count in counts.items()
+        for number, model in enumerate(m for m in config.served.models for _ in range(count))
+    ]
 
 
 def _names(part: str, count: int) -> list[str]:
@@ -170,6 +186,7 @@ def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfi
     return RouterConfig(
         model=config.model,
         served_model_name=config.served_model_name,
+        model_alias=config.model_alias,
         kvstore=kvstore,
         hub=config.hub,
         chat=config.chat,
@@ -192,8 +209,7 @@ def _keys(config: UpConfig) -> dict[str, str]:
 
 def _worker(
     config: UpConfig,
-    role: str,
-    name: str,
+    place: _Place,
     resources: tuple[int, GpuShare | None],
     kvstore: str,
     server: ServerConfig,
@@ -205,8 +221,8 @@ def _worker(
         environment["CUDA_VISIBLE_DEVICES"] = gpu.gpu
     settings = WorkerConfig(
         model=ModelConfig(
-            model=config.model,
-            served_model_name=config.served_model_name,
+            model=place.model.source,
+            served_model_name=place.model.name,
             dtype=config.dtype,
             max_model_len=config.max_model_len,
             threads=threads,
@@ -217,11 +233,11 @@ def _worker(
         cache=config.cache,
         scheduler=config.scheduler,
         member=MemberConfig(
-            kvstore=kvstore, worker_id=name, share_kv_memory=config.share_kv_memory
+            kvstore=kvstore, worker_id=place.name, share_kv_memory=config.share_kv_memory
         ),
         server=server,
     )
-    return _part(name, Stage.WORKER, role, settings, server, environment)
+    return _part(place.name, Stage.WORKER, place.role, settings, server, environment)
 
 
 def _part(

@@ -20,6 +20,7 @@ from pagemesh.cli.up.mesh import Mesh
 from pagemesh.cli.up.plan import MeshPlan, make_plan
 from pagemesh.cli.up.ports import require_free
 from pagemesh.cli.up.sample import show_sample
+from pagemesh.config import HubConfig
 from pagemesh.errors import ConfigError
 from pagemesh.gateway.tls import check_tls
 from pagemesh.models.config_json import ConfigJson
@@ -40,7 +41,8 @@ def run(config: UpConfig) -> None:
         sys.stdout.reconfigure(errors="replace")
     require_free(config.host, config.port)
     check_tls(config.tls)
-    _check_model(config)
+    for model in config.served.models:
+        _check_model(model.source, config.hub)
     if config.index != "memory":
         # What it needs is not loaded for an index in memory.
         importlib.import_module("pagemesh.cli.up.store").require_store(config.index)
@@ -49,9 +51,9 @@ def run(config: UpConfig) -> None:
         asyncio.run(_up(config, Path(folder), gpus))
 
 
-def _check_model(config: UpConfig) -> None:
+def _check_model(source: str, hub: HubConfig) -> None:
     """Refuse what every worker would refuse after it has loaded torch."""
-    folder = resolve_model_path(config.model, config.hub)
+    folder = resolve_model_path(source, hub)
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)
     if architecture is not None:
@@ -67,7 +69,7 @@ async def _up(config: UpConfig, run_folder: Path, gpus: Sequence[str]) -> None:
     console = Console()
     mesh = Mesh(plan, log_folder, console)
     stop = _stop_on_signals(mesh)
-    console.starting(plan.model_name, [part.name for part in plan.parts], log_folder)
+    console.starting(plan.models, [part.name for part in plan.parts], log_folder)
     work = asyncio.create_task(_work(mesh, plan, credentials, console, with_sample=config.sample))
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -87,10 +89,10 @@ async def _work(
     mesh: Mesh, plan: MeshPlan, credentials: Credentials, console: Console, *, with_sample: bool
 ) -> None:
     await mesh.start()
-    console.banner(plan.url, plan.model_name, credentials)
+    console.banner(plan.url, plan.models, credentials)
     if with_sample:
         await asyncio.to_thread(
-            show_sample, plan.local_socket, plan.model_name, credentials, console
+            show_sample, plan.local_socket, plan.models[0], credentials, console
         )
     console.running()
     await mesh.watch()

@@ -79,7 +79,7 @@ async def test_a_decode_worker_is_as_its_session_is(
 
 
 def test_a_degraded_worker_says_why_and_what_to_do() -> None:
-    degraded = Degraded("w", Role.PREFILL, Difference.TOKENIZER)
+    degraded = Degraded("w", "demo", Role.PREFILL, Difference.TOKENIZER)
     shown = worker_row(make_worker(PREFILL), None, degraded, 100.0)["degraded"]
     assert shown["reason"] == "tokenizer"
     assert "tokenizer.json" in shown["advice"]

@@ -49,7 +49,8 @@ class ChatPreparer:
 
     async def prepare(self, fields: ChatRequest, call: Call, new_writer: NewWriter) -> Job:
         """A job for a checked request; raises PagemeshErrors that name fields of chat completions."""
-        service = self._models.find(fields.model)
+        call = fields.within(call)
+        service = self._models.find(fields.model, call)
         model = service.model
         use = fields.tool_use
         max_model_len = service.workers.require_max_model_len()

@@ -125,6 +125,7 @@ class WatchedPlacer:
         is_prefillable: bool,
         is_cacheable: bool,
         cache_salt: bytes,
+        client_session: bytes,
     ) -> Placement:
         """See `Placer`."""
         placement = await self._inner.place(
@@ -134,6 +135,7 @@ class WatchedPlacer:
             is_prefillable=is_prefillable,
             is_cacheable=is_cacheable,
             cache_salt=cache_salt,
+            client_session=client_session,
         )
         record = present_record.get()
         if record is not None:

@@ -89,6 +89,7 @@ class EmbeddingJob:
             is_prefillable=False,
             is_cacheable=True,
             cache_salt=self._order.cache_salt,
+            client_session=self._order.call.session,
         )
         running.placed.send(placement, submit, partial(self._on_output, running.placed.index))
 

@@ -14,12 +14,12 @@ from pagemesh.telemetry.metrics import REQUESTS_IN_PROGRESS, REQUESTS_REFUSED, M
 class Admission:
     """Places for requests; nobody waits for one."""
 
-    def __init__(self, max_requests: int, model_name: str, metrics: Metrics) -> None:
+    def __init__(self, max_requests: int, metrics: Metrics) -> None:
         self._max_requests = max_requests
         self._num_requests = 0
         refused = metrics.counter(REQUESTS_REFUSED)
         self._refused = {name: refused.labels(name) for name in LIMIT_NAMES}
-        self._gauge = metrics.gauge(REQUESTS_IN_PROGRESS).labels(model_name)
+        self._gauge = metrics.gauge(REQUESTS_IN_PROGRESS)
 
     @contextmanager
     def place(self) -> Iterator[None]:

@@ -206,6 +206,7 @@ class Generation:
             # And all of it, as they come from computing the token in front of each.
             is_cacheable=choice.sampling.prompt_logprobs is None,
             cache_salt=self._order.cache_salt,
+            client_session=self._order.call.session,
         )
         # The first answer counts for the prompt, wherever the others have to go.
         return (placement if leader is running else placement._replace(query=None)), 0

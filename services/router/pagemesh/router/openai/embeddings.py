@@ -52,7 +52,7 @@ class EmbeddingEndpoint:
     async def answer(self, body: bytes, call: Call) -> dict[str, Any]:
         """The answer to a body."""
         fields = parse_embedding_request(body)
-        service = self._models.find(fields.model)
+        service = self._models.find(fields.model, call)
         if fields.dimensions is not None:
             service.model.matryoshka.check(fields.dimensions)
         embeddings = await service.embedder.embed(

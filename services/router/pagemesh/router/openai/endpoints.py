@@ -40,7 +40,8 @@ class Endpoints:
     async def completion(self, body: bytes, call: Call) -> Job:
         """A job from the body of POST /v1/completions."""
         fields = parse_completion_request(body)
-        service = self._models.find(fields.model)
+        call = fields.within(call)
+        service = self._models.find(fields.model, call)
         model = service.model
         max_model_len = service.workers.require_max_model_len()
         truncation = Truncation.of(fields, max_model_len, fields.max_tokens or DEFAULT_MAX_TOKENS)

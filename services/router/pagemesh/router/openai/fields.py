@@ -13,6 +13,7 @@ import pydantic_core
 from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.router.call import Call
 from pagemesh.router.openai.structured import (
     ResponseFormat,
     Schema,
@@ -89,6 +90,13 @@ class RequestFields(pydantic.BaseModel):
     truncation_side: Literal["left", "right"] | None = None
     priority: Annotated[int, Field(ge=-MAX_INT32, le=MAX_INT32)] | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
+    session_id: str | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
+
+    def within(self, call: Call) -> Call:
+        """The call in the session that the body names, unless its header names one."""
+        return call.in_session(self.session_id, self.prompt_cache_key, self.user)
 
     @property
     def num_answers(self) -> int:

@@ -59,7 +59,7 @@ class ScoringEndpoint:
         raw = parse_object(body)
         refuse_unsupported(raw, neutral_values=OF_POOLING)
         fields = check_fields(ScoreRequest, raw)
-        service = self._models.find(fields.model)
+        service = self._models.find(fields.model, call)
         first, second = _list(fields.text_1), _list(fields.text_2)
         if len(first) not in (1, len(second)):
             raise InvalidRequestError(
@@ -88,7 +88,7 @@ class ScoringEndpoint:
         raw = parse_object(body)
         refuse_unsupported(raw, neutral_values=OF_POOLING)
         fields = check_fields(RerankRequest, raw)
-        service = self._models.find(fields.model)
+        service = self._models.find(fields.model, call)
         priority = fields.priority or 0
         query = await service.embedder.embed([fields.query], "query", call, priority)
         documents = await service.embedder.embed(fields.documents, "documents", call, priority)

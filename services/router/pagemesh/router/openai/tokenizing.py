@@ -60,18 +60,18 @@ class TokenizingEndpoint:
                 "there must be either prompt or messages, and not both", param="prompt"
             )
         if "messages" in raw:
-            return await self._tokenize_chat(raw)
+            return await self._tokenize_chat(raw, call)
         fields = check_fields(TokenizeRequest, raw)
-        service = self._models.find(fields.model)
+        service = self._models.find(fields.model, call)
         ids = await service.model.tokenizer.encode(
             fields.prompt, add_special_tokens=fields.add_special_tokens is not False
         )
         return _answer(service, ids, fields)
 
-    async def _tokenize_chat(self, raw: dict[str, Any]) -> dict[str, Any]:
+    async def _tokenize_chat(self, raw: dict[str, Any], call: Call) -> dict[str, Any]:
         fields = check_fields(TokenizeChatRequest, raw)
         chat = read_chat_request(raw)
-        service = self._models.find(fields.model)
+        service = self._models.find(fields.model, call)
         prompt = render(service.model, chat, chat.tool_use)
         # The template writes the special tokens itself.
         ids = await service.model.tokenizer.encode(
@@ -82,7 +82,7 @@ class TokenizingEndpoint:
     async def detokenize(self, body: bytes, call: Call) -> dict[str, Any]:
         """The answer to POST /detokenize; special tokens are part of the text, as in vLLM."""
         fields = check_fields(DetokenizeRequest, parse_object(body))
-        model = self._models.find(fields.model).model
+        model = self._models.find(fields.model, call).model
         if fields.tokens:
             model.check_token_ids(fields.tokens, "tokens")
         return {"prompt": model.tokenizer.decode(fields.tokens, skip_special_tokens=False)}

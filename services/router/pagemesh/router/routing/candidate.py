@@ -207,6 +207,9 @@ class RouteRequest:
     is_prefillable: bool
     """Whether KV may come from elsewhere; else the prompt is computed where it runs."""
 
+    session: bytes = b""
+    """At most 64 bytes that requests have in common which belong together; empty for none."""
+
     num_growth_tokens: int = 0
     """Of the output, as many tokens as are to be expected."""
 

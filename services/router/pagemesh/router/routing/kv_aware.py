@@ -9,9 +9,10 @@ from typing import Final
 from pagemesh.router.routing.candidate import Candidate
 from pagemesh.router.routing.load_scorer import load_score, load_scores
 from pagemesh.router.routing.outlook import Outlook
-from pagemesh.router.routing.picker import Scored, pick_by_prompt
+from pagemesh.router.routing.picker import Scored, pick_by_prompt, rendezvous
 from pagemesh.router.routing.policy import Policy, Scorer
 from pagemesh.router.routing.prefix_scorer import prefix_score, prefix_scores
+from pagemesh.router.routing.session_scorer import session_scores
 from pagemesh.router.routing.ttft_scorer import ttft_scores
 
 MAX_HOLDERS: Final = 2
@@ -25,6 +26,7 @@ def kv_aware(weights: Mapping[str, float]) -> Policy:
         Scorer("predicted_ttft", weights["predicted_ttft"], ttft_scores),
         Scorer("decode_load", weights["decode_load"], load_scores),
         Scorer("prefix_held", weights["prefix_held"], prefix_scores),
+        Scorer("session", weights["session"], session_scores),
     )
     return Policy(
         "kv_aware",
@@ -36,7 +38,7 @@ def kv_aware(weights: Mapping[str, float]) -> Policy:
 
 
 class _Likely:
-    """Who may be best: who is by load and prefix held, who is by load alone, and holders."""
+    """Who may be best: who is by load and prefix held, who is by load alone, holders, and the session's worker."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         # The prefix stands for the time that is not predicted yet.
@@ -60,4 +62,6 @@ class _Likely:
             by_load,
             *heapq.nlargest(MAX_HOLDERS, holders, key=lambda c: c.num_coming_blocks),
         ]
+        if request.session:
+            wanted.append(rendezvous(fit, request))
         return list({c.worker_id: c for c in wanted}.values())

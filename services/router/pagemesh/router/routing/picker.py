@@ -28,9 +28,9 @@ class Picker(Protocol):
 
 
 def pick_by_prompt(scored: Sequence[Scored], request: RouteRequest) -> Candidate:
-    """The best score; between equal ones the request's affinity decides, by rendezvous hashing.
+    """The best score; between equal ones the request's session or affinity decides, by rendezvous hashing.
 
-    So requests with the same beginning meet on one worker even before it is known to hold anything; without
+    So requests of a session, or with the same beginning, meet on one worker even before it is known to hold anything; without
     a full block the smallest id decides.
     """
     best = max(entry.score for entry in scored)
@@ -38,19 +38,19 @@ def pick_by_prompt(scored: Sequence[Scored], request: RouteRequest) -> Candidate
 
 
 def rendezvous(candidates: Sequence[Candidate], request: RouteRequest) -> Candidate:
-    """The highest random weight of the request's affinity and each worker's id; else the smallest id.
+    """The highest random weight of the request's session, else affinity, and each worker's id; else the smallest id.
 
     When a worker comes or goes only the requests move that it gets or had. (Thaler and Ravishankar,
     "Using name-based mappings to increase hit rates", 1998.)
     """
-    if not request.affinity:
+    if not request.session and not request.affinity:
         return min(candidates, key=lambda candidate: candidate.worker_id)
     return max(candidates, key=lambda candidate: _weight(candidate, request))
 
 
 def _weight(candidate: Candidate, request: RouteRequest) -> tuple[bytes, str]:
     worker_id = candidate.worker_id
-    key = request.affinity.get(candidate.facts.naming)
+    key = request.session or request.affinity.get(candidate.facts.naming)
     if key is None:
         return b"", worker_id
     return hashlib.blake2b(worker_id.encode(), key=key, digest_size=8).digest(), worker_id

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.request import Idle
-from pagemesh.router.models import Models
+from pagemesh.router.models import Models, ModelService
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.servicers.embed_messages import embed_texts
 from pagemesh.router.servicers.explain import Explainer
@@ -41,7 +41,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         with self._admission.place():
             explains = self._explainer.is_wanted(context)
             call = read_call(self._request_timeout)
-            service = self._models.find(request.model)
+            service = self._models.find(request.model, call)
             prepared = await prepare_generation(service, request, call)
             with service.generator.start(prepared) as generation:
                 if explains:
@@ -59,13 +59,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         """Embeds texts, where the model can."""
         with self._admission.place():
             call = read_call(self._request_timeout)
-            return await embed_texts(self._models.find(request.model).embedder, request, call)
+            return await embed_texts(self._models.find(request.model, call).embedder, request, call)
 
     async def Tokenize(  # noqa: N802  # the name of the RPC
         self, request: inference_pb2.TokenizeRequest, context: AnyContext
     ) -> inference_pb2.TokenizeResponse:
         """Turns text or messages into token ids."""
-        service = self._models.find(request.model)
+        call = read_call(self._request_timeout)
+        service = self._models.find(request.model, call)
         tokenizer = service.model.tokenizer
         match request.WhichOneof("input"):
             case "text":
@@ -82,7 +83,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.DetokenizeRequest, context: AnyContext
     ) -> inference_pb2.DetokenizeResponse:
         """Turns token ids into text, special tokens included."""
-        model = self._models.find(request.model).model
+        call = read_call(self._request_timeout)
+        model = self._models.find(request.model, call).model
         ids = list(request.token_ids)
         if ids:
             model.check_token_ids(ids, "token_ids")
@@ -95,11 +97,15 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         """Lists the models that workers serve."""
         models = [
             inference_pb2.Model(
-                name=service.model.name,
-                max_model_len=service.workers.max_model_len() or 0,
-                decode_worker_count=len(service.workers.reachable(Role.DECODE)),
-                prefill_worker_count=len(service.workers.reachable(Role.PREFILL)),
+                name=name,
+                max_model_len=min((s.workers.max_model_len() or 0) for s in services),
+                decode_worker_count=_num_workers(services, Role.DECODE),
+                prefill_worker_count=_num_workers(services, Role.PREFILL),
             )
-            for service in self._models
+            for name, services in self._models.names()
         ]
         return inference_pb2.ListModelsResponse(models=models)
+
+
+def _num_workers(services: Sequence[ModelService], role: Role) -> int:
+    return sum(len(service.workers.reachable(role)) for service in services)

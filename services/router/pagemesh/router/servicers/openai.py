@@ -128,7 +128,7 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
     ) -> AsyncIterator[HttpBody]:
         """GET /v1/models"""
         try:
-            models = [self._mesh.model_object(service) for service in self._models]
+            models = self._mesh.model_objects(self._models.names())
         except PagemeshError as error:
             yield error_answer(error)
             return
@@ -139,7 +139,7 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
     ) -> AsyncIterator[HttpBody]:
         """GET /v1/models/{model}"""
         try:
-            model = self._mesh.model_object(self._models.find(request.model))
+            model = self._mesh.model_object(self._models.named(request.model))
         except PagemeshError as error:
             yield error_answer(error)
             return

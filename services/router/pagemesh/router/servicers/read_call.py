@@ -39,4 +39,5 @@ def read_call(request_timeout: float) -> Call:
         deadline=deadline,
         created=int(time.time()),
         tenant=current_caller().tenant.name,
+        session_id=given.session_id,
     )

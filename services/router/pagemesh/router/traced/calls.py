@@ -29,9 +29,8 @@ _OPERATIONS: Final = {
 class TracedCalls:
     """What goes around the calls of the router's server."""
 
-    def __init__(self, tracer: OtlpTracer, model_name: str) -> None:
+    def __init__(self, tracer: OtlpTracer) -> None:
         self._tracer = tracer
-        self._model_name = model_name
 
     @contextmanager
     def around(self, method: str) -> Iterator[None]:
@@ -44,9 +43,9 @@ class TracedCalls:
         attributes = {
             names.OPERATION: operation,
             names.PROVIDER: "pagemesh",
-            names.REQUEST_MODEL: self._model_name,
         }
-        with self._tracer.serve(f"{operation} {self._model_name}", call.trace, attributes) as span:
+        # Which model is only known when the body has been read.
+        with self._tracer.serve(operation, call.trace, attributes) as span:
             bind_call(replace(call, trace=span.trace))
             try:
                 yield

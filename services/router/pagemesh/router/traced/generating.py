@@ -18,16 +18,19 @@ from pagemesh.telemetry.spans import Span, current_span
 class TracedGenerator:
     """A `TextGenerator` that the present span is told of."""
 
-    def __init__(self, inner: TextGenerator) -> None:
+    def __init__(self, inner: TextGenerator, model_name: str) -> None:
         self._inner = inner
+        self._model_name = model_name
 
     @contextmanager
     def start(self, request: GenerationRequest) -> Iterator[RunningGeneration]:
         """See `TextGenerator`."""
         span = current_span()
         sampling = request.choices[0].sampling
+        span.about(self._model_name)
         span.set(
             {
+                names.REQUEST_MODEL: self._model_name,
                 names.REQUEST_ID: request.call.request_id,
                 names.CHOICE_COUNT: len(request.choices) // request.num_prompts,
                 names.MAX_TOKENS: sampling.max_tokens,
@@ -98,8 +101,9 @@ class _TracedGeneration:
 class TracedEmbedder:
     """A `PromptEmbedder` that the present span is told of."""
 
-    def __init__(self, inner: PromptEmbedder) -> None:
+    def __init__(self, inner: PromptEmbedder, model_name: str) -> None:
         self._inner = inner
+        self._model_name = model_name
 
     async def embed(
         self,
@@ -111,7 +115,8 @@ class TracedEmbedder:
     ) -> Embeddings:
         """See `PromptEmbedder`."""
         span = current_span()
-        span.set({names.REQUEST_ID: call.request_id})
+        span.about(self._model_name)
+        span.set({names.REQUEST_ID: call.request_id, names.REQUEST_MODEL: self._model_name})
         embeddings = await self._inner.embed(inputs, field, call, priority, cache_salt)
         span.set(
             {

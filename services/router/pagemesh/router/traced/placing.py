@@ -30,6 +30,7 @@ class TracedPlacer:
         is_prefillable: bool,
         is_cacheable: bool,
         cache_salt: bytes,
+        client_session: bytes,
     ) -> Placement:
         """See `Placer`."""
         with current_span().child("route") as span:
@@ -40,6 +41,7 @@ class TracedPlacer:
                 is_prefillable=is_prefillable,
                 is_cacheable=is_cacheable,
                 cache_salt=cache_salt,
+                client_session=client_session,
             )
             if span.is_recording:
                 span.set(_decision(placement))

@@ -17,9 +17,9 @@ from pagemesh.telemetry.otlp import OtlpTracer
 class SpanTracing(Tracing):
     """One span for each request of a client, with its decisions and what came of them."""
 
-    def __init__(self, tracer: OtlpTracer, model_name: str) -> None:
+    def __init__(self, tracer: OtlpTracer) -> None:
         self._tracer = tracer
-        self._calls = TracedCalls(tracer, model_name)
+        self._calls = TracedCalls(tracer)
 
     def around(self, method: str) -> AbstractContextManager[object]:
         """See `Tracing`."""
@@ -29,13 +29,13 @@ class SpanTracing(Tracing):
         """See `Tracing`."""
         return TracedPlacer(placer)
 
-    def generator(self, generator: TextGenerator) -> TextGenerator:
+    def generator(self, model_name: str, generator: TextGenerator) -> TextGenerator:
         """See `Tracing`."""
-        return TracedGenerator(generator)
+        return TracedGenerator(generator, model_name)
 
-    def embedder(self, embedder: PromptEmbedder) -> PromptEmbedder:
+    def embedder(self, model_name: str, embedder: PromptEmbedder) -> PromptEmbedder:
         """See `Tracing`."""
-        return TracedEmbedder(embedder)
+        return TracedEmbedder(embedder, model_name)
 
     def close(self) -> None:
         """See `Tracing`."""

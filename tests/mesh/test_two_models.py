@@ -1,4 +1,4 @@
-"""A mesh that serves an encoder: the openai client gets the vectors of transformers."""
+"""A mesh that serves a decoder and an encoder: each name reaches its model, and vectors are transformers'."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from tests.mesh.harness import Mesh, running_mesh, until
 from tests.mesh.odd_worker import running_odd_worker
 
 RECIPE = EncoderRecipe("BertConfig", "mean", max_seq_length=24)
-MODEL = "encoder"
+MODEL = "org/encoder"
+DEMO = Path(__file__).resolve().parents[2] / "models/demo"
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 TEXTS = [
     "The capital of France is Paris.",
     "Rome",
@@ -40,7 +42,11 @@ class Served(NamedTuple):
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("encoder")
     reference = make_encoder(folder, RECIPE)
-    arguments = ["--model", str(folder), "--served-model-name", MODEL, "--no-sample"]
+    arguments = [
+        "--model", str(DEMO), f"{MODEL}={folder}",
+        "--model-alias", "gpt-4o=demo", f"split=demo:1,{MODEL}:1",
+        "--prefill", "0", "--no-sample",
+    ]  # fmt: skip
     with running_mesh(tmp_path_factory.mktemp("mesh"), *arguments) as mesh:
         yield Served(mesh, reference, folder)
 
@@ -83,15 +89,50 @@ def test_a_worker_that_does_not_begin_and_end_texts_alike_is_degraded_and_answer
     assert mesh.health()["degraded_workers"] == []
     expected = vectors(mesh)
     with running_odd_worker(mesh, odd_folder, MODEL):
-        until(lambda: mesh.health()["decode_workers"] == 2, "the odd worker is reached", 60)
+        until(lambda: mesh.health()["decode_workers"] == 3, "the odd worker is reached", 60)
         (found,) = mesh.health()["degraded_workers"]
         assert (found["worker_id"], found["reason"]) == ("decode-odd", "tokenizer")
         gauge = "pagemesh:workers_degraded"
-        assert mesh.metric("router", gauge, role="decode", reason="tokenizer") == 1
+        labels = {"role": "decode", "reason": "tokenizer"}
+        assert mesh.metric("router", gauge, model_name=MODEL, **labels) == 1
+        assert mesh.metric("router", gauge, model_name="demo", **labels) == 0
         (entry,) = mesh.log("router", "worker_degraded")
         assert (entry["level"], entry["worker_id"]) == ("error", "decode-odd")
         assert vectors(mesh) == expected
     until(lambda: not mesh.health()["degraded_workers"], "the worker has left")
+
+
+def test_every_name_is_listed_and_answers(served: Served) -> None:
+    client = served.mesh.client()
+    cards = {model.id: model for model in client.models.list()}
+    assert list(cards) == ["demo", MODEL, "gpt-4o", "split"]
+    assert client.models.retrieve(MODEL) == cards[MODEL]
+    assert "Starting kvstore, router, decode-0, decode-1, gateway" in served.mesh.output
+    assert f"pagemesh serves demo, {MODEL} at {served.mesh.url}" in served.mesh.output
+    chat: Any = {"messages": QUESTION, "temperature": 0, "max_tokens": 12}
+    own = client.chat.completions.create(model="demo", **chat)
+    assert "Paris" in (own.choices[0].message.content or "")
+    aliased = client.chat.completions.create(model="gpt-4o", **chat)
+    assert (aliased.model, aliased.choices) == ("demo", own.choices)
+    streamed = client.chat.completions.create(model="gpt-4o", stream=True, **chat)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in streamed)
+    assert text == own.choices[0].message.content
+    with pytest.raises(openai.NotFoundError, match="the model 'gpt-5' does not exist") as caught:
+        client.chat.completions.create(model="gpt-5", **chat)
+    assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
+
+
+def test_a_session_is_answered_by_one_side_of_a_split(served: Served) -> None:
+    def side(session: str) -> str:
+        headers = {"x-session-id": session}
+        embedded = served.mesh.client().embeddings.create(
+            model="split", input=[2, 11, 3], extra_headers=headers
+        )
+        return embedded.model
+
+    sides = {str(number): {side(str(number)) for _ in range(3)} for number in range(16)}
+    assert all(len(found) == 1 for found in sides.values())
+    assert set().union(*sides.values()) == {"demo", MODEL}
 
 
 def vectors(mesh: Mesh) -> list[list[float]]:

@@ -1,0 +1,139 @@
+"""What settings about models and their names mean together."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pagemesh.cli.settings import UpConfig
+from pagemesh.config import ChatConfig, HubConfig, RouterConfig
+from pagemesh.config.served import NamedModel, ServedModels, read_served_models
+from pagemesh.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("models/demo", "demo"),
+        ("models/demo/", "demo"),
+        ("org/model", "model"),
+        ("/models/a=b", "a=b"),
+        ("./a=b", "a=b"),
+    ],
+)
+def test_a_model_is_called_by_the_last_part_of_where_it_is(source: str, name: str) -> None:
+    assert read_served_models([source], [], []).models == (NamedModel(name, source),)
+
+
+def test_a_model_can_be_given_its_name() -> None:
+    served = read_served_models(["org/chat=models/demo", "embed=./a=b"], [], [])
+    assert served.models == (NamedModel("org/chat", "models/demo"), NamedModel("embed", "./a=b"))
+    assert served.names == ("org/chat", "embed")
+
+
+def test_a_single_model_may_have_several_names() -> None:
+    served = read_served_models(["models/demo"], ["first", "second", "third"], [])
+    assert served == ServedModels(
+        (NamedModel("first", "models/demo"),), {"second": {"first": 1.0}, "third": {"first": 1.0}}
+    )
+
+
+def test_an_alias_stands_for_one_model_or_several() -> None:
+    served = read_served_models(["a", "b:x=b"], [], ["gpt=a", "chat=a:9,b:x:1", "even=a,b:x"])
+    assert served.aliases == {
+        "gpt": {"a": 1.0},
+        "chat": {"a": 9.0, "b:x": 1.0},
+        "even": {"a": 1.0, "b:x": 1.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("models", "names", "aliases", "complaint"),
+    [
+        ([], [], [], "--model is '', but must be a folder or a hub id"),
+        (["a", ""], [], [], "--model is 'a ', but must be a folder or a hub id"),
+        (["a="], [], [], "--model is 'a=', but must be name=folder, or a folder or a hub id"),
+        (["=a"], [], [], "--model is '=a', but must be name=folder, or a folder or a hub id"),
+        (
+            ["x/m", "y/m"],
+            [],
+            [],
+            "--model is 'x/m y/m', but must be models with different names, but two are called 'm': write "
+            "name=folder for one of them",
+        ),
+        (
+            ["a", "b"],
+            ["c", "d"],
+            [],
+            "--served-model-name is 'c d', but must be left out when --model has 2 models: write name=folder "
+            "there, and further names in --model-alias",
+        ),
+        (["a"], [], ["b"], "--model-alias is 'b', but must be alias=model or alias=model:weight,…"),
+        (
+            ["a"],
+            [],
+            ["=a"],
+            "--model-alias is '=a', but must be alias=model or alias=model:weight,…",
+        ),
+        (
+            ["a"],
+            [],
+            ["b=a", "b=a"],
+            "--model-alias is 'b=a', but must be the only alias called 'b'",
+        ),
+        (
+            ["a"],
+            ["a", "b"],
+            ["b=a"],
+            "--model-alias is 'b=a', but must be the only alias called 'b'",
+        ),
+        (
+            ["a"],
+            [],
+            ["a=a"],
+            "--model-alias is 'a', but must be something else than a model's name",
+        ),
+        (
+            ["a", "b"],
+            [],
+            ["c=d"],
+            "--model-alias is 'c=d', but must be alias=model:weight,… of the models a, b",
+        ),
+        (
+            ["a"],
+            [],
+            ["b=a", "c=b"],
+            "--model-alias is 'c=b', but must be alias=model:weight,… of the models a",
+        ),
+        (
+            ["a"],
+            [],
+            ["c=a,a"],
+            "--model-alias is 'c=a,a', but must be of different models: a twice",
+        ),
+        *(
+            (
+                ["a"],
+                [],
+                [f"c=a:{weight}"],
+                f"--model-alias is 'c=a:{weight}', but must be with weights above 0, which {weight!r} is not",
+            )
+            for weight in ("0", "-1", "nan", "inf", "much", "")
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    models: list[str], names: list[str], aliases: list[str], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(complaint)}$"):
+        read_served_models(models, names, aliases)
+
+
+def test_some_settings_are_for_one_model() -> None:
+    two = ("a", "b")
+    with pytest.raises(ConfigError, match="--revision is 'v2', but must be unset for 2 models"):
+        RouterConfig(model=two, kvstore="a:1", hub=HubConfig("v2"))
+    with pytest.raises(ConfigError, match=r"--chat-template is 't\.jinja', but must be unset"):
+        UpConfig(model=two, chat=ChatConfig("t.jinja"))
+    assert RouterConfig(model=("a",), kvstore="a:1", hub=HubConfig("v2")).served.names == ("a",)
