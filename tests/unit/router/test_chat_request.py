@@ -86,6 +86,23 @@ def test_fields_that_change_nothing_are_accepted() -> None:
     assert parse(**ignored) == parse()
 
 
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    request = parse(max_tokens=16.0, n=2.0, stop_token_ids=[1, 2.0], tools=[tool], seed=-3.0)
+    assert (request.max_tokens, request.n, request.seed) == (16, 2, -3)
+    assert request.stop_token_ids == [1, 2]
+    assert all(type(number) is int for number in request.stop_token_ids)
+    for fault in (
+        {"max_tokens": 16.5},
+        {"max_tokens": "16"},
+        {"n": True},
+        {"n": 0.0},
+        {"n": 1e300},
+    ):
+        with pytest.raises(InvalidRequestError, match=rf"^{next(iter(fault))} is "):
+            parse(**fault)
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b'{"messages": [}', b'{"temperature": NaN}', b'{"user": "\xff"}', b"[" * 500],

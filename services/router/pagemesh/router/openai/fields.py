@@ -1,6 +1,6 @@
 """Fields that chat and completion requests share, and how a faulty body becomes one clear error.
 
-Types are checked strictly: a string is never taken for a number, nor true for 1.
+Types are checked strictly: a string is never taken for a number, nor true for 1. But 16.0 is a whole number.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pagemesh.router.openai.structured import (
     StructuredFields,
     read_structured_outputs,
 )
+from pagemesh.router.openai.whole_numbers import with_integers
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_TEMPERATURE
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 
@@ -177,7 +178,10 @@ def check_fields(kind: type[Model], raw: dict[str, Any]) -> Model:
     try:
         return kind.model_validate(raw)
     except pydantic.ValidationError as error:
-        raise _translate(error, raw) from error
+        whole = with_integers(raw, error)
+        if whole is None:
+            raise _translate(error, raw) from error
+    return check_fields(kind, whole)
 
 
 def validate(kind: type[Fields], raw: dict[str, Any]) -> Fields:

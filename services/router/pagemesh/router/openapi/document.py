@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic.json_schema import models_json_schema
 
 from pagemesh.router.openapi.answers import ANSWERS
+from pagemesh.router.openapi.failures import failures
 from pagemesh.router.openapi.operations import OPERATIONS, Model, Operation
 
 _REF: Final = "#/components/schemas/{model}"
@@ -42,13 +43,7 @@ def _describe(operation: Operation, bodies: dict[Model, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": f"{operation.method}{operation.path}",
-        "responses": {
-            **_success(operation),
-            "default": {
-                "description": "What is wrong",
-                "content": {"application/json": {"schema": _schema(operation.error)}},
-            },
-        },
+        "responses": _success(operation) | failures(operation),
         # Whether keys are needed is the operator's decision.
         "security": [{}] if operation.is_public else [{}, {"key": []}],
     }
@@ -76,7 +71,7 @@ def _content(operation: Operation) -> dict[str, Any]:
         return {operation.answer: {"schema": {"type": "string"}}}
     content: dict[str, Any] = {"application/json": {"schema": _schema(operation.answer)}}
     if operation.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {}
     return content
 
 

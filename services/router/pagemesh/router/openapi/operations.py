@@ -43,6 +43,9 @@ class Operation(NamedTuple):
     is_public: bool = False
     """Whether it is answered without a key."""
 
+    tells_what_is_missing: bool = False
+    """Whether the answer is given with 503, too."""
+
 
 def _post(path: str, summary: str, answer: str, *requests: Model, **more: object) -> Operation:
     return Operation("post", path, summary, answer, requests, **more)  # type: ignore[arg-type]
@@ -52,6 +55,7 @@ def _get(path: str, summary: str, answer: str, **more: object) -> Operation:
     return Operation("get", path, summary, answer, **more)  # type: ignore[arg-type]
 
 
+_PROBE: Final = {"is_public": True, "tells_what_is_missing": True}
 _STORED: Final = "/v1/responses/{response_id}"
 
 OPERATIONS: Final = (
@@ -90,8 +94,8 @@ OPERATIONS: Final = (
     Operation("delete", _STORED, "Refused: responses are not stored", "Error"),
     _get(f"{_STORED}/input_items", "Refused: responses are not stored", "Error"),
     Operation("post", f"{_STORED}/cancel", "Refused: responses are not stored", "Error"),
-    _get("/health", "Whether a request could be served", "Health", is_public=True),
-    _get("/ready", "Whether all models could be served", "Ready", is_public=True),
+    _get("/health", "Whether a request could be served", "Health", **_PROBE),
+    _get("/ready", "Whether all models could be served", "Ready", **_PROBE),
     _get("/version", "Version of pagemesh", "Version", is_public=True),
     _get("/metrics", "Metrics in Prometheus' text format", "text/plain"),
     _get("/", "A page to chat and to see the mesh", "text/html", is_public=True),

@@ -1,0 +1,99 @@
+"""schemathesis: what fits the document and what does not, for every operation, is answered as it says."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from pagemesh.router.openapi.document import openapi_document
+from pagemesh.router.openapi.operations import OPERATIONS, Operation
+from tests.fuzz.conftest import FACTOR, check_nothing_is_left
+from tests.mesh.harness import Mesh
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+NUM_EXAMPLES = 20 * FACTOR
+ENDLESS = "/mesh/events"
+TRIED = [operation for operation in OPERATIONS if operation.path != ENDLESS]
+"""All but the stream that has no end."""
+
+
+def name_of(operation: Operation) -> str:
+    return f"{operation.method.upper()} {operation.path}"
+
+
+@cache
+def described() -> dict[str, Any]:
+    """The operations of the document, as schemathesis reads them."""
+    document = schemathesis.openapi.from_dict(openapi_document())
+    found: list[Any] = [each.ok() for each in document.get_all_operations()]  # type: ignore[union-attr]
+    return {f"{operation.method.upper()} {operation.path}": operation for operation in found}
+
+
+def try_out(mesh: Mesh, operation: Operation, mode: schemathesis.GenerationMode) -> set[int]:
+    """Statuses with which so many cases were answered, each as the document says."""
+    statuses = set()
+
+    @settings(
+        max_examples=NUM_EXAMPLES,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(described()[name_of(operation)].as_strategy(generation_mode=mode))
+    def answered(case: Any) -> None:
+        complete(case.body)
+        response = case.call(base_url=mesh.url, timeout=60)
+        statuses.add(response.status_code)
+        case.validate_response(response, checks=CHECKS)
+
+    answered()
+    check_nothing_is_left(mesh)
+    return statuses
+
+
+def complete(body: Any) -> None:
+    """Ask for this mesh's model, and say something: the document cannot know the one, and need not the other."""
+    if not isinstance(body, dict):
+        return
+    if isinstance(body.get("model"), str):
+        body["model"] = "demo"
+    if isinstance(body.get("messages"), list):
+        for message in body["messages"]:
+            if isinstance(message, dict) and message.get("content") is None:
+                message["content"] = "hi"
+
+
+def test_the_document_that_is_served_is_the_one_that_is_tried(mesh: Mesh) -> None:
+    assert httpx.get(f"{mesh.url}/openapi.json").json() == openapi_document()
+
+
+@pytest.mark.parametrize("operation", TRIED, ids=name_of)
+def test_what_fits_the_document_is_answered_as_it_says(mesh: Mesh, operation: Operation) -> None:
+    statuses = try_out(mesh, operation, schemathesis.GenerationMode.POSITIVE)
+    is_found = operation.answer != operation.error and "{" not in operation.path
+    assert not is_found or 200 in statuses
+
+
+@pytest.mark.parametrize("operation", [each for each in TRIED if each.requests], ids=name_of)
+def test_what_does_not_fit_the_document_is_refused(mesh: Mesh, operation: Operation) -> None:
+    statuses = try_out(mesh, operation, schemathesis.GenerationMode.NEGATIVE)
+    assert 200 not in statuses
