@@ -11,8 +11,19 @@
 
 from pagemesh.client.aio import AsyncClient
 from pagemesh.client.requests import Settings, TokenizeSettings
-from pagemesh.client.results import Chunk, Completion, Embeddings, ModelInfo, Usage
+from pagemesh.client.results import (
+    Chunk,
+    Completion,
+    Embeddings,
+    ModelInfo,
+    RankedDocument,
+    Ranking,
+    Scores,
+    ToolCall,
+    Usage,
+)
 from pagemesh.client.sync import Client
+from pagemesh.client.texts import EmbedSettings, TextSettings
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 
@@ -21,11 +32,17 @@ __all__ = [
     "Chunk",
     "Client",
     "Completion",
+    "EmbedSettings",
     "Embeddings",
     "ModelInfo",
+    "RankedDocument",
+    "Ranking",
+    "Scores",
     "Settings",
     "StructuredOutputs",
+    "TextSettings",
     "TokenLogprobs",
     "TokenizeSettings",
+    "ToolCall",
     "Usage",
 ]

@@ -8,24 +8,11 @@ from typing import Self, TypeVar, Unpack
 
 import grpc
 
+from pagemesh.client import requests, results, texts
 from pagemesh.client.credentials import key_metadata
-from pagemesh.client.requests import (
-    DEFAULT_TIMEOUT_S,
-    Settings,
-    TokenizeSettings,
-    generate_request,
-    tokenize_request,
-)
-from pagemesh.client.results import (
-    Chunk,
-    Completion,
-    Embeddings,
-    ModelInfo,
-    chunk_from_proto,
-    embeddings_from_proto,
-    join_chunks,
-    models_from_proto,
-)
+from pagemesh.client.requests import DEFAULT_TIMEOUT_S, Settings, TokenizeSettings
+from pagemesh.client.results import Chunk, Completion, Embeddings, ModelInfo, Ranking, Scores
+from pagemesh.client.texts import EmbedSettings, Inputs, TextSettings
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.status import from_rpc_error
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc
@@ -79,7 +66,7 @@ class AsyncClient:
         >>> async for chunk in client.generate("Once upon a time", max_tokens=32):
         ...     print(chunk.text, end="", flush=True)
         """
-        request = generate_request(prompt, settings)
+        request = requests.generate_request(prompt, settings)
         return self._chunks(request, settings.get("timeout", DEFAULT_TIMEOUT_S))
 
     async def complete(self, prompt: str | None = None, **settings: Unpack[Settings]) -> Completion:
@@ -87,13 +74,22 @@ class AsyncClient:
 
         >>> (await client.complete("2 + 2 =", max_tokens=4)).text
         """
-        return join_chunks([chunk async for chunk in self.generate(prompt, **settings)])
+        return results.only_one(await self.complete_all(prompt, **settings))
+
+    async def complete_all(
+        self, prompt: str | None = None, **settings: Unpack[Settings]
+    ) -> list[Completion]:
+        """All of `n` answers, whole.
+
+        >>> [answer.text for answer in await client.complete_all("Once", n=3, temperature=1.0)]
+        """
+        return results.join_chunks([chunk async for chunk in self.generate(prompt, **settings)])
 
     async def tokenize(
         self, text: str | None = None, **settings: Unpack[TokenizeSettings]
     ) -> list[int]:
         """Token ids of a text, or of a conversation as the model would see it."""
-        request = tokenize_request(text, settings)
+        request = requests.tokenize_request(text, settings)
         timeout = settings.get("timeout", DEFAULT_TIMEOUT_S)
         return list((await self._call(self._stub.Tokenize, request, timeout)).token_ids)
 
@@ -108,21 +104,50 @@ class AsyncClient:
         request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids)
         return (await self._call(self._stub.Detokenize, request, timeout)).text
 
-    async def embed(
-        self,
-        texts: str | Sequence[str],
-        *,
-        model: str = "",
-        timeout: float = DEFAULT_TIMEOUT_S,  # noqa: ASYNC109  # becomes the call's deadline
-    ) -> Embeddings:
-        """Vectors of one or several texts, at most 2048.
+    async def embed(self, inputs: Inputs, **settings: Unpack[EmbedSettings]) -> Embeddings:
+        """Vectors of one or several texts, or the same as token ids; at most 2048.
 
         >>> (await client.embed("A text.")).vectors[0]
         """
-        request = inference_pb2.EmbedRequest(
-            model=model, texts=[texts] if isinstance(texts, str) else texts
+        request = texts.embed_request(inputs, settings)
+        timeout = settings.get("timeout", DEFAULT_TIMEOUT_S)
+        return results.embeddings_from_proto(await self._call(self._stub.Embed, request, timeout))
+
+    async def score(
+        self,
+        first: str | Sequence[str],
+        second: str | Sequence[str],
+        **settings: Unpack[TextSettings],
+    ) -> Scores:
+        """How alike texts are: each of the second with its partner, or with the only one of the first.
+
+        >>> (await client.score("Rome", ["Paris", "a cat"])).values
+        """
+        request = inference_pb2.ScoreRequest(
+            model=settings.get("model", ""),
+            first_texts=texts.listed(first),
+            second_texts=texts.listed(second),
         )
-        return embeddings_from_proto(await self._call(self._stub.Embed, request, timeout))
+        timeout = settings.get("timeout", DEFAULT_TIMEOUT_S)
+        return results.scores_from_proto(await self._call(self._stub.Score, request, timeout))
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_n: int = 0,
+        **settings: Unpack[TextSettings],
+    ) -> Ranking:
+        """Documents by how near they are to a query, the nearest first; with `top_n`, so many of them.
+
+        >>> (await client.rerank("Rome", ["a cat", "Paris"])).documents[0].index
+        """
+        request = inference_pb2.RerankRequest(
+            model=settings.get("model", ""), query=query, documents=documents, top_count=top_n
+        )
+        timeout = settings.get("timeout", DEFAULT_TIMEOUT_S)
+        return results.ranking_from_proto(await self._call(self._stub.Rerank, request, timeout))
 
     async def models(
         self,
@@ -131,7 +156,7 @@ class AsyncClient:
     ) -> list[ModelInfo]:
         """The models that the mesh serves."""
         request = inference_pb2.ListModelsRequest()
-        return models_from_proto(await self._call(self._stub.ListModels, request, timeout))
+        return results.models_from_proto(await self._call(self._stub.ListModels, request, timeout))
 
     async def _chunks(
         self, request: inference_pb2.GenerateRequest, seconds: float
@@ -139,7 +164,7 @@ class AsyncClient:
         call = self._stub.Generate(request, timeout=seconds, metadata=self._metadata)
         try:
             async for response in call:
-                yield chunk_from_proto(response)
+                yield results.chunk_from_proto(response)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
         finally:

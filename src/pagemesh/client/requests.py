@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
+from pagemesh.client.conversation import Messages, ToolChoice, Tools, chat_prompt, set_tools
 from pagemesh.errors import InvalidRequestError
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.v1 import inference_pb2, types_pb2
 from pagemesh.worker.structured_messages import structured_to_proto
-
-Messages = Sequence[Mapping[str, str]]
-"""A conversation: mappings with the keys "role" and "content"."""
 
 DEFAULT_TIMEOUT_S = 600.0
 
@@ -85,6 +84,27 @@ class Settings(TypedDict, total=False):
     cache_salt: str
     """Only requests of the same tenant with the same salt share cached KV."""
 
+    tools: Tools
+    """What the model may call in a conversation, in OpenAI's form."""
+
+    tool_choice: ToolChoice
+    """How it chooses among the tools; as it likes when left out."""
+
+    parallel_tool_calls: bool
+    """Whether an answer may have several calls; it may when left out."""
+
+    chat_template_kwargs: Mapping[str, object]
+    """Further variables of the chat template."""
+
+    continue_final_message: bool
+    """Whether the answer goes on with the last message, instead of beginning a new one."""
+
+    n: int
+    """Answers to generate, at most 16; each draws with a seed of its own."""
+
+    session_id: str
+    """What the request belongs to: all of a session go to the same worker unless that is too busy."""
+
     timeout: float
     """Seconds that the whole answer may take; 600 by default."""
 
@@ -102,19 +122,6 @@ class TokenizeSettings(TypedDict, total=False):
     """Seconds to wait."""
 
 
-def chat_prompt(messages: Messages) -> inference_pb2.ChatPrompt:
-    """The message for a conversation; InvalidRequestError when a key is missing."""
-    chat = inference_pb2.ChatPrompt()
-    for index, message in enumerate(messages):
-        try:
-            chat.messages.add(role=message["role"], content=message["content"])
-        except KeyError as error:
-            raise InvalidRequestError(
-                f"messages[{index}] has no {error.args[0]}", param=f"messages[{index}]"
-            ) from error
-    return chat
-
-
 def generate_request(prompt: str | None, settings: Settings) -> inference_pb2.GenerateRequest:
     """The message for a generation; InvalidRequestError for settings that it cannot hold."""
     token_ids = settings.get("token_ids")
@@ -123,9 +130,12 @@ def generate_request(prompt: str | None, settings: Settings) -> inference_pb2.Ge
     if settings.get("max_tokens") == 0:
         raise InvalidRequestError("max_tokens is 0, but must be positive", param="max_tokens")
     request = inference_pb2.GenerateRequest(
-        model=settings.get("model", ""), cache_salt=settings.get("cache_salt", "")
+        model=settings.get("model", ""),
+        cache_salt=settings.get("cache_salt", ""),
+        session_id=settings.get("session_id", ""),
     )
     try:
+        request.choice_count = settings.get("n", 1)
         _set_sampling(request.sampling, settings)
         request.use_seed = "seed" in settings
         request.token_ids.ids.extend(token_ids or ())
@@ -137,8 +147,18 @@ def generate_request(prompt: str | None, settings: Settings) -> inference_pb2.Ge
     if prompt is not None:
         request.text = prompt
     elif messages is not None:
-        request.chat.CopyFrom(chat_prompt(messages))
+        request.chat.CopyFrom(_chat(messages, settings))
     return request
+
+
+def _chat(messages: Messages, settings: Settings) -> inference_pb2.ChatPrompt:
+    chat = chat_prompt(messages)
+    set_tools(chat, settings.get("tools", ()), settings.get("tool_choice"))
+    chat.single_tool_call = not settings.get("parallel_tool_calls", True)
+    chat.continue_final_message = settings.get("continue_final_message", False)
+    if variables := settings.get("chat_template_kwargs"):
+        chat.template_variables = json.dumps(variables)
+    return chat
 
 
 def _set_sampling(sampling: types_pb2.SamplingParams, settings: Settings) -> None:

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from pagemesh.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -19,6 +20,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ToolChoice:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ToolChoiceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolChoice.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TOOL_CHOICE_UNSPECIFIED: _ToolChoice.ValueType  # 0
+    """As it likes, where there are tools."""
+    TOOL_CHOICE_NONE: _ToolChoice.ValueType  # 1
+    """It calls none, and is told of none."""
+    TOOL_CHOICE_AUTO: _ToolChoice.ValueType  # 2
+    """As it likes."""
+    TOOL_CHOICE_REQUIRED: _ToolChoice.ValueType  # 3
+    """It calls at least one."""
+
+class ToolChoice(_ToolChoice, metaclass=_ToolChoiceEnumTypeWrapper):
+    """How the model chooses among the tools."""
+
+TOOL_CHOICE_UNSPECIFIED: ToolChoice.ValueType  # 0
+"""As it likes, where there are tools."""
+TOOL_CHOICE_NONE: ToolChoice.ValueType  # 1
+"""It calls none, and is told of none."""
+TOOL_CHOICE_AUTO: ToolChoice.ValueType  # 2
+"""As it likes."""
+TOOL_CHOICE_REQUIRED: ToolChoice.ValueType  # 3
+"""It calls at least one."""
+Global___ToolChoice: _TypeAlias = ToolChoice  # noqa: Y015
+
 @_typing.final
 class ChatMessage(_message.Message):
     """One message of a conversation."""
@@ -27,23 +56,109 @@ class ChatMessage(_message.Message):
 
     ROLE_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """"system", "user" or "assistant"."""
+    """"system", "user", "assistant" or "tool"."""
     content: _builtins.str
-    """Its text."""
+    """Its text; an assistant's that only calls tools may be empty."""
+    tool_call_id: _builtins.str
+    """Of a tool's message: the id of the call that it answers."""
+    reasoning: _builtins.str
+    """What an assistant thought."""
+    name: _builtins.str
+    """Who speaks, for templates that show it."""
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
+        """What an assistant called."""
+
     def __init__(
         self,
         *,
         role: _builtins.str = ...,
         content: _builtins.str = ...,
+        tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
+        tool_call_id: _builtins.str = ...,
+        reasoning: _builtins.str = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "name", b"name", "reasoning", b"reasoning", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
+
+@_typing.final
+class Tool(_message.Message):
+    """A function that the model may call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    STRICT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    description: _builtins.str
+    """What it does, for the model."""
+    parameters: _builtins.str
+    """JSON Schema of its arguments, empty for none. As text, because models read it in the order of its keys."""
+    strict: _builtins.bool
+    """Whether the arguments of a forced call must fit the schema."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+        parameters: _builtins.str = ...,
+        strict: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name", "parameters", b"parameters", "strict", b"strict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tool: _TypeAlias = Tool  # noqa: Y015
+
+@_typing.final
+class ToolCall(_message.Message):
+    """A call of a function, or what became known of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Of the call in its message, from 0 without gaps."""
+    id: _builtins.str
+    """Names the call; in an answer with its first piece."""
+    name: _builtins.str
+    """The function's; in an answer with its first piece."""
+    arguments: _builtins.str
+    """JSON text of the arguments, in an answer the next piece of it."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "id", b"id", "index", b"index", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
 
 @_typing.final
 class ChatPrompt(_message.Message):
@@ -52,18 +167,44 @@ class ChatPrompt(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    TOOL_CHOICE_FIELD_NUMBER: _builtins.int
+    TOOL_NAME_FIELD_NUMBER: _builtins.int
+    SINGLE_TOOL_CALL_FIELD_NUMBER: _builtins.int
+    TEMPLATE_VARIABLES_FIELD_NUMBER: _builtins.int
+    CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _builtins.int
+    tool_choice: Global___ToolChoice.ValueType
+    """How it chooses among them."""
+    tool_name: _builtins.str
+    """The only tool that it may call, and must; tool_choice is not set then."""
+    single_tool_call: _builtins.bool
+    """Whether calls behind the first are left out of the answer."""
+    template_variables: _builtins.str
+    """JSON object of further variables of the chat template, as text; empty for none."""
+    continue_final_message: _builtins.bool
+    """Whether the answer goes on with the last message, instead of beginning a new one."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
         """In order; never empty."""
+
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
+        """What the model may call."""
 
     def __init__(
         self,
         *,
         messages: _abc.Iterable[Global___ChatMessage] | None = ...,
+        tools: _abc.Iterable[Global___Tool] | None = ...,
+        tool_choice: Global___ToolChoice.ValueType = ...,
+        tool_name: _builtins.str = ...,
+        single_tool_call: _builtins.bool = ...,
+        template_variables: _builtins.str = ...,
+        continue_final_message: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["continue_final_message", b"continue_final_message", "messages", b"messages", "single_tool_call", b"single_tool_call", "template_variables", b"template_variables", "tool_choice", b"tool_choice", "tool_name", b"tool_name", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -109,6 +250,8 @@ class GenerateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     BAD_WORDS_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
+    CHOICE_COUNT_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Served model name; may be empty when the mesh serves one model."""
     text: _builtins.str
@@ -119,6 +262,10 @@ class GenerateRequest(_message.Message):
     """Lower runs first; 0 is the default."""
     cache_salt: _builtins.str
     """Only requests of the same tenant with the same salt share cached KV; may be empty."""
+    choice_count: _builtins.int
+    """Answers to generate, at most 16; 0 means one. Answer i draws with sampling.seed + i."""
+    session_id: _builtins.str
+    """What the request belongs to, unless metadata x-session-id says it; may be empty."""
     @_builtins.property
     def chat(self) -> Global___ChatPrompt:
         """A conversation, rendered with the model's chat template."""
@@ -152,10 +299,12 @@ class GenerateRequest(_message.Message):
         priority: _builtins.int = ...,
         bad_words: _abc.Iterable[_builtins.str] | None = ...,
         cache_salt: _builtins.str = ...,
+        choice_count: _builtins.int = ...,
+        session_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "prompt", b"prompt", "sampling", b"sampling", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_words", b"bad_words", "cache_salt", b"cache_salt", "chat", b"chat", "model", b"model", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "stop", b"stop", "text", b"text", "token_ids", b"token_ids", "use_seed", b"use_seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad_words", b"bad_words", "cache_salt", b"cache_salt", "chat", b"chat", "choice_count", b"choice_count", "model", b"model", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "session_id", b"session_id", "stop", b"stop", "text", b"text", "token_ids", b"token_ids", "use_seed", b"use_seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "chat", "token_ids"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
@@ -165,7 +314,7 @@ Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
 @_typing.final
 class GenerateResponse(_message.Message):
-    """A piece of the answer."""
+    """A piece of an answer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -175,17 +324,26 @@ class GenerateResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    CHOICE_INDEX_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """New text; may be empty while a character is incomplete."""
+    """New text; may be empty while a character is incomplete. Of a conversation, without thoughts and calls where
+    the router knows how the model writes them.
+    """
     finish_reason: _types_pb2.FinishReason.ValueType
-    """Set in the last message."""
+    """Set in the last message of each answer."""
+    choice_index: _builtins.int
+    """Which of the answers it belongs to."""
+    reasoning: _builtins.str
+    """New thoughts."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """New token ids."""
 
     @_builtins.property
     def usage(self) -> Global___Usage:
-        """Set in the last message."""
+        """Set in the last message of all."""
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TokenLogprobs]:
@@ -194,6 +352,10 @@ class GenerateResponse(_message.Message):
     @_builtins.property
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.TokenLogprobs]:
         """With the first token, when asked for: of each prompt token but the first."""
+
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
+        """What became known of calls; at most one piece for each."""
 
     def __init__(
         self,
@@ -204,10 +366,13 @@ class GenerateResponse(_message.Message):
         usage: Global___Usage | None = ...,
         logprobs: _abc.Iterable[_types_pb2.TokenLogprobs] | None = ...,
         prompt_logprobs: _abc.Iterable[_types_pb2.TokenLogprobs] | None = ...,
+        choice_index: _builtins.int = ...,
+        reasoning: _builtins.str = ...,
+        tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "text", b"text", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "reasoning", b"reasoning", "text", b"text", "token_ids", b"token_ids", "tool_calls", b"tool_calls", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -251,21 +416,39 @@ class EmbedRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     TEXTS_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    DIMENSIONS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Served model name; may be empty when the mesh serves one model."""
+    dimensions: _builtins.int
+    """Length of the vectors, where the model was trained for that; 0 for its own."""
+    priority: _builtins.int
+    """Lower runs first; 0 is the default."""
+    cache_salt: _builtins.str
+    """Only requests of the same tenant with the same salt share cached KV; may be empty."""
     @_builtins.property
     def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The texts; at least one and at most 2048, none of them without tokens."""
+        """The texts; at most 2048, none of them without tokens. Either texts or token_ids."""
+
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenIds]:
+        """Token ids instead, used as they are."""
 
     def __init__(
         self,
         *,
         model: _builtins.str = ...,
         texts: _abc.Iterable[_builtins.str] | None = ...,
+        token_ids: _abc.Iterable[Global___TokenIds] | None = ...,
+        dimensions: _builtins.int = ...,
+        priority: _builtins.int = ...,
+        cache_salt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "texts", b"texts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "dimensions", b"dimensions", "model", b"model", "priority", b"priority", "texts", b"texts", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -511,3 +694,167 @@ class Model(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class ScoreRequest(_message.Message):
+    """Texts to compare."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    FIRST_TEXTS_FIELD_NUMBER: _builtins.int
+    SECOND_TEXTS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Served model name; may be empty when the mesh serves one model."""
+    priority: _builtins.int
+    """Lower runs first; 0 is the default."""
+    @_builtins.property
+    def first_texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As many as second_texts, each compared with its partner; or one, compared with all."""
+
+    @_builtins.property
+    def second_texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At least one and at most 2048."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        first_texts: _abc.Iterable[_builtins.str] | None = ...,
+        second_texts: _abc.Iterable[_builtins.str] | None = ...,
+        priority: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_texts", b"first_texts", "model", b"model", "priority", b"priority", "second_texts", b"second_texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScoreRequest: _TypeAlias = ScoreRequest  # noqa: Y015
+
+@_typing.final
+class ScoreResponse(_message.Message):
+    """How alike they are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORES_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Of each of second_texts, the cosine of the angle between the embeddings."""
+
+    @_builtins.property
+    def usage(self) -> Global___Usage:
+        """Token counts over all texts."""
+
+    def __init__(
+        self,
+        *,
+        scores: _abc.Iterable[_builtins.float] | None = ...,
+        usage: Global___Usage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scores", b"scores", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScoreResponse: _TypeAlias = ScoreResponse  # noqa: Y015
+
+@_typing.final
+class RerankRequest(_message.Message):
+    """Documents to put in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
+    TOP_COUNT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Served model name; may be empty when the mesh serves one model."""
+    query: _builtins.str
+    """What they are compared with."""
+    top_count: _builtins.int
+    """Documents to give back; 0 for all."""
+    priority: _builtins.int
+    """Lower runs first; 0 is the default."""
+    @_builtins.property
+    def documents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At least one and at most 2048."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        query: _builtins.str = ...,
+        documents: _abc.Iterable[_builtins.str] | None = ...,
+        top_count: _builtins.int = ...,
+        priority: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["documents", b"documents", "model", b"model", "priority", b"priority", "query", b"query", "top_count", b"top_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RerankRequest: _TypeAlias = RerankRequest  # noqa: Y015
+
+@_typing.final
+class RankedDocument(_message.Message):
+    """A document in its place."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Of the document in the request."""
+    score: _builtins.float
+    """The cosine of the angle between its embedding and the query's."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        score: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "score", b"score"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankedDocument: _TypeAlias = RankedDocument  # noqa: Y015
+
+@_typing.final
+class RerankResponse(_message.Message):
+    """The documents in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankedDocument]:
+        """The nearest first."""
+
+    @_builtins.property
+    def usage(self) -> Global___Usage:
+        """Token counts over query and documents."""
+
+    def __init__(
+        self,
+        *,
+        documents: _abc.Iterable[Global___RankedDocument] | None = ...,
+        usage: Global___Usage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["documents", b"documents", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RerankResponse: _TypeAlias = RerankResponse  # noqa: Y015

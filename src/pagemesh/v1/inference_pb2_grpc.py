@@ -60,6 +60,16 @@ class InferenceStub:
                 request_serializer=pagemesh_dot_v1_dot_inference__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=pagemesh_dot_v1_dot_inference__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/pagemesh.v1.Inference/Score',
+                request_serializer=pagemesh_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=pagemesh_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
+                _registered_method=True)
+        self.Rerank = channel.unary_unary(
+                '/pagemesh.v1.Inference/Rerank',
+                request_serializer=pagemesh_dot_v1_dot_inference__pb2.RerankRequest.SerializeToString,
+                response_deserializer=pagemesh_dot_v1_dot_inference__pb2.RerankResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServicer:
@@ -101,6 +111,20 @@ class InferenceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Score(self, request, context):
+        """Says how alike texts are, where the model embeds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rerank(self, request, context):
+        """Puts documents in order of how near they are to a query, where the model embeds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +152,16 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=pagemesh_dot_v1_dot_inference__pb2.ListModelsRequest.FromString,
                     response_serializer=pagemesh_dot_v1_dot_inference__pb2.ListModelsResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=pagemesh_dot_v1_dot_inference__pb2.ScoreRequest.FromString,
+                    response_serializer=pagemesh_dot_v1_dot_inference__pb2.ScoreResponse.SerializeToString,
+            ),
+            'Rerank': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rerank,
+                    request_deserializer=pagemesh_dot_v1_dot_inference__pb2.RerankRequest.FromString,
+                    response_serializer=pagemesh_dot_v1_dot_inference__pb2.RerankResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +300,60 @@ class Inference:
             '/pagemesh.v1.Inference/ListModels',
             pagemesh_dot_v1_dot_inference__pb2.ListModelsRequest.SerializeToString,
             pagemesh_dot_v1_dot_inference__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagemesh.v1.Inference/Score',
+            pagemesh_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+            pagemesh_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rerank(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagemesh.v1.Inference/Rerank',
+            pagemesh_dot_v1_dot_inference__pb2.RerankRequest.SerializeToString,
+            pagemesh_dot_v1_dot_inference__pb2.RerankResponse.FromString,
             options,
             channel_credentials,
             insecure,

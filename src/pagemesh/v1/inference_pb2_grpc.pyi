@@ -43,6 +43,10 @@ class InferenceStub:
     """Turns token ids into text."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]
     """Lists the models that workers serve."""
+    Score: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]
+    """Says how alike texts are, where the model embeds."""
+    Rerank: _grpc.UnaryUnaryMultiCallable[_inference_pb2.RerankRequest, _inference_pb2.RerankResponse]
+    """Puts documents in order of how near they are to a query, where the model embeds."""
 
 @_typing.type_check_only
 class InferenceAsyncStub(InferenceStub):
@@ -59,6 +63,10 @@ class InferenceAsyncStub(InferenceStub):
     """Turns token ids into text."""
     ListModels: _aio.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]  # type: ignore[assignment]
     """Lists the models that workers serve."""
+    Score: _aio.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]  # type: ignore[assignment]
+    """Says how alike texts are, where the model embeds."""
+    Rerank: _aio.UnaryUnaryMultiCallable[_inference_pb2.RerankRequest, _inference_pb2.RerankResponse]  # type: ignore[assignment]
+    """Puts documents in order of how near they are to a query, where the model embeds."""
 
 class InferenceServicer(metaclass=_abc_1.ABCMeta):
     """Text and tokens in and out; served by the router."""
@@ -102,5 +110,21 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ListModelsResponse, _abc.Awaitable[_inference_pb2.ListModelsResponse]]:
         """Lists the models that workers serve."""
+
+    @_abc_1.abstractmethod
+    def Score(
+        self,
+        request: _inference_pb2.ScoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.ScoreResponse, _abc.Awaitable[_inference_pb2.ScoreResponse]]:
+        """Says how alike texts are, where the model embeds."""
+
+    @_abc_1.abstractmethod
+    def Rerank(
+        self,
+        request: _inference_pb2.RerankRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.RerankResponse, _abc.Awaitable[_inference_pb2.RerankResponse]]:
+        """Puts documents in order of how near they are to a query, where the model embeds."""
 
 def add_InferenceServicer_to_server(servicer: InferenceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

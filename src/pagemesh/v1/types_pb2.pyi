@@ -36,6 +36,8 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """The request was cancelled by whoever asked for it."""
     FINISH_REASON_ERROR: _FinishReason.ValueType  # 4
     """The request failed; the error says why."""
+    FINISH_REASON_TOOL_CALLS: _FinishReason.ValueType  # 5
+    """The model waits for what the tools that it called give; said by routers, never by workers."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why a request ended."""
@@ -50,6 +52,8 @@ FINISH_REASON_CANCELLED: FinishReason.ValueType  # 3
 """The request was cancelled by whoever asked for it."""
 FINISH_REASON_ERROR: FinishReason.ValueType  # 4
 """The request failed; the error says why."""
+FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 5
+"""The model waits for what the tools that it called give; said by routers, never by workers."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 class _WorkerRole:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pagemesh.client.requests import Settings, generate_request, tokenize_request
-from pagemesh.client.results import Chunk, Completion, Usage, join_chunks
+from pagemesh.client.results import Chunk, Completion, ToolCall, Usage, join_chunks
 from pagemesh.errors import InternalError, InvalidRequestError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
@@ -110,7 +110,7 @@ def test_either_text_or_messages_are_tokenized() -> None:
 
 def test_chunks_are_joined() -> None:
     chunks = [Chunk("a", (1,)), Chunk("b", (2, 3), "stop", USAGE)]
-    assert join_chunks(chunks) == Completion("ab", (1, 2, 3), "stop", USAGE)
+    assert join_chunks(chunks) == [Completion("ab", (1, 2, 3), "stop", USAGE)]
 
 
 def test_log_probabilities_are_joined() -> None:
@@ -119,8 +119,28 @@ def test_log_probabilities_are_joined() -> None:
         Chunk("a", (1,), logprobs=(first,), prompt_logprobs=(second,)),
         Chunk("b", (2,), "stop", USAGE, logprobs=(second,)),
     ]
-    answer = join_chunks(chunks)
+    (answer,) = join_chunks(chunks)
     assert (answer.logprobs, answer.prompt_logprobs) == ((first, second), (second,))
+
+
+def test_thoughts_calls_and_several_answers_are_joined() -> None:
+    chunks = [
+        Chunk("", (1,), reasoning="Hm"),
+        Chunk("x", (9,), "length", index=1),
+        Chunk("", (2,), reasoning=".", tool_calls=(ToolCall(0, "c", "f", "{"),)),
+        Chunk("", (3,), tool_calls=(ToolCall(0, "", "", "}"), ToolCall(1, "d", "g", "{}"))),
+        Chunk("", (), "tool_calls", USAGE),
+    ]
+    first, second = join_chunks(chunks)
+    assert (first.reasoning, first.finish_reason, first.token_ids) == (
+        "Hm.",
+        "tool_calls",
+        (1, 2, 3),
+    )
+    assert first.tool_calls == (ToolCall(0, "c", "f", "{}"), ToolCall(1, "d", "g", "{}"))
+    assert second == Completion("x", (9,), "length", USAGE)
+    with pytest.raises(InternalError):
+        join_chunks([Chunk("x", (9,), index=1), *chunks[:1], chunks[-1]])
 
 
 def test_an_answer_without_an_end_is_an_error() -> None:

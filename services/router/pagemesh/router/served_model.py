@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from pagemesh.config import RouterConfig
 from pagemesh.config.served import NamedModel
@@ -65,13 +65,6 @@ class ServedModel:
         if not ids:
             raise InvalidRequestError(f"{field} is empty", param=field)
         return ids
-
-    async def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], field: str, max_model_len: int
-    ) -> list[int]:
-        """Ids of a conversation; ContextLengthError when there are far too many."""
-        text = self.chat.template_for(None, self.tokenizer).render(messages)
-        return await self.encode_rendered(text, field, max_model_len)
 
     async def encode_rendered(
         self,

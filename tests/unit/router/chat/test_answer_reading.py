@@ -36,7 +36,7 @@ def reading(
     rules = ChatRules("hermes", "qwen3")
     model = ServedModel("m", tokenizer, GenerationDefaults(), 0, Matryoshka(), rules)
     request = read_chat_request({"messages": [{"role": "user", "content": "Hi"}], **fields})
-    return AnswerReading.of(model, request, request.tool_use, prompt)
+    return AnswerReading.of(model, request, request.tool_use, request.output_constraint, prompt)
 
 
 @pytest.mark.parametrize(

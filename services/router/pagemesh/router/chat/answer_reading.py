@@ -38,10 +38,19 @@ class AnswerReading:
     """What the answer must look like; None for any."""
 
     @classmethod
-    def of(cls, model: ServedModel, fields: ChatRequest, use: ToolUse, prompt: str) -> Self:
-        """Raises PagemeshErrors for tools that cannot be offered, or not with an output's form."""
+    def of(
+        cls,
+        model: ServedModel,
+        fields: ChatRequest,
+        use: ToolUse,
+        form: StructuredOutputs | None,
+        prompt: str,
+    ) -> Self:
+        """`form` is what the request wants the answer to look like.
+
+        Raises PagemeshErrors for tools that cannot be offered, or not with such a form.
+        """
         rules = model.chat
-        form = fields.output_constraint
         reasoning = rules.reasoning_parser
         end = prompt[-_PROMPT_END_CHARS:]
         token_id = model.tokenizer.added_token_id

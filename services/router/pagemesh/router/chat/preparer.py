@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from pagemesh.router.call import Call
 from pagemesh.router.chat.answer import ChatAnswer
-from pagemesh.router.chat.answer_reading import AnswerReading
+from pagemesh.router.chat.conversation import open_conversation
 from pagemesh.router.chat.writer import ChatWriter
 from pagemesh.router.generation.limits import resolve_max_tokens
 from pagemesh.router.models import Models
 from pagemesh.router.openai.chat_request import ChatRequest
-from pagemesh.router.openai.chat_tools import ToolUse
 from pagemesh.router.openai.generation_request import make_request
 from pagemesh.router.openai.job import Job
 from pagemesh.router.openai.truncation import Truncation
@@ -52,18 +51,14 @@ class ChatPreparer:
         call = fields.within(call)
         service = self._models.find(fields.model, call)
         model = service.model
-        use = fields.tool_use
         max_model_len = service.workers.require_max_model_len()
-        prompt = render(model, fields, use)
-        reading = AnswerReading.of(model, fields, use, prompt)
         limit_field, asked = fields.token_limit
-        truncation = Truncation.of(fields, max_model_len, asked)
-        prompt_ids = await model.encode_rendered(
-            prompt,
-            "messages",
+        prompt, prompt_ids, reading = await open_conversation(
+            model,
+            fields,
+            fields.output_constraint,
             max_model_len,
-            add_special_tokens=bool(fields.add_special_tokens),
-            truncation=truncation,
+            truncation=Truncation.of(fields, max_model_len, asked),
         )
         max_tokens = resolve_max_tokens(
             len(prompt_ids),
@@ -88,9 +83,3 @@ class ChatPreparer:
         readers = [reading.new_reader() for _ in range(num_answers)]
         answer = ChatAnswer(writer, readers)
         return Job(service.generator, request, answer, bool(fields.stream), num_answers)
-
-
-def render(model: ServedModel, fields: ChatRequest, use: ToolUse) -> str:
-    """The prompt that a conversation becomes."""
-    template = model.chat.template_for(fields.chat_template, model.tokenizer)
-    return template.render(fields.template_messages(), fields.render_options(use))

@@ -37,15 +37,14 @@ def make_request(
         is_open_ended=is_open_ended,
         cache_salt=fields.cache_salt or "",
         includes_stop=bool(fields.include_stop_str_in_output),
-        hidden_token_ids=_hidden(model, fields, markers),
+        hidden_token_ids=frozenset()
+        if fields.skip_special_tokens is False
+        else hidden_tokens(model, markers),
     )
 
 
-def _hidden(
-    model: ServedModel, fields: RequestFields, markers: frozenset[str]
-) -> frozenset[int] | None:
-    if fields.skip_special_tokens is False:
-        return frozenset()
+def hidden_tokens(model: ServedModel, markers: frozenset[str]) -> frozenset[int] | None:
+    """Special tokens that have no text where `markers` have one; None for all of them."""
     if not markers:
         return None
     tokenizer = model.tokenizer

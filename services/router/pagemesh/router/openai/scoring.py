@@ -1,21 +1,18 @@
-"""POST /v1/score and /v1/rerank: how alike texts are, by the angle between their embeddings.
+"""POST /v1/score and /v1/rerank.
 
-The fields and answers are vLLM's (https://docs.vllm.ai), those of rerank also Jina's and Cohere's. Models that
-judge pairs of texts themselves (cross-encoders) are none that pagemesh runs.
+The fields and answers are vLLM's (https://docs.vllm.ai), those of rerank also Jina's and Cohere's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
-import numpy as np
 import pydantic
 from pydantic import Field
 
-from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
-from pagemesh.router.embedding.vectors import MAX_INPUTS, Embeddings
+from pagemesh.router.embedding.scoring import Scores, Texts, score
+from pagemesh.router.embedding.vectors import MAX_INPUTS
 from pagemesh.router.models import Models
 from pagemesh.router.openai.fields import MAX_INT32, check_fields, parse_object
 from pagemesh.router.openai.unsupported import OF_POOLING, refuse_unsupported
@@ -61,24 +58,22 @@ class ScoringEndpoint:
         fields = check_fields(ScoreRequest, raw)
         service = self._models.find(fields.model, call)
         first, second = _list(fields.text_1), _list(fields.text_2)
-        if len(first) not in (1, len(second)):
-            raise InvalidRequestError(
-                f"text_1 has {len(first)} entries and text_2 has {len(second)}: there must be as many, or one"
-                " in text_1",
-                param="text_1",
-            )
-        left = await service.embedder.embed(first, "text_1", call, fields.priority or 0)
-        right = await service.embedder.embed(second, "text_2", call, fields.priority or 0)
-        scores = _cosines(left.vectors, right.vectors)
-        num_tokens = left.num_prompt_tokens + right.num_prompt_tokens
+        scores = await score(
+            service.embedder,
+            Texts("text_1", first),
+            Texts("text_2", second),
+            call,
+            fields.priority or 0,
+        )
+        num_tokens = scores.usage.num_prompt_tokens
         return {
             "id": f"score-{call.request_id}",
             "object": "list",
             "created": call.created,
             "model": service.model.name,
             "data": [
-                {"index": index, "object": "score", "score": score}
-                for index, score in enumerate(scores)
+                {"index": index, "object": "score", "score": value}
+                for index, value in enumerate(scores.values)
             ],
             "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
         }
@@ -89,26 +84,25 @@ class ScoringEndpoint:
         refuse_unsupported(raw, neutral_values=OF_POOLING)
         fields = check_fields(RerankRequest, raw)
         service = self._models.find(fields.model, call)
-        priority = fields.priority or 0
-        query = await service.embedder.embed([fields.query], "query", call, priority)
-        documents = await service.embedder.embed(fields.documents, "documents", call, priority)
+        scores = await score(
+            service.embedder,
+            Texts("query", [fields.query]),
+            Texts("documents", fields.documents),
+            call,
+            fields.priority or 0,
+        )
         return {
             "id": f"rerank-{call.request_id}",
             "model": service.model.name,
-            "usage": {"total_tokens": query.num_prompt_tokens + documents.num_prompt_tokens},
-            "results": _results(fields, query, documents),
+            "usage": {"total_tokens": scores.usage.num_prompt_tokens},
+            "results": _results(fields, scores),
         }
 
 
-def _results(
-    fields: RerankRequest, query: Embeddings, documents: Embeddings
-) -> list[dict[str, Any]]:
-    scores = _cosines(query.vectors, documents.vectors)
-    # Documents that are equally near stay in their own order.
-    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+def _results(fields: RerankRequest, scores: Scores) -> list[dict[str, Any]]:
     results = []
-    for index in order[: fields.top_n or None]:
-        result: dict[str, Any] = {"index": index, "relevance_score": scores[index]}
+    for index in scores.order(fields.top_n or 0):
+        result: dict[str, Any] = {"index": index, "relevance_score": scores.values[index]}
         if fields.return_documents is not False:
             result["document"] = {"text": fields.documents[index]}
         results.append(result)
@@ -117,16 +111,3 @@ def _results(
 
 def _list(texts: str | list[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
-
-
-def _cosines(first: Sequence[bytes], second: Sequence[bytes]) -> list[float]:
-    """Of each vector of `second` and its partner; the only one of `first` is everybody's."""
-    partners = first if len(first) == len(second) else [first[0]] * len(second)
-    return [_cosine(one, other) for one, other in zip(partners, second, strict=True)]
-
-
-def _cosine(one: bytes, other: bytes) -> float:
-    """0 where a vector has no direction."""
-    first, second = (np.frombuffer(each, "<f4").astype(np.float64) for each in (one, other))
-    lengths = float(np.linalg.norm(first) * np.linalg.norm(second))
-    return float(first @ second) / lengths if lengths else 0.0

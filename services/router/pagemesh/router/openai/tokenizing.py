@@ -9,7 +9,7 @@ from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
-from pagemesh.router.chat.preparer import render
+from pagemesh.router.chat.conversation import render
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.router.openai.fields import TokenId, check_fields, parse_object

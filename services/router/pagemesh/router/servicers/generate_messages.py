@@ -1,47 +1,71 @@
-"""`Inference.Generate`: parts of its messages, to the generation path and back."""
+"""`Inference.Generate`: from what became known of its answers to its messages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from pagemesh.errors import InvalidRequestError
+from pagemesh.router.chat.choice_reader import ChoiceReader
+from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.v1 import inference_pb2, types_pb2
 from pagemesh.worker.messages import logprobs_to_proto
 
-_ROLES: Final = ("system", "user", "assistant")
 _FINISH_REASONS: Final = {
     None: types_pb2.FINISH_REASON_UNSPECIFIED,
     StopReason.STOP: types_pb2.FINISH_REASON_STOP,
     StopReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
+    StopReason.TOOL_CALLS: types_pb2.FINISH_REASON_TOOL_CALLS,
 }
 
 
-def generate_response(delta: ChoiceDelta, usage: Usage | None) -> inference_pb2.GenerateResponse:
-    """What became known of the answer; with the token counts behind the last of it."""
-    response = inference_pb2.GenerateResponse(
-        text=delta.text,
+class TypedAnswer:
+    """Makes the messages of one call."""
+
+    def __init__(self, num_choices: int, readers: Sequence[ChoiceReader]) -> None:
+        """`readers` take the answers of a conversation apart, one for each; there are none for plain prompts."""
+        self._num_open = num_choices
+        self._readers = readers
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all answers have ended."""
+        return not self._num_open
+
+    def response(self, delta: ChoiceDelta) -> inference_pb2.GenerateResponse:
+        """What became known of an answer."""
+        self._num_open -= delta.stop_reason is not None
+        if not self._readers:
+            response = _response(delta)
+            response.text = delta.text
+            return response
+        parts = self._readers[delta.index].push(delta)
+        response = _response(parts)
+        response.text, response.reasoning = parts.content, parts.reasoning
+        for call in parts.tool_calls:
+            response.tool_calls.add(
+                index=call.index,
+                id=call.call_id or "",
+                name=call.name or "",
+                arguments=call.arguments,
+            )
+        return response
+
+
+def _response(delta: ChoiceDelta | ChatDelta) -> inference_pb2.GenerateResponse:
+    return inference_pb2.GenerateResponse(
         token_ids=delta.token_ids,
         finish_reason=_FINISH_REASONS[delta.stop_reason],
         logprobs=map(logprobs_to_proto, delta.logprobs),
         prompt_logprobs=map(logprobs_to_proto, delta.prompt_logprobs),
+        choice_index=delta.index,
     )
-    if usage is not None:
-        response.usage.prompt_token_count = usage.num_prompt_tokens
-        response.usage.completion_token_count = usage.num_completion_tokens
-        response.usage.cached_token_count = usage.num_cached_tokens
-    return response
 
 
-def read_chat(chat: inference_pb2.ChatPrompt) -> list[dict[str, str]]:
-    """The messages as chat templates take them; InvalidRequestError for none, or an unknown role."""
-    if not chat.messages:
-        raise InvalidRequestError("chat.messages is empty", param="chat.messages")
-    for index, message in enumerate(chat.messages):
-        if message.role not in _ROLES:
-            raise InvalidRequestError(
-                f"chat.messages[{index}].role is {message.role!r}, but must be system, user "
-                "or assistant",
-                param=f"chat.messages[{index}].role",
-            )
-    return [{"role": message.role, "content": message.content} for message in chat.messages]
+def usage_message(usage: Usage) -> inference_pb2.Usage:
+    """Token counts."""
+    return inference_pb2.Usage(
+        prompt_token_count=usage.num_prompt_tokens,
+        completion_token_count=usage.num_completion_tokens,
+        cached_token_count=usage.num_cached_tokens,
+    )

@@ -4,36 +4,66 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
+from pagemesh.router.chat.answer_reading import AnswerReading
+from pagemesh.router.chat.conversation import open_conversation
 from pagemesh.router.generation.limits import resolve_max_tokens
 from pagemesh.router.generation.request import Choice, GenerationRequest
 from pagemesh.router.models import ModelService
+from pagemesh.router.openai.fields import MAX_CHOICES
+from pagemesh.router.openai.generation_request import hidden_tokens
 from pagemesh.router.served_model import ServedModel
-from pagemesh.router.servicers.generate_messages import read_chat
+from pagemesh.router.servicers.chat_messages import naming_chat, read_chat
+from pagemesh.router.servicers.generate_messages import TypedAnswer
 from pagemesh.sampling.params import MAX_TEMPERATURE, SamplingParams
+from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.sampling.validation import check_sampling
 from pagemesh.v1 import inference_pb2, types_pb2
 from pagemesh.worker.messages import sampling_from_proto
+from pagemesh.worker.structured_messages import structured_from_proto
 
 _MAX_STOPS: Final = 4
+_SEED_MASK: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """What to go on with."""
+
+    token_ids: Sequence[int]
+
+    form: StructuredOutputs | None
+    """What the answers must look like."""
+
+    reading: AnswerReading | None = None
+    """How answers of a conversation are taken apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedJob:
+    """A checked request, ready to run."""
+
+    request: GenerationRequest
+    answer: TypedAnswer
 
 
 async def prepare_generation(
     service: ModelService, request: inference_pb2.GenerateRequest, call: Call
-) -> GenerationRequest:
+) -> TypedJob:
     """What a message asks of a model; raises a PagemeshError naming the message's faulty field."""
     _check_stops(request)
+    num_choices = _num_choices(request)
     field = request.WhichOneof("prompt") or "prompt"
-    max_model_len = service.workers.require_max_model_len()
-    prompt = await _encode(service.model, request, field, max_model_len)
+    model, max_model_len = service.model, service.workers.require_max_model_len()
+    prompt = await _open(model, request, field, max_model_len)
     wanted = types_pb2.SamplingParams()
     wanted.CopyFrom(request.sampling)
     wanted.max_tokens = resolve_max_tokens(
-        len(prompt),
+        len(prompt.token_ids),
         max_model_len,
         request.sampling.max_tokens or None,
         None,
@@ -42,16 +72,50 @@ async def prepare_generation(
     )
     if not request.use_seed:
         wanted.seed = secrets.randbits(63)
-    sampling = _check_sampling(service.model, sampling_from_proto(wanted), request.bad_words)
-    return GenerationRequest(
-        call=call,
-        choices=(Choice(tuple(prompt), sampling),),
-        num_prompts=1,
-        stop=tuple(request.stop),
-        priority=request.priority,
-        is_open_ended=not request.sampling.max_tokens,
-        cache_salt=request.cache_salt,
+    sampling = _check_sampling(model, sampling_from_proto(wanted), request.bad_words)
+    reading = prompt.reading
+    return TypedJob(
+        GenerationRequest(
+            call=call,
+            choices=_choices(prompt, sampling, num_choices),
+            num_prompts=1,
+            stop=tuple(request.stop),
+            priority=request.priority,
+            is_open_ended=not request.sampling.max_tokens,
+            cache_salt=request.cache_salt,
+            hidden_token_ids=None if reading is None else hidden_tokens(model, reading.markers),
+        ),
+        TypedAnswer(
+            num_choices,
+            [] if reading is None else [reading.new_reader() for _ in range(num_choices)],
+        ),
     )
+
+
+def _choices(prompt: _Prompt, sampling: SamplingParams, num_choices: int) -> tuple[Choice, ...]:
+    token_ids = tuple(prompt.token_ids)
+    return tuple(
+        Choice(
+            token_ids,
+            replace(
+                sampling,
+                structured_outputs=prompt.form,
+                seed=(sampling.seed + index) & _SEED_MASK,
+                # The prompt is the same for all: the first answer says what is asked of it.
+                prompt_logprobs=sampling.prompt_logprobs if index == 0 else None,
+            ),
+        )
+        for index in range(num_choices)
+    )
+
+
+def _num_choices(request: inference_pb2.GenerateRequest) -> int:
+    if request.choice_count > MAX_CHOICES:
+        raise InvalidRequestError(
+            f"choice_count is {request.choice_count}, but must be at most {MAX_CHOICES}",
+            param="choice_count",
+        )
+    return request.choice_count or 1
 
 
 def _check_stops(request: inference_pb2.GenerateRequest) -> None:
@@ -82,14 +146,20 @@ def _check_sampling(
     return replace(sampling, bad_words_token_ids=sampling.bad_words_token_ids + sequences)
 
 
-async def _encode(
+async def _open(
     model: ServedModel, request: inference_pb2.GenerateRequest, field: str, max_model_len: int
-) -> list[int]:
+) -> _Prompt:
+    form = structured_from_proto(request.sampling)
     match field:
         case "text":
-            return await model.encode_prompt(request.text, field, max_model_len)
+            return _Prompt(await model.encode_prompt(request.text, field, max_model_len), form)
         case "chat":
-            return await model.encode_chat(read_chat(request.chat), field, max_model_len)
+            fields = read_chat(request.chat)
+            with naming_chat():
+                _, ids, reading = await open_conversation(
+                    model, fields, form, max_model_len, param="messages"
+                )
+            return _Prompt(ids, reading.form, reading)
         case "token_ids":
-            return model.check_token_ids(list(request.token_ids.ids), field)
+            return _Prompt(model.check_token_ids(list(request.token_ids.ids), field), form)
     raise InvalidRequestError("none of text, chat and token_ids is set", param=field)

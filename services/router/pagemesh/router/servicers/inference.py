@@ -6,13 +6,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.router.chat.conversation import render
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.request import Idle
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.routing.candidate import Role
-from pagemesh.router.servicers.embed_messages import embed_texts
+from pagemesh.router.servicers.chat_messages import naming_chat, read_chat
+from pagemesh.router.servicers.embed_messages import embed_texts, rerank_documents, score_texts
 from pagemesh.router.servicers.explain import Explainer
-from pagemesh.router.servicers.generate_messages import generate_response, read_chat
+from pagemesh.router.servicers.generate_messages import usage_message
 from pagemesh.router.servicers.generate_request import prepare_generation
 from pagemesh.router.servicers.read_call import AnyContext, read_call
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc
@@ -40,18 +42,20 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         """Generates text; the stream carries text as it is produced."""
         with self._admission.place():
             explains = self._explainer.is_wanted(context)
-            call = read_call(self._request_timeout)
+            call = read_call(self._request_timeout).in_session(request.session_id)
             service = self._models.find(request.model, call)
-            prepared = await prepare_generation(service, request, call)
-            with service.generator.start(prepared) as generation:
+            job = await prepare_generation(service, request, call)
+            with service.generator.start(job.request) as generation:
                 if explains:
                     self._explainer.explain(generation)
                 async with aclosing(generation.deltas()) as deltas:
                     async for delta in deltas:
                         if isinstance(delta, Idle):
                             continue
-                        usage = generation.usage() if delta.stop_reason is not None else None
-                        yield generate_response(delta, usage)
+                        response = job.answer.response(delta)
+                        if job.answer.is_over:
+                            response.usage.CopyFrom(usage_message(generation.usage()))
+                        yield response
 
     async def Embed(  # noqa: N802  # the name of the RPC
         self, request: inference_pb2.EmbedRequest, context: AnyContext
@@ -59,7 +63,23 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         """Embeds texts, where the model can."""
         with self._admission.place():
             call = read_call(self._request_timeout)
-            return await embed_texts(self._models.find(request.model, call).embedder, request, call)
+            return await embed_texts(self._models.find(request.model, call), request, call)
+
+    async def Score(  # noqa: N802  # the name of the RPC
+        self, request: inference_pb2.ScoreRequest, context: AnyContext
+    ) -> inference_pb2.ScoreResponse:
+        """Says how alike texts are, where the model embeds."""
+        with self._admission.place():
+            call = read_call(self._request_timeout)
+            return await score_texts(self._models.find(request.model, call), request, call)
+
+    async def Rerank(  # noqa: N802  # the name of the RPC
+        self, request: inference_pb2.RerankRequest, context: AnyContext
+    ) -> inference_pb2.RerankResponse:
+        """Puts documents in order, where the model embeds."""
+        with self._admission.place():
+            call = read_call(self._request_timeout)
+            return await rerank_documents(self._models.find(request.model, call), request, call)
 
     async def Tokenize(  # noqa: N802  # the name of the RPC
         self, request: inference_pb2.TokenizeRequest, context: AnyContext
@@ -72,7 +92,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             case "text":
                 ids = await tokenizer.encode(request.text, add_special_tokens=True)
             case "chat":
-                ids = await tokenizer.encode_chat(read_chat(request.chat))
+                chat = read_chat(request.chat)
+                with naming_chat():
+                    prompt = render(service.model, chat, chat.tool_use)
+                # The template writes the special tokens itself.
+                ids = await tokenizer.encode(prompt, add_special_tokens=False)
             case _:
                 raise InvalidRequestError("neither text nor chat is set", param="input")
         return inference_pb2.TokenizeResponse(
