@@ -19,6 +19,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -28,6 +29,25 @@ ROOT = Path(__file__).resolve().parent.parent
 # Inherited by every process that a test starts, also by one whose parent has died.
 MARK = "PAGEMESH_TEST_SESSION"
 LEFTOVER_DEADLINE_S = 10.0
+
+
+# Its tests share meshes, and compare what they saw on one with what they saw on the other.
+ONE_PROCESS = "tests/conformance/"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out files, but the folder that shares meshes as a whole."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesAndFolder(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            scope: str = super()._split_scope(nodeid)
+            return ONE_PROCESS if scope.startswith(ONE_PROCESS) else scope
+
+    return FilesAndFolder(config, log)
 
 
 @pytest.fixture(scope="session")

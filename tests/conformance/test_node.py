@@ -7,13 +7,15 @@ from collections.abc import Callable
 
 import grpc
 
-from tests.conformance.conftest import Served
+from tests.conformance.conftest import Same, Served
 
 ANSWER = "The capital of France is Paris."
 PUBLIC_SERVICES = {"pagemesh.v1.Inference", "pagemesh.v1.OpenAI", "grpc.health.v1.Health"}
 
 
-def test_openais_client_for_node_works_unchanged(served: Served, node: Callable[..., str]) -> None:
+def test_openais_client_for_node_works_unchanged(
+    served: Served, node: Callable[..., str], same: Same
+) -> None:
     found = json.loads(node("openai.mjs", served.mesh.url))
     whole = found["whole"]
     assert whole["choices"][0]["message"]["content"] == found["streamed"] == ANSWER
@@ -28,6 +30,12 @@ def test_openais_client_for_node_works_unchanged(served: Served, node: Callable[
     assert json.loads(found["structured"])["city"] in ("Paris", "Rome")
     assert found["embedding"] == [256, 256]
     assert found["models"] == ["demo"]
+    same(
+        [score["token"] for score in scores],
+        found["completion"],
+        found["structured"],
+        numbers=[score["logprob"] for score in scores],
+    )
 
 
 def test_its_exceptions_say_what_is_wrong(served: Served, node: Callable[..., str]) -> None:

@@ -1,9 +1,8 @@
-"""The Responses API and Anthropic's Messages with their real clients, against a whole mesh behind real Envoy."""
+"""The Responses API and Anthropic's Messages with their real clients."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import anthropic
@@ -11,8 +10,8 @@ import openai
 import pydantic
 import pytest
 
-from tests.mesh.conftest import DEMO
-from tests.mesh.harness import DEADLINE_S, MODEL, Mesh, running_mesh
+from tests.conformance.conftest import Same
+from tests.mesh.harness import MODEL
 
 QUESTION = "What is the capital of France?"
 MESSAGES: list[Any] = [{"role": "user", "content": QUESTION}]
@@ -21,30 +20,7 @@ MESSAGES: list[Any] = [{"role": "user", "content": QUESTION}]
 GREEDY = {"temperature": 0}
 
 
-@pytest.fixture(scope="module")
-def forced_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """One prefill and one decode worker; every prompt is prefilled remotely. Nobody thinks."""
-    arguments = ["--model", str(DEMO), "--no-sample", "--remote-prefill-min-tokens", "0"]
-    arguments += ["--reasoning-parser", "none"]
-    with running_mesh(tmp_path_factory.mktemp("dialects"), *arguments) as running:
-        yield running
-
-
-@pytest.fixture
-def client(forced_mesh: Mesh) -> openai.OpenAI:
-    return forced_mesh.client()
-
-
-@pytest.fixture
-def claude(forced_mesh: Mesh) -> anthropic.Anthropic:
-    return make_claude(forced_mesh)
-
-
-def make_claude(mesh: Mesh) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=mesh.url, api_key="none", max_retries=0, timeout=DEADLINE_S)
-
-
-def test_a_response_is_given_at_once_and_as_events(client: openai.OpenAI) -> None:
+def test_a_response_is_given_at_once_and_as_events(client: openai.OpenAI, same: Same) -> None:
     asked: dict[str, Any] = {"model": MODEL, "input": QUESTION, "temperature": 0}
     response = client.responses.create(**asked)
     assert (response.status, response.model) == ("completed", MODEL)
@@ -63,6 +39,7 @@ def test_a_response_is_given_at_once_and_as_events(client: openai.OpenAI) -> Non
             pass
         final = stream.get_final_response()
     assert final.output_text == response.output_text
+    same(response.output_text)
 
 
 def test_a_response_goes_on_where_the_last_one_ended(client: openai.OpenAI) -> None:
@@ -86,11 +63,12 @@ class City(pydantic.BaseModel):
     is_capital: bool
 
 
-def test_a_response_is_parsed_by_its_schema(client: openai.OpenAI) -> None:
+def test_a_response_is_parsed_by_its_schema(client: openai.OpenAI, same: Same) -> None:
     response = client.responses.parse(
-        model=MODEL, input=QUESTION, text_format=City, max_output_tokens=200
+        model=MODEL, input=QUESTION, text_format=City, max_output_tokens=200, temperature=0
     )
     assert isinstance(response.output_parsed, City)
+    same(response.output_text)
 
 
 def test_a_response_that_is_cut_off_is_incomplete(client: openai.OpenAI) -> None:
@@ -110,7 +88,7 @@ def test_stored_responses_are_refused_clearly(client: openai.OpenAI) -> None:
         client.responses.input_items.list("resp_1")
 
 
-def test_a_message_is_given_at_once_and_as_events(claude: anthropic.Anthropic) -> None:
+def test_a_message_is_given_at_once_and_as_events(claude: anthropic.Anthropic, same: Same) -> None:
     asked: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "max_tokens": 60}
     asked["extra_body"] = GREEDY
     message = claude.messages.create(**asked)
@@ -125,6 +103,7 @@ def test_a_message_is_given_at_once_and_as_events(claude: anthropic.Anthropic) -
         final = stream.get_final_message()
     assert (final.content[0].to_dict()["text"], final.stop_reason) == (block.text, "end_turn")
     assert final.usage.output_tokens == message.usage.output_tokens
+    same(block.text, message.usage.output_tokens)
     cached = final.usage.cache_read_input_tokens or 0
     assert final.usage.input_tokens + cached == message.usage.input_tokens + (
         message.usage.cache_read_input_tokens or 0
@@ -180,28 +159,27 @@ def test_errors_are_raised_as_anthropics(claude: anthropic.Anthropic) -> None:
         )
 
 
-def test_the_same_is_said_without_remote_prefill(mesh: Mesh, forced_mesh: Mesh) -> None:
-    texts, blocks = [], []
+def test_the_same_is_drawn_in_every_mode(
+    client: openai.OpenAI, claude: anthropic.Anthropic, same: Same
+) -> None:
     # Enough tokens that no two draws give the same.
     drawn = {"temperature": 1.8, "ignore_eos": True, "seed": 3}
-    for each in (mesh, forced_mesh):
-        response = each.client().responses.create(
-            model=MODEL, input=QUESTION, max_output_tokens=40, extra_body=drawn
-        )
-        texts.append(response.output_text)
-        message = make_claude(each).messages.create(
-            model=MODEL, messages=MESSAGES, max_tokens=40, extra_body=drawn
-        )
-        blocks.append(message.content)
-    assert texts[0] == texts[1]
-    assert blocks[0] == blocks[1]
+    response = client.responses.create(
+        model=MODEL, input=QUESTION, max_output_tokens=40, extra_body=drawn
+    )
+    message = claude.messages.create(
+        model=MODEL, messages=MESSAGES, max_tokens=40, extra_body=drawn
+    )
+    same(response.output_text, [block.to_dict() for block in message.content])
 
 
 CITIES = {"type": "object", "properties": {"city": {"enum": ["Paris", "London"]}}}
 SCHEMA = {**CITIES, "required": ["city"], "additionalProperties": False}
 
 
-def test_a_response_calls_a_function_and_reads_what_it_gave(client: openai.OpenAI) -> None:
+def test_a_response_calls_a_function_and_reads_what_it_gave(
+    client: openai.OpenAI, same: Same
+) -> None:
     tool: Any = {"type": "function", "name": "get_weather", "parameters": SCHEMA, "strict": True}
     said: list[Any] = [{"role": "user", "content": QUESTION}]
     asked: dict[str, Any] = {"model": MODEL, "input": said, "tools": [tool], "temperature": 0}
@@ -223,9 +201,12 @@ def test_a_response_calls_a_function_and_reads_what_it_gave(client: openai.OpenA
     said += [{"type": "function_call_output", "call_id": call.call_id, "output": "It rains."}]
     second = client.responses.create(**asked)
     assert second.status == "completed"
+    same(call.arguments, second.output_text)
 
 
-def test_a_message_uses_a_tool_and_reads_its_result(claude: anthropic.Anthropic) -> None:
+def test_a_message_uses_a_tool_and_reads_its_result(
+    claude: anthropic.Anthropic, same: Same
+) -> None:
     tool: Any = {"name": "get_weather", "description": "Weather.", "input_schema": SCHEMA}
     asked: dict[str, Any] = {"model": MODEL, "max_tokens": 400, "tools": [tool]}
     asked["extra_body"] = GREEDY
@@ -251,3 +232,4 @@ def test_a_message_uses_a_tool_and_reads_its_result(claude: anthropic.Anthropic)
     second = claude.messages.create(messages=messages, **asked)
     assert second.usage.input_tokens + (second.usage.cache_read_input_tokens or 0) > 0
     assert second.stop_reason in ("end_turn", "tool_use", "max_tokens")
+    same(block.input, second.stop_reason, second.usage.output_tokens)
