@@ -30,6 +30,9 @@ class Usage:
     num_cached_tokens: int
     """Prompt tokens whose KV nobody computed for the request: it came out of a prefix cache."""
 
+    num_reasoning_tokens: int = 0
+    """Of the completion: thoughts, without the marks around them."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -172,7 +175,12 @@ def ranking_from_proto(response: inference_pb2.RerankResponse) -> Ranking:
 
 
 def _usage(usage: inference_pb2.Usage) -> Usage:
-    return Usage(usage.prompt_token_count, usage.completion_token_count, usage.cached_token_count)
+    return Usage(
+        usage.prompt_token_count,
+        usage.completion_token_count,
+        usage.cached_token_count,
+        usage.reasoning_token_count,
+    )
 
 
 def embeddings_from_proto(response: inference_pb2.EmbedResponse) -> Embeddings:

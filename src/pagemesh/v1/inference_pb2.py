@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from pagemesh.v1 import types_pb2 as pagemesh_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpagemesh/v1/inference.proto\x12\x0bpagemesh.v1\x1a\x17pagemesh/v1/types.proto\"\x8e\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12)\n\ntool_calls\x18\x03 \x03(\x0b\x32\x15.pagemesh.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x11\n\treasoning\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\"M\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\t\x12\x0e\n\x06strict\x18\x04 \x01(\x08\"F\n\x08ToolCall\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\xf1\x01\n\nChatPrompt\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.pagemesh.v1.ChatMessage\x12 \n\x05tools\x18\x02 \x03(\x0b\x32\x11.pagemesh.v1.Tool\x12,\n\x0btool_choice\x18\x03 \x01(\x0e\x32\x17.pagemesh.v1.ToolChoice\x12\x11\n\ttool_name\x18\x04 \x01(\t\x12\x18\n\x10single_tool_call\x18\x05 \x01(\x08\x12\x1a\n\x12template_variables\x18\x06 \x01(\t\x12\x1e\n\x16\x63ontinue_final_message\x18\x07 \x01(\x08\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xc1\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\'\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x17.pagemesh.v1.ChatPromptH\x00\x12*\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x15.pagemesh.v1.TokenIdsH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.pagemesh.v1.SamplingParams\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x10\n\x08use_seed\x18\x07 \x01(\x08\x12\x10\n\x08priority\x18\x08 \x01(\x11\x12\x11\n\tbad_words\x18\t \x03(\t\x12\x12\n\ncache_salt\x18\n \x01(\t\x12\x14\n\x0c\x63hoice_count\x18\x0b \x01(\r\x12\x12\n\nsession_id\x18\x0c \x01(\tB\x08\n\x06prompt\"\xbf\x02\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x30\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x19.pagemesh.v1.FinishReason\x12!\n\x05usage\x18\x04 \x01(\x0b\x32\x12.pagemesh.v1.Usage\x12,\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\x12\x33\n\x0fprompt_logprobs\x18\x06 \x03(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\x12\x14\n\x0c\x63hoice_index\x18\x07 \x01(\r\x12\x11\n\treasoning\x18\x08 \x01(\t\x12)\n\ntool_calls\x18\t \x03(\x0b\x32\x15.pagemesh.v1.ToolCall\"_\n\x05Usage\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\r\x12\x1e\n\x16\x63ompletion_token_count\x18\x02 \x01(\r\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x03 \x01(\r\"\x90\x01\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12(\n\ttoken_ids\x18\x03 \x03(\x0b\x32\x15.pagemesh.v1.TokenIds\x12\x12\n\ndimensions\x18\x04 \x01(\r\x12\x10\n\x08priority\x18\x05 \x01(\x11\x12\x12\n\ncache_salt\x18\x06 \x01(\t\"^\n\rEmbedResponse\x12*\n\nembeddings\x18\x01 \x03(\x0b\x32\x16.pagemesh.v1.Embedding\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagemesh.v1.Usage\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\"b\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\'\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x17.pagemesh.v1.ChatPromptH\x00\x42\x07\n\x05input\"<\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.pagemesh.v1.Model\"g\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x1b\n\x13\x64\x65\x63ode_worker_count\x18\x03 \x01(\r\x12\x1c\n\x14prefill_worker_count\x18\x04 \x01(\r\"Z\n\x0cScoreRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0b\x66irst_texts\x18\x02 \x03(\t\x12\x14\n\x0csecond_texts\x18\x03 \x03(\t\x12\x10\n\x08priority\x18\x04 \x01(\x11\"B\n\rScoreResponse\x12\x0e\n\x06scores\x18\x01 \x03(\x01\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagemesh.v1.Usage\"e\n\rRerankRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x11\n\tdocuments\x18\x03 \x03(\t\x12\x11\n\ttop_count\x18\x04 \x01(\r\x12\x10\n\x08priority\x18\x05 \x01(\x11\".\n\x0eRankedDocument\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05score\x18\x02 \x01(\x01\"c\n\x0eRerankResponse\x12.\n\tdocuments\x18\x01 \x03(\x0b\x32\x1b.pagemesh.v1.RankedDocument\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagemesh.v1.Usage*o\n\nToolChoice\x12\x1b\n\x17TOOL_CHOICE_UNSPECIFIED\x10\x00\x12\x14\n\x10TOOL_CHOICE_NONE\x10\x01\x12\x14\n\x10TOOL_CHOICE_AUTO\x10\x02\x12\x18\n\x14TOOL_CHOICE_REQUIRED\x10\x03\x32\x80\x04\n\tInference\x12I\n\x08Generate\x12\x1c.pagemesh.v1.GenerateRequest\x1a\x1d.pagemesh.v1.GenerateResponse0\x01\x12>\n\x05\x45mbed\x12\x19.pagemesh.v1.EmbedRequest\x1a\x1a.pagemesh.v1.EmbedResponse\x12G\n\x08Tokenize\x12\x1c.pagemesh.v1.TokenizeRequest\x1a\x1d.pagemesh.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.pagemesh.v1.DetokenizeRequest\x1a\x1f.pagemesh.v1.DetokenizeResponse\x12M\n\nListModels\x12\x1e.pagemesh.v1.ListModelsRequest\x1a\x1f.pagemesh.v1.ListModelsResponse\x12>\n\x05Score\x12\x19.pagemesh.v1.ScoreRequest\x1a\x1a.pagemesh.v1.ScoreResponse\x12\x41\n\x06Rerank\x12\x1a.pagemesh.v1.RerankRequest\x1a\x1b.pagemesh.v1.RerankResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpagemesh/v1/inference.proto\x12\x0bpagemesh.v1\x1a\x17pagemesh/v1/types.proto\"\x8e\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12)\n\ntool_calls\x18\x03 \x03(\x0b\x32\x15.pagemesh.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x11\n\treasoning\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\"M\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\t\x12\x0e\n\x06strict\x18\x04 \x01(\x08\"F\n\x08ToolCall\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\xf1\x01\n\nChatPrompt\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.pagemesh.v1.ChatMessage\x12 \n\x05tools\x18\x02 \x03(\x0b\x32\x11.pagemesh.v1.Tool\x12,\n\x0btool_choice\x18\x03 \x01(\x0e\x32\x17.pagemesh.v1.ToolChoice\x12\x11\n\ttool_name\x18\x04 \x01(\t\x12\x18\n\x10single_tool_call\x18\x05 \x01(\x08\x12\x1a\n\x12template_variables\x18\x06 \x01(\t\x12\x1e\n\x16\x63ontinue_final_message\x18\x07 \x01(\x08\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xc1\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\'\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x17.pagemesh.v1.ChatPromptH\x00\x12*\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x15.pagemesh.v1.TokenIdsH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.pagemesh.v1.SamplingParams\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x10\n\x08use_seed\x18\x07 \x01(\x08\x12\x10\n\x08priority\x18\x08 \x01(\x11\x12\x11\n\tbad_words\x18\t \x03(\t\x12\x12\n\ncache_salt\x18\n \x01(\t\x12\x14\n\x0c\x63hoice_count\x18\x0b \x01(\r\x12\x12\n\nsession_id\x18\x0c \x01(\tB\x08\n\x06prompt\"\xbf\x02\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x30\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x19.pagemesh.v1.FinishReason\x12!\n\x05usage\x18\x04 \x01(\x0b\x32\x12.pagemesh.v1.Usage\x12,\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\x12\x33\n\x0fprompt_logprobs\x18\x06 \x03(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\x12\x14\n\x0c\x63hoice_index\x18\x07 \x01(\r\x12\x11\n\treasoning\x18\x08 \x01(\t\x12)\n\ntool_calls\x18\t \x03(\x0b\x32\x15.pagemesh.v1.ToolCall\"~\n\x05Usage\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\r\x12\x1e\n\x16\x63ompletion_token_count\x18\x02 \x01(\r\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x03 \x01(\r\x12\x1d\n\x15reasoning_token_count\x18\x04 \x01(\r\"\x90\x01\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05texts\x18\x02 \x03(\t\x12(\n\ttoken_ids\x18\x03 \x03(\x0b\x32\x15.pagemesh.v1.TokenIds\x12\x12\n\ndimensions\x18\x04 \x01(\r\x12\x10\n\x08priority\x18\x05 \x01(\x11\x12\x12\n\ncache_salt\x18\x06 \x01(\t\"^\n\rEmbedResponse\x12*\n\nembeddings\x18\x01 \x03(\x0b\x32\x16.pagemesh.v1.Embedding\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagemesh.v1.Usage\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\"b\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\'\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x17.pagemesh.v1.ChatPromptH\x00\x42\x07\n\x05input\"<\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"8\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.pagemesh.v1.Model\"g\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x1b\n\x13\x64\x65\x63ode_worker_count\x18\x03 \x01(\r\x12\x1c\n\x14prefill_worker_count\x18\x04 \x01(\r\"Z\n\x0cScoreRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x13\n\x0b\x66irst_texts\x18\x02 \x03(\t\x12\x14\n\x0csecond_texts\x18\x03 \x03(\t\x12\x10\n\x08priority\x18\x04 \x01(\x11\"B\n\rScoreResponse\x12\x0e\n\x06scores\x18\x01 \x03(\x01\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagemesh.v1.Usage\"e\n\rRerankRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x11\n\tdocuments\x18\x03 \x03(\t\x12\x11\n\ttop_count\x18\x04 \x01(\r\x12\x10\n\x08priority\x18\x05 \x01(\x11\".\n\x0eRankedDocument\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05score\x18\x02 \x01(\x01\"c\n\x0eRerankResponse\x12.\n\tdocuments\x18\x01 \x03(\x0b\x32\x1b.pagemesh.v1.RankedDocument\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.pagemesh.v1.Usage*o\n\nToolChoice\x12\x1b\n\x17TOOL_CHOICE_UNSPECIFIED\x10\x00\x12\x14\n\x10TOOL_CHOICE_NONE\x10\x01\x12\x14\n\x10TOOL_CHOICE_AUTO\x10\x02\x12\x18\n\x14TOOL_CHOICE_REQUIRED\x10\x03\x32\x80\x04\n\tInference\x12I\n\x08Generate\x12\x1c.pagemesh.v1.GenerateRequest\x1a\x1d.pagemesh.v1.GenerateResponse0\x01\x12>\n\x05\x45mbed\x12\x19.pagemesh.v1.EmbedRequest\x1a\x1a.pagemesh.v1.EmbedResponse\x12G\n\x08Tokenize\x12\x1c.pagemesh.v1.TokenizeRequest\x1a\x1d.pagemesh.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.pagemesh.v1.DetokenizeRequest\x1a\x1f.pagemesh.v1.DetokenizeResponse\x12M\n\nListModels\x12\x1e.pagemesh.v1.ListModelsRequest\x1a\x1f.pagemesh.v1.ListModelsResponse\x12>\n\x05Score\x12\x19.pagemesh.v1.ScoreRequest\x1a\x1a.pagemesh.v1.ScoreResponse\x12\x41\n\x06Rerank\x12\x1a.pagemesh.v1.RerankRequest\x1a\x1b.pagemesh.v1.RerankResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagemesh.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOOLCHOICE']._serialized_start=2498
-  _globals['_TOOLCHOICE']._serialized_end=2609
+  _globals['_TOOLCHOICE']._serialized_start=2529
+  _globals['_TOOLCHOICE']._serialized_end=2640
   _globals['_CHATMESSAGE']._serialized_start=70
   _globals['_CHATMESSAGE']._serialized_end=212
   _globals['_TOOL']._serialized_start=214
@@ -49,37 +49,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GENERATERESPONSE']._serialized_start=959
   _globals['_GENERATERESPONSE']._serialized_end=1278
   _globals['_USAGE']._serialized_start=1280
-  _globals['_USAGE']._serialized_end=1375
-  _globals['_EMBEDREQUEST']._serialized_start=1378
-  _globals['_EMBEDREQUEST']._serialized_end=1522
-  _globals['_EMBEDRESPONSE']._serialized_start=1524
-  _globals['_EMBEDRESPONSE']._serialized_end=1618
-  _globals['_EMBEDDING']._serialized_start=1620
-  _globals['_EMBEDDING']._serialized_end=1647
-  _globals['_TOKENIZEREQUEST']._serialized_start=1649
-  _globals['_TOKENIZEREQUEST']._serialized_end=1747
-  _globals['_TOKENIZERESPONSE']._serialized_start=1749
-  _globals['_TOKENIZERESPONSE']._serialized_end=1809
-  _globals['_DETOKENIZEREQUEST']._serialized_start=1811
-  _globals['_DETOKENIZEREQUEST']._serialized_end=1864
-  _globals['_DETOKENIZERESPONSE']._serialized_start=1866
-  _globals['_DETOKENIZERESPONSE']._serialized_end=1900
-  _globals['_LISTMODELSREQUEST']._serialized_start=1902
-  _globals['_LISTMODELSREQUEST']._serialized_end=1921
-  _globals['_LISTMODELSRESPONSE']._serialized_start=1923
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1979
-  _globals['_MODEL']._serialized_start=1981
-  _globals['_MODEL']._serialized_end=2084
-  _globals['_SCOREREQUEST']._serialized_start=2086
-  _globals['_SCOREREQUEST']._serialized_end=2176
-  _globals['_SCORERESPONSE']._serialized_start=2178
-  _globals['_SCORERESPONSE']._serialized_end=2244
-  _globals['_RERANKREQUEST']._serialized_start=2246
-  _globals['_RERANKREQUEST']._serialized_end=2347
-  _globals['_RANKEDDOCUMENT']._serialized_start=2349
-  _globals['_RANKEDDOCUMENT']._serialized_end=2395
-  _globals['_RERANKRESPONSE']._serialized_start=2397
-  _globals['_RERANKRESPONSE']._serialized_end=2496
-  _globals['_INFERENCE']._serialized_start=2612
-  _globals['_INFERENCE']._serialized_end=3124
+  _globals['_USAGE']._serialized_end=1406
+  _globals['_EMBEDREQUEST']._serialized_start=1409
+  _globals['_EMBEDREQUEST']._serialized_end=1553
+  _globals['_EMBEDRESPONSE']._serialized_start=1555
+  _globals['_EMBEDRESPONSE']._serialized_end=1649
+  _globals['_EMBEDDING']._serialized_start=1651
+  _globals['_EMBEDDING']._serialized_end=1678
+  _globals['_TOKENIZEREQUEST']._serialized_start=1680
+  _globals['_TOKENIZEREQUEST']._serialized_end=1778
+  _globals['_TOKENIZERESPONSE']._serialized_start=1780
+  _globals['_TOKENIZERESPONSE']._serialized_end=1840
+  _globals['_DETOKENIZEREQUEST']._serialized_start=1842
+  _globals['_DETOKENIZEREQUEST']._serialized_end=1895
+  _globals['_DETOKENIZERESPONSE']._serialized_start=1897
+  _globals['_DETOKENIZERESPONSE']._serialized_end=1931
+  _globals['_LISTMODELSREQUEST']._serialized_start=1933
+  _globals['_LISTMODELSREQUEST']._serialized_end=1952
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1954
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2010
+  _globals['_MODEL']._serialized_start=2012
+  _globals['_MODEL']._serialized_end=2115
+  _globals['_SCOREREQUEST']._serialized_start=2117
+  _globals['_SCOREREQUEST']._serialized_end=2207
+  _globals['_SCORERESPONSE']._serialized_start=2209
+  _globals['_SCORERESPONSE']._serialized_end=2275
+  _globals['_RERANKREQUEST']._serialized_start=2277
+  _globals['_RERANKREQUEST']._serialized_end=2378
+  _globals['_RANKEDDOCUMENT']._serialized_start=2380
+  _globals['_RANKEDDOCUMENT']._serialized_end=2426
+  _globals['_RERANKRESPONSE']._serialized_start=2428
+  _globals['_RERANKRESPONSE']._serialized_end=2527
+  _globals['_INFERENCE']._serialized_start=2643
+  _globals['_INFERENCE']._serialized_end=3155
 # @@protoc_insertion_point(module_scope)

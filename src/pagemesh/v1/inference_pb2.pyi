@@ -387,22 +387,26 @@ class Usage(_message.Message):
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     COMPLETION_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     CACHED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    REASONING_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     prompt_token_count: _builtins.int
     """Prompt tokens."""
     completion_token_count: _builtins.int
     """Generated tokens."""
     cached_token_count: _builtins.int
     """Prompt tokens whose KV nobody computed for the request: it came out of the prefix cache of a worker."""
+    reasoning_token_count: _builtins.int
+    """Generated tokens that are thoughts, without the marks around them."""
     def __init__(
         self,
         *,
         prompt_token_count: _builtins.int = ...,
         completion_token_count: _builtins.int = ...,
         cached_token_count: _builtins.int = ...,
+        reasoning_token_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "completion_token_count", b"completion_token_count", "prompt_token_count", b"prompt_token_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_token_count", b"cached_token_count", "completion_token_count", b"completion_token_count", "prompt_token_count", b"prompt_token_count", "reasoning_token_count", b"reasoning_token_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagemesh.errors import PagemeshError
-from pagemesh.router.chat.choice_reader import ChoiceReader
+from pagemesh.router.chat.choice_reader import ChoiceReader, with_thoughts
 from pagemesh.router.chat.writer import ChatWriter
 from pagemesh.router.generation.request import ChoiceDelta, Usage
 from pagemesh.router.openai.responses import CollectedChoice
@@ -26,7 +26,7 @@ class ChatAnswer:
             reader.push(choice.as_delta(index))
             for index, (reader, choice) in enumerate(zip(self._readers, choices, strict=False))
         ]
-        return self._writer.whole(deltas, usage)
+        return self._writer.whole(deltas, with_thoughts(usage, self._readers))
 
     def keepalive(self) -> bytes:
         """As the dialect says it."""
@@ -38,7 +38,7 @@ class ChatAnswer:
 
     def end(self, usage: Usage) -> bytes:
         """The last frames of a stream, behind all choices."""
-        return self._writer.end(usage)
+        return self._writer.end(with_thoughts(usage, self._readers))
 
     def failure(self, error: PagemeshError) -> bytes:
         """The last frames of a stream that has begun and cannot go on."""

@@ -12,6 +12,7 @@ from pagemesh.router.openai.chat_tools import ToolUse
 from pagemesh.router.parsers.factory import make_parser, parser_markers
 from pagemesh.router.parsers.forced import forced_grammar
 from pagemesh.router.parsers.structured_thoughts import behind_thoughts
+from pagemesh.router.parsers.thought_count import make_thought_counter
 from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.structured.outputs import StructuredKind, StructuredOutputs
 
@@ -24,6 +25,8 @@ class AnswerReading:
     """The same for all choices of a request."""
 
     fields: ChatRequest
+
+    model: ServedModel
 
     tool_parser: str | None
     reasoning_parser: str | None
@@ -85,7 +88,7 @@ class AnswerReading:
                 thinks=fields.wants_thoughts,
             )
             form = StructuredOutputs.of(grammar=grammar)
-        return cls(fields, tools, reasoning, end, use.is_named, form)
+        return cls(fields, model, tools, reasoning, end, use.is_named, form)
 
     @property
     def markers(self) -> frozenset[str]:
@@ -100,4 +103,10 @@ class AnswerReading:
             shows_reasoning=self.fields.include_reasoning is not False,
             keeps_one_call=self.fields.parallel_tool_calls is False,
             is_named=self.is_named,
+            thoughts=make_thought_counter(
+                self.tool_parser,
+                self.reasoning_parser,
+                self.model.token_text,
+                prompt=self.prompt_end,
+            ),
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pagemesh.router.chat.delta import ChatDelta
-from pagemesh.router.generation.request import ChoiceDelta, StopReason
+from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece, ToolCallDelta
+from pagemesh.router.parsers.thought_count import ThoughtCounter
 
 
 class ChoiceReader:
@@ -19,6 +21,7 @@ class ChoiceReader:
         shows_reasoning: bool = True,
         keeps_one_call: bool = False,
         is_named: bool = False,
+        thoughts: ThoughtCounter | None = None,
     ) -> None:
         """With `keeps_one_call`, calls behind the first are left out.
 
@@ -30,9 +33,17 @@ class ChoiceReader:
         self._keeps_one_call = keeps_one_call
         self._is_named = is_named
         self._has_calls = False
+        self._thoughts = thoughts
+
+    @property
+    def num_thought_tokens(self) -> int | None:
+        """Tokens of thoughts so far, shown or not; None where nobody looks for thoughts."""
+        return None if self._thoughts is None else self._thoughts.num_tokens
 
     def push(self, delta: ChoiceDelta) -> ChatDelta:
         """What became known with some more tokens; nothing may be added behind a stop reason."""
+        if self._thoughts is not None:
+            self._thoughts.push(delta.token_ids)
         piece = self._parser.push(delta.text)
         stop_reason = delta.stop_reason
         if stop_reason is not None:
@@ -56,6 +67,13 @@ class ChoiceReader:
             delta.logprobs,
             delta.prompt_logprobs,
         )
+
+
+def with_thoughts(usage: Usage, readers: Sequence[ChoiceReader]) -> Usage:
+    """The token counts with those of all readers' thoughts, where somebody looks for them."""
+    counts = [reader.num_thought_tokens for reader in readers]
+    known = [count for count in counts if count is not None]
+    return replace(usage, num_reasoning_tokens=sum(known)) if known else usage
 
 
 def _joined(first: ParsedPiece, second: ParsedPiece) -> ParsedPiece:

@@ -120,3 +120,6 @@ class Usage:
 
     num_cached_tokens: int
     """Prompt tokens whose KV nobody computed for the request: it came out of a prefix cache."""
+
+    num_reasoning_tokens: int | None = None
+    """Of the completion: found by whoever takes the text apart; None where nobody looks for them."""

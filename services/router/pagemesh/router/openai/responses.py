@@ -135,12 +135,15 @@ class Responder(Protocol):
 
 def usage_object(usage: Usage) -> dict[str, Any]:
     """The `usage` object."""
-    return {
+    found: dict[str, Any] = {
         "prompt_tokens": usage.num_prompt_tokens,
         "completion_tokens": usage.num_completion_tokens,
         "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
     }
+    if usage.num_reasoning_tokens is not None:
+        found["completion_tokens_details"] = {"reasoning_tokens": usage.num_reasoning_tokens}
+    return found
 
 
 def usage_so_far(num_prompt_tokens: int, num_completion_tokens: int) -> dict[str, int]:

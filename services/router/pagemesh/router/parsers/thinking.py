@@ -39,10 +39,15 @@ class ThinkingFormat:
             return False
         return True if self.always_thinks or end.endswith(OPEN) else None
 
+    def ends(self, call_marker: str | None) -> tuple[str, ...]:
+        """What ends the reasoning, where calls begin with a marker."""
+        return (CLOSE, call_marker) if self.has_calls and call_marker else (CLOSE,)
+
     def start(self, prompt: str, call_marker: str | None) -> ReadingParser:
         """A parser for an answer to a rendered prompt, in which calls begin with a marker."""
-        ends = (CLOSE, call_marker) if self.has_calls and call_marker else (CLOSE,)
-        read = functools.partial(_read, thinking=self.begins_thinking(prompt), ends=ends)
+        read = functools.partial(
+            _read, thinking=self.begins_thinking(prompt), ends=self.ends(call_marker)
+        )
         return ReadingParser(read, ThoughtOutput())
 
 

@@ -97,6 +97,6 @@ def _usage(usage: Usage) -> dict[str, Any]:
             "cache_write_tokens": 0,
         },
         "output_tokens": usage.num_completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.num_reasoning_tokens or 0},
         "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pagemesh.router.chat.choice_reader import ChoiceReader
+from pagemesh.router.chat.choice_reader import ChoiceReader, with_thoughts
 from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.v1 import inference_pb2, types_pb2
@@ -31,6 +31,10 @@ class TypedAnswer:
     def is_over(self) -> bool:
         """Whether all answers have ended."""
         return not self._num_open
+
+    def usage(self, usage: Usage) -> inference_pb2.Usage:
+        """Token counts of all answers, with those of their thoughts."""
+        return usage_message(with_thoughts(usage, self._readers))
 
     def response(self, delta: ChoiceDelta) -> inference_pb2.GenerateResponse:
         """What became known of an answer."""
@@ -68,4 +72,5 @@ def usage_message(usage: Usage) -> inference_pb2.Usage:
         prompt_token_count=usage.num_prompt_tokens,
         completion_token_count=usage.num_completion_tokens,
         cached_token_count=usage.num_cached_tokens,
+        reasoning_token_count=usage.num_reasoning_tokens or 0,
     )

@@ -14,7 +14,6 @@ from pagemesh.router.routing.candidate import Role
 from pagemesh.router.servicers.chat_messages import naming_chat, read_chat
 from pagemesh.router.servicers.embed_messages import embed_texts, rerank_documents, score_texts
 from pagemesh.router.servicers.explain import Explainer
-from pagemesh.router.servicers.generate_messages import usage_message
 from pagemesh.router.servicers.generate_request import prepare_generation
 from pagemesh.router.servicers.read_call import AnyContext, read_call
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc
@@ -54,7 +53,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
                             continue
                         response = job.answer.response(delta)
                         if job.answer.is_over:
-                            response.usage.CopyFrom(usage_message(generation.usage()))
+                            response.usage.CopyFrom(job.answer.usage(generation.usage()))
                         yield response
 
     async def Embed(  # noqa: N802  # the name of the RPC
