@@ -13,7 +13,7 @@ from typing import Final
 
 from child import Child
 from cpu_clock import CpuClock
-from edge import bare_server
+from edge import bare_router, bare_server
 from engine_process import EngineSettings
 from mesh import MODEL, START_DEADLINE_S, free_port, is_healthy
 from random_models import make_model
@@ -76,13 +76,26 @@ def _start_gateway(stack: ExitStack, router: str, port: int) -> subprocess.Popen
     return gateway
 
 
-def bare(stack: ExitStack) -> Side:
-    """FastAPI on uvicorn."""
+def _texts() -> list[str]:
     tokenizer = Tokenizer(MODEL)
     ids = tokenizer.encode_batch([TEXT], add_special_tokens=False)[0]
-    texts = [tokenizer.decode([token_id]) for token_id in ids]
+    return [tokenizer.decode([token_id]) for token_id in ids]
+
+
+def floor(stack: ExitStack) -> Side:
+    """Envoy and a gRPC server that does nothing else."""
+    child = stack.enter_context(Child("bare router", bare_router.run, TOKEN_S, _texts()))
+    address = child.answer()
+    stack.callback(child.kill)
     port = free_port()
-    child = stack.enter_context(Child("bare server", bare_server.run, port, TOKEN_S, texts))
+    gateway = _start_gateway(stack, address, port)
+    return Side(port, "bare", {"router": CpuClock(child.pid), "gateway": CpuClock(gateway.pid)})
+
+
+def bare(stack: ExitStack) -> Side:
+    """FastAPI on uvicorn."""
+    port = free_port()
+    child = stack.enter_context(Child("bare server", bare_server.run, port, TOKEN_S, _texts()))
     child.answer()
     stack.callback(child.kill)
     _await_healthy("bare server", port)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import structlog
+import uvloop
 
 from pagemesh.config import KvStoreConfig
 from pagemesh.kvstore.catalog import Catalog
@@ -34,7 +35,7 @@ TICKS_PER_HEARTBEAT = 2
 def run(config: KvStoreConfig) -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError when a port is taken, or --index cannot be used."""
     configure_logging(config.server, "kvstore")
-    asyncio.run(_run_until_signal(config))
+    uvloop.run(_run_until_signal(config))
 
 
 async def _run_until_signal(config: KvStoreConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
+import uvloop
 
 from pagemesh.config import RouterConfig
 from pagemesh.membership.directory import Directory
@@ -127,7 +128,7 @@ class RouterProcess:
 def run(config: RouterConfig) -> None:
     """Run a router until SIGTERM or SIGINT; ConfigError when it cannot start."""
     configure_logging(config.server, "router")
-    asyncio.run(_run(config))
+    uvloop.run(_run(config))
 
 
 async def _run(config: RouterConfig) -> None:
