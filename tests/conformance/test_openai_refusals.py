@@ -27,7 +27,24 @@ def test_a_schema_that_cannot_be_compiled_is_400(mesh: Mesh, stream: bool) -> No
     }
     with pytest.raises(openai.BadRequestError, match=r'Unimplemented keys: \["not"\]') as caught:
         mesh.client().chat.completions.create(**body)
-    assert caught.value.param == "structured_outputs"
+    assert caught.value.param == "response_format"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_whose_schema_cannot_be_compiled_is_400(mesh: Mesh, stream: bool) -> None:
+    schema = {"type": "object", "not": {"required": ["a"]}}
+    function = {"name": "f", "parameters": schema, "strict": True}
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "messages": CAPITAL,
+        "stream": stream,
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": "required",
+    }
+    with pytest.raises(openai.BadRequestError, match=r'Unimplemented keys: \["not"\]') as caught:
+        mesh.client().chat.completions.create(**body)
+    assert caught.value.param == "tools"
+    assert "structured_outputs" not in caught.value.message
 
 
 @pytest.mark.parametrize(

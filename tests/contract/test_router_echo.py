@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import chain
 
 import pytest
 
@@ -90,3 +91,29 @@ async def test_a_stream_begins_with_the_prompt(mesh: Mesh, max_tokens: int) -> N
         assert "".join(choice["text"] for choice in choices) == text_of(PROMPT) + text_of(tokens)
         assert choices[-1]["finish_reason"] == "length"
     assert usage["usage"]["completion_tokens"] == 2 * max_tokens
+
+
+@pytest.mark.parametrize("max_tokens", [4, 0])
+@pytest.mark.parametrize("prompt", [PROMPT, PROMPT[:1]], ids=["long", "one token"])
+async def test_a_stream_has_the_log_probabilities_of_the_whole(
+    mesh: Mesh, max_tokens: int, prompt: list[int]
+) -> None:
+    prompts = [prompt, list(range(400, 405))]
+    request = {
+        "prompt": prompts, "n": 3, "seed": 1, "max_tokens": max_tokens, "echo": True, "logprobs": 1,
+        "return_token_ids": True,
+    }  # fmt: skip
+    whole = (await mesh.completions(request)).json()["choices"]
+    *chunks, _ = (await mesh.completions({**request, "stream": True})).events()
+    for expected in whole:
+        parts = [
+            chunk["choices"][0]
+            for chunk in chunks
+            if chunk["choices"][0]["index"] == expected["index"]
+        ]
+        assert "".join(part["text"] for part in parts) == expected["text"]
+        for name, values in expected["logprobs"].items():
+            told = [part["logprobs"][name] for part in parts if part["logprobs"] is not None]
+            assert list(chain(*told)) == values
+        assert list(chain(*(part["token_ids"] for part in parts))) == expected["token_ids"]
+        assert parts[-1]["finish_reason"] == expected["finish_reason"] == "length"

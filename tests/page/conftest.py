@@ -36,8 +36,6 @@ REFUSED = re.compile(r"Failed to load resource: .* status of (\d+)")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """A prefill and a decode worker behind Envoy."""
     arguments = ["--model", str(DEMO), "--no-sample", "--served-model-name", MODEL]
-    # So that what is asked for is answered, and not thought about.
-    arguments += ["--reasoning-parser", "none"]
     with running_mesh(tmp_path_factory.mktemp("mesh"), *arguments) as running:
         yield running
 

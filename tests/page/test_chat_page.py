@@ -66,6 +66,29 @@ def test_settings_and_the_conversation_so_far_are_sent(open_page: OpenPage) -> N
     assert page.locator(".message").count() == 0
 
 
+def test_thoughts_are_folded_away_from_the_answer(open_page: OpenPage) -> None:
+    look = open_page()
+    form = {
+        "structured_outputs": {"regex": "<think>[A-Z][a-z ]{4,20}[.]</think>[A-Z][a-z]{2,8}[.]"}
+    }
+    look.more_fields(json.dumps(form))
+    look.say("What is the capital of France?")
+    look.wait_for_answer()
+    assert re.fullmatch(r"[A-Z][a-z]{2,8}\.", look.answer)
+    thoughts = look.page.locator("details.thoughts > .text")
+    assert not thoughts.is_visible()
+    look.page.get_by_text("Thoughts", exact=True).click()
+    assert re.fullmatch(r"[A-Z][a-z ]{4,20}\.", thoughts.inner_text())
+    # What the model thought is not told to it as if it had said it.
+    with look.page.expect_request("**/v1/chat/completions") as asked:
+        look.say("And now?")
+    body: Any = asked.value.post_data_json
+    said = body["messages"][1]
+    answer = look.page.locator(".message.assistant > .text").first.inner_text()
+    assert (said["role"], said["content"]) == ("assistant", answer)
+    look.wait_for_answer()
+
+
 def test_stop_ends_the_request_on_the_worker(open_page: OpenPage, mesh: Mesh) -> None:
     look = open_page()
     look.more_fields(LONG)
@@ -114,7 +137,9 @@ def test_the_mesh_is_live_and_says_why_a_request_went_where_it_went(open_page: O
 def test_names_and_answers_are_text(open_page: OpenPage) -> None:
     evil = '</div><img src=x onerror="window.harmed=2">'
     look = open_page()
-    look.more_fields(json.dumps({"structured_outputs": {"choice": [evil]}}))
+    # So that what is asked for is answered, and not thought about.
+    form = {"structured_outputs": {"choice": [evil]}, "reasoning_effort": "none"}
+    look.more_fields(json.dumps(form))
     look.say(evil)
     look.wait_for_answer()
     page = look.page
@@ -143,6 +168,7 @@ def test_a_tool_call_can_be_read_and_answered(open_page: OpenPage) -> None:
         },
     }  # fmt: skip
     fields = {"tools": [tool], "tool_choice": "required", "max_tokens": 100}
+    fields |= {"reasoning_effort": "none"}
     look.more_fields(json.dumps(fields))
     look.say("What is the weather like?")
     look.wait_for_answer()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+ContentFormat = Literal["auto", "string", "openai"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +14,10 @@ class ChatConfig:
 
     chat_template: str | None = None
     """File with a Jinja chat template instead of the model's own."""
+
+    chat_template_content_format: ContentFormat = "auto"
+    """How templates get the content of messages: string, as one text; openai, as a list of parts. auto finds in
+    the template whether it goes through parts."""
 
     trust_request_chat_template: bool = False
     """Accept chat templates in requests. They run in a sandbox, but can take as much time as they like."""

@@ -21,6 +21,7 @@ import jinja2.parser
 import jinja2.sandbox
 
 from pagemesh.errors import ConfigError, InvalidRequestError
+from pagemesh.tokenizer.content_format import takes_parts
 from pagemesh.tokenizer.folder import read_json
 
 _RESERVED: Final = frozenset({"conversation", "messages", "tools", "chat_template", "tokenize"})
@@ -69,6 +70,7 @@ class ChatTemplate:
         self.source: Final = source
         try:
             self._template = environment.from_string(source)
+            self.takes_parts: Final = takes_parts(environment.parse(source))
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template is not valid Jinja: {error}") from error
         self._variables = dict(variables)
@@ -93,7 +95,7 @@ class ChatTemplate:
                 )
         given = [dict(message) for message in messages]
         if options.continue_final_message:
-            given[-1]["content"] = (given[-1].get("content") or "") + _OPEN_END
+            given[-1]["content"] = _with_open_end(given[-1].get("content"))
         variables = {
             **self._variables,
             "strftime_now": (now or datetime.datetime.now()).strftime,
@@ -112,6 +114,14 @@ class ChatTemplate:
                 f"the model's chat template refused the messages: {error}", param="messages"
             ) from error
         return _open_ended(text) if options.continue_final_message else text
+
+
+def _with_open_end(content: Any) -> Any:
+    if not isinstance(content, list):
+        return (content or "") + _OPEN_END
+    if not content:
+        return [{"type": "text", "text": _OPEN_END}]
+    return [*content[:-1], {**content[-1], "text": content[-1]["text"] + _OPEN_END}]
 
 
 def _open_ended(text: str) -> str:

@@ -92,13 +92,6 @@ def test_an_echo_with_logprobs_looks_at_the_prompt(fields: dict[str, Any], num: 
     assert parse(prompt="Hi", **fields).num_prompt_logprobs == num
 
 
-def test_a_stream_cannot_echo_log_probabilities() -> None:
-    assert parse(prompt="Hi", echo=True, stream=True).echo
-    with pytest.raises(InvalidRequestError, match="echo is true, but log probabilities of a") as e:
-        parse(prompt="Hi", echo=True, stream=True, logprobs=0)
-    assert e.value.param == "echo"
-
-
 @pytest.mark.parametrize(
     ("fields", "counts"),
     [

@@ -6,6 +6,7 @@ Where it goes is for others to say, and so is what becomes of the worker's outpu
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -20,10 +21,13 @@ from pagemesh.router.planner import Placement
 from pagemesh.router.session import Sink
 from pagemesh.router.tenants.salt import tenant_salt
 from pagemesh.rpc.status import make_error
+from pagemesh.sampling.structured.outputs import PARAM as STRUCTURED_OUTPUTS
 from pagemesh.v1 import decode_pb2, types_pb2
 
 _DEADLINE_GRACE_S: Final = 1.0
 """The worker ends a late request itself; the router does it this much later if it stays silent."""
+
+_FORM: Final = re.compile(rf"\b{STRUCTURED_OUTPUTS}(\.\w+)?")
 
 Resend = Callable[[frozenset[str]], Awaitable[None]]
 """Places a request on a worker other than these, and sends it there; raises a PagemeshError."""
@@ -47,10 +51,22 @@ class Order:
     body_salt: str = ""
     """The client's own, which separates its blocks from others of its tenant."""
 
+    form_field: str = STRUCTURED_OUTPUTS
+    """What the client calls that which workers know by this name."""
+
     @property
     def cache_salt(self) -> bytes:
         """Salt of the names of all blocks of the request, wherever it runs."""
         return tenant_salt(self.call.tenant, self.body_salt)
+
+    def error(self, error: types_pb2.Error) -> PagemeshError:
+        """A worker's error, in the client's words."""
+        param, message = error.param, error.message
+        if param == STRUCTURED_OUTPUTS != self.form_field:
+            param = self.form_field
+            # Workers name the kind of the form as well, which a client may have called otherwise.
+            message = _FORM.sub(param, message)
+        return make_error(error.code, error.reason, message, param or None)
 
     def fail_when_late(self, job: Failable) -> asyncio.TimerHandle:
         """Have a job fail when its time is over; the timer, to be cancelled with the job's end."""
@@ -106,7 +122,7 @@ class PlacedRequest:
 
         Only what is still `is_repeatable` is tried again.
         """
-        cause = make_error(error.code, error.reason, error.message, error.param or None)
+        cause = self._order.error(error)
         lost = self.placement
         self.end()
         if (

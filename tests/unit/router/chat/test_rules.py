@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from pagemesh.config import ChatConfig
 from pagemesh.errors import ConfigError, InvalidRequestError, UnsupportedError
 from pagemesh.router.chat.rules import ChatRules, find_reasoning_parser, find_tool_parser
 from pagemesh.router.chat.template_cache import MAX_TEMPLATES, TemplateCache
+from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.tokenizer import Tokenizer
 
 HI = [{"role": "user", "content": "hi"}]
@@ -112,3 +114,26 @@ def test_only_so_many_templates_are_kept(tokenizer: Tokenizer) -> None:
         cache.get(str(index))
     assert cache.get("first") is first
     assert cache.get("second") is not second
+
+
+@pytest.mark.parametrize(
+    ("setting", "source", "expected"),
+    [
+        ("auto", "{% for p in messages[0].content %}{{ p.text }};{% endfor %}", "a;b;"),
+        ("auto", "{{ messages[0].content }}", "a\nb"),
+        ("string", "{% for p in messages[0].content %}{{ p }};{% endfor %}", "a;\n;b;"),
+        ("openai", "{{ messages[0].content | length }}", "2"),
+    ],
+)
+def test_templates_get_contents_as_they_take_them(
+    tokenizer: Tokenizer, tmp_path: Path, setting: Any, source: str, expected: str
+) -> None:
+    path = tmp_path / "t.jinja"
+    path.write_text(source)
+    config = ChatConfig(chat_template=str(path), chat_template_content_format=setting)
+    rules = ChatRules.of(config, tokenizer)
+    parts = [{"type": "text", "text": text} for text in "ab"]
+    fields = read_chat_request({"messages": [{"role": "user", "content": parts}]})
+    template = rules.template_for(None, tokenizer)
+    messages = fields.template_messages(as_parts=rules.gives_parts(template))
+    assert template.render(messages) == expected

@@ -40,6 +40,9 @@ class AnswerReading:
     form: StructuredOutputs | None
     """What the answer must look like; None for any."""
 
+    forces_calls: bool
+    """Whether the form is that of calls."""
+
     @classmethod
     def of(
         cls,
@@ -58,6 +61,7 @@ class AnswerReading:
         end = prompt[-_PROMPT_END_CHARS:]
         token_id = model.tokenizer.added_token_id
         tools = None
+        forces_calls = form is None and use.mode == "required"
         if use.mode != "none":
             tools = rules.require_tool_parser(is_auto=use.mode == "auto")
         if form is not None:
@@ -77,7 +81,7 @@ class AnswerReading:
                     raise
                 # It then holds from the first token on, and leaves no room for thoughts.
                 reasoning = None
-        elif use.mode == "required" and tools is not None:
+        elif forces_calls and tools is not None:
             grammar = forced_grammar(
                 tools,
                 reasoning,
@@ -88,7 +92,7 @@ class AnswerReading:
                 thinks=fields.wants_thoughts,
             )
             form = StructuredOutputs.of(grammar=grammar)
-        return cls(fields, model, tools, reasoning, end, use.is_named, form)
+        return cls(fields, model, tools, reasoning, end, use.is_named, form, forces_calls)
 
     @property
     def markers(self) -> frozenset[str]:

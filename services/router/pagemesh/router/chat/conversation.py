@@ -54,4 +54,6 @@ async def open_conversation(
 def render(model: ServedModel, fields: ChatRequest, use: ToolUse) -> str:
     """The prompt that a conversation becomes."""
     template = model.chat.template_for(fields.chat_template, model.tokenizer)
-    return template.render(fields.template_messages(), fields.render_options(use))
+    as_parts = model.chat.gives_parts(template)
+    messages = fields.template_messages(as_parts=as_parts)
+    return template.render(messages, fields.render_options(use))

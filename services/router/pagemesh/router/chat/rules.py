@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from pagemesh.config import ChatConfig
+from pagemesh.config.chat import ContentFormat
 from pagemesh.errors import ConfigError, InvalidRequestError, UnsupportedError
 from pagemesh.router.chat.template_cache import TemplateCache
 from pagemesh.router.parsers.factory import parser_markers
@@ -46,6 +47,9 @@ class ChatRules:
     request_templates: TemplateCache | None = None
     """Of requests, if they may bring any."""
 
+    content_format: ContentFormat = "auto"
+    """How templates get the content of messages."""
+
     @classmethod
     def of(cls, config: ChatConfig, tokenizer: Tokenizer) -> Self:
         """The rules for a model; ConfigError naming a bad setting."""
@@ -56,7 +60,14 @@ class ChatRules:
         # Also says whether there are such parsers.
         parser_markers(tools, reasoning)
         templates = TemplateCache(tokenizer) if config.trust_request_chat_template else None
-        return cls(tools, reasoning, config.enable_auto_tool_choice, template, templates)
+        return cls(
+            tools,
+            reasoning,
+            config.enable_auto_tool_choice,
+            template,
+            templates,
+            config.chat_template_content_format,
+        )
 
     def template_for(self, given: str | None, tokenizer: Tokenizer) -> ChatTemplate:
         """The template for a request that brings its own, or None; raises PagemeshErrors."""
@@ -68,6 +79,12 @@ class ChatRules:
                 param="chat_template",
             )
         return self.request_templates.get(given)
+
+    def gives_parts(self, template: ChatTemplate) -> bool:
+        """Whether a template gets contents as OpenAI's lists of parts, and not as text."""
+        if self.content_format == "auto":
+            return template.takes_parts
+        return self.content_format == "openai"
 
     def require_tool_parser(self, *, is_auto: bool) -> str:
         """The parser that tool calls need; UnsupportedError where there is none, or choices are not allowed."""

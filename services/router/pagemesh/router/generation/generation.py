@@ -65,7 +65,12 @@ class Generation:
         self._request = request
         self._planner = planner
         self._order = order = Order(
-            request.call, request.priority, len(request.choices), resubmitted, request.cache_salt
+            request.call,
+            request.priority,
+            len(request.choices),
+            resubmitted,
+            request.cache_salt,
+            request.form_field,
         )
         self._choices = [
             _Running(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pagemesh.router.call import Call
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.sampling.structured.outputs import PARAM as STRUCTURED_OUTPUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ class GenerationRequest:
 
     hidden_token_ids: frozenset[int] | None = None
     """Tokens that have no text; None for the tokenizer's special ones."""
+
+    form_field: str = STRUCTURED_OUTPUTS
+    """What the client calls that which says what the answers must look like."""
 
     @property
     def num_reserved_tokens(self) -> int:

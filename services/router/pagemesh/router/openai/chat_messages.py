@@ -107,14 +107,23 @@ class Message(pydantic.BaseModel):
             return self.content or ""
         return "\n".join(part.text for part in self.content)
 
-    def for_template(self, where: str = "messages[0]") -> dict[str, Any]:
+    @property
+    def parts(self) -> list[dict[str, str]]:
+        """The content as parts that are text."""
+        if self.content is None:
+            return []
+        texts = [self.content] if isinstance(self.content, str) else [p.text for p in self.content]
+        return [{"type": "text", "text": text} for text in texts]
+
+    def for_template(self, where: str = "messages[0]", *, as_parts: bool = False) -> dict[str, Any]:
         """The message as chat templates know it: text parts are joined by line breaks, as in vLLM.
 
-        Raises InvalidRequestError, which names it as `where`, for faulty arguments of a call.
+        Unless the template takes parts itself. Raises InvalidRequestError, which names it as `where`, for faulty arguments of a call.
         """
         # "developer" is OpenAI's newer name of the role that templates know as "system".
         role = "system" if self.role == "developer" else self.role
-        message: dict[str, Any] = {"role": role, "content": self.text}
+        content = self.parts if as_parts else self.text
+        message: dict[str, Any] = {"role": role, "content": content}
         if self.name is not None:
             message["name"] = self.name
         if role == "assistant":

@@ -68,10 +68,10 @@ class ChatRequest(RequestFields):
         """What is said about tools."""
         return read_tool_use(self.tools, self.tool_choice)
 
-    def template_messages(self) -> list[dict[str, Any]]:
-        """The messages as chat templates know them."""
+    def template_messages(self, *, as_parts: bool = False) -> list[dict[str, Any]]:
+        """The messages as chat templates know them, with their contents as text or in parts."""
         return [
-            message.for_template(f"messages[{index}]")
+            message.for_template(f"messages[{index}]", as_parts=as_parts)
             for index, message in enumerate(self.messages)
         ]
 

@@ -88,8 +88,3 @@ def _check_echo(fields: CompletionRequest) -> None:
         raise InvalidRequestError(
             "max_tokens is 0, but must be at least 1 unless echo is true", param="max_tokens"
         )
-    if fields.echo and fields.stream and fields.logprobs is not None:
-        raise InvalidRequestError(
-            "echo is true, but log probabilities of a prompt are not available when stream is true",
-            param="echo",
-        )

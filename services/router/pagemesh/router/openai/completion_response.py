@@ -101,6 +101,18 @@ class CompletionResponder:
         num_prompt_tokens = len(self._prompts[delta.index // self._num_given])
         return self._frames.frame(choice, {"usage": usage_so_far(num_prompt_tokens, num_tokens)})
 
+    def echo(self, index: int, text: str, logprobs: dict[str, Any] | None) -> bytes:
+        """The frame with the text in front of a choice, to be asked before the choice's first event."""
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
+        if logprobs is not None:
+            self._offsets[index] = sum(map(len, logprobs["tokens"]))
+        if self._options.has_token_ids:
+            choice["token_ids"] = ()
+        if not self._options.has_continuous_usage:
+            return self._frames.frame(choice)
+        num_prompt_tokens = len(self._prompts[index // self._num_given])
+        return self._frames.frame(choice, {"usage": usage_so_far(num_prompt_tokens, 0)})
+
     def end(self, usage: Usage) -> bytes:
         """The token counts, if they were asked for, and the mark of the end."""
         if not self._options.include_usage:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pagemesh.errors import PagemeshError
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
-from pagemesh.router.openai.logprobs import TokenText, with_prompt
-from pagemesh.router.openai.responses import CollectedChoice, Responder
+from pagemesh.router.openai.completion_response import CompletionResponder
+from pagemesh.router.openai.logprobs import TokenText, completion_logprobs, with_prompt
+from pagemesh.router.openai.responses import CollectedChoice
+from pagemesh.sampling.logprobs import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class EchoResponder:
 
     def __init__(
         self,
-        inner: Responder,
+        inner: CompletionResponder,
         prompts: Sequence[EchoedPrompt],
         num_given: int,
         *,
@@ -48,6 +51,9 @@ class EchoResponder:
         self._gives_prompt_logprobs = gives_prompt_logprobs
         self._token_text = token_text
         self._begun: set[int] = set()
+        # By prompt: its log probabilities, and what its other answers have to wait with until they are known.
+        self._scores: dict[int, tuple[TokenLogprobs, ...]] = {}
+        self._waiting: dict[int, list[ChoiceDelta]] = defaultdict(list)
 
     def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
@@ -61,12 +67,8 @@ class EchoResponder:
             prompt = self._prompt_of(written["index"])
             written["text"] = prompt.text + written["text"]
             if self._num_logprobs is not None:
-                written["logprobs"] = with_prompt(
-                    written["logprobs"],
-                    prompt.token_ids[0],
-                    choice.prompt_logprobs,
-                    self._num_logprobs,
-                    self._token_text,
+                written["logprobs"] = self._with_prompt(
+                    written["logprobs"], prompt, choice.prompt_logprobs, self._num_logprobs
                 )
             if not self._gives_prompt_logprobs:
                 written.pop("prompt_logprobs", None)
@@ -77,14 +79,34 @@ class EchoResponder:
         return self._inner.keepalive()
 
     def events(self, delta: ChoiceDelta) -> bytes:
-        """The frames for what became known about a choice; the first has the prompt."""
-        text, stop_reason = delta.text, delta.stop_reason
-        if self._only_prompts:
-            text, stop_reason = "", stop_reason and StopReason.LENGTH
+        """The frames for what became known about a choice; the first has the prompt.
+
+        Of all answers to a prompt, the first one's first token brings the prompt's log probabilities.
+        """
+        number = delta.index // self._num_given
+        if self._num_logprobs is not None and number not in self._scores:
+            if not delta.prompt_logprobs and len(self._prompts[number].token_ids) > 1:
+                self._waiting[number].append(delta)
+                return b""
+            self._scores[number] = delta.prompt_logprobs
+        known = [delta, *self._waiting.pop(number, ())]
+        return b"".join(map(self._frames_of, known))
+
+    def _frames_of(self, delta: ChoiceDelta) -> bytes:
+        frames = b""
         if delta.index not in self._begun:
             self._begun.add(delta.index)
-            text = self._prompt_of(delta.index).text + text
-        return self._inner.events(replace(delta, text=text, stop_reason=stop_reason))
+            prompt = self._prompt_of(delta.index)
+            scores = self._scores.get(delta.index // self._num_given, ())
+            logprobs = None
+            if self._num_logprobs is not None:
+                none = completion_logprobs((), self._token_text, 0)
+                logprobs = self._with_prompt(none, prompt, scores, self._num_logprobs)
+            frames = self._inner.echo(delta.index, prompt.text, logprobs)
+        if self._only_prompts:
+            reason = delta.stop_reason and StopReason.LENGTH
+            delta = ChoiceDelta(delta.index, "", (), reason)
+        return frames + self._inner.events(delta)
 
     def end(self, usage: Usage) -> bytes:
         """As the inner one's."""
@@ -96,6 +118,15 @@ class EchoResponder:
 
     def _prompt_of(self, index: int) -> EchoedPrompt:
         return self._prompts[index // self._num_given]
+
+    def _with_prompt(
+        self,
+        logprobs: dict[str, Any],
+        prompt: EchoedPrompt,
+        scores: Sequence[TokenLogprobs],
+        num_logprobs: int,
+    ) -> dict[str, Any]:
+        return with_prompt(logprobs, prompt.token_ids[0], scores, num_logprobs, self._token_text)
 
     def _counted(self, usage: Usage) -> Usage:
         return replace(usage, num_completion_tokens=0) if self._only_prompts else usage

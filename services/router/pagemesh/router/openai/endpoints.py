@@ -70,7 +70,7 @@ class Endpoints:
             )
             for prompt in prompts
         ]
-        responder: Responder = CompletionResponder(
+        responder = CompletionResponder(
             call.request_id,
             call.created,
             model.name,
@@ -78,9 +78,8 @@ class Endpoints:
             prompts=prompts,
             num_given=fields.n or 1,
         )
-        if fields.echo:
-            responder = _echoing(responder, fields, prompts, model)
-        return _job(call, service, fields, prompts, max_tokens, responder)
+        answer = _echoing(responder, fields, prompts, model) if fields.echo else responder
+        return _job(call, service, fields, prompts, max_tokens, answer)
 
 
 def _chat_responder(plan: ChatPlan) -> ChatResponder:
@@ -98,7 +97,10 @@ def _chat_responder(plan: ChatPlan) -> ChatResponder:
 
 
 def _echoing(
-    inner: Responder, fields: CompletionRequest, prompts: Sequence[list[int]], model: ServedModel
+    inner: CompletionResponder,
+    fields: CompletionRequest,
+    prompts: Sequence[list[int]],
+    model: ServedModel,
 ) -> EchoResponder:
     echoed = [
         EchoedPrompt(

@@ -19,6 +19,7 @@ from pagemesh.router.openai.structured import (
     Schema,
     StructuredFields,
     read_structured_outputs,
+    structured_field,
 )
 from pagemesh.router.openai.whole_numbers import with_integers
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_TEMPERATURE
@@ -137,12 +138,18 @@ class RequestFields(pydantic.BaseModel):
     @property
     def output_constraint(self) -> StructuredOutputs | None:
         """What the answer must look like, whichever field says it; None for any answer."""
+        return read_structured_outputs(self.response_format, self.structured_outputs, self._guided)
+
+    @property
+    def form_field(self) -> str:
+        """Name of the field that says so."""
+        found = structured_field(self.response_format, self.structured_outputs, self._guided)
+        return found or "structured_outputs"
+
+    @property
+    def _guided(self) -> dict[str, Any]:
         names = ("json", "regex", "choice", "grammar", "whitespace_pattern")
-        return read_structured_outputs(
-            self.response_format,
-            self.structured_outputs,
-            {name: getattr(self, f"guided_{name}") for name in names},
-        )
+        return {name: getattr(self, f"guided_{name}") for name in names}
 
     @property
     def include_usage(self) -> bool:

@@ -22,11 +22,12 @@ def make_request(
     is_open_ended: bool = False,
     markers: frozenset[str] = frozenset(),
     forced: StructuredOutputs | None = None,
+    form_field: str | None = None,
 ) -> GenerationRequest:
     """The request for all prompts.
 
     `is_open_ended` says that the context alone limits the answers. `markers` are special tokens that whoever reads the answer must see in its text; `forced` is what the
-    answer must look like for reasons of the endpoint's own.
+    answer must look like for reasons of the endpoint's own, and `form_field` the field that it comes from.
     """
     return GenerationRequest(
         call=call,
@@ -40,6 +41,7 @@ def make_request(
         hidden_token_ids=frozenset()
         if fields.skip_special_tokens is False
         else hidden_tokens(model, markers),
+        form_field=form_field or fields.form_field,
     )
 
 

@@ -58,16 +58,7 @@ def read_structured_outputs(
 
     `guided` has the values of vLLM's older fields that begin with `guided_`, without that.
     """
-    ways: dict[str, dict[str, Any]] = {
-        "response_format": _from_format(response_format),
-        "structured_outputs": structured.model_dump(exclude_none=True, by_alias=True)
-        if structured is not None
-        else {},
-    }
-    ways |= {f"guided_{name}": {name: value} for name, value in guided.items() if value is not None}
-    # Not a way of its own: it goes with the field that says what the JSON is.
-    whitespace = ways.pop("guided_whitespace_pattern", {})
-    given = {name: options for name, options in ways.items() if options}
+    given, whitespace = _ways(response_format, structured, guided)
     if len(given) > 1:
         raise InvalidRequestError(
             "You can only use one kind of constraints for structured outputs, but there are"
@@ -80,6 +71,34 @@ def read_structured_outputs(
         except InvalidRequestError as error:
             raise InvalidRequestError(error.message, param=name) from error
     return None
+
+
+def structured_field(
+    response_format: ResponseFormat | None,
+    structured: StructuredFields | None,
+    guided: Mapping[str, Any],
+) -> str | None:
+    """The field that says what the answer must look like; None when there is none."""
+    given, _ = _ways(response_format, structured, guided)
+    return next(iter(given), None)
+
+
+def _ways(
+    response_format: ResponseFormat | None,
+    structured: StructuredFields | None,
+    guided: Mapping[str, Any],
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """What each field that is given says, and what JSON may have between its parts."""
+    ways: dict[str, dict[str, Any]] = {
+        "response_format": _from_format(response_format),
+        "structured_outputs": structured.model_dump(exclude_none=True, by_alias=True)
+        if structured is not None
+        else {},
+    }
+    ways |= {f"guided_{name}": {name: value} for name, value in guided.items() if value is not None}
+    # Not a way of its own: it goes with the field that says what the JSON is.
+    whitespace = ways.pop("guided_whitespace_pattern", {})
+    return {name: options for name, options in ways.items() if options}, whitespace
 
 
 def _from_format(response_format: ResponseFormat | None) -> dict[str, Any]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
-from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.errors import InvalidRequestError
+from pagemesh.router.chat.renaming import in_words_of, renaming
 from pagemesh.router.openai.chat_request import ChatRequest, read_chat_request
 from pagemesh.v1 import inference_pb2
 
@@ -17,12 +16,14 @@ _CHOICES: Final = {
     inference_pb2.TOOL_CHOICE_AUTO: "auto",
     inference_pb2.TOOL_CHOICE_REQUIRED: "required",
 }
-_OTHER_NAMES: Final = {
-    "tool_choice.name": "tool_name",
-    "chat_template_kwargs": "template_variables",
-    "parallel_tool_calls": "single_tool_call",
-}
-"""Fields that chat completions call otherwise."""
+CHAT_NAMES: Final = renaming(
+    (r"tool_choice\.function\.name", "chat.tool_name"),
+    (r"chat_template_kwargs", "chat.template_variables"),
+    (r"parallel_tool_calls", "chat.single_tool_call"),
+    (r"(messages\[\d+\]\.tool_calls\[\d+\]|tools\[\d+\])\.function", r"chat.\1"),
+    (r"(messages|tools|tool_choice|continue_final_message)", r"chat.\1"),
+)
+"""Fields of chat completions in the messages of `Inference`."""
 
 
 def read_chat(chat: inference_pb2.ChatPrompt) -> ChatRequest:
@@ -48,25 +49,11 @@ def read_chat(chat: inference_pb2.ChatPrompt) -> ChatRequest:
         raw["tool_choice"] = _CHOICES.get(chat.tool_choice, chat.tool_choice)
     if chat.template_variables:
         raw["chat_template_kwargs"] = _object(chat.template_variables, "chat.template_variables")
-    with naming_chat():
+    with in_words_of(CHAT_NAMES):
         fields = read_chat_request(raw)
         # Read once for its errors, which come too late elsewhere.
         _ = fields.tool_use
     return fields
-
-
-@contextmanager
-def naming_chat() -> Iterator[None]:
-    """Errors that name fields of chat completions name those of the message."""
-    try:
-        yield
-    except (InvalidRequestError, UnsupportedError) as error:
-        param = error.param
-        if param is None or param.partition(".")[0] == "chat":
-            raise
-        own = param.replace(".function", "")
-        own = f"chat.{_OTHER_NAMES.get(own, own)}"
-        raise type(error)(error.message.replace(param, own), param=own) from error
 
 
 def _message(index: int, message: inference_pb2.ChatMessage) -> dict[str, Any]:

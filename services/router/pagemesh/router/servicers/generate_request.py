@@ -11,13 +11,14 @@ from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
 from pagemesh.router.chat.answer_reading import AnswerReading
 from pagemesh.router.chat.conversation import open_conversation
+from pagemesh.router.chat.renaming import in_words_of
 from pagemesh.router.generation.limits import resolve_max_tokens
 from pagemesh.router.generation.request import Choice, GenerationRequest
 from pagemesh.router.models import ModelService
 from pagemesh.router.openai.fields import MAX_CHOICES
 from pagemesh.router.openai.generation_request import hidden_tokens
 from pagemesh.router.served_model import ServedModel
-from pagemesh.router.servicers.chat_messages import naming_chat, read_chat
+from pagemesh.router.servicers.chat_messages import CHAT_NAMES, read_chat
 from pagemesh.router.servicers.generate_messages import TypedAnswer
 from pagemesh.sampling.params import MAX_TEMPERATURE, SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs
@@ -83,6 +84,9 @@ async def prepare_generation(
             priority=request.priority,
             is_open_ended=not request.sampling.max_tokens,
             cache_salt=request.cache_salt,
+            form_field="chat.tools"
+            if reading is not None and reading.forces_calls
+            else "sampling.structured_outputs",
             hidden_token_ids=None if reading is None else hidden_tokens(model, reading.markers),
         ),
         TypedAnswer(
@@ -155,7 +159,7 @@ async def _open(
             return _Prompt(await model.encode_prompt(request.text, field, max_model_len), form)
         case "chat":
             fields = read_chat(request.chat)
-            with naming_chat():
+            with in_words_of(CHAT_NAMES):
                 _, ids, reading = await open_conversation(
                     model, fields, form, max_model_len, param="messages"
                 )

@@ -7,11 +7,12 @@ from contextlib import aclosing
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.chat.conversation import render
+from pagemesh.router.chat.renaming import in_words_of
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.request import Idle
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.routing.candidate import Role
-from pagemesh.router.servicers.chat_messages import naming_chat, read_chat
+from pagemesh.router.servicers.chat_messages import CHAT_NAMES, read_chat
 from pagemesh.router.servicers.embed_messages import embed_texts, rerank_documents, score_texts
 from pagemesh.router.servicers.explain import Explainer
 from pagemesh.router.servicers.generate_request import prepare_generation
@@ -92,7 +93,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
                 ids = await tokenizer.encode(request.text, add_special_tokens=True)
             case "chat":
                 chat = read_chat(request.chat)
-                with naming_chat():
+                with in_words_of(CHAT_NAMES):
                     prompt = render(service.model, chat, chat.tool_use)
                 # The template writes the special tokens itself.
                 ids = await tokenizer.encode(prompt, add_special_tokens=False)
