@@ -14,7 +14,7 @@ REQUEST = {"prompt": list(range(10, 50)), "max_tokens": 400, "seed": 0}
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_answer_cut_by_the_routers_stop_ends_with_an_error(stream: bool) -> None:
-    async with running_mesh(seconds_per_token=0.05) as mesh:
+    async with running_mesh(seconds_per_token=0.05, grace_period=1.0) as mesh:
         call = mesh.openai.Completions(http_body({**REQUEST, "stream": stream}))
         answer = asyncio.create_task(read(call))
         engine = mesh.workers["decode-0"].engine

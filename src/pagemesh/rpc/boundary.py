@@ -139,11 +139,11 @@ def _refuse(error: PagemeshError) -> grpc.RpcMethodHandler[Any, Any]:
 async def _run(
     behavior: _Behavior, request: Any, context: grpc.aio.ServicerContext[Any, Any]
 ) -> Any:
-    if not inspect.isasyncgenfunction(behavior):
-        answer = await behavior(request, context)
+    responses = behavior(request, context)
+    if not inspect.isasyncgen(responses):
+        answer = await responses
         await _send_head(context)
         return answer
-    responses = behavior(request, context)
     try:
         has_begun = False
         async for response in responses:

@@ -9,9 +9,10 @@ from pagemesh.router.parsers.interface import ToolCallDelta
 from pagemesh.sampling.logprobs import TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as `ChoiceDelta`.
+@dataclass(slots=True)
 class ChatDelta:
-    """A piece of one choice, taken apart."""
+    """A piece of one choice, taken apart; nobody changes it."""
 
     index: int
     """Of the choice in the request."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,7 @@ class ToolCallDelta:
     """JSON text as the model wrote it; the pieces of a call's deltas together are its arguments."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedPiece:
+class ParsedPiece(NamedTuple):
     """What some more text turned out to be; all may be empty while it is not known yet."""
 
     content: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Any
 
 from google.api.httpbody_pb2 import HttpBody
@@ -41,16 +40,12 @@ class AnthropicServicer(anthropic_pb2_grpc.AnthropicServicer):
             admission, request_timeout, explains_routes=explains_routes, error_body=_error_body
         )
 
-    async def Messages(  # noqa: N802  # the name of the RPC
+    def Messages(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /v1/messages"""
         add_answer_metadata(_request_id)
-        async with aclosing(
-            self._generations.answer(request, context, self._messages.prepare)
-        ) as bodies:
-            async for body in bodies:
-                yield body
+        return self._generations.answer(request, context, self._messages.prepare)
 
     async def CountTokens(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 
 from google.api.httpbody_pb2 import HttpBody
 
@@ -47,35 +46,23 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         )
         self._mesh = mesh
 
-    async def ChatCompletions(  # noqa: N802  # the name of the RPC
+    def ChatCompletions(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /v1/chat/completions"""
-        async with aclosing(
-            self._generations.answer(request, context, self._endpoints.chat)
-        ) as bodies:
-            async for body in bodies:
-                yield body
+        return self._generations.answer(request, context, self._endpoints.chat)
 
-    async def Completions(  # noqa: N802  # the name of the RPC
+    def Completions(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /v1/completions"""
-        async with aclosing(
-            self._generations.answer(request, context, self._endpoints.completion)
-        ) as bodies:
-            async for body in bodies:
-                yield body
+        return self._generations.answer(request, context, self._endpoints.completion)
 
-    async def Responses(  # noqa: N802  # the name of the RPC
+    def Responses(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /v1/responses"""
-        async with aclosing(
-            self._generations.answer(request, context, self._responses.prepare)
-        ) as bodies:
-            async for body in bodies:
-                yield body
+        return self._generations.answer(request, context, self._responses.prepare)
 
     async def StoredResponse(  # noqa: N802  # the name of the RPC
         self, request: openai_pb2.OpenAIStoredResponseRequest, context: AnyContext
