@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -124,6 +125,16 @@ def same(
         assert numbers == pytest.approx(first_numbers, abs=2e-4)
 
     return check
+
+
+@pytest.fixture
+def event_loop_of_thread() -> Iterator[None]:
+    """For LiteLLM, which otherwise makes one whenever it has none, and leaves it open."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 @pytest.fixture(scope="session")

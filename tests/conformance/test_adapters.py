@@ -64,6 +64,7 @@ def test_langchain_embeds(served: Served) -> None:
     assert [len(vector) for vector in embeddings.embed_documents(["one", "two"])] == [256, 256]
 
 
+@pytest.mark.usefixtures("event_loop_of_thread")
 def test_litellm_completes_and_streams(lite: dict[str, Any]) -> None:
     messages = [{"role": "user", "content": QUESTION}]
     answer = litellm.completion(messages=messages, temperature=0, **lite)
@@ -73,6 +74,7 @@ def test_litellm_completes_and_streams(lite: dict[str, Any]) -> None:
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == ANSWER
 
 
+@pytest.mark.usefixtures("event_loop_of_thread")
 def test_litellm_asks_for_structure_and_raises_its_own_errors(lite: dict[str, Any]) -> None:
     messages = [{"role": "user", "content": QUESTION}]
     json_schema = {"name": "answer", "strict": True, "schema": CITY}

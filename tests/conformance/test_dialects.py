@@ -31,7 +31,6 @@ def test_a_response_is_given_at_once_and_as_events(client: openai.OpenAI, same: 
     events = list(client.responses.create(stream=True, **asked))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
-    assert len(deltas) > 3
     assert "".join(deltas) == response.output_text
 
     with client.responses.stream(**asked) as stream:

@@ -46,7 +46,6 @@ def test_a_chat_is_answered_at_once_and_as_a_stream(served: Served, same: Same) 
     chunks = list(served.disturbed(stream))
     pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     assert "".join(pieces) == content
-    assert len([piece for piece in pieces if piece]) > 3
     assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
@@ -258,7 +257,6 @@ def test_a_model_calls_the_tool_that_it_has_to_call(mesh: Mesh, same: Same) -> N
     assert [part.function.name for part in parts if part.function and part.function.name] == ["add"]
     streamed = "".join((part.function and part.function.arguments) or "" for part in parts)
     assert streamed == call.function.arguments
-    assert len(parts) > 3
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == ""
 
     required = client.chat.completions.create(

@@ -8,6 +8,7 @@ from typing import Any
 import anthropic
 import litellm
 import openai
+import pytest
 
 from tests.conformance.conftest import Same
 from tests.mesh.harness import MODEL, Mesh
@@ -85,6 +86,7 @@ def test_thoughts_of_a_message_are_a_block_of_their_own(
     same(thoughts.thinking, text.text)
 
 
+@pytest.mark.usefixtures("event_loop_of_thread")
 def test_litellm_reads_thoughts(mesh: Mesh, same: Same) -> None:
     answer = litellm.completion(
         model=f"openai/{MODEL}",

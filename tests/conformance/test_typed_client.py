@@ -91,7 +91,6 @@ def test_tools_are_called_alike(typed: Client, web: openai.OpenAI, choice: Any) 
     assert "".join(piece.arguments for piece in pieces) == call.arguments
     assert [piece.name for piece in pieces if piece.name] == [call.name]
     if choice is NAMED:
-        assert len(pieces) > 3
         assert json.loads(call.arguments)["b"] in (4, 5)
 
 

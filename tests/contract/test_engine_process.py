@@ -219,6 +219,8 @@ def test_the_engine_ends_with_its_worker(
     ) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "started\n"
+        # It is there, but may not have begun to run its program.
+        asyncio.run(wait_until(lambda: bool(engine_processes(of=worker.pid)), "an engine"))
         (engine,) = engine_processes(of=worker.pid)
         worker.send_signal(number)
         worker.wait(5)
