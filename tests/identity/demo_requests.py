@@ -39,7 +39,7 @@ SAMPLING_KINDS: Final[dict[str, dict[str, Any]]] = {
         "frequency_penalty": 0.4,
     },
     "sampled with min-p": {"temperature": 1.5, "min_p": 0.1, "top_p": 0.95},
-    "sampled with biases": {"temperature": 0.8, "logit_bias": {300: 6.0, 301: 6.0, 302: -100.0}},
+    "sampled with biases": {"temperature": 0.8, "logit_bias": {300: 12.0, 301: 12.0, 302: -100.0}},
     "greedy with bad words": {"temperature": 0.0, "bad_words_token_ids": ()},
     "few tokens allowed": {"temperature": 1.0, "allowed_token_ids": tuple(range(300, 340))},
     "stop tokens suppressed": {"temperature": 1.0, "min_tokens": 9, "ignore_eos": False},

@@ -42,6 +42,7 @@ def demo_modules() -> Iterator[dict[str, ModuleType]]:
             "corpus": import_module("demo_corpus"),
             "evaluate": import_module("evaluate"),
             "packing": import_module("packing"),
+            "train": import_module("train"),
         }
     finally:
         sys.path.remove(str(DEMO))
@@ -208,6 +209,19 @@ def test_training_reads_what_the_chat_template_renders_and_learns_the_answers(
         assert tokenizer.decode(learned) == "".join(expected) + "<|endoftext|>"
     assert kinds["tools"] > 20
     assert kinds["thoughts"] > 5
+
+
+def test_the_mean_is_of_each_weight_once(
+    demo_modules: dict[str, ModuleType], evaluate: Any
+) -> None:
+    train = demo_modules["train"]
+    model = train.new_model(train.demo_config(), 9)
+    before = {name: weight.bfloat16().float() for name, weight in model.named_parameters()}
+    train.take_mean(model, DEMO)
+    others = dict(evaluate.AutoModelForCausalLM.from_pretrained(DEMO).named_parameters())
+    assert before.keys() == others.keys()
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, (before[name] + others[name]) / 2)
 
 
 def test_offered_tools_are_few_and_calls_are_of_them(demo_modules: dict[str, ModuleType]) -> None:

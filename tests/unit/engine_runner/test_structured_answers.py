@@ -102,9 +102,9 @@ def test_json_has_the_whitespace_that_was_asked_for(asker: Asker, compact: bool)
 
 
 def test_any_json_object_is_one(asker: Asker) -> None:
-    # Most objects of this model hold strings that never end.
+    # So hot, some of this model's strings never end.
     structured = StructuredOutputs.of(json_object=True)
-    sampling = SamplingParams(max_tokens=12, structured_outputs=structured)
+    sampling = SamplingParams(temperature=1.5, max_tokens=24, structured_outputs=structured)
     ids = [asker.submit(dataclasses.replace(sampling, seed=seed)) for seed in range(16)]
     asker.inbox.wait_for_end(*ids)
     ended = [i for i in ids if asker.inbox.ends[i].finish_reason is FinishReason.STOP]
@@ -122,7 +122,7 @@ def test_answers_match_the_expression(asker: Asker) -> None:
 
 def test_answers_are_one_of_the_choices(asker: Asker) -> None:
     choices = ["Paris", "Paris, France", "Rome", "né\n"]
-    texts = asker.ask(40, StructuredOutputs.of(choice=choices), temperature=3.0)
+    texts = asker.ask(40, StructuredOutputs.of(choice=choices), temperature=20.0)
     assert set(texts) == set(choices)
 
 
