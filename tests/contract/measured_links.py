@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pagemesh.v1 import types_pb2
+from pagemesh.worker.link_meter import ENOUGH_STREAMS
 from tests.contract.router_harness import Mesh, eventually
 
 
@@ -17,5 +18,6 @@ async def know_link(
 ) -> None:
     """Have a worker measure a link, and wait until the router has heard of it."""
     seconds = 1_000_000 / bytes_per_second
-    mesh.workers[receiver].links.learn(sender, latency, 1_000_000, seconds)
+    for _ in range(ENOUGH_STREAMS):
+        mesh.workers[receiver].links.learn(sender, latency, 1_000_000, seconds)
     await eventually(lambda: any(x.worker_id == sender for x in load_of(mesh, receiver).links))

@@ -9,7 +9,8 @@ from tests.contract.router_harness import eventually, running_mesh
 from tests.fakes.engine import FakeEngine
 from tests.support.workers import RouterSession, running_worker
 
-LONG = [10 + (7 * i) % 900 for i in range(16 * 150)]
+# As many as measure a link.
+PROMPTS = [[10 + (factor * i) % 900 for i in range(16 * 150)] for factor in (7, 11)]
 
 
 def big_engine() -> FakeEngine:
@@ -21,11 +22,12 @@ async def test_a_pull_of_cached_blocks_gives_the_speed_of_its_link() -> None:
         running_worker(DECODE_ROLE, big_engine()) as holder,
         running_worker(DECODE_ROLE, big_engine()) as decode,
     ):
-        async with RouterSession(holder.address) as session:
-            await session.generate(1, LONG, max_tokens=1)
         plan = decode_pb2.PrefillPlan(source=holder.source(150))
-        async with RouterSession(decode.address) as session:
-            await session.generate(1, LONG, max_tokens=2, plan=plan)
+        for prompt in PROMPTS:
+            async with RouterSession(holder.address) as session:
+                await session.generate(1, prompt, max_tokens=1)
+            async with RouterSession(decode.address) as session:
+                await session.generate(1, prompt, max_tokens=2, plan=plan)
         (link,) = decode.worker.links.speeds()
         assert link.worker_id == holder.worker.info.worker_id
         # 150 blocks of 512 bytes, in less than a minute.
@@ -44,7 +46,8 @@ async def test_a_worker_that_computes_a_prompt_tells_nothing_of_its_links_speed(
         running_worker(DECODE_ROLE, big_engine()) as decode,
     ):
         async with RouterSession(decode.address) as session:
-            await session.generate(1, LONG, max_tokens=2, plan=prefill.plan)
+            for handle, prompt in enumerate(PROMPTS, 1):
+                await session.generate(handle, prompt, max_tokens=2, plan=prefill.plan)
         (link,) = decode.worker.links.speeds()
         assert (link.worker_id, link.bytes_per_second) == (prefill.worker.info.worker_id, 0)
         assert link.latency_seconds > 0
@@ -52,7 +55,8 @@ async def test_a_worker_that_computes_a_prompt_tells_nothing_of_its_links_speed(
 
 async def test_routers_hear_how_long_prompts_take_and_how_fast_links_are() -> None:
     async with running_mesh(decode=1, prefill=1) as mesh:
-        await mesh.completions({"prompt": LONG[:100], "max_tokens": 2})
+        for prompt in PROMPTS:
+            await mesh.completions({"prompt": prompt[:100], "max_tokens": 2})
 
         def loads() -> dict[str, types_pb2.WorkerLoad]:
             return {w.worker_id: w.load for w in mesh.router._directory.workers()}

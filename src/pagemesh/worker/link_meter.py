@@ -17,9 +17,13 @@ from typing import Final, NamedTuple
 MIN_BYTES: Final = 64 * 1024
 """Bytes that were ready of a stream from which a rate is taken: fewer tell more of latency than of speed."""
 
+ENOUGH_STREAMS: Final = 2
+"""Streams by which a link is measured. The first one also connects, and finds memory cold; and any one may meet
+a bad moment, for which its link would not be tried again for minutes. So the best of these is believed."""
+
 FASTER: Final = 0.5
 SLOWER: Final = 0.2
-"""How much of a difference one stream makes. What is faster is believed sooner: a stream may be slow
+"""How much of a difference each further stream makes. What is faster is believed sooner: a stream may be slow
 because others shared the link with it, but none is faster than the link."""
 
 UNUSED_SECONDS: Final = 300.0
@@ -47,6 +51,7 @@ class LinkSpeed(NamedTuple):
 @dataclass(slots=True)
 class _Link:
     used_at: float
+    num_streams: int = 0
     latency: float = math.inf
     seconds_per_byte: float = 0.0
     """0 while unknown."""
@@ -110,13 +115,16 @@ class LinkMeter:
         link = self._links.pop(sender, None) or _Link(self.clock())
         self._links[sender] = link
         link.used_at = self.clock()
-        link.latency = _blend(link.latency, latency)
+        link.num_streams += 1
+        blend = min if link.num_streams <= ENOUGH_STREAMS else _blend
+        link.latency = blend(link.latency, latency)
         if ready_bytes >= MIN_BYTES and ready_seconds > 0:
             measured = ready_seconds / ready_bytes
-            link.seconds_per_byte = _blend(link.seconds_per_byte or math.inf, measured)
+            link.seconds_per_byte = blend(link.seconds_per_byte or math.inf, measured)
         if len(self._links) > MAX_LINKS:
             self._forget(next(iter(self._links)))
-        self._listener(sender, _speed(sender, link, doublings=0))
+        if link.num_streams >= ENOUGH_STREAMS:
+            self._listener(sender, _speed(sender, link, doublings=0))
 
     def speeds(self) -> list[LinkSpeed]:
         """What is believed of the links now."""
@@ -126,17 +134,17 @@ class LinkMeter:
             doublings = int((now - link.used_at) / UNUSED_SECONDS)
             if doublings > MAX_DOUBLINGS:
                 self._forget(sender)
-            else:
+            elif link.num_streams >= ENOUGH_STREAMS:
                 found.append(_speed(sender, link, doublings))
         return found
 
     def _forget(self, sender: str) -> None:
-        del self._links[sender]
-        self._listener(sender, None)
+        if self._links.pop(sender).num_streams >= ENOUGH_STREAMS:
+            self._listener(sender, None)
 
 
 def _blend(known: float, measured: float) -> float:
-    """A time as it is believed after one more measurement; the first is believed as it is."""
+    """A time as it is believed after one more measurement; an only one is believed as it is."""
     if known == math.inf:
         return measured
     return known + (FASTER if measured < known else SLOWER) * (measured - known)
