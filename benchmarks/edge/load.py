@@ -66,18 +66,18 @@ class _Stream(asyncio.Protocol):
             self.done.set_exception(RuntimeError(f"refused: {self._head[:500]!r}"))
 
 
-def chat_body(model: str, num_tokens: int, *, stream: bool) -> bytes:
+def chat_body(model: str, num_tokens: int, *, stream: bool, stream_interval: int = 1) -> bytes:
     """Of a request for so many tokens."""
-    return _encode(
-        {
-            "model": model,
-            "messages": [{"role": "user", "content": "What is the capital of France?"}],
-            "max_tokens": num_tokens,
-            "ignore_eos": True,
-            "temperature": 0,
-            "stream": stream,
-        }
-    )
+    fields = {
+        "model": model,
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "max_tokens": num_tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": stream,
+    }
+    # Peers may not know the field.
+    return _encode(fields | ({"stream_interval": stream_interval} if stream_interval > 1 else {}))
 
 
 def prompt_body(model: str, prompt: str) -> bytes:

