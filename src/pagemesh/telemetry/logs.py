@@ -41,7 +41,7 @@ def configure_logging(config: ServerConfig, service: str) -> None:
     renderers: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if config.log_format == "json"
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        else [console_renderer(colors=sys.stderr.isatty())]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -54,6 +54,17 @@ def configure_logging(config: ServerConfig, service: str) -> None:
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("pagemesh").setLevel(config.log_level.upper())
+
+
+def console_renderer(*, colors: bool) -> structlog.dev.ConsoleRenderer:
+    """Lines for people.
+
+    Tracebacks show no local variables, as structlog's own would: prompts and keys are among them,
+    and thousands of token ids that hold up everything else while they are printed.
+    """
+    return structlog.dev.ConsoleRenderer(
+        colors=colors, exception_formatter=structlog.dev.plain_traceback
+    )
 
 
 def configure_library_logging() -> None:

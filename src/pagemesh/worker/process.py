@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 
 from pagemesh.config import WorkerConfig
@@ -42,6 +43,8 @@ async def _run(config: WorkerConfig, role: Role) -> None:
         if engine is None:
             return
         worker = await server.serve(engine)
+        # What is loaded by now stays: the garbage collector need not walk it.
+        gc.freeze()
         ended = asyncio.create_task(engine.ended())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -20,8 +20,10 @@ bind_call_ids("abc", "0af7")
 log.warning("with id")
 logging.getLogger("somebody").warning("from a library")
 bind_call_ids("", "")
-try:
+def serve(prompt):
     raise ValueError("broken")
+try:
+    serve("what the client " + "wrote")
 except ValueError:
     log.exception("failed")
 """
@@ -50,6 +52,7 @@ def test_json_has_one_object_per_line() -> None:
     assert (lines[1]["request_id"], lines[1]["trace_id"]) == ("abc", "0af7")
     assert not {"request_id", "trace_id"} & lines[3].keys()
     assert "ValueError: broken" in lines[3]["exception"]
+    assert "what the client wrote" not in lines[3]["exception"]
 
 
 def test_console_is_for_people() -> None:
@@ -57,3 +60,5 @@ def test_console_is_for_people() -> None:
     assert "serving" in text
     assert "too detailed" not in text
     assert "request_id=abc" in text
+    assert "ValueError: broken" in text
+    assert "what the client wrote" not in text
