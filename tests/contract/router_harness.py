@@ -98,6 +98,16 @@ class Mesh:
     async def chat(self, body: object, **metadata: str) -> Answer:
         return await read(self.openai.ChatCompletions(http_body(body), metadata=pairs(metadata)))
 
+    async def add_all(self, role: Role, count: int, **engine: Any) -> None:
+        """Start so many workers, one after the other."""
+        for index in range(count):
+            await self.add(role, f"{role.name}-{index}", **engine)
+
+    async def close(self) -> None:
+        """End the workers, and hang up."""
+        await self.channel.close()
+        await asyncio.gather(*(worker.close() for worker in self.workers.values()))
+
     async def completions(self, body: object, **metadata: str) -> Answer:
         return await read(self.openai.Completions(http_body(body), metadata=pairs(metadata)))
 
@@ -129,6 +139,7 @@ async def running_mesh(
     remote_prefill_min_tokens: int | None = 16,
     grace_period: float = 0.2,
     explain_routes: bool = False,
+    stream_interval: int = 1,
     otlp_traces_endpoint: str | None = None,
     tenants: config.TenantsConfig | None = None,
     **engine: Any,
@@ -142,6 +153,7 @@ async def running_mesh(
         kvstore=address,
         request_timeout=request_timeout,
         max_waiting_requests=max_waiting_requests,
+        stream_interval=stream_interval,
         # The default's 20 ms are short for a loaded machine that runs the whole mesh on one loop.
         routing=config.RoutingConfig(
             policy=policy,
@@ -157,13 +169,11 @@ async def running_mesh(
     mesh: Mesh | None = None
     try:
         mesh = Mesh(kvstore, address, router, await router.start())
-        for role, count in ((DECODE_ROLE, decode), (PREFILL_ROLE, prefill)):
-            for index in range(count):
-                await mesh.add(role, f"{role.name}-{index}", **engine)
+        await mesh.add_all(DECODE_ROLE, decode, **engine)
+        await mesh.add_all(PREFILL_ROLE, prefill, **engine)
         yield mesh
     finally:
         await router.close()
         if mesh is not None:
-            await mesh.channel.close()
-            await asyncio.gather(*(worker.close() for worker in mesh.workers.values()))
+            await mesh.close()
         await kvstore.close()

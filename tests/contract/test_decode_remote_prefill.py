@@ -29,6 +29,8 @@ from tests.support.workers import RouterSession, RunningWorker, running_worker
 
 PROMPT = [10 + (7 * i) % 900 for i in range(150)]
 NUM_TOKENS = 12
+# Of the fake, in one layer: keys and values of 16 tokens with two float32 each.
+BLOCK_LAYER_BYTES = 2 * 16 * 2 * 4
 SMALL_CHUNKS = SchedulerConfig(8, max_num_batched_tokens=32)
 
 
@@ -112,14 +114,22 @@ async def test_tokens_of_a_chunk_that_fails_are_not_counted_though_layers_of_the
     monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
     engine = FakeEngine(scheduler=SMALL_CHUNKS)
     steps: list[int] = []
-
-    def fail_in_third_chunk(layer: int) -> None:
-        steps.append(layer)
-        if steps == [0, 1, 0, 1, 0, 1]:
-            raise RuntimeError("device lost")
-
-    engine.runner.before_layer = fail_in_third_chunk
+    # Four blocks of both layers, and two of the first one.
+    num_bytes = (4 * 2 + 2) * BLOCK_LAYER_BYTES
+    loop = asyncio.get_running_loop()
     async with running_worker(PREFILL_ROLE, engine) as prefill:
+
+        def all_has_left() -> bool:
+            return prefill.sample("pagemesh:kv_bytes_sent_total", rpc="prefill") == num_bytes
+
+        def fail_in_third_chunk(layer: int) -> None:
+            steps.append(layer)
+            if steps == [0, 1, 0, 1, 0, 1]:
+                waiting = wait_until(all_has_left, "what was computed has left")
+                asyncio.run_coroutine_threadsafe(waiting, loop).result(10)
+                raise RuntimeError("device lost")
+
+        engine.runner.before_layer = fail_in_third_chunk
         await assert_same_tokens(decode, prefill.plan)
         assert decode_engine.imported == [64]
         await wait_until(prefill.all_blocks_free, "all blocks of prefill free")

@@ -19,6 +19,9 @@ from tests.contract.router_harness import DEADLINE_S, Mesh, running_mesh
 PROMPT = list(range(10, 80))
 """Four full blocks and six tokens."""
 
+# So long that a prompt goes to whoever holds it, whatever a worker said a moment ago of what runs there.
+RATE = PrefillRate(seconds_per_token=0.1, num_tokens_per_step=512)
+
 ONE, OTHER = {"cache_salt": "one"}, {"cache_salt": "other"}
 PARTIES: tuple[dict[str, str], ...] = ({}, ONE, OTHER)
 
@@ -48,7 +51,7 @@ def received(mesh: Mesh, worker_id: str) -> float:
 
 @pytest.mark.parametrize(("decode", "prefill"), [(1, 0), (2, 0), (1, 1)])
 async def test_nobody_meets_what_another_one_has_cached(decode: int, prefill: int) -> None:
-    async with running_mesh(decode=decode, prefill=prefill) as mesh:
+    async with running_mesh(decode=decode, prefill=prefill, prefill_rate=RATE) as mesh:
         for party in PARTIES:
             assert await cached(mesh, party) == 0
             await known(mesh, party)
@@ -60,13 +63,12 @@ async def test_nobody_meets_what_another_one_has_cached(decode: int, prefill: in
 
 
 async def test_only_ones_own_blocks_are_pulled_from_another_worker() -> None:
-    rate = PrefillRate(seconds_per_token=0.1, num_tokens_per_step=512)
-    async with running_mesh(decode=0, remote_prefill_min_tokens=None, prefill_rate=rate) as mesh:
+    async with running_mesh(decode=0, remote_prefill_min_tokens=None, prefill_rate=RATE) as mesh:
         # Its context is too short for what follows.
-        await mesh.add(DECODE_ROLE, "decode-short", max_model_len=80, prefill_rate=rate)
+        await mesh.add(DECODE_ROLE, "decode-short", max_model_len=80, prefill_rate=RATE)
         assert await cached(mesh, ONE) == 0
         await known(mesh, ONE)
-        await mesh.add(DECODE_ROLE, "decode-0", prefill_rate=rate)
+        await mesh.add(DECODE_ROLE, "decode-0", prefill_rate=RATE)
         await know_link(mesh, "decode-0", "decode-short", bytes_per_second=1e9)
         assert await cached(mesh, OTHER, max_tokens=20) == 0
         assert received(mesh, "decode-0") == 0

@@ -15,8 +15,8 @@ from tests.support.link.running import RunningLink
 from tests.support.worker_process import WorkerProcess
 from tests.support.workers import RouterSession
 
-ANY_PROMPT = PROMPT[:620]
-"""Computed in steps of 64 tokens, of which the last has 44: worth asking the next worker for."""
+ANY_PROMPT = PROMPT[:624]
+"""Of whole blocks: even the last one, which may come in a message of its own, is worth asking the next worker for."""
 
 
 class Scene:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mesh.harness import Mesh, running_mesh
+from tests.mesh.harness import Mesh, running_mesh, tracebacks
 
 FACTOR = int(os.environ.get("PAGEMESH_FUZZ_FACTOR", "1"))
 """How many times as much is tried."""
@@ -17,8 +17,9 @@ DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 
 
 def check_nothing_is_left(mesh: Mesh) -> None:
-    """Nothing has gone wrong in the router, and nothing runs any more."""
+    """Nothing has gone wrong in any part, and nothing runs any more."""
     assert mesh.log("router", "request failed") == []
+    assert tracebacks(mesh) == []
     assert mesh.metric("router", "pagemesh:requests_in_progress") == 0
     mesh.wait_until_idle()
 

@@ -30,6 +30,7 @@ CHECKS = [
     negative_data_rejection,
 ]
 NUM_EXAMPLES = 20 * FACTOR
+NOT_GZIP = {"content-encoding": "br"}
 ENDLESS = "/mesh/events"
 TRIED = [operation for operation in OPERATIONS if operation.path != ENDLESS]
 """All but the stream that has no end."""
@@ -97,3 +98,26 @@ def test_what_fits_the_document_is_answered_as_it_says(mesh: Mesh, operation: Op
 def test_what_does_not_fit_the_document_is_refused(mesh: Mesh, operation: Operation) -> None:
     statuses = try_out(mesh, operation, schemathesis.GenerationMode.NEGATIVE)
     assert 200 not in statuses
+
+
+@pytest.mark.parametrize(
+    ("name", "headers", "status"),
+    [
+        ("GET /", {"if-none-match": "*"}, 304),
+        ("GET /version", NOT_GZIP, 415),
+        ("GET /version", {"x-long": "x" * 2**20}, 431),
+        ("POST /v1/completions", NOT_GZIP, 415),
+        ("POST /v1/messages", NOT_GZIP, 415),
+        ("POST /v1/messages", {"content-length": str(2**40)}, 413),
+        ("POST /v1/responses/{response_id}/cancel", NOT_GZIP, 415),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else str(value),
+)
+def test_what_headers_bring_about_is_in_the_document(
+    mesh: Mesh, name: str, headers: dict[str, str], status: int
+) -> None:
+    operation = described()[name]
+    case = operation.Case(path_parameters={"response_id": "resp_1"}, media_type="application/json")
+    response = case.call(base_url=mesh.url, headers=headers, timeout=60)
+    assert response.status_code == status
+    case.validate_response(response, checks=CHECKS)

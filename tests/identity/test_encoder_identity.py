@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
-import structlog
 import torch
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
@@ -44,13 +42,6 @@ class Subject(NamedTuple):
     """What transformers' hidden states, in float32, are pooled to."""
     expected: Vectors
     """Each request alone in an engine."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def logs_as_they_were() -> Iterator[None]:
-    """An LLM hands the program's logs to the standard library's logging."""
-    yield
-    structlog.reset_defaults()
 
 
 def make_prompts() -> list[tuple[int, ...]]:

@@ -64,6 +64,7 @@ class Mesh:
         self.process = process
         self.address = f"127.0.0.1:{port}"
         self.url = f"http://{self.address}"
+        self.logs = output.parent / "logs"
         self._output = output
         self._metrics_addresses: dict[str, str] = {}
         self._ports: dict[str, set[int]] = {"router": set(), "kvstore": set()}
@@ -78,7 +79,7 @@ class Mesh:
 
     def log(self, part: str, event: str) -> list[dict[str, Any]]:
         """What a part has logged under this name."""
-        lines = (self._output.parent / "logs" / f"{part}.log").read_text().splitlines()
+        lines = (self.logs / f"{part}.log").read_text().splitlines()
         entries = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in entries if entry["event"] == event]
 
@@ -196,6 +197,14 @@ def is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def tracebacks(mesh: Mesh) -> list[str]:
+    """Lines with one in what the parts have logged, by the name of the log."""
+    logs = sorted(mesh.logs.glob("*.log"))
+    assert logs, "no part has a log"
+    lines = [(log.name, line) for log in logs for line in log.read_text().splitlines()]
+    return [f"{name}: {line}" for name, line in lines if "Traceback" in line]
 
 
 @contextmanager
