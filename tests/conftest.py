@@ -23,8 +23,16 @@ from typing import Any
 
 import psutil
 import pytest
+import structlog
+
+from pagemesh.telemetry.logs import console_renderer
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Parts of the mesh run within tests. Logged errors look as in a process of theirs.
+structlog.configure(
+    processors=[*structlog.get_config()["processors"][:-1], console_renderer(colors=False)]
+)
 
 # Inherited by every process that a test starts, also by one whose parent has died.
 MARK = "PAGEMESH_TEST_SESSION"

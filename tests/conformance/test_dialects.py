@@ -232,3 +232,15 @@ def test_a_message_uses_a_tool_and_reads_its_result(
     assert second.usage.input_tokens + (second.usage.cache_read_input_tokens or 0) > 0
     assert second.stop_reason in ("end_turn", "tool_use", "max_tokens")
     same(block.input, second.stop_reason, second.usage.output_tokens)
+
+
+def test_a_thread_of_messages_goes_on_though_nobody_keeps_it(
+    claude: anthropic.Anthropic, same: Same
+) -> None:
+    thread = claude.beta.messages.thread(model=MODEL, max_tokens=40, extra_body=GREEDY)
+    for text in ("My name is Anna.", "What is my name?"):
+        message = thread.send({"role": "user", "content": text})
+    (block,) = message.content
+    assert block.type == "text"
+    assert "Anna" in block.text
+    same(block.text)

@@ -75,6 +75,10 @@ class UpConfig:
     threads: int = 0
     """Cores for all workers together; 0 takes every core of the machine."""
 
+    stream_interval: int = 1
+    """Tokens that a stream is told at a time, as far as its request does not want more; its first come at once. More
+    than 1 spares the router, and clients see text in steps."""
+
     share_kv_memory: bool = True
     """Let the workers read each other's KV cache; without, all KV travels through the network, as between
     hosts."""
@@ -112,6 +116,7 @@ class UpConfig:
         )
         require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
         require(self.threads >= 0, "--threads", self.threads, "0 or more")
+        require(self.stream_interval >= 1, "--stream-interval", self.stream_interval, "at least 1")
 
     @property
     def served(self) -> ServedModels:

@@ -269,6 +269,10 @@ class RouterConfig:
     max_waiting_requests: int = 1024
     """Requests in progress above this are refused with 429."""
 
+    stream_interval: int = 1
+    """Tokens that a stream is told at a time, as far as its request does not want more; its first come at once. More
+    than 1 spares the router, and clients see text in steps."""
+
     hub: HubConfig = field(default_factory=HubConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     traces: TracesConfig = field(default_factory=TracesConfig)
@@ -287,6 +291,7 @@ class RouterConfig:
             self.max_waiting_requests,
             "positive",
         )
+        require(self.stream_interval >= 1, "--stream-interval", self.stream_interval, "at least 1")
 
     @property
     def served(self) -> ServedModels:

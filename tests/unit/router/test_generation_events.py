@@ -62,6 +62,54 @@ async def test_tokens_in_front_of_a_failure_come_first(
     assert isinstance(await events.get(), UnavailableError)
 
 
+async def ready(events: Events) -> list[tuple[int, decode_pb2.RequestOutput]]:
+    """All that is told without waiting."""
+    events.put(Idle.IDLE)
+    found = []
+    while (event := await events.get()) is not Idle.IDLE:
+        assert isinstance(event, tuple)
+        found.append(event)
+    return found
+
+
+async def test_tokens_wait_for_others_but_the_first_and_the_last() -> None:
+    events = Events(3)
+    told = []
+    for token_id, reason in [(1, ONGOING), (2, ONGOING), (3, ONGOING), (4, ONGOING), (5, ONGOING)]:
+        events.put_output(0, output(token_id, reason=reason))
+        events.put_output(1, output(10 * token_id))
+        told += [(index, list(taken.token_ids)) for index, taken in await ready(events)]
+    events.put_output(0, output(6, reason=STOP))
+    assert told == [(0, [1]), (1, [10]), (0, [2, 3, 4]), (1, [20, 30, 40])]
+    assert await events.get() == (0, output(5, 6, reason=STOP))
+
+
+async def test_what_was_held_comes_in_front_of_a_failure() -> None:
+    for failure in (output(reason=ERROR), UnavailableError("gone")):
+        events = Events(3)
+        events.put_output(0, output(1))
+        assert await events.get() == (0, output(1))
+        events.put_output(0, output(2))
+        if isinstance(failure, UnavailableError):
+            events.put(failure)
+        else:
+            events.put_output(0, failure)
+        assert await events.get() == (0, output(2))
+        last = await events.get()
+        assert last == (failure if isinstance(failure, UnavailableError) else (0, failure))
+
+
+async def test_silence_is_told_while_tokens_are_held() -> None:
+    events = Events(3)
+    events.put_output(0, output(1))
+    await events.get()
+    events.put_output(0, output(2))
+    events.put(Idle.IDLE)
+    assert await events.get() is Idle.IDLE
+    events.put_output(0, output(3, 4))
+    assert await events.get() == (0, output(2, 3, 4))
+
+
 def step(*outputs: tuple[int, decode_pb2.RequestOutput]) -> decode_pb2.SessionResponse:
     response = decode_pb2.SessionResponse()
     for handle, each in outputs:

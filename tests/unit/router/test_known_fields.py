@@ -103,7 +103,6 @@ IGNORED: Mapping[str, str] = {
     "service_tier": "there is one tier",
     "spaces_between_special_tokens": "no spaces are put between tokens, whatever it says",
     "store": "nothing is stored",
-    "stream_interval": "tokens are sent as they come",
     "verbosity": "vLLM does not know it, and ignores it",
     "vllm_xargs": "as in vLLM without extensions",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 from openai.types import Completion
@@ -15,6 +16,7 @@ from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.openai.answer_options import AnswerOptions
 from pagemesh.router.openai.chat_response import ChatResponder
 from pagemesh.router.openai.completion_response import CompletionResponder
+from pagemesh.router.openai.echo import EchoedPrompt, EchoResponder
 from pagemesh.router.openai.responses import CollectedChoice, best_choices
 from pagemesh.router.parsers.factory import PlainParser
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -169,3 +171,25 @@ def test_the_best_answers_to_each_prompt_are_kept() -> None:
     choices += [collected(SECOND), collected(FIRST), collected(FIRST, FIRST)]
     assert best_choices(choices, 2, 2) == [choices[i] for i in (1, 2, 4, 5)]
     assert best_choices(choices, 2, 3) == choices
+
+
+def test_an_echo_waits_for_the_log_probabilities_that_another_answer_brings() -> None:
+    echo = EchoResponder(
+        completion(),
+        [EchoedPrompt("Hello", (1, 2))],
+        2,
+        only_prompts=False,
+        num_logprobs=1,
+        gives_prompt_logprobs=False,
+        token_text=TEXTS.__getitem__,
+    )
+    assert echo.events(replace(delta("B", FIRST), index=1)) == b""
+    told = chunks(echo.events(replace(delta("A", FIRST), prompt_logprobs=(SECOND,))))
+    choices = [chunk["choices"][0] for chunk in told]
+    assert [(choice["index"], choice["text"]) for choice in choices] == [
+        (0, "Hello"), (0, "A"), (1, "Hello"), (1, "B"),
+    ]  # fmt: skip
+    assert choices[0]["logprobs"]["token_logprobs"] == [None, -5.5]
+    assert choices[2]["logprobs"]["token_logprobs"] == [None, -5.5]
+    (late,) = chunks(echo.events(replace(delta("C", FIRST), index=1)))
+    assert late["choices"][0]["text"] == "C"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jsonschema
 import pytest
 
-from pagemesh.errors import PagemeshError
+from pagemesh.config import HttpLimitsConfig
+from pagemesh.errors import FailedPreconditionError, PagemeshError
+from pagemesh.gateway.replies import local_reply_config
 from pagemesh.gateway.transcoding import http_routes
 from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.router.openapi.answers import ANSWERS
@@ -44,6 +47,17 @@ def test_every_reference_has_its_schema() -> None:
     assert all(op.answer in schemas or "/" in op.answer for op in OPERATIONS)
     for name, schema in ANSWERS.items():
         assert schemas[name] is schema, "a body has the name of an answer"
+
+
+def test_every_status_of_an_error_is_named() -> None:
+    kinds = [PagemeshError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    # What only workers hear, and what the gateway says of methods that are no operation.
+    own = {kind.http_status for kind in kinds} - {FailedPreconditionError.http_status}
+    gateway = re.findall(r"'local_reply\.(\d+)'", str(local_reply_config(HttpLimitsConfig())))
+    named = DOCUMENT["paths"]["/v1/chat/completions"]["post"]["responses"]
+    assert set(named) == {"200", *map(str, own), *gateway} - {"204", "405"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import structlog
 import uvloop
@@ -115,7 +116,9 @@ class RouterProcess:
                 Planner(workers, self._directory, self._sessions, self._config.routing, metrics)
             )
         )
-        generator = Generator(name, planner, model.tokenizer, metrics, in_progress)
+        generator = Generator(
+            name, planner, model.tokenizer, metrics, in_progress, self._config.stream_interval
+        )
         embedder = Embedder(model, workers, planner, metrics, in_progress)
         return ModelService(
             model,
@@ -136,6 +139,8 @@ async def _run(config: RouterConfig) -> None:
     process = RouterProcess(config)
     try:
         await process.start()
+        # The garbage collector would walk what stays, again and again, in pauses that every stream waits for.
+        gc.freeze()
         await stop.wait()
     finally:
         await process.close()

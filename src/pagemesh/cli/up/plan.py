@@ -188,6 +188,7 @@ def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfi
         served_model_name=config.served_model_name,
         model_alias=config.model_alias,
         kvstore=kvstore,
+        stream_interval=config.stream_interval,
         hub=config.hub,
         chat=config.chat,
         routing=config.routing,

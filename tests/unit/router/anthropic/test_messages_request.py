@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pagemesh.errors import PagemeshError, UnsupportedError
+from pagemesh.errors import PagemeshError, ResponseNotFoundError, UnsupportedError
+from pagemesh.router.anthropic.errors import error_body
 from pagemesh.router.anthropic.request import MessagesRequest, parse_messages_request, parse_prompt
 
 TOOL = {"name": "add", "description": "Adds.", "input_schema": {"type": "object"}}
@@ -161,6 +162,7 @@ def test_the_output_may_have_a_schema_and_an_effort() -> None:
         "json_schema": {"name": "output", "schema": {"type": "object"}},
     }
     assert found["reasoning_effort"] == "low"
+    assert chat(output_format=form)["response_format"] == found["response_format"]
 
 
 def test_tokens_are_counted_without_a_limit() -> None:
@@ -207,6 +209,9 @@ def user(*blocks: object) -> dict[str, Any]:
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": "auto"}, "tool_choice"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
+        ({"output_format": {"type": "xml"}}, "output_format.type"),
+        ({"compaction": {"type": "auto"}}, "compaction"),
+        ({"thread": {"type": "fork"}}, "thread.type"),
         ({"container": "c"}, "container"),
         ({"mcp_servers": [{"url": "u"}]}, "mcp_servers"),
         ({"metadata": {"user_id": 5}}, "metadata.user_id"),
@@ -218,6 +223,17 @@ def test_faulty_fields_are_named(fields: dict[str, Any], param: str) -> None:
         chat(**fields)
     assert (caught.value.http_status, caught.value.param) == (400, param)
     assert param in caught.value.message
+
+
+def test_a_conversation_that_was_not_kept_is_asked_for_again() -> None:
+    assert chat(thread={"type": "create"}) == chat()
+    with pytest.raises(ResponseNotFoundError, match="previous_message_id") as caught:
+        chat(thread={"type": "continue", "previous_message_id": "msg_1"}, messages=[])
+    assert caught.value.param == "thread.previous_message_id"
+    error = error_body(caught.value, "req_1")["error"]
+    assert error["type"] == "not_found_error"
+    assert error["details"] == {"error_code": "thread_not_found"}
+    assert "details" not in error_body(UnsupportedError("No."), "req_1")["error"]
 
 
 def test_a_missing_limit_is_named() -> None:

@@ -18,6 +18,8 @@ from pagemesh.tokenizer.generation_defaults import GenerationDefaults
 from pagemesh.tokenizer.matryoshka import Matryoshka
 
 TOOLS = {"tools": [{"type": "function", "function": {"name": "add"}}]}
+STRICT = {"type": "function", "function": {"name": "sum", "strict": True}}
+BOTH = {"tools": [*TOOLS["tools"], STRICT]}
 JSON = {"response_format": {"type": "json_object"}}
 EBNF = {"structured_outputs": {"grammar": 'root ::= "a"'}}
 
@@ -75,8 +77,22 @@ def test_a_call_that_has_to_come_is_a_grammar(tokenizer: Tokenizer) -> None:
     assert form.text.splitlines()[0] == "start: call"
 
 
+def test_a_strict_tool_is_a_grammar_for_a_model_that_chooses(tokenizer: Tokenizer) -> None:
+    found = reading(tokenizer, BOTH)
+    assert found.form is not None
+    assert found.is_form_of_tools
+    assert found.form.text.splitlines()[0] == "start: (before block)* TEXT"
+    form = reading(tokenizer, {**BOTH, "parallel_tool_calls": False}).form
+    assert form is not None
+    assert form.text.splitlines()[0] == "start: (before block)? TEXT"
+    assert reading(tokenizer, {**BOTH, "tool_choice": "none"}).form is None
+    only = [{"type": "function", "function": {"name": "add"}}]
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": only}}
+    assert reading(tokenizer, {**BOTH, "tool_choice": allowed}).form is None
+
+
 @pytest.mark.parametrize(
-    "fields", [JSON, {**TOOLS, "tool_choice": "required"}], ids=["json", "call"]
+    "fields", [JSON, {**TOOLS, "tool_choice": "required"}, BOTH], ids=["json", "call", "strict"]
 )
 @pytest.mark.parametrize(
     ("more", "options", "thinks"),

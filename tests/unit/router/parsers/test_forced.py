@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.router.parsers.answer_start import AnswerStart
 from pagemesh.router.parsers.forced import Tool, forced_grammar
 from pagemesh.sampling.structured.constraint import Grammar
 from pagemesh.sampling.structured.outputs import StructuredOutputs
@@ -46,12 +47,14 @@ WAYS = (
     ("deepseek_v3", True),
     ("deepseek_v31", True),
 )  # fmt: skip
+NO_THOUGHTS = AnswerStart(None, lambda _: None)
 OPENED = "<|im_start|>assistant\n<think>\n"
 
 
 def forced(model: Model, parser: str, reasoning: str | None = None, **options: Any) -> Grammar:
-    options = {"tools": TOOLS, "parallel": True, **options}
-    text = forced_grammar(parser, reasoning, token_id=model.token_id, **options)
+    tools, parallel = options.pop("tools", TOOLS), options.pop("parallel", True)
+    start = AnswerStart(reasoning, model.token_id, **options)
+    text = forced_grammar(parser, start, tools, parallel=parallel)
     return model.compile(StructuredOutputs.of(grammar=text))
 
 
@@ -228,7 +231,7 @@ def test_parameters_that_are_no_object_are_refused(kind: object) -> None:
     with pytest.raises(
         InvalidRequestError, match=r"type is .*, but it must be \"object\""
     ) as refused:
-        forced_grammar("hermes", None, tools, parallel=True, token_id=lambda _: None)
+        forced_grammar("hermes", NO_THOUGHTS, tools, parallel=True)
     assert refused.value.param == "tools[1].function.parameters"
 
 
@@ -245,7 +248,7 @@ def test_parameters_may_be_an_object_or_nothing(models: dict[bool, Model]) -> No
 def test_a_name_that_the_format_cannot_hold_is_refused(name: str) -> None:
     tools = [Tool(name, None, param="tools[0].function.parameters")]
     with pytest.raises(InvalidRequestError, match="cannot call a tool with the name") as refused:
-        forced_grammar("deepseek_v31", None, tools, parallel=True, token_id=lambda _: None)
+        forced_grammar("deepseek_v31", NO_THOUGHTS, tools, parallel=True)
     assert refused.value.param == "tools[0].function"
 
 

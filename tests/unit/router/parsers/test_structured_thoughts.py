@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.router.parsers.answer_start import AnswerStart
 from pagemesh.router.parsers.structured_thoughts import behind_thoughts
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from tests.unit.router.parsers.grammar_model import Model
@@ -30,13 +31,8 @@ def allows(
     prompt: str = "",
     thinks: bool | None = True,
 ) -> bool:
-    outputs = behind_thoughts(
-        StructuredOutputs.of(**options),
-        reasoning,
-        token_id=model.token_id,
-        prompt=prompt,
-        thinks=thinks,
-    )
+    start = AnswerStart(reasoning, model.token_id, prompt, thinks)
+    outputs = behind_thoughts(StructuredOutputs.of(**options), start)
     return model.allows(model.compile(outputs), text)
 
 
@@ -91,16 +87,17 @@ def test_whether_there_may_be_thoughts_is_said_by_the_request_or_the_models_toke
 @pytest.mark.parametrize(("reasoning", "prompt"), [(None, OPENED), ("qwen3", CLOSED)])
 def test_without_thoughts_nothing_changes(reasoning: str | None, prompt: str) -> None:
     outputs = StructuredOutputs.of(json=PERSON)
-    assert behind_thoughts(outputs, reasoning, token_id=lambda _: None, prompt=prompt) is outputs
+    start = AnswerStart(reasoning, lambda _: None, prompt)
+    assert behind_thoughts(outputs, start) is outputs
 
 
 def test_a_grammar_in_another_syntax_is_refused() -> None:
     outputs = StructuredOutputs.of(grammar='root ::= "start"')
     with pytest.raises(UnsupportedError, match="must be in Lark's syntax"):
-        behind_thoughts(outputs, "deepseek_r1", token_id=lambda _: None)
+        behind_thoughts(outputs, AnswerStart("deepseek_r1", lambda _: None))
 
 
 def test_what_is_too_long_behind_thoughts_is_refused() -> None:
     outputs = StructuredOutputs.of(choice=["a" * 20000])
     with pytest.raises(InvalidRequestError, match="besides its JSON schemas"):
-        behind_thoughts(outputs, "deepseek_r1", token_id=lambda _: None)
+        behind_thoughts(outputs, AnswerStart("deepseek_r1", lambda _: None))

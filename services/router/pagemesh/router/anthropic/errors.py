@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pagemesh.errors import PagemeshError
+from pagemesh.errors import PagemeshError, ResponseNotFoundError
 
 _TYPES: Final = {
     400: "invalid_request_error",
@@ -21,8 +21,11 @@ _TYPES: Final = {
 def error_body(error: PagemeshError, request_id: str) -> dict[str, Any]:
     """The whole object of an answer, and of a stream's last event."""
     fallback = "api_error" if error.http_status >= 500 else "invalid_request_error"
-    return {
-        "type": "error",
-        "error": {"type": _TYPES.get(error.http_status, fallback), "message": error.message},
-        "request_id": request_id,
+    told: dict[str, Any] = {
+        "type": _TYPES.get(error.http_status, fallback),
+        "message": error.message,
     }
+    if isinstance(error, ResponseNotFoundError):
+        # By which clients know that they have to send the whole conversation again.
+        told["details"] = {"error_code": "thread_not_found"}
+    return {"type": "error", "error": told, "request_id": request_id}

@@ -8,13 +8,14 @@ from typing import Annotated, Any, Final, Literal
 import pydantic
 from pydantic import Field
 
-from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.errors import InvalidRequestError, ResponseNotFoundError, UnsupportedError
 from pagemesh.router.anthropic.content import Message, TextBlock, joined, refuse_unreadable
 from pagemesh.router.anthropic.tools import Tool, ToolChoice, refuse_server_tools, tools_for_chat
 from pagemesh.router.openai.chat_messages import MAX_MESSAGES
 from pagemesh.router.openai.fields import MAX_INT32, check_fields, parse_object, shown
 
 _UNSUPPORTED: Final[Mapping[str, tuple[object, ...]]] = {
+    "compaction": (None,),
     "container": (None,),
     "context_management": (None,),
     "inference_geo": (None,),
@@ -37,7 +38,7 @@ class Thinking(pydantic.BaseModel):
 
 
 class OutputFormat(pydantic.BaseModel):
-    """The object `output_config.format`."""
+    """The object `output_config.format`, and `output_format`, which was its name in a beta."""
 
     model_config = pydantic.ConfigDict(strict=True)
 
@@ -62,6 +63,15 @@ class Metadata(pydantic.BaseModel):
     user_id: str | None = None
 
 
+class Thread(pydantic.BaseModel):
+    """The object `thread`: whether the server shall keep the conversation, or has kept it."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+    type: Literal["create", "continue"]
+    previous_message_id: str | None = None
+
+
 class PromptFields(pydantic.BaseModel):
     """What a prompt is made of; all that is needed to count its tokens."""
 
@@ -74,6 +84,8 @@ class PromptFields(pydantic.BaseModel):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    thread: Thread | None = None
 
     def for_chat(self) -> dict[str, Any]:
         """The fields of a chat request that say the same."""
@@ -88,12 +100,13 @@ class PromptFields(pydantic.BaseModel):
         if self.thinking is not None:
             does_think = self.thinking.type != "disabled"
             chat["chat_template_kwargs"] = {"enable_thinking": does_think}
-        if self.output_config is not None:
-            if self.output_config.effort is not None:
-                chat["reasoning_effort"] = self.output_config.effort
-            if self.output_config.format is not None:
-                schema = {"name": "output", "schema": self.output_config.format.schema_}
-                chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+        config = self.output_config or OutputConfig()
+        if config.effort is not None:
+            chat["reasoning_effort"] = config.effort
+        wanted = config.format or self.output_format
+        if wanted is not None:
+            schema = {"name": "output", "schema": wanted.schema_}
+            chat["response_format"] = {"type": "json_schema", "json_schema": schema}
         return chat
 
 
@@ -152,6 +165,18 @@ def _read(body: bytes) -> dict[str, Any]:
             raise UnsupportedError(
                 f"{name} is not supported (it is {shown(raw[name])})", param=name
             )
+    _refuse_to_continue(raw.get("thread"))
     refuse_server_tools(raw.get("tools"))
     refuse_unreadable(raw.get("messages"))
     return raw
+
+
+def _refuse_to_continue(thread: Any) -> None:
+    """No conversation is kept: clients that hear so send the whole of it once more."""
+    if isinstance(thread, dict) and thread.get("type") == "continue":
+        message_id = thread.get("previous_message_id")
+        raise ResponseNotFoundError(
+            f"thread.previous_message_id is {shown(message_id)}, but no conversation is kept here:"
+            " send the whole of it",
+            param="thread.previous_message_id",
+        )

@@ -9,8 +9,10 @@ from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.router.chat.choice_reader import ChoiceReader
 from pagemesh.router.openai.chat_request import ChatRequest
 from pagemesh.router.openai.chat_tools import ToolUse
+from pagemesh.router.parsers.answer_start import AnswerStart
 from pagemesh.router.parsers.factory import make_parser, parser_markers
 from pagemesh.router.parsers.forced import forced_grammar
+from pagemesh.router.parsers.strict_calls import strict_grammar
 from pagemesh.router.parsers.structured_thoughts import behind_thoughts
 from pagemesh.router.parsers.thought_count import make_thought_counter
 from pagemesh.router.served_model import ServedModel
@@ -40,7 +42,7 @@ class AnswerReading:
     form: StructuredOutputs | None
     """What the answer must look like; None for any."""
 
-    forces_calls: bool
+    is_form_of_tools: bool
     """Whether the form is that of calls."""
 
     @classmethod
@@ -59,9 +61,9 @@ class AnswerReading:
         rules = model.chat
         reasoning = rules.reasoning_parser
         end = prompt[-_PROMPT_END_CHARS:]
-        token_id = model.tokenizer.added_token_id
+        start = AnswerStart(reasoning, model.tokenizer.added_token_id, end, fields.wants_thoughts)
         tools = None
-        forces_calls = form is None and use.mode == "required"
+        is_form_of_tools = form is None and use.is_constrained
         if use.mode != "none":
             tools = rules.require_tool_parser(is_auto=use.mode == "auto")
         if form is not None:
@@ -73,26 +75,18 @@ class AnswerReading:
             # An answer in that form calls nothing, even when it looks like it.
             tools = None
             try:
-                form = behind_thoughts(
-                    form, reasoning, token_id=token_id, prompt=end, thinks=fields.wants_thoughts
-                )
+                form = behind_thoughts(form, start)
             except UnsupportedError:
                 if form.kind is not StructuredKind.GRAMMAR:
                     raise
                 # It then holds from the first token on, and leaves no room for thoughts.
                 reasoning = None
-        elif forces_calls and tools is not None:
-            grammar = forced_grammar(
-                tools,
-                reasoning,
-                use.callable,
-                parallel=not use.is_named and fields.parallel_tool_calls is not False,
-                token_id=token_id,
-                prompt=end,
-                thinks=fields.wants_thoughts,
-            )
+        elif is_form_of_tools and tools is not None:
+            write_grammar = forced_grammar if use.mode == "required" else strict_grammar
+            parallel = not use.is_named and fields.parallel_tool_calls is not False
+            grammar = write_grammar(tools, start, use.callable, parallel=parallel)
             form = StructuredOutputs.of(grammar=grammar)
-        return cls(fields, model, tools, reasoning, end, use.is_named, form, forces_calls)
+        return cls(fields, model, tools, reasoning, end, use.is_named, form, is_form_of_tools)
 
     @property
     def markers(self) -> frozenset[str]:

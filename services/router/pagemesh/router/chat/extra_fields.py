@@ -23,6 +23,7 @@ _FIELDS: Final = (
     "seed",
     "skip_special_tokens",
     "stop_token_ids",
+    "stream_interval",
     "structured_outputs",
     "top_k",
 )

@@ -77,7 +77,7 @@ class ChatPreparer:
             is_open_ended=asked is None and model.defaults.max_tokens is None,
             markers=reading.markers,
             forced=reading.form,
-            form_field="tools" if reading.forces_calls else None,
+            form_field="tools" if reading.is_form_of_tools else None,
         )
         writer = new_writer(ChatPlan(call, fields, model, prompt, prompt_ids))
         num_answers = fields.num_answers

@@ -61,7 +61,9 @@ class Generation:
         planner: Placer,
         tokenizer: Tokenizer,
         resubmitted: Counter,
+        stream_interval: int,
     ) -> None:
+        """The request's tokens are told `stream_interval` at a time, or more if the request says so."""
         self._request = request
         self._planner = planner
         self._order = order = Order(
@@ -80,7 +82,7 @@ class Generation:
             )
             for index, choice in enumerate(request.choices)
         ]
-        self._events = Events()
+        self._events = Events(max(stream_interval, request.stream_interval))
         self._explanation: Explanation | None = None
         self._idle = IdleClock(self._report_idle, FIRST_IDLE_S, IDLE_S)
         self._expiry = order.fail_when_late(self)

@@ -26,12 +26,14 @@ class Generator:
         tokenizer: Tokenizer,
         metrics: Metrics,
         in_progress: InProgress,
+        stream_interval: int,
     ) -> None:
         self._planner = planner
         self._tokenizer = tokenizer
         self._metrics = GenerationMetrics(metrics, model_name)
         self._resubmitted = metrics.counter(REQUESTS_RESUBMITTED)
         self._in_progress = in_progress
+        self._stream_interval = stream_interval
 
     @contextmanager
     def start(self, request: GenerationRequest) -> Iterator[InstrumentedGeneration]:
@@ -39,7 +41,9 @@ class Generator:
 
         Its tenant is charged for what was used; RateLimitError when it may not use so much.
         """
-        inner = Generation(request, self._planner, self._tokenizer, self._resubmitted)
+        inner = Generation(
+            request, self._planner, self._tokenizer, self._resubmitted, self._stream_interval
+        )
         generation = InstrumentedGeneration(inner, request, self._metrics)
         tokens = current_caller().allowance.tokens(request.num_reserved_tokens)
         with tokens as tally, self._in_progress.hold(inner):

@@ -52,6 +52,9 @@ class GenerationRequest:
     hidden_token_ids: frozenset[int] | None = None
     """Tokens that have no text; None for the tokenizer's special ones."""
 
+    stream_interval: int = 1
+    """Tokens of a sequence that are told together; only its first ones and its last ones may be fewer."""
+
     form_field: str = STRUCTURED_OUTPUTS
     """What the client calls that which says what the answers must look like."""
 

@@ -118,7 +118,8 @@ class Message(pydantic.BaseModel):
     def for_template(self, where: str = "messages[0]", *, as_parts: bool = False) -> dict[str, Any]:
         """The message as chat templates know it: text parts are joined by line breaks, as in vLLM.
 
-        Unless the template takes parts itself. Raises InvalidRequestError, which names it as `where`, for faulty arguments of a call.
+        Unless the template takes parts itself. Raises InvalidRequestError, which names it as `where`, for
+        faulty arguments of a call.
         """
         # "developer" is OpenAI's newer name of the role that templates know as "system".
         role = "system" if self.role == "developer" else self.role

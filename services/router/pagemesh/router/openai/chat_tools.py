@@ -99,10 +99,17 @@ class ToolUse:
     mode: Literal["none", "auto", "required"] = "none"
 
     callable: Sequence[Tool] = ()
-    """Those that it has to choose from when it is `required` to call."""
+    """Those that it may choose from."""
 
     is_named: bool = False
     """Whether it has no choice at all."""
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether calls must come, or must fit a strict tool when the model chooses to call it."""
+        return self.mode == "required" or (
+            self.mode == "auto" and any(tool.is_strict for tool in self.callable)
+        )
 
 
 def read_tool_use(

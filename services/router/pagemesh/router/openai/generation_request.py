@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from pagemesh.router.call import Call
 from pagemesh.router.generation.request import GenerationRequest
@@ -10,6 +11,9 @@ from pagemesh.router.openai.fields import RequestFields
 from pagemesh.router.openai.sampling import make_choices
 from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.structured.outputs import StructuredOutputs
+
+_WHOLE_INTERVAL: Final = 64
+"""Tokens that are read together for an answer that is not streamed: of more, the text would take too long."""
 
 
 def make_request(
@@ -26,8 +30,9 @@ def make_request(
 ) -> GenerationRequest:
     """The request for all prompts.
 
-    `is_open_ended` says that the context alone limits the answers. `markers` are special tokens that whoever reads the answer must see in its text; `forced` is what the
-    answer must look like for reasons of the endpoint's own, and `form_field` the field that it comes from.
+    `is_open_ended` says that the context alone limits the answers. `markers` are special tokens that
+    whoever reads the answer must see in its text; `forced` is what the answer must look like for reasons of
+    the endpoint's own, and `form_field` the field that it comes from.
     """
     return GenerationRequest(
         call=call,
@@ -41,8 +46,16 @@ def make_request(
         hidden_token_ids=frozenset()
         if fields.skip_special_tokens is False
         else hidden_tokens(model, markers),
+        stream_interval=_stream_interval(fields),
         form_field=form_field or fields.form_field,
     )
+
+
+def _stream_interval(fields: RequestFields) -> int:
+    interval = fields.stream_interval or 1
+    # Nobody waits for single tokens, unless one may end the answer that its worker would go on with.
+    is_told_whole = not fields.stream and not fields.stop_strings
+    return max(interval, _WHOLE_INTERVAL) if is_told_whole else interval
 
 
 def hidden_tokens(model: ServedModel, markers: frozenset[str]) -> frozenset[int] | None:

@@ -63,7 +63,11 @@ def _success(operation: Operation) -> dict[str, Any]:
     """Empty for what is always refused."""
     if operation.answer == operation.error:
         return {}
-    return {"200": {"description": "The answer", "content": _content(operation)}}
+    kept = {"304": {"description": "The answer is the one that the client has"}}
+    return {
+        "200": {"description": "The answer", "content": _content(operation)},
+        **(kept if operation.is_kept else {}),
+    }
 
 
 def _content(operation: Operation) -> dict[str, Any]:

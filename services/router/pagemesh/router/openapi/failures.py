@@ -8,6 +8,9 @@ from pagemesh.router.openapi.operations import Operation
 
 _ANYWHERE: Final = {
     400: "The request is no HTTP, or has no meaning",
+    408: "The request did not arrive in time",
+    413: "The body is too long",
+    415: "The body is encoded in another way than with gzip",
     431: "The headers are too long",
     500: "A fault of pagemesh's own",
     503: "Nobody is there who could answer",
@@ -15,8 +18,6 @@ _ANYWHERE: Final = {
 }
 _WITH_A_BODY: Final = {
     404: "No such model",
-    408: "The body did not arrive in time",
-    413: "The body is too long",
     429: "Over a limit, or too many requests at once; retry-after says when to try again",
 }
 _WITH_A_KEY: Final = {401: "No key, or not one of this mesh's"}

@@ -46,6 +46,9 @@ class Operation(NamedTuple):
     tells_what_is_missing: bool = False
     """Whether the answer is given with 503, too."""
 
+    is_kept: bool = False
+    """Whether clients keep the answer, and hear with 304 that it is still the same."""
+
 
 def _post(path: str, summary: str, answer: str, *requests: Model, **more: object) -> Operation:
     return Operation("post", path, summary, answer, requests, **more)  # type: ignore[arg-type]
@@ -56,6 +59,7 @@ def _get(path: str, summary: str, answer: str, **more: object) -> Operation:
 
 
 _PROBE: Final = {"is_public": True, "tells_what_is_missing": True}
+_FILE: Final = {"is_public": True, "is_kept": True}
 _STORED: Final = "/v1/responses/{response_id}"
 
 OPERATIONS: Final = (
@@ -98,8 +102,8 @@ OPERATIONS: Final = (
     _get("/ready", "Whether all models could be served", "Ready", **_PROBE),
     _get("/version", "Version of pagemesh", "Version", is_public=True),
     _get("/metrics", "Metrics in Prometheus' text format", "text/plain"),
-    _get("/", "A page to chat and to see the mesh", "text/html", is_public=True),
-    _get("/console/{asset}", "A file of the page", "*/*", is_public=True),
+    _get("/", "A page to chat and to see the mesh", "text/html", **_FILE),
+    _get("/console/{asset}", "A file of the page", "*/*", **_FILE),
     _get("/mesh", "Workers, load, latencies and the latest requests", "Mesh"),
     _get("/mesh/events", "The same as events while they are read", "text/event-stream"),
     _get("/openapi.json", "This document", "Document", is_public=True),

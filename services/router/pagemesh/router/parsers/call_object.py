@@ -14,6 +14,9 @@ _ARGUMENTS: Final = ('"arguments"', '"parameters"')
 _OTHERS: Final = ('"id"', '"type"')
 """Keys with strings that models write besides, and nobody needs."""
 
+CALL_PATTERN: Final = rf"\{{[ \t\r\n]*({'|'.join((_NAME, *_ARGUMENTS, *_OTHERS))})"
+"""All that such objects begin with, as a regular expression."""
+
 
 class CallEnd(enum.Enum):
     """What became of text that may be a call."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.router.parsers.answer_start import AnswerStart
 from pagemesh.router.parsers.formats import find_tool_format
-from pagemesh.router.parsers.grammar_text import GrammarText, joined, thoughts_before
-from pagemesh.router.parsers.tool_format import TokenId, WrittenCalls
+from pagemesh.router.parsers.grammar_text import GrammarText, joined
+from pagemesh.router.parsers.tool_format import TokenId, ToolFormat, WrittenCalls
 from pagemesh.sampling.structured.outputs import JSON_WHITESPACE
 
 _NOT_IN_NAMES: Final = re.compile(r"""[\s\[\]{}<>"'`,;()]""")
@@ -34,55 +35,70 @@ class Tool:
     """The request's field with the parameters, as errors name it."""
 
 
+@dataclass(frozen=True, slots=True)
+class CallSyntax:
+    """What the model writes when it calls tools."""
+
+    format: ToolFormat
+    way: WrittenCalls
+    text: GrammarText
+
+    @classmethod
+    def of(cls, tool_parser: str, token_id: TokenId) -> Self:
+        """By the name of the parser, as in `make_parser`, which reads what the grammar allows."""
+        format_ = find_tool_format(tool_parser)
+        return cls(format_, format_.written_with(token_id), GrammarText(format_.markers, token_id))
+
+    def more_calls(self) -> str:
+        """Behind the first call, any number."""
+        return f"({joined(self.text.of(self.way.separator), 'call')})*"
+
+    def rules(self, opening: str, tools: Sequence[Tool]) -> Iterator[str]:
+        """The rule `call`, which begins with `opening`, and those that it needs.
+
+        Raises InvalidRequestError for parameters that are no object, and for names that the format cannot
+        hold.
+        """
+        functions = " | ".join(f"f{index}" for index in range(len(tools)))
+        closing = self.text.of(self.way.closing)
+        yield joined("call:", self.text.of(opening), f"({functions})", closing)
+        for index, tool in enumerate(tools):
+            name = self.text.of(_written_name(self.way, tool) + self.way.middle)
+            schema = json.dumps(_arguments_schema(tool), ensure_ascii=False)
+            yield joined(f"f{index}:", name, "%json", schema)
+
+
 def forced_grammar(
-    tool_parser: str,
-    reasoning_parser: str | None,
-    tools: Sequence[Tool],
-    *,
-    parallel: bool,
-    token_id: TokenId,
-    prompt: str = "",
-    thinks: bool | None = None,
+    tool_parser: str, start: AnswerStart, tools: Sequence[Tool], *, parallel: bool
 ) -> str:
     """A grammar, for `StructuredOutputs.of(grammar=…)`, of answers that are calls of these tools.
 
-    One call, or with `parallel` any number, behind reasoning when there is a parser for it. Parsers go by
-    their names as in `make_parser`, which reads what the grammar allows. `prompt` is the rendered prompt,
-    or its end, which may have begun the reasoning; `thinks` is what the request says of it. Raises InvalidRequestError for parameters that are no
-    object, and for names that the format cannot hold.
+    One call, or with `parallel` any number, behind reasoning when there is a parser for it. Raises
+    InvalidRequestError for parameters that are no object, and for names that the format cannot hold.
     """
-    tool_format = find_tool_format(tool_parser)
-    way = tool_format.written_with(token_id)
-    text = GrammarText(tool_format.markers, token_id)
-    thoughts = thoughts_before(
-        reasoning_parser, prompt, token_id, thinks=thinks, call_marker=tool_format.begins_with
-    )
-    more = f"({joined(text.of(way.separator), 'call')})*" if parallel else ""
-    functions = " | ".join(f"f{index}" for index in range(len(tools)))
+    syntax = CallSyntax.of(tool_parser, start.token_id)
+    thoughts = start.thoughts(syntax.format.begins_with)
+    before, after = syntax.text.of(syntax.way.before), syntax.text.of(syntax.way.after)
+    more = syntax.more_calls() if parallel else ""
     return "\n".join(
         [
-            joined(
-                "start:", thoughts.symbol, text.of(way.before), "call", more, text.of(way.after)
-            ),
+            joined("start:", thoughts.symbol, before, "call", more, after),
             *thoughts.rules,
-            joined("call:", text.of(way.opening), f"({functions})", text.of(way.closing)),
-            *(_function_rule(text, way, f"f{index}", tool) for index, tool in enumerate(tools)),
+            *syntax.rules(syntax.way.opening, tools),
         ]
     )
 
 
-def _function_rule(text: GrammarText, way: WrittenCalls, rule: str, tool: Tool) -> str:
-    name = tool.name
+def _written_name(way: WrittenCalls, tool: Tool) -> str:
     if way.is_name_json:
-        name = json.dumps(name, ensure_ascii=False)[1:-1]
-    elif _NOT_IN_NAMES.search(name):
+        return json.dumps(tool.name, ensure_ascii=False)[1:-1]
+    if _NOT_IN_NAMES.search(tool.name):
         raise InvalidRequestError(
-            f"the model cannot call a tool with the name {json.dumps(name)}: it writes names without"
-            " quotes",
+            f"the model cannot call a tool with the name {json.dumps(tool.name)}: it writes names"
+            " without quotes",
             param=tool.param.removesuffix(".parameters"),
         )
-    schema = json.dumps(_arguments_schema(tool), ensure_ascii=False)
-    return joined(f"{rule}:", text.of(name + way.middle), "%json", schema)
+    return tool.name
 
 
 def _arguments_schema(tool: Tool) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pagemesh.router.parsers.call_object import CallEnd, read_call
+from pagemesh.router.parsers.call_object import CALL_PATTERN, CallEnd, read_call
 from pagemesh.router.parsers.content import read_until
 from pagemesh.router.parsers.json_reading import read_nested
 from pagemesh.router.parsers.output import CallOutput
@@ -43,4 +43,4 @@ _WRITTEN: Final = WrittenCalls(
     is_name_json=True,
 )
 
-LLAMA: Final = ToolFormat(_read, (_WRITTEN,), frozenset({TAG}), None)
+LLAMA: Final = ToolFormat(_read, (_WRITTEN,), frozenset({TAG}), None, CALL_PATTERN)

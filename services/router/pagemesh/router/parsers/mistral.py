@@ -101,5 +101,5 @@ _LIST: Final = WrittenCalls(
 )
 
 MISTRAL: Final = ToolFormat(
-    _read, (_NAMED, _LIST), frozenset({CALLS, CALL_ID, ARGS}), CALLS, _short_id
+    _read, (_NAMED, _LIST), frozenset({CALLS, CALL_ID, ARGS}), CALLS, call_id=_short_id
 )

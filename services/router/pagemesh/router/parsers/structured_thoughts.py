@@ -7,8 +7,8 @@ import re
 from typing import Any, Final
 
 from pagemesh.errors import UnsupportedError
-from pagemesh.router.parsers.grammar_text import joined, thoughts_before
-from pagemesh.router.parsers.tool_format import TokenId
+from pagemesh.router.parsers.answer_start import AnswerStart
+from pagemesh.router.parsers.grammar_text import joined
 from pagemesh.sampling.structured.outputs import (
     JSON_WHITESPACE,
     PARAM,
@@ -21,21 +21,13 @@ _ESCAPED: Final = {"/": r"\/", "\n": r"\n"}
 _IS_LARK: Final = re.compile(r"^\s*(%llguidance\b|start\s*:)", re.MULTILINE)
 
 
-def behind_thoughts(
-    outputs: StructuredOutputs,
-    reasoning_parser: str | None,
-    *,
-    token_id: TokenId,
-    prompt: str = "",
-    thinks: bool | None = None,
-) -> StructuredOutputs:
+def behind_thoughts(outputs: StructuredOutputs, start: AnswerStart) -> StructuredOutputs:
     """What describes reasoning and then these outputs; the same where there is no reasoning.
 
-    The parser goes by its name as in `make_parser`. `prompt` is the rendered prompt, or its end, which may
-    have begun the reasoning; `thinks` is what the request says of it. Raises UnsupportedError for grammars that are not in Lark's syntax, and
-    InvalidRequestError for descriptions that are too long for it.
+    Raises UnsupportedError for grammars that are not in Lark's syntax, and InvalidRequestError for
+    descriptions that are too long for it.
     """
-    thoughts = thoughts_before(reasoning_parser, prompt, token_id, thinks=thinks)
+    thoughts = start.thoughts()
     if not thoughts.symbol:
         return outputs
     rules = [joined("start:", thoughts.symbol, "answer"), *thoughts.rules, _answer_rule(outputs)]

@@ -62,6 +62,9 @@ class ToolFormat:
     begins_with: str | None
     """What every call begins with, so that none begins without it."""
 
+    call_pattern: str | None = None
+    """A regular expression of all that calls may begin with, where there is no `begins_with`."""
+
     call_id: Callable[[str], str] = vllm_id
     """The id of a call, made of 32 random hexadecimal digits."""
 

@@ -85,7 +85,7 @@ async def prepare_generation(
             is_open_ended=not request.sampling.max_tokens,
             cache_salt=request.cache_salt,
             form_field="chat.tools"
-            if reading is not None and reading.forces_calls
+            if reading is not None and reading.is_form_of_tools
             else "sampling.structured_outputs",
             hidden_token_ids=None if reading is None else hidden_tokens(model, reading.markers),
         ),
