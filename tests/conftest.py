@@ -18,7 +18,7 @@ if not Path("/dev/nvidiactl").exists():
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import psutil
@@ -56,6 +56,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return ONE_PROCESS if scope.startswith(ONE_PROCESS) else scope
 
     return FilesAndFolder(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure that nobody was there to see comes with what the processes of its mesh logged."""
+    report = yield
+    if report.failed and (harness := sys.modules.get("tests.mesh.harness")):
+        for mesh in harness.RUNNING:
+            report.sections.append((f"logs of the mesh at {mesh.address}", mesh.recent_logs()))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,8 @@ START_DEADLINE_S = 90.0
 DEADLINE_S = 30.0
 MODEL = "demo"
 
+RECENT_LINES = 20
+
 Found = TypeVar("Found")
 
 
@@ -82,6 +84,16 @@ class Mesh:
         lines = (self.logs / f"{part}.log").read_text().splitlines()
         entries = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in entries if entry["event"] == event]
+
+    def recent_logs(self) -> str:
+        """The last lines of every part's log, for who has to find out why a test failed."""
+        files = (
+            [self._output, *sorted(self.logs.iterdir())] if self.logs.exists() else [self._output]
+        )
+        lines = []
+        for file in files:
+            lines += [f"--- {file.name}", *file.read_text().splitlines()[-RECENT_LINES:]]
+        return "\n".join(lines)
 
     def client(self) -> openai.OpenAI:
         """The real client, without retries that would hide errors; closed with the mesh."""
@@ -191,6 +203,10 @@ class Mesh:
         return ask
 
 
+RUNNING: list[Mesh] = []
+"""The meshes of this process's tests that run now."""
+
+
 def is_alive(process: psutil.Process) -> bool:
     """Whether the very process still runs; a zombie does not."""
     try:
@@ -231,8 +247,11 @@ def running_mesh(folder: Path, *arguments: str) -> Iterator[Mesh]:
             START_DEADLINE_S,
         )
         assert process.poll() is None, mesh.output
+        RUNNING.append(mesh)
         yield mesh
     finally:
+        if mesh in RUNNING:
+            RUNNING.remove(mesh)
         mesh.client().close()
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
