@@ -64,7 +64,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     if report.failed and (harness := sys.modules.get("tests.mesh.harness")):
         for mesh in harness.RUNNING:
-            report.sections.append((f"logs of the mesh at {mesh.address}", mesh.recent_logs()))
+            report.sections.append(
+                (f"logs of the mesh at {mesh.address}", harness.recent_logs(mesh))
+            )
     return report
 
 

@@ -85,16 +85,6 @@ class Mesh:
         entries = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in entries if entry["event"] == event]
 
-    def recent_logs(self) -> str:
-        """The last lines of every part's log, for who has to find out why a test failed."""
-        files = (
-            [self._output, *sorted(self.logs.iterdir())] if self.logs.exists() else [self._output]
-        )
-        lines = []
-        for file in files:
-            lines += [f"--- {file.name}", *file.read_text().splitlines()[-RECENT_LINES:]]
-        return "\n".join(lines)
-
     def client(self) -> openai.OpenAI:
         """The real client, without retries that would hide errors; closed with the mesh."""
         return self._client
@@ -221,6 +211,17 @@ def tracebacks(mesh: Mesh) -> list[str]:
     assert logs, "no part has a log"
     lines = [(log.name, line) for log in logs for line in log.read_text().splitlines()]
     return [f"{name}: {line}" for name, line in lines if "Traceback" in line]
+
+
+def recent_logs(mesh: Mesh) -> str:
+    """The last lines of what every part said, for who has to find out why a test failed."""
+    said = {"pagemesh up": mesh.output}
+    said |= {log.name: log.read_text() for log in sorted(mesh.logs.glob("*"))}
+    return "\n".join(
+        line
+        for name, text in said.items()
+        for line in (f"--- {name}", *text.splitlines()[-RECENT_LINES:])
+    )
 
 
 @contextmanager
