@@ -59,14 +59,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Function,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failure that nobody was there to see comes with what the processes of its mesh logged."""
     report = yield
     if report.failed and (harness := sys.modules.get("tests.mesh.harness")):
-        for mesh in harness.RUNNING:
-            report.sections.append(
-                (f"logs of the mesh at {mesh.address}", harness.recent_logs(mesh))
-            )
+        for mesh in item.funcargs.values():
+            if isinstance(mesh, harness.Mesh):
+                logs = harness.recent_logs(mesh)
+                report.sections.append((f"logs of the mesh at {mesh.address}", logs))
     return report
 
 

@@ -193,10 +193,6 @@ class Mesh:
         return ask
 
 
-RUNNING: list[Mesh] = []
-"""The meshes of this process's tests that run now."""
-
-
 def is_alive(process: psutil.Process) -> bool:
     """Whether the very process still runs; a zombie does not."""
     try:
@@ -248,11 +244,8 @@ def running_mesh(folder: Path, *arguments: str) -> Iterator[Mesh]:
             START_DEADLINE_S,
         )
         assert process.poll() is None, mesh.output
-        RUNNING.append(mesh)
         yield mesh
     finally:
-        if mesh in RUNNING:
-            RUNNING.remove(mesh)
         mesh.client().close()
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
