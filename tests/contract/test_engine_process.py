@@ -24,7 +24,7 @@ from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.errors import ConfigError, InternalError, InvalidRequestError, UnavailableError
 from pagemesh.sampling.params import SamplingParams
-from tests.support.engine_processes import engine_processes
+from tests.support.engine_processes import engine_processes, freeze
 from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 
@@ -155,7 +155,7 @@ async def test_an_engine_that_is_killed_is_noticed(remote: tuple[RemoteEngine, S
     engine.submit(request("long", 1500))
     await wait_until(lambda: bool(steps.tokens("long")), "the first token")
     (child,) = engine_processes()
-    child.suspend()
+    freeze(child)
     pin = engine.pin("pin", ())
     child.kill()
     await asyncio.wait_for(engine.ended(), 5)

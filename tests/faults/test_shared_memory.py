@@ -92,7 +92,9 @@ async def test_a_sender_killed_while_its_memory_is_read_leaves_nothing(sharing: 
 async def test_a_receiver_killed_while_it_reads_frees_the_sender(sharing: Pair) -> None:
     async with sharing.session() as session:
         before = sharing.decode.metric(RECEIVED)
-        await sharing.submit(session, sharing.prefill.peer(), prompt=LONG_PROMPT)
+        # So many that some of it is still to come when it is known that some came.
+        for _ in range(4):
+            await sharing.submit(session, sharing.prefill.peer(), prompt=LONG_PROMPT)
         await until(lambda: sharing.decode.metric(RECEIVED) > before, "some KV came")
         assert sharing.prefill.num_used_blocks() > 0
         kill_both_processes(sharing.decode)
