@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pagemesh import errors
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
 from pagemesh.engine.interface import (
     EngineRequest,
@@ -22,7 +23,6 @@ from pagemesh.engine.interface import (
 )
 from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
-from pagemesh.errors import ConfigError, InternalError, InvalidRequestError, UnavailableError
 from pagemesh.sampling.params import SamplingParams
 from tests.support.engine_processes import engine_processes, freeze
 from tests.support.kv_bytes import read_kv
@@ -134,7 +134,7 @@ async def test_a_pin_under_a_name_in_use_fails_as_it_does_here(
 ) -> None:
     engine, _ = remote
     assert await asyncio.wrap_future(engine.pin("pin", ())) == ()
-    with pytest.raises(InvalidRequestError, match="in use"):
+    with pytest.raises(errors.InvalidRequestError, match="in use"):
         await asyncio.wrap_future(engine.pin("pin", ()))
 
 
@@ -144,9 +144,9 @@ async def test_stopping_cancels_what_runs_and_says_so(remote: tuple[RemoteEngine
     await wait_until(lambda: bool(steps.tokens("long")), "the first token")
     await asyncio.to_thread(engine.stop)
     assert steps.outputs("long")[-1].finish_reason is FinishReason.CANCELLED
-    with pytest.raises(UnavailableError):
+    with pytest.raises(errors.UnavailableError):
         engine.submit(request("late"))
-    with pytest.raises(UnavailableError):
+    with pytest.raises(errors.UnavailableError):
         await asyncio.wrap_future(engine.pin("late", ()))
 
 
@@ -159,9 +159,9 @@ async def test_an_engine_that_is_killed_is_noticed(remote: tuple[RemoteEngine, S
     pin = engine.pin("pin", ())
     child.kill()
     await asyncio.wait_for(engine.ended(), 5)
-    with pytest.raises(UnavailableError):
+    with pytest.raises(errors.UnavailableError):
         pin.result(timeout=0)
-    with pytest.raises(UnavailableError):
+    with pytest.raises(errors.UnavailableError):
         engine.submit(request("late"))
 
 
@@ -180,7 +180,7 @@ async def test_signals_for_the_group_of_processes_are_the_workers_business(
 
 async def test_what_the_engine_has_against_its_settings_is_raised(tmp_path: Path) -> None:
     process = EngineProcess(settings(tmp_path))
-    with pytest.raises(ConfigError, match=r"config\.json"):
+    with pytest.raises(errors.ConfigError, match=r"config\.json"):
         await asyncio.to_thread(process.connect)
     assert engine_processes() == []
 
@@ -188,7 +188,7 @@ async def test_what_the_engine_has_against_its_settings_is_raised(tmp_path: Path
 async def test_an_engine_that_is_killed_while_it_loads_is_noticed(demo_model: Path) -> None:
     process = EngineProcess(settings(demo_model))
     process.kill()
-    with pytest.raises(InternalError, match="ended while it loaded"):
+    with pytest.raises(errors.InternalError, match="ended while it loaded"):
         await asyncio.to_thread(process.connect)
 
 
