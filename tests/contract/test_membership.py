@@ -21,6 +21,7 @@ from tests.contract.kvstore_harness import (
     running_kvstore,
     serving,
 )
+from tests.support.ports import free_port
 from tests.unit.kvstore.builders import Store, make_block, make_worker
 
 FINGERPRINT = "model-a"
@@ -38,12 +39,6 @@ async def index_matches(kvstore: str, *workers: PublishingWorker) -> None:
     """Wait until the kvstore holds exactly what the workers' caches hold."""
     async with connected(kvstore) as stub:
         await index_becomes(stub, {worker.info.worker_id: worker.cached for worker in workers})
-
-
-async def free_port() -> int:
-    """A port that a kvstore had a moment ago."""
-    async with running_kvstore() as address:
-        return int(address.rpartition(":")[2])
 
 
 async def test_a_worker_is_known_with_its_facts_and_its_load() -> None:
@@ -86,7 +81,7 @@ async def test_the_index_follows_the_cache_through_stores_and_evictions() -> Non
 
 
 async def test_blocks_cached_before_joining_are_published_too() -> None:
-    port = await free_port()
+    port = free_port()
     async with PublishingWorker(f"127.0.0.1:{port}", make_worker("a", num_blocks=32)) as worker:
         await worker.generate(range(20, 60))
         assert worker.cached
@@ -126,7 +121,7 @@ async def test_lookup_says_who_holds_how_much() -> None:
 
 
 async def test_a_lookup_that_cannot_be_answered_gives_none() -> None:
-    port = await free_port()
+    port = free_port()
     async with directory_of(f"127.0.0.1:{port}") as directory:
         assert await directory.lookup([make_block(1)], FINGERPRINT, timeout=0.5) is None
 
@@ -384,7 +379,7 @@ async def test_an_idle_worker_keeps_beating() -> None:
 
 @pytest.mark.parametrize("started", [False, True], ids=["never-started", "without-a-kvstore"])
 async def test_closing_needs_no_kvstore(started: bool) -> None:
-    directory = Directory(f"127.0.0.1:{await free_port()}")
+    directory = Directory(f"127.0.0.1:{free_port()}")
     if started:
         await directory.start()
     await directory.close()

@@ -61,7 +61,12 @@ class WorkerServer:
         self.address = ""
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            # Nobody else would close what has begun to serve.
+            await self.close()
+            raise
         return self
 
     async def __aexit__(

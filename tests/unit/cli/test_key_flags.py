@@ -18,6 +18,7 @@ from pagemesh.config.environment import API_KEY_VARIABLE
 from pagemesh.router.tenants.keys import hash_of
 
 KEY = "pm-0123456789abcdef"
+PORTS = range(20000, 21000)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def test_a_file_that_cannot_be_used_costs_no_key(
 def test_keys_reach_routers_in_their_environment_and_nobodys_command_line() -> None:
     tenants = TenantsConfig(api_key=(KEY, "other"), requests_per_minute=60, limits_shared_by=2)
     config = UpConfig(router=3, tenants=tenants)
-    plan = make_plan(config, Path("/run/pagemesh"), access_log=None)
+    plan = make_plan(config, PORTS, Path("/run/pagemesh"), access_log=None)
     assert KEY not in str([part.command for part in plan.parts])
     assert KEY not in repr(plan)
     for part in plan.parts:
@@ -71,7 +72,7 @@ def test_keys_reach_routers_in_their_environment_and_nobodys_command_line() -> N
 
 
 def test_the_gateway_lets_everybody_through_where_no_keys_are_asked_for() -> None:
-    plan = make_plan(UpConfig(), Path("/run/pagemesh"), access_log=None)
+    plan = make_plan(UpConfig(), PORTS, Path("/run/pagemesh"), access_log=None)
     (gateway,) = [part for part in plan.parts if part.name == "gateway"]
     assert "--api-key-required" not in gateway.command
 

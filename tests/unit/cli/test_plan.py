@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +13,7 @@ from pagemesh.cli.arguments import parse
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up import gpus
 from pagemesh.cli.up.gpus import GpuShare, gpus_for, share_gpus, visible_gpus
-from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, share_cores
-from pagemesh.cli.up.ports import pick_free, require_free
+from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, num_ports, share_cores
 from pagemesh.config import (
     CacheConfig,
     GatewayConfig,
@@ -29,9 +27,11 @@ from pagemesh.config import (
 )
 from pagemesh.errors import ConfigError
 
+PORTS = range(20000, 21000)
+
 
 def plan(config: UpConfig, gpus: Sequence[str] = ()) -> MeshPlan:
-    return make_plan(config, Path("/run/pagemesh"), access_log=None, gpus=gpus)
+    return make_plan(config, PORTS[: num_ports(config)], Path("/run/pagemesh"), None, gpus)
 
 
 def settings_of(plan: MeshPlan, name: str, kind: type) -> object:
@@ -255,21 +255,10 @@ def test_the_url_is_one_that_clients_on_this_machine_can_use(host: str, url: str
     assert plan(UpConfig(host=host)).url == url
 
 
-def test_free_ports_differ_and_are_free() -> None:
-    ports = pick_free("127.0.0.1", 50)
-    assert len(set(ports)) == 50
-    for port in ports:
-        require_free("127.0.0.1", port)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
-def test_a_taken_port_is_refused(host: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"cannot listen on {host}:{port}: Address already"):
-            require_free(host, port)
-
-
-def test_a_host_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--host is 'no host', which is no address"):
-        require_free("no host", 80)
+def test_a_mesh_has_as_many_ports_as_it_needs() -> None:
+    config = UpConfig(model=("a", "b"), kvstore=2, index="redis://a", router=3, prefill=1, decode=4)
+    commands = [part.command for part in plan(config).parts if part.name != "gateway"]
+    given = [
+        words[words.index(flag) + 1] for words in commands for flag in ("--port", "--metrics-port")
+    ]
+    assert sorted(map(int, given)) == list(PORTS[: num_ports(config)])

@@ -15,8 +15,8 @@ import pytest
 from pagemesh.cli.up.console import Console
 from pagemesh.cli.up.mesh import Mesh
 from pagemesh.cli.up.plan import MeshPlan, PartPlan, Stage
-from pagemesh.cli.up.ports import pick_free
 from pagemesh.errors import ConfigError, InternalError
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,7 +28,7 @@ class MeshUnderTest:
 
     def __init__(self, folder: Path, kinds: dict[str, str]) -> None:
         self.notes = folder
-        self.ports = dict(zip(kinds, pick_free("127.0.0.1", len(kinds)), strict=True))
+        self.ports = {kind: free_port() for kind in kinds}
         parts = tuple(self._part(name, kind) for name, kind in kinds.items())
         url = f"http://127.0.0.1:{self.ports.get('gateway', 1)}"
         plan = MeshPlan(parts, ("model",), url, folder / "http.sock", folder / "no-admin.sock")

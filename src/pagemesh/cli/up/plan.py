@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pagemesh.cli.arguments import to_arguments
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up.gpus import GpuShare, share_gpus
-from pagemesh.cli.up.ports import pick_free
 from pagemesh.config import (
     GatewayConfig,
     KvStoreConfig,
@@ -27,8 +26,8 @@ from pagemesh.config.environment import API_KEY_VARIABLE
 from pagemesh.config.served import NamedModel
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
 
-# All parts but the gateway are for this machine alone.
-_LOOPBACK = "127.0.0.1"
+LOOPBACK: Final = "127.0.0.1"
+"""All parts but the gateway are for this machine alone."""
 
 # A part must be gone well within the five seconds that `pagemesh up` takes to stop.
 _GRACE_PERIOD = 1.0
@@ -80,28 +79,37 @@ class MeshPlan:
     """Unix socket of Envoy's admin interface."""
 
 
+def num_ports(config: UpConfig) -> int:
+    """Ports of the loopback address that the parts of a mesh need: two for each but the gateway, one of them for
+    its metrics."""
+    return 2 * (config.kvstore + config.router + _num_workers(config))
+
+
+def _num_workers(config: UpConfig) -> int:
+    return len(config.served.models) * (config.prefill + config.decode)
+
+
 def make_plan(
-    config: UpConfig, run_folder: Path, access_log: Path | None, gpus: Sequence[str] = ()
+    config: UpConfig,
+    ports: Iterable[int],
+    run_folder: Path,
+    access_log: Path | None,
+    gpus: Sequence[str] = (),
 ) -> MeshPlan:
-    """Plan a mesh on free loopback ports; `run_folder` is for sockets. Raises ConfigError.
+    """Plan a mesh on `num_ports` loopback ports; `run_folder` is for sockets. Raises ConfigError.
 
     The workers share the `gpus`, which CUDA_VISIBLE_DEVICES names so.
     """
-    models = config.served.models
-    num_workers = len(models) * (config.prefill + config.decode)
-    # Two ports for each part but the gateway: one of them for its metrics.
-    ports = iter(sorted(pick_free(_LOOPBACK, 2 * (config.kvstore + config.router + num_workers))))
+    num_workers = _num_workers(config)
+    rest = iter(ports)
 
     def server() -> ServerConfig:
         return ServerConfig(
-            host=_LOOPBACK,
-            port=next(ports),
-            metrics_port=next(ports),
-            grace_period=_GRACE_PERIOD,
+            host=LOOPBACK, port=next(rest), metrics_port=next(rest), grace_period=_GRACE_PERIOD
         )
 
     kvstores = [KvStoreConfig(server=server(), index=config.index) for _ in range(config.kvstore)]
-    kvstore = ",".join(f"{_LOOPBACK}:{replica.server.port}" for replica in kvstores)
+    kvstore = ",".join(f"{LOOPBACK}:{replica.server.port}" for replica in kvstores)
     routers = [_router(config, kvstore, server()) for _ in range(config.router)]
     admin_socket, local_socket = run_folder / "envoy.sock", run_folder / "http.sock"
     gateway = _gateway(config, routers, admin_socket, local_socket, access_log)
@@ -169,7 +177,7 @@ def _gateway(
     access_log: Path | None,
 ) -> GatewayConfig:
     return GatewayConfig(
-        routers=tuple(f"{_LOOPBACK}:{router.server.port}" for router in routers),
+        routers=tuple(f"{LOOPBACK}:{router.server.port}" for router in routers),
         host=config.host,
         port=config.port,
         local_socket=str(local_socket),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import socket
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from pagemesh.errors import ConfigError
 
@@ -30,19 +32,41 @@ def require_free(host: str, port: int) -> None:
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
-def pick_free(host: str, count: int) -> list[int]:
-    """`count` different ports of `host` on which nobody listens now."""
+@contextmanager
+def held_ports(host: str, count: int) -> Iterator[list[int]]:
+    """`count` different free ports of `host`, in order, which no other mesh is given meanwhile.
+
+    Their parts may listen there, end, and listen again. That needs Linux: elsewhere the ports are free when they
+    are picked, and nobody knows what they are when their parts come to them, seconds later.
+    """
     ports: list[int] = []
-    with ExitStack() as held:
+    with ExitStack() as holders:
         for port in _RANDOM.sample(_RANGE, len(_RANGE)):
             if len(ports) == count:
-                return ports
+                break
             try:
-                held.enter_context(_listen(socket.AF_INET, (host, port)))
+                holders.enter_context(_hold((host, port)))
             except OSError:
                 continue
             ports.append(port)
-    raise ConfigError(f"{host} has no {count} free ports between {_RANGE[0]} and {_RANGE[-1]}")
+        if len(ports) < count:
+            raise ConfigError(f"{host} has no {count} free ports from {_RANGE[0]} to {_RANGE[-1]}")
+        if sys.platform != "linux":
+            holders.close()
+        yield sorted(ports)
+
+
+def _hold(address: tuple[str, int]) -> socket.socket:
+    """A socket that has the address without listening there; OSError if anybody else has it."""
+    holder = socket.socket()
+    try:
+        holder.bind(address)
+        # From here on Linux lets whoever sets this too, as servers do, listen; but not who holds it like this.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    except OSError:
+        holder.close()
+        raise
+    return holder
 
 
 def _listen(family: int, address: tuple[object, ...]) -> socket.socket:

@@ -17,8 +17,8 @@ from pagemesh.cli.up.console import Console
 from pagemesh.cli.up.credentials import Credentials
 from pagemesh.cli.up.gpus import gpus_for
 from pagemesh.cli.up.mesh import Mesh
-from pagemesh.cli.up.plan import MeshPlan, make_plan
-from pagemesh.cli.up.ports import require_free
+from pagemesh.cli.up.plan import LOOPBACK, MeshPlan, make_plan, num_ports
+from pagemesh.cli.up.ports import held_ports, require_free
 from pagemesh.cli.up.sample import show_sample
 from pagemesh.config import HubConfig
 from pagemesh.errors import ConfigError
@@ -47,8 +47,11 @@ def run(config: UpConfig) -> None:
         # What it needs is not loaded for an index in memory.
         importlib.import_module("pagemesh.cli.up.store").require_store(config.index)
     gpus = gpus_for(config.hardware)
-    with tempfile.TemporaryDirectory(prefix="pagemesh-", ignore_cleanup_errors=True) as folder:
-        asyncio.run(_up(config, Path(folder), gpus))
+    with (
+        tempfile.TemporaryDirectory(prefix="pagemesh-", ignore_cleanup_errors=True) as folder,
+        held_ports(LOOPBACK, num_ports(config)) as ports,
+    ):
+        asyncio.run(_up(config, ports, Path(folder), gpus))
 
 
 def _check_model(source: str, hub: HubConfig) -> None:
@@ -60,12 +63,14 @@ def _check_model(source: str, hub: HubConfig) -> None:
         architecture.make_spec(settings)
 
 
-async def _up(config: UpConfig, run_folder: Path, gpus: Sequence[str]) -> None:
+async def _up(
+    config: UpConfig, ports: Sequence[int], run_folder: Path, gpus: Sequence[str]
+) -> None:
     credentials = Credentials.of(config.tenants)
     config = replace(config, tenants=replace(config.tenants, api_key=credentials.keys))
     log_folder = _log_folder(config, run_folder)
     access_log = None if config.log_dir is None else log_folder / "access.jsonl"
-    plan = make_plan(config, run_folder, access_log, gpus)
+    plan = make_plan(config, ports, run_folder, access_log, gpus)
     console = Console()
     mesh = Mesh(plan, log_folder, console)
     stop = _stop_on_signals(mesh)
