@@ -114,14 +114,16 @@ async def test_prompts_that_are_embedded_count_likewise() -> None:
 
 async def test_a_prompt_counts_once_also_when_its_second_answer_begins_on_another_worker() -> None:
     one_by_one = SchedulerConfig(max_num_seqs=1)
-    async with running_mesh(decode=3, seconds_per_token=0.02, scheduler=one_by_one) as mesh:
-        body = {"prompt": PROMPT, "max_tokens": 3, "seed": 0, "n": 2, "stream": True}
+    # So slow that the second answer has no token yet when it is known that the first is over.
+    async with running_mesh(decode=3, seconds_per_token=0.5, scheduler=one_by_one) as mesh:
+        body = {"prompt": PROMPT, "max_tokens": 2, "seed": 0, "n": 2, "stream": True}
         chunks = aiter(mesh.openai.Completions(http_body(body)))
         text = (await anext(chunks)).data
         while b'"finish_reason":"length"' not in text:
             text = (await anext(chunks)).data
         # The second answer waits there for the place of the first.
-        await next(w for w in mesh.workers.values() if w.engine.load().num_running).kill()
+        loads = {worker: worker.engine.load() for worker in mesh.workers.values()}
+        await next(w for w, load in loads.items() if load.num_running or load.num_waiting).kill()
         rest = b"".join([chunk.data async for chunk in chunks])
         assert b'"index":1' in rest and rest.endswith(b"data: [DONE]\n\n")
         assert await mesh.metric("pagemesh:requests_resubmitted_total") == 1

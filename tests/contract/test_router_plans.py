@@ -183,6 +183,8 @@ async def test_numbers_that_cannot_be_are_as_good_as_none(wrong: float) -> None:
         await know_link(mesh, "decode-odd", "prefill-0", FAST)
         for start in range(4):
             await ask(mesh, prompt=PROMPT[start:])
+            # Else what the worker said of itself meanwhile may still count.
+            await eventually(lambda: not load_of(mesh, "prefill-0").pending_prefill_token_count)
         assert await counted(mesh, "kv_path_plans_total") == {"remote": 4}
 
 
