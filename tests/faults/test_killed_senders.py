@@ -15,8 +15,9 @@ from tests.support.link.running import RunningLink
 from tests.support.worker_process import WorkerProcess
 from tests.support.workers import RouterSession
 
-ANY_PROMPT = PROMPT[:624]
-"""Of whole blocks: even the last one, which may come in a message of its own, is worth asking the next worker for."""
+ANY_PROMPT = LONG_PROMPT[:1888]
+"""Of whole blocks: even the last one, which may come in a message of its own, is worth asking the next worker for.
+So long that a sender whose messages have to wait, and grow meanwhile, still needs several."""
 
 
 class Scene:
@@ -110,7 +111,7 @@ STAGES = [
         for name, fault in {
             "header": Fault(Kind.HOLD, "header"),
             "first blocks": Fault(Kind.HOLD, "blocks", 0),
-            "later blocks": Fault(Kind.HOLD, "blocks", 5),
+            "later blocks": Fault(Kind.HOLD, "blocks", 2),
             "first token": Fault(Kind.HOLD, "first_token"),
             "last blocks": Fault(Kind.HOLD, "last_blocks"),
         }.items()
