@@ -26,6 +26,7 @@ import pytest
 import structlog
 
 from pagemesh.telemetry.logs import console_renderer
+from tests.support.recent_logs import HasLogs, recent_logs
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -62,13 +63,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_runtest_makereport(
     item: pytest.Function,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure that nobody was there to see comes with what the processes of its mesh logged."""
+    """A failure that nobody was there to see comes with what the processes of its fixtures logged."""
     report = yield
-    if report.failed and (harness := sys.modules.get("tests.mesh.harness")):
-        for mesh in item.funcargs.values():
-            if isinstance(mesh, harness.Mesh):
-                logs = harness.recent_logs(mesh)
-                report.sections.append((f"logs of the mesh at {mesh.address}", logs))
+    if report.failed:
+        names = {
+            fixture: name for name, fixture in item.funcargs.items() if isinstance(fixture, HasLogs)
+        }
+        for fixture, name in names.items():
+            report.sections.append((f"logs of {name}", recent_logs(fixture)))
     return report
 
 

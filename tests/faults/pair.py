@@ -15,6 +15,9 @@ NUM_TOKENS = 8
 BLOCK_SIZE = 16
 PROMPT = tuple(20 + (7 * i) % 400 for i in range(650))
 LONG_PROMPT = tuple(20 + (11 * i) % 400 for i in range(1900))
+WHOLE_BLOCKS_PROMPT = LONG_PROMPT[:1888]
+"""Even its last block, which may come in a message of its own, is worth asking the next worker for.
+So long that a sender whose messages have to wait, and grow meanwhile, still needs several."""
 SECOND_TURN = PROMPT + LONG_PROMPT[:600]
 
 # Far from greedy: of a model this small, the likeliest token is often the same for any prompt.
@@ -52,6 +55,10 @@ class Pair:
         self._salts = itertools.count(1)
         self._handles = itertools.count(1)
         self._undisturbed: dict[tuple[int, ...], list[int]] = {}
+
+    def logged(self) -> dict[str, str]:
+        """Everything that the workers said so far, by their names."""
+        return self.prefill.logged() | self.decode.logged()
 
     def revive(self) -> None:
         """Start again who was killed."""

@@ -9,15 +9,19 @@ import psutil
 import pytest
 
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
-from tests.faults.pair import LONG_PROMPT, PROMPT, SECOND_TURN, Pair, assert_blocks_free, until
+from tests.faults.pair import (
+    LONG_PROMPT,
+    PROMPT,
+    SECOND_TURN,
+    WHOLE_BLOCKS_PROMPT,
+    Pair,
+    assert_blocks_free,
+    until,
+)
 from tests.support.link.faults import Fault, Kind
 from tests.support.link.running import RunningLink
 from tests.support.worker_process import WorkerProcess
 from tests.support.workers import RouterSession
-
-ANY_PROMPT = LONG_PROMPT[:1888]
-"""Of whole blocks: even the last one, which may come in a message of its own, is worth asking the next worker for.
-So long that a sender whose messages have to wait, and grow meanwhile, still needs several."""
 
 
 class Scene:
@@ -65,7 +69,7 @@ async def is_connecting(scene: Scene) -> None:
     before = connections()
     pair.prefill.freeze()
     # As no channel calls it: so there is a connection to be made.
-    await scene.ask(pair.prefill.peer(f"ipv4:{pair.prefill.address}"), ANY_PROMPT)
+    await scene.ask(pair.prefill.peer(f"ipv4:{pair.prefill.address}"), WHOLE_BLOCKS_PROMPT)
     await until(lambda: bool(connections() - before), "the decode worker has called", 5.0)
 
 
@@ -98,7 +102,7 @@ async def is_sending(scene: Scene, fault: Fault) -> None:
     pair = scene.pair
     held = pair.link.counts().get("hold", 0)
     pair.link.arm(fault, fault)
-    await scene.ask(pair.over_link, ANY_PROMPT)
+    await scene.ask(pair.over_link, WHOLE_BLOCKS_PROMPT)
     await until(lambda: pair.link.counts().get("hold", 0) == held + 2, "both are held")
 
 

@@ -24,8 +24,6 @@ START_DEADLINE_S = 90.0
 DEADLINE_S = 30.0
 MODEL = "demo"
 
-RECENT_LINES = 20
-
 Found = TypeVar("Found")
 
 
@@ -78,6 +76,11 @@ class Mesh:
     def output(self) -> str:
         """What `pagemesh up` has printed so far."""
         return self._output.read_text()
+
+    def logged(self) -> dict[str, str]:
+        """Everything that it and its parts said so far, by name."""
+        logs = {log.name: log.read_text() for log in sorted(self.logs.glob("*"))}
+        return {"pagemesh up": self.output, **logs}
 
     def log(self, part: str, event: str) -> list[dict[str, Any]]:
         """What a part has logged under this name."""
@@ -176,22 +179,6 @@ class Mesh:
         except (httpx.TransportError, ValueError):
             return {}
 
-    def leftovers(self) -> Callable[[], list[str]]:
-        """A question to ask after the end: which processes and ports of now are still there."""
-        supervisor = psutil.Process(self.process.pid)
-        processes = [supervisor, *supervisor.children(recursive=True)]
-        addresses = [self.address]
-        for process in processes[1:]:
-            for flag in ("--port", "--metrics-port"):
-                if port := option(process, flag):
-                    addresses.append(f"127.0.0.1:{port}")
-
-        def ask() -> list[str]:
-            running = [str(process) for process in processes if is_alive(process)]
-            return running + [address for address in addresses if can_connect(address)]
-
-        return ask
-
 
 def is_alive(process: psutil.Process) -> bool:
     """Whether the very process still runs; a zombie does not."""
@@ -209,15 +196,21 @@ def tracebacks(mesh: Mesh) -> list[str]:
     return [f"{name}: {line}" for name, line in lines if "Traceback" in line]
 
 
-def recent_logs(mesh: Mesh) -> str:
-    """The last lines of what every part said, for who has to find out why a test failed."""
-    said = {"pagemesh up": mesh.output}
-    said |= {log.name: log.read_text() for log in sorted(mesh.logs.glob("*"))}
-    return "\n".join(
-        line
-        for name, text in said.items()
-        for line in (f"--- {name}", *text.splitlines()[-RECENT_LINES:])
-    )
+def leftovers(mesh: Mesh) -> Callable[[], list[str]]:
+    """A question to ask after the end: which processes and ports of now are still there."""
+    supervisor = psutil.Process(mesh.process.pid)
+    processes = [supervisor, *supervisor.children(recursive=True)]
+    addresses = [mesh.address]
+    for process in processes[1:]:
+        for flag in ("--port", "--metrics-port"):
+            if port := option(process, flag):
+                addresses.append(f"127.0.0.1:{port}")
+
+    def ask() -> list[str]:
+        running = [str(process) for process in processes if is_alive(process)]
+        return running + [address for address in addresses if can_connect(address)]
+
+    return ask
 
 
 @contextmanager

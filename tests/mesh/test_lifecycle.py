@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.mesh.harness import Mesh, running_mesh, until, up_command
+from tests.mesh.harness import Mesh, leftovers, running_mesh, until, up_command
 from tests.support.ports import free_port
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
@@ -40,7 +40,7 @@ def test_a_signal_ends_everything_within_five_seconds(
             extra_body={"ignore_eos": True},
         ) as stream:
             next(iter(stream))
-            left = mesh.leftovers()
+            left = leftovers(mesh)
             assert len(left()) > 10
             started = time.monotonic()
             mesh.process.send_signal(number)
@@ -54,7 +54,7 @@ def test_a_signal_ends_everything_within_five_seconds(
 
 def test_the_parts_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     with running_mesh(tmp_path, "--model", str(DEMO), "--no-sample") as mesh:
-        left = mesh.leftovers()
+        left = leftovers(mesh)
         mesh.process.kill()
         mesh.process.wait(10)
         until(lambda: left() == [], "everything is gone", 5)

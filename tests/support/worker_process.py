@@ -104,6 +104,10 @@ class WorkerProcess:
         lines = self._log.read_text().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.startswith("{") and line[-1] == "\n"]
 
+    def logged(self) -> dict[str, str]:
+        """Everything it said so far, by its name."""
+        return {self.worker_id: self._log.read_text()}
+
     def metric(self, name: str, **labels: str) -> float:
         """Sum of a metric's samples over the labels that are not given."""
         return metric(self._metrics_page(), name, **labels)

@@ -174,8 +174,12 @@ class RouterSession:
 
     async def over(self, handle: int) -> Received:
         """What was told about a request, once its last output came."""
-        await wait_until(lambda: self[handle].is_over, f"the end of request {handle}", 20.0)
-        return self[handle]
+        received = self[handle]
+        await wait_until(
+            lambda: received.is_over or self.has_ended, f"the end of request {handle}", 20.0
+        )
+        assert received.is_over, f"the session ended before request {handle}: {self.call!r}"
+        return received
 
     async def has_tokens(self, handle: int, num_tokens: int = 1) -> None:
         await wait_until(
