@@ -66,6 +66,7 @@ def pytest_runtest_makereport(
     """A failure that nobody was there to see comes with what the processes of its fixtures logged."""
     report = yield
     if report.failed:
+        # One of them may go by several names.
         names = {
             fixture: name for name, fixture in item.funcargs.items() if isinstance(fixture, HasLogs)
         }

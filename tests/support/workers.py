@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
@@ -174,15 +174,11 @@ class RouterSession:
 
     async def over(self, handle: int) -> Received:
         """What was told about a request, once its last output came."""
-        received = self[handle]
-        await wait_until(
-            lambda: received.is_over or self.has_ended, f"the end of request {handle}", 20.0
-        )
-        assert received.is_over, f"the session ended before request {handle}: {self.call!r}"
-        return received
+        await self._until(lambda: self[handle].is_over, f"the end of request {handle}", 20.0)
+        return self[handle]
 
     async def has_tokens(self, handle: int, num_tokens: int = 1) -> None:
-        await wait_until(
+        await self._until(
             lambda: len(self[handle].token_ids) >= num_tokens, f"tokens of request {handle}"
         )
 
@@ -190,6 +186,11 @@ class RouterSession:
         """Submit and wait for the end."""
         await self.submit(handle, prompt, **settings)  # type: ignore[arg-type]
         return await self.over(handle)
+
+    async def _until(self, is_met: Callable[[], bool], what: str, within: float = 5.0) -> None:
+        """Wait for what the session tells, which after its end is nothing any more."""
+        await wait_until(lambda: is_met() or self.has_ended, what, within)
+        assert is_met(), f"the session ended before {what}: {self.call!r}"
 
     async def _read(self) -> None:
         try:
