@@ -205,7 +205,7 @@ async def test_a_request_of_one_token_needs_no_blocks_afterwards(
     assert tuple(received.token_ids) == expected_tokens(PROMPT, 1)
 
 
-async def test_a_resumed_request_gets_the_kv_of_its_prompt_and_goes_on_behind_its_tokens(
+async def test_a_resumed_request_gets_the_kv_of_its_tokens_too_and_goes_on_behind_them(
     prefill: RunningWorker, decode: RunningWorker, decode_engine: RecordingEngine
 ) -> None:
     tokens = expected_tokens(PROMPT, NUM_TOKENS)
@@ -214,7 +214,7 @@ async def test_a_resumed_request_gets_the_kv_of_its_prompt_and_goes_on_behind_it
             1, PROMPT, resume=tokens[:4], max_tokens=NUM_TOKENS, plan=prefill.plan
         )
     assert tuple(received.token_ids) == tokens[4:]
-    assert decode_engine.imported == [150]
+    assert decode_engine.imported == [154]
     assert outcomes(decode, "complete") == 1
 
 

@@ -69,14 +69,18 @@ class Courier:
 
     def begin(self, grant: KvGrant) -> None:
         request = self.requests[grant.request_id]
-        num_wanted = num_tokens = len(request.prompt_token_ids)
+        token_ids = (*request.prompt_token_ids, *request.resume_token_ids)
+        num_wanted = num_tokens = len(token_ids)
         if grant.request_id in self.breaking:
             num_wanted = (grant.num_held_tokens + num_wanted) // 2
         parts = PartCutter(
             self.decode.engine.info.layout, grant.num_held_tokens, num_tokens, MAX_PAYLOAD_BYTES
         )
         self.transfers[grant.request_id] = Transfer(grant, num_wanted, parts)
-        self.prefill.engine.submit(replace(request, hold_blocks=True, resume_token_ids=()))
+        exported = replace(
+            request, prompt_token_ids=token_ids, resume_token_ids=(), hold_blocks=True
+        )
+        self.prefill.engine.submit(exported)
 
     def carry(self, progress: KvProgress) -> None:
         """Copy what can be read, and end the transfer when that is enough."""

@@ -9,6 +9,8 @@ Requests whose KV travels hold their blocks longer, as a lease:
 * import (`await_kv`): the engine reserves blocks and reports them in `StepOutput.grants`; only the
   importer writes them until it calls `finish_import`, exactly once per grant, whatever happened.
 
+What travels is the KV of all tokens that a request comes with: of its prompt, and of those that are resumed.
+
 A request may be both: what it imports it does not compute, and all of it is exported. The two leases end
 independently of each other, in any order.
 """
@@ -71,7 +73,7 @@ class EngineRequest:
     """Tenant salt of the block hashes."""
 
     hold_blocks: bool = False
-    """Export: generate one token and keep the prompt's blocks readable until `release`."""
+    """Export: generate one token and keep the blocks of what is in front of it readable until `release`."""
 
     await_kv: bool = False
     """Import: reserve blocks and wait for `finish_import` before the request is scheduled."""
@@ -99,7 +101,7 @@ class RequestOutput(NamedTuple):
     num_cached_tokens: int = 0
     """Prefix tokens taken from the prefix cache; meaningful with the first token."""
     num_received_tokens: int = 0
-    """Prompt tokens whose KV was imported; meaningful with the first token."""
+    """Tokens whose KV was imported; meaningful with the first token."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One for each of `token_ids`; None when the request does not ask for them."""
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
@@ -112,19 +114,19 @@ class RequestOutput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KvExport:
-    """Export: these blocks will hold the prompt's KV; how much of it they hold is told by `KvProgress`."""
+    """Export: these blocks will hold the request's KV; how much of it they hold is told by `KvProgress`."""
 
     request_id: str
     block_ids: tuple[int, ...]
-    """Block table of the whole prompt."""
+    """Block table of all tokens that the request came with."""
     block_hashes: tuple[bytes, ...]
-    """Names of the prompt's full blocks."""
+    """Names of the full blocks among them."""
     num_held_tokens: int
     """Leading tokens found in the prefix cache."""
 
 
 class KvProgress(NamedTuple):
-    """Export: the KV of the prompt's tokens [0, num_tokens) is in layers [0, num_layers) and may be read.
+    """Export: the KV of the request's tokens [0, num_tokens) is in layers [0, num_layers) and may be read.
 
     That is added to what was told before: KV that can be read stays so until the export is released.
     Parts of a step are told while it computes, but its last layer only when the step has succeeded. So
@@ -138,15 +140,15 @@ class KvProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KvGrant:
-    """Import: blocks for the whole prompt are reserved; the importer may write those behind the held ones."""
+    """Import: blocks are reserved; the importer may write those behind the held ones."""
 
     request_id: str
     num_held_tokens: int
-    """Leading tokens found in the prefix cache; a multiple of the block size, less than the prompt."""
+    """Leading tokens found in the prefix cache; a multiple of the block size, less than the request came with."""
     block_ids: tuple[int, ...]
-    """Block table of the whole prompt."""
+    """Block table of all tokens that the request came with."""
     block_hashes: tuple[bytes, ...]
-    """Names of the prompt's full blocks."""
+    """Names of the full blocks among them."""
 
 
 class GrammarTotals(NamedTuple):
@@ -358,7 +360,7 @@ class Engine(Protocol):
     def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
         """End an import's lease.
 
-        KV of the prompt's tokens [0, num_valid_tokens) is in the blocks and verified (the held prefix
+        KV of the request's tokens [0, num_valid_tokens) is in the blocks and verified (the held prefix
         counts); whatever is missing is computed locally.
         """
         ...

@@ -26,7 +26,7 @@ class ReceivedKv:
     """Which blocks of a grant hold verified KV, layer by layer. Not thread-safe."""
 
     def __init__(self, grant: KvGrant, layout: BlockLayout, num_tokens: int) -> None:
-        """`num_tokens` is the prompt's length."""
+        """`num_tokens` is how many there are in all."""
         self.grant = grant
         self.layout = layout
         self.num_tokens = num_tokens
@@ -43,17 +43,17 @@ class ReceivedKv:
 
     @property
     def num_verified_blocks(self) -> int:
-        """Leading blocks of the prompt whose KV is there in all layers: held ones, then verified ones."""
+        """Leading blocks whose KV is there in all layers: held ones, then verified ones."""
         return self._first_block + self._num_complete
 
     @property
     def num_verified_tokens(self) -> int:
-        """Leading prompt tokens whose KV is in the blocks."""
+        """Leading tokens whose KV is in the blocks."""
         return min(self.num_verified_blocks * self.layout.block_size, self.num_tokens)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the whole prompt's KV is in the blocks."""
+        """Whether all KV is in the blocks."""
         return self._num_complete == len(self._layers)
 
     @property

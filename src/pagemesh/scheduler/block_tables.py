@@ -54,8 +54,7 @@ class BlockTables:
     def propose(self, request: Request) -> Reservation:
         """Blocks for all known tokens and the next one; nothing is changed.
 
-        At least one token is left to compute, because the next is sampled from it; of an import, at
-        least one token of the prompt is left to import.
+        At least one token is left to compute, because the next is sampled from it, or to import.
         """
         held = self._held(request)
         # The last token of a request ends it: no KV is ever computed for it.
@@ -134,10 +133,10 @@ class BlockTables:
         self._free_blocks(request)
         self._free_swapped(request)
 
-    def prompt_blocks(self, request: Request) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        """Block table of the whole prompt, and the names of its full blocks."""
-        block_ids = request.block_ids[: self._num_blocks(request.num_prompt_tokens)]
-        block_hashes = request.block_hashes[: request.num_prompt_tokens // self._block_size]
+    def given_blocks(self, request: Request) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+        """Block table of the tokens that the request came with, and the names of those that they fill."""
+        block_ids = request.block_ids[: self._num_blocks(request.num_given_tokens)]
+        block_hashes = request.block_hashes[: request.num_given_tokens // self._block_size]
         return tuple(block_ids), tuple(block_hashes)
 
     def check_integrity(self, requests: Collection[Request]) -> None:
@@ -150,10 +149,7 @@ class BlockTables:
     def _held(self, request: Request) -> Reservation:
         """What there is of the request's KV: cached blocks, then its own swapped or its leader's."""
         self._names.extend(request)
-        num_reusable = request.num_skippable_tokens
-        if request.awaits_kv:
-            num_reusable = min(num_reusable, request.num_prompt_tokens - 1)
-        num_reusable_blocks = num_reusable // self._block_size
+        num_reusable_blocks = request.num_skippable_tokens // self._block_size
         hits = self._pool.longest_cached_prefix(request.block_hashes[:num_reusable_blocks])
         num_hit_tokens = len(hits) * self._block_size
         if request.num_swapped_tokens > num_hit_tokens:

@@ -142,7 +142,7 @@ class Lifecycle:
         self.append_token(request, token_id, logprobs)
 
     def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
-        """End an import's lease; KV of the prompt's first `num_valid_tokens` is in the blocks.
+        """End an import's lease; KV of the first `num_valid_tokens` of prompt and resumed tokens is in the blocks.
 
         The rest is computed here like any other missing KV, and so is the last known token's: the
         next one is sampled from it.
@@ -152,13 +152,13 @@ class Lifecycle:
             return
         request.awaits_kv = False
         num_held_tokens = request.num_computed_tokens
-        if num_held_tokens <= num_valid_tokens <= request.num_prompt_tokens:
+        if num_held_tokens <= num_valid_tokens <= request.num_given_tokens:
             request.num_received_tokens = num_valid_tokens - num_held_tokens
             self._tables.mark_computed(request, min(num_valid_tokens, request.num_tokens - 1))
         elif request.state is RequestState.WAITING_KV:
             message = (
                 f"import ended with {num_valid_tokens} valid tokens, but {num_held_tokens} were held"
-                f" and the prompt has {request.num_prompt_tokens}"
+                f" and {request.num_given_tokens} were to come"
             )
             self.finish(request, FinishReason.ERROR, InternalError(message))
         if request.state is RequestState.WAITING_KV:

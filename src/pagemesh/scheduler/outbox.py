@@ -78,7 +78,7 @@ class Outbox:
 
     def add_export(self, request: Request) -> None:
         """An export has its blocks, of which those with cached KV can be read."""
-        block_ids, block_hashes = self._tables.prompt_blocks(request)
+        block_ids, block_hashes = self._tables.given_blocks(request)
         num_held_tokens = request.num_computed_tokens
         self._exports.append(KvExport(request.request_id, block_ids, block_hashes, num_held_tokens))
         if request.num_computed_tokens:
@@ -86,12 +86,12 @@ class Outbox:
 
     def add_progress(self, request: Request) -> None:
         """An export's blocks can be read, in all layers, as far as they are computed or imported."""
-        num_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
+        num_tokens = min(request.num_computed_tokens, request.num_given_tokens)
         self._progress.append(KvProgress(request.request_id, num_tokens, self._num_layers))
 
     def add_grant(self, request: Request) -> None:
         """An import's blocks can be written behind the held ones."""
-        block_ids, block_hashes = self._tables.prompt_blocks(request)
+        block_ids, block_hashes = self._tables.given_blocks(request)
         num_held_tokens = request.num_computed_tokens
         self._grants.append(KvGrant(request.request_id, num_held_tokens, block_ids, block_hashes))
 

@@ -118,7 +118,7 @@ class Request:
     """Prefix tokens found in the prefix cache when blocks were reserved for the first time."""
 
     num_received_tokens: int = 0
-    """Prompt tokens whose KV came from the importer; while it is at work, those expected from it."""
+    """Tokens whose KV came from the importer; while it is at work, those expected from it."""
 
     cumulative_logprob: float = 0.0
     """Sum of the log probabilities of the reported tokens, where they are asked for."""
@@ -135,10 +135,14 @@ class Request:
     num_prompt_tokens: int = field(init=False)
     """Length of the prompt."""
 
+    num_given_tokens: int = field(init=False)
+    """Of prompt and resumed tokens: what an import may bring KV of."""
+
     def __post_init__(self) -> None:
         self.request_id = self.spec.request_id
         self.precedence = (self.spec.priority, self.arrival)
         self.num_prompt_tokens = len(self.spec.prompt_token_ids)
+        self.num_given_tokens = self.num_prompt_tokens + len(self.spec.resume_token_ids)
 
     def add_states(self, states: npt.NDArray[np.float32]) -> bytes | None:
         """Add hidden states [N, hidden] to the embedding; gives it when all tokens are computed."""

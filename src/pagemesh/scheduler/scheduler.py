@@ -216,7 +216,7 @@ class Scheduler:
         if request.awaits_kv:
             request.state = RequestState.WAITING_KV
             request.leases |= Lease.IMPORT
-            request.num_received_tokens = request.num_prompt_tokens - request.num_computed_tokens
+            request.num_received_tokens = request.num_given_tokens - request.num_computed_tokens
             self._outbox.add_grant(request)
         else:
             request.state = RequestState.RUNNING

@@ -82,7 +82,7 @@ class StepPlan:
         )
         self.requests.append(request)
         if request.spec.hold_blocks:
-            num_exported = min(end, request.num_prompt_tokens)
+            num_exported = min(end, request.num_given_tokens)
             self.exports.append(ExportedChunk(request.request_id, num_exported, end - start))
         request.num_flights += 1
         request.num_launched_tokens = end

@@ -1,4 +1,4 @@
-"""One import: the blocks that the engine granted a prompt, what of its KV came, and by which way."""
+"""One import: the blocks that the engine granted a request, what of its KV came, and by which way."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ class KvImport:
         self.is_needed = True
         """Whether the request has not come to its own end, which may be its first token."""
         self.num_pulled_tokens = 0
-        """Prompt tokens whose KV came out of another worker's cache; the others' was computed for this."""
+        """Tokens whose KV came out of another worker's cache; the others' was computed for this."""
         self._worker = worker
         self._loop = asyncio.get_running_loop()
-        self._received = ReceivedKv(grant, worker.engine.info.layout, len(request.prompt_token_ids))
+        self.token_ids = (*request.prompt_token_ids, *request.resume_token_ids)
+        """Of which KV is to come: the prompt's, and those that were generated elsewhere."""
+        self._received = ReceivedKv(grant, worker.engine.info.layout, len(self.token_ids))
         self._first_token: kv_transfer_pb2.FirstToken | None = None
         self._stream_nonce = 0
         self._first_token_at = 0.0
@@ -53,18 +55,18 @@ class KvImport:
         return self.deadline - self._loop.time()
 
     @property
-    def num_prompt_tokens(self) -> int:
-        """Length of the prompt."""
-        return len(self.request.prompt_token_ids)
+    def num_tokens(self) -> int:
+        """Of which KV is to come."""
+        return len(self.token_ids)
 
     @property
     def num_verified_tokens(self) -> int:
-        """Leading prompt tokens whose KV is in the blocks: the held ones and what was verified."""
+        """Leading tokens whose KV is in the blocks: the held ones and what was verified."""
         return self._received.num_verified_tokens
 
     @property
     def num_received_tokens(self) -> int:
-        """Prompt tokens whose KV came from other workers until now."""
+        """Tokens whose KV came from other workers until now."""
         return self.num_verified_tokens - self.grant.num_held_tokens
 
     def num_reused_tokens(self, *, needs_kv: bool) -> int:
@@ -78,18 +80,18 @@ class KvImport:
 
     @property
     def num_verified_blocks(self) -> int:
-        """Leading blocks of the prompt of which nothing is missing; all of them when it is complete."""
+        """Leading blocks of which nothing is missing; all of them when it is complete."""
         return self._received.num_verified_blocks
 
     @property
     def is_complete(self) -> bool:
-        """Whether the whole prompt's KV is in the blocks."""
+        """Whether all KV is in the blocks."""
         return self._received.is_complete
 
     @property
     def is_worth_asking(self) -> bool:
         """Whether at least a block's tokens are missing; fewer are computed sooner than asked for."""
-        num_missing = self.num_prompt_tokens - self.num_verified_tokens
+        num_missing = self.num_tokens - self.num_verified_tokens
         return num_missing >= self._worker.engine.info.layout.block_size
 
     @property
@@ -97,8 +99,13 @@ class KvImport:
         """Whether another worker has sampled the first token."""
         return self._first_token is not None
 
+    @property
+    def awaits_first_token(self) -> bool:
+        """Whether another worker may sample it: behind resumed tokens, this one does."""
+        return self._first_token is None and not self.request.resume_token_ids
+
     def path(self, *, needs_kv: bool) -> types_pb2.KvPath.ValueType:
-        """How the answer came to its prompt's KV, when what did not come was computed here.
+        """How the answer came to its KV, when what did not come was computed here.
 
         An answer that was over with the first token needed no KV behind that.
         """
@@ -112,8 +119,9 @@ class KvImport:
 
     @property
     def exposed_seconds(self) -> float:
-        """Of a complete import with its first token: for how long KV was waited for behind that token."""
-        assert self._first_token is not None, "there is no first token"
+        """Of a complete import: for how long KV was waited for behind the first token; 0 without one."""
+        if self._first_token is None:
+            return 0.0
         assert self.completed_at is not None, "KV is missing"
         return max(0.0, self.completed_at - self._first_token_at)
 
@@ -139,7 +147,7 @@ class KvImport:
         """Take note of what a verified message brought, and report the first token, once."""
         if self.completed_at is None and self.is_complete:
             self.completed_at = self._loop.time()
-        if first_token is None or self._first_token is not None:
+        if first_token is None or not self.awaits_first_token:
             return
         self._first_token = first_token
         self._first_token_at = self._loop.time()

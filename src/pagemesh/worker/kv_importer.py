@@ -14,10 +14,12 @@ from typing import Any, Final, Literal
 import grpc
 import structlog
 
+from pagemesh.engine.interface import EngineRequest
 from pagemesh.engine.peer_memory import UNREACHABLE
 from pagemesh.errors import PagemeshError, UnavailableError
 from pagemesh.rpc.call_context import outgoing_metadata
 from pagemesh.rpc.status import as_pagemesh_error
+from pagemesh.sampling.params import SamplingParams
 from pagemesh.telemetry import metrics as declared
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, types_pb2
 from pagemesh.worker.kv_import import KvImport
@@ -81,8 +83,8 @@ class KvImporter:
         The worker first pulls from `source`, if there is one.
         """
         request = prefill_pb2.PrefillRequest(
-            prompt_token_ids=kv.request.prompt_token_ids,
-            sampling=sampling_to_proto(kv.request.sampling),
+            prompt_token_ids=kv.token_ids,
+            sampling=sampling_to_proto(_first_token_sampling(kv.request)),
             held_token_count=kv.num_verified_tokens,
             model_fingerprint=self._worker.info.model_fingerprint,
             kv_layout=self._worker.info.kv_layout,
@@ -189,7 +191,7 @@ class KvImporter:
             reason=error.reason,
             error=error.message,
             num_verified_tokens=kv.num_verified_tokens,
-            num_prompt_tokens=kv.num_prompt_tokens,
+            num_tokens=kv.num_tokens,
         )
 
     def _known_reason(self, reason: str) -> str:
@@ -204,3 +206,9 @@ class KvImporter:
             log.error("import failed", request_id=kv.client_request_id, exc_info=error)
         self._tokens_received.inc(kv.num_received_tokens)
         self._worker.engine.finish_import(kv.grant.request_id, kv.num_verified_tokens)
+
+
+def _first_token_sampling(request: EngineRequest) -> SamplingParams:
+    """How a prefill worker is to choose its token. Behind resumed ones nobody asks for it: this worker samples
+    it, with all that follows from what is prompt and what is answer."""
+    return SamplingParams() if request.resume_token_ids else request.sampling

@@ -51,9 +51,9 @@ class KvStreams:
 
         UnavailableError when the sender stalls or ends early, KvIntegrityError for what is wrong.
         """
-        had_token = kv.has_first_token
+        awaits_token = kv.awaits_first_token
         await self._receive(
-            call, kv, sender, lambda reader: kv.is_complete and (had_token or reader.has_token)
+            call, kv, sender, lambda reader: kv.is_complete and (reader.has_token or not awaits_token)
         )
 
     async def receive_fetch(

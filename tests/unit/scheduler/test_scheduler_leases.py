@@ -144,7 +144,7 @@ def test_an_import_holds_its_prefix_hits_and_imports_at_least_one_token() -> Non
     assert (end.num_cached_tokens, end.num_received_tokens) == (4, 0)
 
 
-def test_an_import_holds_less_than_its_prompt_even_when_more_is_cached() -> None:
+def test_an_import_holds_what_is_cached_of_its_resumed_tokens_too_but_not_all() -> None:
     prompt = range(100, 108)
     expected = expected_tokens(prompt, 9)
     stepper = Stepper()
@@ -152,7 +152,7 @@ def test_an_import_holds_less_than_its_prompt_even_when_more_is_cached() -> None
     stepper.run()
     assert len(stepper.cached) == 4
     request = make_request("a", prompt, await_kv=True, resume=expected[:7], max_tokens=9)
-    assert start_import(stepper, request).num_held_tokens == 4
+    assert start_import(stepper, request).num_held_tokens == 12
 
 
 def test_imported_blocks_are_hit_by_the_next_request() -> None:
@@ -226,15 +226,19 @@ def test_a_first_token_that_ends_the_request_leaves_the_verified_blocks_in_the_c
     assert stepper.cached == set(grant.block_hashes)
 
 
-def test_a_resumed_import_imports_the_prompt_and_computes_the_rest() -> None:
+@pytest.mark.parametrize(("num_imported", "computed"), [(10, ("a", 10, 2)), (12, ("a", 11, 1))])
+def test_a_resumed_import_imports_the_resumed_tokens_too(
+    num_imported: int, computed: tuple[str, int, int]
+) -> None:
     stepper = Stepper()
     request = make_request("a", PROMPT, await_kv=True, resume=EXPECTED[:2])
     grant = start_import(stepper, request)
     assert (grant.num_held_tokens, grant.block_ids) == (0, (0, 1, 2))
+    assert len(grant.block_hashes) == 3
     stepper.requests.first_token("a", 77)  # already generated elsewhere
-    stepper.write_prompt(grant, PROMPT, 10)
-    stepper.requests.finish_import("a", 10)
-    assert stepper.step() == [("a", 10, 2)]
+    stepper.write_prompt(grant, [*PROMPT, *EXPECTED[:2]], num_imported)
+    stepper.requests.finish_import("a", num_imported)
+    assert stepper.step() == [computed]
     stepper.run()
     assert tuple(stepper.tokens["a"]) == EXPECTED[2:]
 
@@ -249,7 +253,7 @@ def test_an_import_that_counts_wrongly_ends_with_an_error(num_valid: int) -> Non
     stepper.collect()
     error = stepper.ends["a"][0].error
     assert isinstance(error, InternalError)
-    assert f"{num_valid} valid tokens, but 4 were held and the prompt has 10" in error.message
+    assert f"{num_valid} valid tokens, but 4 were held and 10 were to come" in error.message
     assert stepper.num_free_blocks == 16
 
 
