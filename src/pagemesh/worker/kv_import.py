@@ -55,11 +55,6 @@ class KvImport:
         return self.deadline - self._loop.time()
 
     @property
-    def num_tokens(self) -> int:
-        """Of which KV is to come."""
-        return len(self.token_ids)
-
-    @property
     def num_verified_tokens(self) -> int:
         """Leading tokens whose KV is in the blocks: the held ones and what was verified."""
         return self._received.num_verified_tokens
@@ -91,7 +86,7 @@ class KvImport:
     @property
     def is_worth_asking(self) -> bool:
         """Whether at least a block's tokens are missing; fewer are computed sooner than asked for."""
-        num_missing = self.num_tokens - self.num_verified_tokens
+        num_missing = len(self.token_ids) - self.num_verified_tokens
         return num_missing >= self._worker.engine.info.layout.block_size
 
     @property

@@ -191,7 +191,7 @@ class KvImporter:
             reason=error.reason,
             error=error.message,
             num_verified_tokens=kv.num_verified_tokens,
-            num_tokens=kv.num_tokens,
+            num_tokens=len(kv.token_ids),
         )
 
     def _known_reason(self, reason: str) -> str:

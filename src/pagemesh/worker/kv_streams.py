@@ -53,7 +53,10 @@ class KvStreams:
         """
         awaits_token = kv.awaits_first_token
         await self._receive(
-            call, kv, sender, lambda reader: kv.is_complete and (reader.has_token or not awaits_token)
+            call,
+            kv,
+            sender,
+            lambda reader: kv.is_complete and (reader.has_token or not awaits_token),
         )
 
     async def receive_fetch(

@@ -71,7 +71,7 @@ class RemotePrefiller:
             return False
         num_held = kv.num_verified_tokens
         load = self._worker.dispatcher.load
-        seconds = load.prefill_seconds(kv.num_tokens - num_held, num_held)
+        seconds = load.prefill_seconds(len(kv.token_ids) - num_held, num_held)
         return seconds is not None and seconds < plan.overrule_seconds
 
     def _count_cancelled(self, kv: KvImport, task: asyncio.Task[None]) -> None:

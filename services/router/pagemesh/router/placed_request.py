@@ -16,8 +16,8 @@ from prometheus_client import Counter
 from pagemesh.errors import DeadlineError, PagemeshError, UnavailableError
 from pagemesh.router.call import Call
 from pagemesh.router.in_progress import Failable
+from pagemesh.router.placer import Placement
 from pagemesh.router.plan_message import plan_to_proto
-from pagemesh.router.planner import Placement
 from pagemesh.router.session import Sink
 from pagemesh.router.tenants.salt import tenant_salt
 from pagemesh.rpc.status import make_error

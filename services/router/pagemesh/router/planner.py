@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -13,68 +12,17 @@ from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.config import RoutingConfig
 from pagemesh.membership.directory import Directory
 from pagemesh.router.path_metrics import PathMetrics
+from pagemesh.router.placer import Placement, Wanted
 from pagemesh.router.prefix_metrics import Lookup, PrefixMetrics, PrefixQuery
 from pagemesh.router.routing.candidate import Naming, Role, RouteRequest, WorkerFacts
 from pagemesh.router.routing.decider import Decider
-from pagemesh.router.routing.decision import Decision
-from pagemesh.router.routing.in_flight import Flight
 from pagemesh.router.routing.route import Route
-from pagemesh.router.session import WorkerSession
 from pagemesh.router.session_pool import SessionPool
 from pagemesh.router.workers import Workers
 from pagemesh.telemetry.metrics import ROUTING_WITHOUT_INDEX, Metrics
 from pagemesh.v1 import types_pb2
 
 _log = structlog.get_logger(__name__)
-
-
-class Placement(NamedTuple):
-    """Where a request goes, already counted there until `flight.end()`."""
-
-    route: Route
-    session: WorkerSession
-    flight: Flight
-
-    decision: Decision
-    """That led to it, or to the placement that it goes beside."""
-
-    query: PrefixQuery | None
-    """What is to be accounted for; None for a prompt that no cache can serve, or that another one counts for."""
-
-
-class Placer(Protocol):
-    """Says where requests go, and is told what came of it."""
-
-    async def place(
-        self,
-        prompt_token_ids: Sequence[int],
-        max_tokens: int,
-        excluded_worker_ids: frozenset[str],
-        *,
-        is_prefillable: bool,
-        is_cacheable: bool,
-        cache_salt: bytes,
-        client_session: bytes,
-    ) -> Placement:
-        """Choose workers for a prompt; raises UnavailableError when no decode worker can take it.
-
-        One that is not `is_prefillable` has to be computed where it runs; of one that is not `is_cacheable`,
-        every token. Its blocks are looked for under names with its `cache_salt`. What has the same `client_session`
-        belongs together; empty for what belongs to nothing.
-        """
-        ...
-
-    def place_beside(self, placement: Placement) -> Placement:
-        """Place a request where another one has, or is about to have, the KV of its prompt."""
-        ...
-
-    def on_kv(self, placement: Placement, outcome: types_pb2.KvOutcome) -> None:
-        """The first token of a placed request and its prompt's KV are there, or its embedding."""
-        ...
-
-    def on_answer(self, num_tokens: int) -> None:
-        """An answer ended by itself after so many tokens."""
-        ...
 
 
 class Planner:
@@ -97,26 +45,16 @@ class Planner:
         self._prefixes = PrefixMetrics(metrics, workers.model_name)
         self._without_index = metrics.counter(ROUTING_WITHOUT_INDEX)
 
-    async def place(
-        self,
-        prompt_token_ids: Sequence[int],
-        max_tokens: int,
-        excluded_worker_ids: frozenset[str],
-        *,
-        is_prefillable: bool,
-        is_cacheable: bool,
-        cache_salt: bytes,
-        client_session: bytes,
-    ) -> Placement:
+    async def place(self, wanted: Wanted) -> Placement:
         """See `Placer`."""
         chains, lookup = dict[Naming, list[bytes]](), Lookup.SKIPPED
         held: dict[str, int] | None = {}
-        workers = self._workers
+        workers, token_ids = self._workers, wanted.token_ids
         decoders = workers.reachable(Role.DECODE)
         # A single worker gets every prompt, and computes all that it does not hold.
         is_alone = len(decoders) == 1 and not workers.reachable(Role.PREFILL)
-        if is_cacheable and self._decider.names_blocks and not is_alone:
-            chains = _name_blocks(prompt_token_ids, decoders, cache_salt)
+        if wanted.is_cacheable and self._decider.names_blocks and not is_alone:
+            chains = _name_blocks(token_ids, decoders, wanted.cache_salt)
             if chains and self._decider.uses_index:
                 held, lookup = await self._look_up(chains), Lookup.ANSWERED
         if held is None:
@@ -124,12 +62,12 @@ class Planner:
         # No await from here to `begin`: the next request must see this one's place taken.
         request = RouteRequest(
             model_name=workers.model_name,
-            num_prompt_tokens=len(prompt_token_ids),
-            num_total_tokens=len(prompt_token_ids) + max_tokens,
+            num_prompt_tokens=len(token_ids),
+            num_total_tokens=len(token_ids) + wanted.max_tokens,
             block_names=chains,
-            excluded_worker_ids=excluded_worker_ids,
-            is_prefillable=is_prefillable,
-            session=client_session,
+            excluded_worker_ids=wanted.excluded_worker_ids,
+            is_prefillable=wanted.is_prefillable,
+            session=wanted.client_session,
         )
         decision = self._decider.decide(workers.facts(), held, request, *workers.closed())
         route = decision.route if decision is not None else None
@@ -138,7 +76,7 @@ class Planner:
             raise workers.nobody()
         if route.plan is not None:
             self._paths.on_plan(route.plan)
-        query = PrefixQuery(len(prompt_token_ids), lookup) if is_cacheable else None
+        query = PrefixQuery(len(token_ids), lookup) if wanted.is_cacheable else None
         flight = self._decider.begin(route, request)
         return Placement(route, session, flight, decision, query)
 

@@ -10,7 +10,7 @@ from typing import Final
 from pagemesh.config import RouterConfig
 from pagemesh.router.embedding.vectors import PromptEmbedder
 from pagemesh.router.generation.interface import TextGenerator
-from pagemesh.router.planner import Placer
+from pagemesh.router.placer import Placer
 
 _VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 """OpenTelemetry's, the more special one first."""

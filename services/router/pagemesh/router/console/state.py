@@ -21,7 +21,7 @@ from pagemesh.router.console.window import WINDOW_S, Counters, Quantiles, Sample
 from pagemesh.router.embedding.vectors import PromptEmbedder
 from pagemesh.router.generation.interface import TextGenerator
 from pagemesh.router.parity import Parity
-from pagemesh.router.planner import Placer
+from pagemesh.router.placer import Placer
 from pagemesh.router.roles import ROLES
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.session_pool import SessionPool

@@ -18,7 +18,7 @@ from pagemesh.router.embedding.vectors import Embeddings, Input, PromptEmbedder
 from pagemesh.router.generation.instrumented import InstrumentedGeneration
 from pagemesh.router.generation.request import GenerationRequest, Usage
 from pagemesh.router.path_metrics import path_of
-from pagemesh.router.planner import Placement, Placer
+from pagemesh.router.placer import Placement, Placer, Wanted
 from pagemesh.router.prefix_metrics import Lookup
 from pagemesh.router.route_header import Explanation
 from pagemesh.v1 import types_pb2
@@ -116,30 +116,12 @@ class WatchedPlacer:
     def __init__(self, inner: Placer) -> None:
         self._inner = inner
 
-    async def place(
-        self,
-        prompt_token_ids: Sequence[int],
-        max_tokens: int,
-        excluded_worker_ids: frozenset[str],
-        *,
-        is_prefillable: bool,
-        is_cacheable: bool,
-        cache_salt: bytes,
-        client_session: bytes,
-    ) -> Placement:
+    async def place(self, wanted: Wanted) -> Placement:
         """See `Placer`."""
-        placement = await self._inner.place(
-            prompt_token_ids,
-            max_tokens,
-            excluded_worker_ids,
-            is_prefillable=is_prefillable,
-            is_cacheable=is_cacheable,
-            cache_salt=cache_salt,
-            client_session=client_session,
-        )
+        placement = await self._inner.place(wanted)
         record = present_record.get()
         if record is not None:
-            record.place(_explanation(placement), is_retry=bool(excluded_worker_ids))
+            record.place(_explanation(placement), is_retry=bool(wanted.excluded_worker_ids))
         return placement
 
     def place_beside(self, placement: Placement) -> Placement:

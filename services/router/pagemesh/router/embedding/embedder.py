@@ -11,7 +11,7 @@ from pagemesh.router.embedding.job import EmbeddingJob
 from pagemesh.router.embedding.vectors import Embeddings, Input
 from pagemesh.router.in_progress import InProgress
 from pagemesh.router.placed_request import Order
-from pagemesh.router.planner import Placer
+from pagemesh.router.placer import Placer
 from pagemesh.router.served_model import ServedModel
 from pagemesh.router.tenants.caller import current_caller
 from pagemesh.router.workers import Workers

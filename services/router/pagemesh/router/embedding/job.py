@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.router.embedding.vectors import Embeddings
 from pagemesh.router.placed_request import Order, PlacedRequest
-from pagemesh.router.planner import Placer
+from pagemesh.router.placer import Placer, Wanted
 from pagemesh.v1 import decode_pb2, types_pb2
 
 
@@ -82,15 +82,16 @@ class EmbeddingJob:
     async def _submit(self, running: _Running, excluded: frozenset[str]) -> None:
         """Place a prompt on a worker and send it there."""
         submit = decode_pb2.Submit(prompt_token_ids=running.token_ids, embed=True)
-        placement = await self._planner.place(
+        wanted = Wanted(
             running.token_ids,
-            0,
-            excluded,
+            max_tokens=0,
             is_prefillable=False,
             is_cacheable=True,
             cache_salt=self._order.cache_salt,
             client_session=self._order.call.session,
+            excluded_worker_ids=excluded,
         )
+        placement = await self._planner.place(wanted)
         running.placed.send(placement, submit, partial(self._on_output, running.placed.index))
 
     def _on_output(self, index: int, output: decode_pb2.RequestOutput) -> None:

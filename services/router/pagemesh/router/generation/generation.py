@@ -22,7 +22,7 @@ from pagemesh.router.generation.request import (
     Usage,
 )
 from pagemesh.router.placed_request import Order, PlacedRequest
-from pagemesh.router.planner import Placement, Placer
+from pagemesh.router.placer import Placement, Placer, Wanted
 from pagemesh.router.prefix_metrics import Lookup
 from pagemesh.router.route_header import Explanation
 from pagemesh.tokenizer.tokenizer import Tokenizer
@@ -204,17 +204,18 @@ class Generation:
         ):
             return self._planner.place_beside(beside), leader.placed.handle
         choice = running.choice
-        placement = await self._planner.place(
+        wanted = Wanted(
             choice.prompt_token_ids,
             choice.sampling.max_tokens,
-            excluded,
             # Log probabilities of a prompt come from computing all of it in one place.
             is_prefillable=choice.sampling.prompt_logprobs is None,
             # And all of it, as they come from computing the token in front of each.
             is_cacheable=choice.sampling.prompt_logprobs is None,
             cache_salt=self._order.cache_salt,
             client_session=self._order.call.session,
+            excluded_worker_ids=excluded,
         )
+        placement = await self._planner.place(wanted)
         # The first answer counts for the prompt, wherever the others have to go.
         return (placement if leader is running else placement._replace(query=None)), 0
 

@@ -10,7 +10,7 @@ from pagemesh.router.generation.instrumented import GenerationMetrics, Instrumen
 from pagemesh.router.generation.interface import RunningGeneration
 from pagemesh.router.generation.request import GenerationRequest
 from pagemesh.router.in_progress import InProgress
-from pagemesh.router.planner import Placer
+from pagemesh.router.placer import Placer
 from pagemesh.router.tenants.caller import current_caller
 from pagemesh.telemetry.metrics import REQUESTS_RESUBMITTED, Metrics
 from pagemesh.tokenizer.tokenizer import Tokenizer

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from pagemesh.router.path_metrics import path_of
-from pagemesh.router.planner import Placement, Placer
+from pagemesh.router.placer import Placement, Placer, Wanted
 from pagemesh.router.route_header import considered_object
 from pagemesh.router.routing.ways import Path
 from pagemesh.telemetry import span_names as names
@@ -21,28 +20,10 @@ class TracedPlacer:
     def __init__(self, inner: Placer) -> None:
         self._inner = inner
 
-    async def place(
-        self,
-        prompt_token_ids: Sequence[int],
-        max_tokens: int,
-        excluded_worker_ids: frozenset[str],
-        *,
-        is_prefillable: bool,
-        is_cacheable: bool,
-        cache_salt: bytes,
-        client_session: bytes,
-    ) -> Placement:
+    async def place(self, wanted: Wanted) -> Placement:
         """See `Placer`."""
         with current_span().child("route") as span:
-            placement = await self._inner.place(
-                prompt_token_ids,
-                max_tokens,
-                excluded_worker_ids,
-                is_prefillable=is_prefillable,
-                is_cacheable=is_cacheable,
-                cache_salt=cache_salt,
-                client_session=client_session,
-            )
+            placement = await self._inner.place(wanted)
             if span.is_recording:
                 span.set(_decision(placement))
         return placement

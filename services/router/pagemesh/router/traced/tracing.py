@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 from pagemesh.router.embedding.vectors import PromptEmbedder
 from pagemesh.router.generation.interface import TextGenerator
-from pagemesh.router.planner import Placer
+from pagemesh.router.placer import Placer
 from pagemesh.router.traced.calls import TracedCalls
 from pagemesh.router.traced.generating import TracedEmbedder, TracedGenerator
 from pagemesh.router.traced.placing import TracedPlacer

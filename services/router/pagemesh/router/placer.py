@@ -1,0 +1,74 @@
+"""Where requests go, as those see it who send them there: what is to be placed, and where it was placed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from pagemesh.router.prefix_metrics import PrefixQuery
+from pagemesh.router.routing.decision import Decision
+from pagemesh.router.routing.in_flight import Flight
+from pagemesh.router.routing.route import Route
+from pagemesh.router.session import WorkerSession
+from pagemesh.v1 import types_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request for a place."""
+
+    token_ids: Sequence[int]
+    """Whose KV is needed."""
+
+    max_tokens: int
+    """That may be generated behind them."""
+
+    is_prefillable: bool
+    """Whether they may be computed elsewhere than where it runs."""
+
+    is_cacheable: bool
+    """Whether KV of them that is there already is of use; else every token has to be computed."""
+
+    cache_salt: bytes
+    """Of the names of their blocks."""
+
+    client_session: bytes
+    """What belongs together has the same; empty for what belongs to nothing."""
+
+    excluded_worker_ids: frozenset[str] = frozenset()
+    """Workers that neither run it nor send it KV."""
+
+
+class Placement(NamedTuple):
+    """Where a request goes, already counted there until `flight.end()`."""
+
+    route: Route
+    session: WorkerSession
+    flight: Flight
+
+    decision: Decision
+    """That led to it, or to the placement that it goes beside."""
+
+    query: PrefixQuery | None
+    """What is to be accounted for; None for a prompt that no cache can serve, or that another one counts for."""
+
+
+class Placer(Protocol):
+    """Says where requests go, and is told what came of it."""
+
+    async def place(self, wanted: Wanted) -> Placement:
+        """Choose workers for a request; raises UnavailableError when no decode worker can take it."""
+        ...
+
+    def place_beside(self, placement: Placement) -> Placement:
+        """Place a request where another one has, or is about to have, the KV of its prompt."""
+        ...
+
+    def on_kv(self, placement: Placement, outcome: types_pb2.KvOutcome) -> None:
+        """The first token of a placed request and its prompt's KV are there, or its embedding."""
+        ...
+
+    def on_answer(self, num_tokens: int) -> None:
+        """An answer ended by itself after so many tokens."""
+        ...
