@@ -17,12 +17,18 @@ class FakeWorker:
     """A worker process's server over a fake engine."""
 
     def __init__(
-        self, role: Role, worker_id: str, kvstore: str, engine: FakeEngine, model: str = "demo"
+        self,
+        role: Role,
+        worker_id: str,
+        kvstore: str,
+        engine: FakeEngine,
+        model: str = "demo",
+        grace_period: float = 0.2,
     ) -> None:
         config = WorkerConfig(
             model=ModelConfig(model="demo", served_model_name=model),
             member=MemberConfig(kvstore=kvstore, worker_id=worker_id),
-            server=ServerConfig(grace_period=0.2),
+            server=ServerConfig(grace_period=grace_period),
         )
         self.worker_id = worker_id
         self.engine = engine

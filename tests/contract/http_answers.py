@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import grpc
@@ -53,9 +54,20 @@ def http_body(body: object) -> HttpBody:
     return HttpBody(content_type="application/json", data=data)
 
 
-async def read(call: grpc.aio.UnaryStreamCall[Any, HttpBody]) -> Answer:
-    """Read an answer to its end."""
-    bodies = [body async for body in call]
+async def nothing() -> None:
+    """Happens to an answer that is left alone."""
+
+
+async def read(
+    call: grpc.aio.UnaryStreamCall[Any, HttpBody],
+    disturb: Callable[[], Awaitable[None]] = nothing,
+    num_pieces: int = 0,
+) -> Answer:
+    """Read an answer to its end; behind its first pieces it is disturbed."""
+    pieces = aiter(call)
+    bodies = [await anext(pieces) for _ in range(num_pieces)]
+    await disturb()
+    bodies += [body async for body in pieces]
     headers = {str(key): str(value) for key, value in await call.initial_metadata()}
     return Answer(
         status=int(headers.get("x-http-status", 200)),

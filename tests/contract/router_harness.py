@@ -66,10 +66,18 @@ class Mesh:
         self.workers: dict[str, FakeWorker] = {}
 
     async def add(
-        self, role: Role, worker_id: str, *, served: str = "demo", **engine: Any
+        self,
+        role: Role,
+        worker_id: str,
+        *,
+        served: str = "demo",
+        grace_period: float = 0.2,
+        **engine: Any,
     ) -> FakeWorker:
         """Start a worker and wait until the router can use it."""
-        worker = FakeWorker(role, worker_id, self.kvstore_address, FakeEngine(**engine), served)
+        worker = FakeWorker(
+            role, worker_id, self.kvstore_address, FakeEngine(**engine), served, grace_period
+        )
         await worker.start()
         self.workers[worker_id] = worker
         known = f"{role.name}_workers"
@@ -117,6 +125,10 @@ class Mesh:
     async def messages(self, body: object, **metadata: str) -> Answer:
         return await read(self.anthropic.Messages(http_body(body), metadata=pairs(metadata)))
 
+    async def num_migrated(self, reason: str) -> float:
+        """Requests that went on with another worker."""
+        return await self.metric(f'pagemesh:requests_resubmitted_total{{reason="{reason}"}}')
+
     async def metric(self, line: str) -> float:
         """The value of a metric by its name and labels as they are exported; 0 when absent."""
         page = await read(self.console.Metrics(console_pb2.ConsoleMetricsRequest()))
@@ -124,6 +136,16 @@ class Mesh:
             if found.startswith(line + " "):
                 return float(found.rpartition(" ")[2])
         return 0.0
+
+
+def _routing(policy: Any, min_tokens: int | None, explain: bool) -> config.RoutingConfig:
+    return config.RoutingConfig(
+        policy=policy,
+        # The default's 20 ms are short for a loaded machine that runs the whole mesh on one loop.
+        lookup_timeout=5.0,
+        remote_prefill_min_tokens=min_tokens,
+        explain_routes=explain,
+    )
 
 
 @asynccontextmanager
@@ -142,6 +164,7 @@ async def running_mesh(
     stream_interval: int = 1,
     otlp_traces_endpoint: str | None = None,
     tenants: config.TenantsConfig | None = None,
+    migration: config.MigrationConfig | None = None,
     **engine: Any,
 ) -> AsyncIterator[Mesh]:
     """A mesh whose workers are named decode-0, prefill-0 …; the grace period is the router's."""
@@ -154,14 +177,9 @@ async def running_mesh(
         request_timeout=request_timeout,
         max_waiting_requests=max_waiting_requests,
         stream_interval=stream_interval,
-        # The default's 20 ms are short for a loaded machine that runs the whole mesh on one loop.
-        routing=config.RoutingConfig(
-            policy=policy,
-            lookup_timeout=5.0,
-            remote_prefill_min_tokens=remote_prefill_min_tokens,
-            explain_routes=explain_routes,
-        ),
+        routing=_routing(policy, remote_prefill_min_tokens, explain_routes),
         tenants=tenants or config.TenantsConfig(),
+        migration=migration or config.MigrationConfig(),
         traces=config.TracesConfig(otlp_traces_endpoint),
         server=config.ServerConfig(grace_period=grace_period),
     )

@@ -126,5 +126,5 @@ async def test_a_prompt_counts_once_also_when_its_second_answer_begins_on_anothe
         await next(w for w, load in loads.items() if load.num_running or load.num_waiting).kill()
         rest = b"".join([chunk.data async for chunk in chunks])
         assert b'"index":1' in rest and rest.endswith(b"data: [DONE]\n\n")
-        assert await mesh.metric("pagemesh:requests_resubmitted_total") == 1
+        assert await mesh.num_migrated("lost") == 1
         assert (await counted(mesh)).queried == 70

@@ -161,7 +161,7 @@ async def test_embeddings_of_a_lost_worker_are_computed_by_another() -> None:
         await mesh.workers["decode-0"].kill()
         answer = await asked
         assert [item["embedding"][0] for item in answer.json()["data"]] == [20, 21, 22, 23]
-        assert await mesh.metric("pagemesh:requests_resubmitted_total") > 0
+        assert await mesh.num_migrated("lost") > 0
 
 
 async def test_an_embedding_that_nobody_waits_for_ends() -> None:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from pagemesh.config import MigrationConfig
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.engine.prefill_rate import PrefillRate
 from tests.contract.fake_worker import FakeWorker
@@ -142,7 +143,8 @@ async def test_a_worker_that_comes_back_under_its_name_is_used_again() -> None:
 
 
 async def test_a_broken_session_is_opened_again() -> None:
-    async with running_mesh(decode=1, seconds_per_token=0.3) as mesh:
+    impatient = MigrationConfig(migration_timeout=0)
+    async with running_mesh(decode=1, seconds_per_token=0.3, migration=impatient) as mesh:
         worker = mesh.workers["decode-0"]
         call = asyncio.create_task(mesh.completions({"prompt": PROMPT}))
         deadline = time.monotonic() + DEADLINE_S
@@ -193,6 +195,6 @@ async def test_all_answers_are_resubmitted_when_their_worker_is_lost_before_the_
         answer = await call
         assert answer.status == 200
         assert len(answer.json()["choices"]) == 3
-        assert await mesh.metric("pagemesh:requests_resubmitted_total") == 3
+        assert await mesh.num_migrated("lost") == 3
         (other,) = decoders.keys() - {busy}
         assert prefix_hits(decoders[other]) == 126

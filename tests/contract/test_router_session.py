@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from google.api.httpbody_pb2 import HttpBody
 
+from pagemesh.config import MigrationConfig
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.v1 import types_pb2
 from tests.contract.http_answers import http_body, read
@@ -22,6 +23,14 @@ PROMPT = list(range(10, 50))
 @pytest.fixture
 async def mesh() -> AsyncIterator[Mesh]:
     async with running_mesh(decode=0) as mesh:
+        yield mesh
+
+
+@pytest.fixture
+async def limited_mesh() -> AsyncIterator[Mesh]:
+    """Requests go on elsewhere once."""
+    once = MigrationConfig(migration_limit=1, migration_timeout=0)
+    async with running_mesh(decode=0, migration=once) as mesh:
         yield mesh
 
 
@@ -180,7 +189,10 @@ async def test_cached_kv_that_never_came_is_not_in_the_usage(mesh: Mesh) -> None
         assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
-async def test_a_worker_that_refuses_is_left_for_another_once(mesh: Mesh) -> None:
+async def test_a_worker_that_refuses_is_left_for_another_so_often(
+    limited_mesh: Mesh,
+) -> None:
+    mesh = limited_mesh
     error = types_pb2.Error(code="UNAVAILABLE", reason="DRAINING", message="stopping")
     failed = {"finish_reason": types_pb2.FINISH_REASON_ERROR, "error": error}
     async with scripted(mesh, "a") as first, scripted(mesh, "b") as second:
@@ -218,13 +230,14 @@ async def test_a_worker_that_says_that_it_stops_gets_nothing_more(mesh: Mesh) ->
         assert len(worker.submits) == 1
 
 
-async def test_a_worker_that_cancels_on_its_own_is_reported(mesh: Mesh) -> None:
+async def test_a_worker_that_cancels_on_its_own_is_reported(limited_mesh: Mesh) -> None:
+    mesh = limited_mesh
     async with scripted(mesh) as worker:
         call = asyncio.create_task(read(mesh.openai.Completions(body())))
         await eventually(lambda: len(worker.submits) == 1)
         worker.answer(worker.submits[0], finish_reason=types_pb2.FINISH_REASON_CANCELLED)
         answer = await call
-        assert (answer.status, answer.json()["error"]["code"]) == (503, "unavailable")
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "draining")
 
 
 async def test_a_silent_worker_keeps_a_client_waiting_only_a_little_past_the_deadline() -> None:

@@ -13,6 +13,7 @@ from pagemesh.config import (
     HttpLimitsConfig,
     HubConfig,
     KvCacheDtype,
+    MigrationConfig,
     RoutingConfig,
     SchedulerConfig,
     TenantsConfig,
@@ -88,6 +89,7 @@ class UpConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)
+    migration: MigrationConfig = field(default_factory=MigrationConfig)
     traces: TracesConfig = field(default_factory=TracesConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)

@@ -40,6 +40,7 @@ __all__ = [
     "KvCacheDtype",
     "KvStoreConfig",
     "MemberConfig",
+    "MigrationConfig",
     "ModelConfig",
     "RouterConfig",
     "RoutingConfig",
@@ -229,6 +230,27 @@ class RoutingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MigrationConfig:
+    """What becomes of requests whose decode worker goes."""
+
+    migration_limit: int = 3
+    """Workers that may die under one request, which then goes on with another one where it was; with the next it
+    ends with an error, and so with the first at 0. Workers that stop in order do not count."""
+
+    migration_timeout: float = 30.0
+    """Seconds for which such a request waits for a worker when there is none."""
+
+    def __post_init__(self) -> None:
+        require(self.migration_limit >= 0, "--migration-limit", self.migration_limit, "0 or more")
+        require(
+            0 <= self.migration_timeout <= _WEEK,
+            "--migration-timeout",
+            self.migration_timeout,
+            f"between 0 and {_WEEK} seconds",
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TracesConfig:
     """Whether requests are traced."""
 
@@ -275,6 +297,7 @@ class RouterConfig:
 
     hub: HubConfig = field(default_factory=HubConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)
+    migration: MigrationConfig = field(default_factory=MigrationConfig)
     traces: TracesConfig = field(default_factory=TracesConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
     server: ServerConfig = field(default_factory=ServerConfig)

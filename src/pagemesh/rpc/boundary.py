@@ -53,10 +53,10 @@ Around = Callable[[str], AbstractContextManager[object]]
 
 
 class RpcBoundary(grpc.aio.ServerInterceptor):
-    """Stands around every RPC of a server; `refusal` says why calls are refused now, None if not."""
+    """Stands around every RPC of a server; `refusal` says why a method is not to be called now, None if it is."""
 
     def __init__(
-        self, refusal: Callable[[], PagemeshError | None], around: Around = nullcontext
+        self, refusal: Callable[[str], PagemeshError | None], around: Around = nullcontext
     ) -> None:
         self._refusal = refusal
         self._around = around
@@ -80,7 +80,7 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if method.startswith(_ALWAYS_SERVED):
             return await continuation(handler_call_details)
-        refusal = self._refusal()
+        refusal = self._refusal(method)
         if refusal is not None:
             return _refuse(refusal)
         handler = await continuation(handler_call_details)

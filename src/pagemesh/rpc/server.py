@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -107,10 +107,15 @@ class GrpcServer:
         service_names: Sequence[str],
         around: Around = nullcontext,
         gate: grpc.aio.ServerInterceptor | None = None,
+        drain_methods: Collection[str] = (),
     ) -> None:
-        """Every call of the services is run in what `around` gives for it, if the gate lets it in."""
+        """Every call of the services is run in what `around` gives for it, if the gate lets it in.
+
+        `drain_methods` may be called until all drain hooks have ended.
+        """
         self._config = config
         self._service_names = tuple(service_names)
+        self._drain_methods = drain_methods
         self._services = _Services()
         self._health = health.aio.HealthServicer()
         self._drain_hooks: list[DrainHook] = []
@@ -142,6 +147,11 @@ class GrpcServer:
     def add(self, add_servicer: Callable[[Any, Any], None], servicer: object) -> None:
         """Serve one more service; `add_servicer` is the generated `add_…Servicer_to_server`."""
         add_servicer(servicer, self._services)
+
+    @property
+    def grace_period(self) -> float:
+        """Seconds that drain hooks and running calls have after `close`."""
+        return self._config.grace_period
 
     def on_drain(self, hook: DrainHook) -> None:
         """Have `hook` run when the server begins to stop, after those added before it."""
@@ -180,9 +190,11 @@ class GrpcServer:
         for name in ("", *self._service_names):
             await self._health.set(name, status)
 
-    def _refusal(self) -> PagemeshError | None:
+    def _refusal(self, method: str) -> PagemeshError | None:
         if self._serving:
             return None
         if self._closing is not None:
+            if method in self._drain_methods:
+                return None
             return UnavailableError("the server is stopping", reason="DRAINING")
         return UnavailableError("the server is still starting", reason="NOT_READY")

@@ -237,7 +237,13 @@ ROUTING_WITHOUT_INDEX: Final = CounterSpec(
 )
 REQUESTS_RESUBMITTED: Final = CounterSpec(
     "pagemesh:requests_resubmitted",
-    "Requests sent to another worker because the first was lost before their first token.",
+    "Requests that went on with another worker, because theirs was lost or is about to stop (drain).",
+    ("reason",),
+)
+MIGRATION_PAUSE: Final = HistogramSpec(
+    "pagemesh:migration_pause_seconds",
+    "From the loss of a request's worker until another one goes on with it.",
+    TTFT_BUCKETS,
 )
 REQUESTS_IN_PROGRESS: Final = GaugeSpec(
     "pagemesh:requests_in_progress", "Requests that the router has admitted."

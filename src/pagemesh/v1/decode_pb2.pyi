@@ -35,7 +35,9 @@ class SessionRequest(_message.Message):
 
     @_builtins.property
     def cancel(self) -> Global___Cancel:
-        """End a request early; unknown or ended handles are ignored."""
+        """End a request early, or say that the KV of one that has moved is not needed any more; other handles that
+        have ended, and unknown ones, are ignored.
+        """
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class Submit(_message.Message):
     @_builtins.property
     def resume_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens already generated (and delivered) by another worker; generation continues after them and
-        max_tokens counts them.
+        max_tokens counts them. Their KV is needed like the prompt's, and comes in the same way.
         """
 
     @_builtins.property
@@ -210,7 +212,7 @@ class SessionResponse(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     draining: _builtins.bool
     """Whether the worker is about to stop: it refuses new requests, and ends the session behind the present
-    ones. Said at once, without outputs, and never taken back.
+    ones, of which it moves those that take too long. Said at once, without outputs, and never taken back.
     """
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestOutput]:

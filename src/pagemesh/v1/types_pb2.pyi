@@ -38,6 +38,10 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """The request failed; the error says why."""
     FINISH_REASON_TOOL_CALLS: _FinishReason.ValueType  # 5
     """The model waits for what the tools that it called give; said by routers, never by workers."""
+    FINISH_REASON_MOVED: _FinishReason.ValueType  # 6
+    """The worker is about to stop, and the request is to go on elsewhere; said by decode workers. Until the router
+    cancels its handle, the worker stays to give its KV to whoever fetches it.
+    """
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why a request ended."""
@@ -54,6 +58,10 @@ FINISH_REASON_ERROR: FinishReason.ValueType  # 4
 """The request failed; the error says why."""
 FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 5
 """The model waits for what the tools that it called give; said by routers, never by workers."""
+FINISH_REASON_MOVED: FinishReason.ValueType  # 6
+"""The worker is about to stop, and the request is to go on elsewhere; said by decode workers. Until the router
+cancels its handle, the worker stays to give its KV to whoever fetches it.
+"""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 class _WorkerRole:

@@ -57,7 +57,12 @@ class WorkerServer:
         self._metrics = Metrics()
         self._metrics_address: str | None = None
         self._stack = AsyncExitStack()
-        self._server = GrpcServer(config.server, (role.service_name, FETCH.service.full_name))
+        self._server = GrpcServer(
+            config.server,
+            (role.service_name, FETCH.service.full_name),
+            # Whoever goes on with its requests needs their KV.
+            drain_methods=(FETCH.path,),
+        )
         self.address = ""
 
     async def __aenter__(self) -> Self:

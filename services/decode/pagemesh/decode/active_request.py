@@ -78,6 +78,12 @@ class ActiveRequest:
         self.cancel()
         self._end()
 
+    def move(self) -> None:
+        """End the request with the output that it is to go on elsewhere; what is cached of it stays."""
+        self.abandon()
+        handle, moved = self._submission.handle, types_pb2.FINISH_REASON_MOVED
+        self._outbox.add(decode_pb2.RequestOutput(handle=handle, finish_reason=moved))
+
     def _expire(self) -> None:
         self.abandon()
         error = DeadlineError(f"the request took longer than {self._submission.timeout:g} s")

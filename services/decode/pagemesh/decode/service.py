@@ -17,7 +17,7 @@ from pagemesh.worker.worker import Worker
 def _add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
     prefiller = RemotePrefiller(worker)
     stack.push_async_callback(prefiller.close)
-    servicer = DecodeServicer(worker, prefiller)
+    servicer = DecodeServicer(worker, prefiller, server.grace_period)
     server.on_drain(servicer.drain)
     server.add(decode_pb2_grpc.add_DecodeServicer_to_server, servicer)
 

@@ -25,6 +25,7 @@ class Session:
         self._prefiller = prefiller
         self._outbox = Outbox()
         self._requests: dict[int, ActiveRequest] = {}
+        self._moved: set[int] = set()
         self._input_ended = False
         self._draining = draining
 
@@ -34,8 +35,8 @@ class Session:
             async for request in requests:
                 if request.HasField("submit"):
                     self._submit(request.submit)
-                elif request.HasField("cancel") and request.cancel.handle in self._requests:
-                    self._requests[request.cancel.handle].cancel()
+                elif request.HasField("cancel"):
+                    self._cancel(request.cancel.handle)
         except Exception:
             log.exception("session reader failed")  # task boundary; the session ends below
         finally:
@@ -52,13 +53,20 @@ class Session:
             outputs = await self._outbox.take()
             if outputs:
                 yield decode_pb2.SessionResponse(outputs=outputs)
-            if self._draining and not self._requests and self._outbox.is_empty:
+            is_over = not self._requests and not self._moved and self._outbox.is_empty
+            if self._draining and is_over:
                 return
 
     def drain(self) -> None:
         """Refuse new requests, and end when the present ones have."""
         self._draining = True
         self._outbox.wake()
+
+    def hand_over(self) -> None:
+        """Have the present requests go on elsewhere, and end when the router needs nothing of them any more."""
+        for handle, request in list(self._requests.items()):
+            request.move()
+            self._moved.add(handle)
 
     def close(self) -> None:
         """End all requests: the stream is gone. Idempotent."""
@@ -94,6 +102,13 @@ class Session:
         )
         request.start()
         self._requests[submit.handle] = request
+
+    def _cancel(self, handle: int) -> None:
+        self._moved.discard(handle)
+        if handle in self._requests:
+            self._requests[handle].cancel()
+        # That may have been the last thing to wait for.
+        self._outbox.wake()
 
     def _forget(self, handle: int) -> None:
         self._requests.pop(handle, None)

@@ -1,4 +1,4 @@
-"""One prompt of a client's request on its worker: sent there, lost, sent to another one once, ended.
+"""One prompt of a client's request on its worker: sent there, lost, sent to another one, ended.
 
 Where it goes is for others to say, and so is what becomes of the worker's outputs.
 """
@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import Counter
-
-from pagemesh.errors import DeadlineError, PagemeshError, UnavailableError
+from pagemesh.errors import DeadlineError, PagemeshError
 from pagemesh.router.call import Call
 from pagemesh.router.in_progress import Failable
 from pagemesh.router.placer import Placement
 from pagemesh.router.plan_message import plan_to_proto
+from pagemesh.router.routing.candidate import WorkerFacts
 from pagemesh.router.session import Sink
 from pagemesh.router.tenants.salt import tenant_salt
 from pagemesh.rpc.status import make_error
@@ -28,9 +26,6 @@ _DEADLINE_GRACE_S: Final = 1.0
 """The worker ends a late request itself; the router does it this much later if it stays silent."""
 
 _FORM: Final = re.compile(rf"\b{STRUCTURED_OUTPUTS}(\.\w+)?")
-
-Resend = Callable[[frozenset[str]], Awaitable[None]]
-"""Places a request on a worker other than these, and sends it there; raises a PagemeshError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +39,6 @@ class Order:
 
     num_requests: int
     """That are sent: one for each prompt, or for each answer to it."""
-
-    resubmitted: Counter
-    """Counts those that a second worker took over."""
 
     body_salt: str = ""
     """The client's own, which separates its blocks from others of its tenant."""
@@ -80,18 +72,36 @@ class Order:
 class PlacedRequest:
     """One of an order's requests and its place on a worker. Belongs to one event loop.
 
-    send → recover, when the worker sends an error → end, whatever happened.
+    send → lose and send again, as often as its worker goes → end, whatever happened.
     """
 
     def __init__(self, order: Order, index: int) -> None:
         self._order = order
-        self._num_attempts = 0
+        self._left: tuple[Placement, int] | None = None
+        self._lost_at: float | None = None
         self.index = index
         """Among the order's requests."""
         self.placement: Placement | None = None
-        """None before the first `send`, and when it has ended."""
+        """None before the first `send`, while it has lost its worker, and when it has ended."""
         self.handle = 0
         """On the session of its placement; 0 when it was not submitted."""
+        self.num_losses = 0
+        """Workers that died under it."""
+
+    @property
+    def request_id(self) -> str:
+        """The client's, with the index where there are several."""
+        suffix = f"-{self.index}" if self._order.num_requests > 1 else ""
+        return self._order.call.request_id + suffix
+
+    @property
+    def left_worker(self) -> WorkerFacts | None:
+        """The worker that has moved it, and stays to give its KV away; None if there is no such."""
+        return None if self._left is None else self._left[0].route.decode.facts
+
+    def error(self, error: types_pb2.Error) -> PagemeshError:
+        """A worker's error, in the client's words."""
+        return self._order.error(error)
 
     def send(self, placement: Placement, submit: decode_pb2.Submit, sink: Sink) -> None:
         """Submit it where it was placed; the place is given back by `end`, even when this fails.
@@ -99,15 +109,13 @@ class PlacedRequest:
         `submit` says what is asked for; name, time, priority, salt, trace and plan are added here. Raises
         DeadlineError when the time is over, UnavailableError when the worker's session has just closed.
         """
-        self._num_attempts += 1
         # The old handle means something else on the new session.
         self.placement, self.handle = placement, 0
         call = self._order.call
         remaining = call.deadline - asyncio.get_running_loop().time()
         if remaining <= 0:
             raise DeadlineError("the request's time was over before a worker could start it")
-        suffix = f"-{self.index}" if self._order.num_requests > 1 else ""
-        submit.request_id = call.request_id + suffix
+        submit.request_id = self.request_id
         submit.timeout.FromNanoseconds(int(remaining * 1e9))
         submit.priority = self._order.priority
         submit.cache_salt = self._order.cache_salt
@@ -117,31 +125,35 @@ class PlacedRequest:
             submit.prefill_plan.CopyFrom(plan)
         self.handle = placement.session.submit(submit, sink)
 
-    async def recover(self, error: types_pb2.Error, resend: Resend, *, is_repeatable: bool) -> None:
-        """Try another worker, once, if this error says that the first was lost; else raise it.
+    def lose(self, *, keeps_kv: bool) -> None:
+        """Its worker has ended it unfinished; with `keeps_kv`, it stays there until somebody has its KV."""
+        assert self.placement is not None, "it has no worker"
+        placement, handle = self.placement, self.handle
+        self.placement = None
+        placement.flight.end()
+        if keeps_kv:
+            self._let_go()
+            self._left = placement, handle
+        if self._lost_at is None:
+            self._lost_at = asyncio.get_running_loop().time()
 
-        Only what is still `is_repeatable` is tried again.
-        """
-        cause = self._order.error(error)
-        lost = self.placement
-        self.end()
-        if (
-            lost is None
-            or not isinstance(cause, UnavailableError)
-            or not is_repeatable
-            or self._num_attempts > 1
-        ):
-            raise cause
-        try:
-            await resend(frozenset({lost.route.decode.worker_id}))
-        except PagemeshError:
-            # That there is nobody else is not what went wrong.
-            raise cause from None
-        self._order.resubmitted.inc()
+    def settle(self) -> float | None:
+        """It goes on where it is now; gives the seconds for which it stood still, if it was moved."""
+        self._let_go()
+        lost_at, self._lost_at = self._lost_at, None
+        return None if lost_at is None else asyncio.get_running_loop().time() - lost_at
 
     def end(self) -> None:
         """Give its place back and, if it still runs, cancel it on the worker. Idempotent."""
+        self._let_go()
         if self.placement is not None:
             self.placement.session.cancel(self.handle)
             self.placement.flight.end()
             self.placement = None
+
+    def _let_go(self) -> None:
+        """Nobody needs the KV any more that a worker which has moved it keeps."""
+        if self._left is not None:
+            placement, handle = self._left
+            placement.session.cancel(handle)
+            self._left = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from pagemesh.router.prefix_metrics import PrefixQuery
+from pagemesh.router.routing.candidate import WorkerFacts
 from pagemesh.router.routing.decision import Decision
 from pagemesh.router.routing.in_flight import Flight
 from pagemesh.router.routing.route import Route
@@ -37,7 +38,10 @@ class Wanted:
     """What belongs together has the same; empty for what belongs to nothing."""
 
     excluded_worker_ids: frozenset[str] = frozenset()
-    """Workers that neither run it nor send it KV."""
+    """Workers that neither run it nor send it KV, unless one of them is the `left_worker`."""
+
+    left_worker: WorkerFacts | None = None
+    """A decode worker that is about to stop, perhaps no member of the mesh any more, and has KV of all full blocks."""
 
 
 class Placement(NamedTuple):

@@ -65,11 +65,17 @@ class Planner:
             num_prompt_tokens=len(token_ids),
             num_total_tokens=len(token_ids) + wanted.max_tokens,
             block_names=chains,
-            excluded_worker_ids=wanted.excluded_worker_ids,
+            excluded_worker_ids=_excluded(wanted),
             is_prefillable=wanted.is_prefillable,
             session=wanted.client_session,
         )
-        decision = self._decider.decide(workers.facts(), held, request, *workers.closed())
+        facts, closed = workers.facts(), workers.closed()
+        if (left := wanted.left_worker) is not None:
+            facts = [*(each for each in facts if each.worker_id != left.worker_id), left]
+            closed.unreachable.discard(left.worker_id)
+            closed.draining.add(left.worker_id)
+            held = held | {left.worker_id: (len(token_ids) - 1) // left.layout.block_size}
+        decision = self._decider.decide(facts, held, request, *closed)
         route = decision.route if decision is not None else None
         session = self._sessions.get(route.decode.worker_id) if route is not None else None
         if decision is None or route is None or session is None:
@@ -119,6 +125,12 @@ class Planner:
                 return None
             held |= found
         return held
+
+
+def _excluded(wanted: Wanted) -> frozenset[str]:
+    """Workers that must not be used; what has left is of use all the same, and runs nothing anyway."""
+    left = wanted.left_worker
+    return wanted.excluded_worker_ids - ({left.worker_id} if left is not None else set())
 
 
 def _name_blocks(

@@ -22,7 +22,12 @@ _MAX_MESSAGES: Final = 8
 _TURNS: Final = 3
 """Turns of the event loop within which grpc gives out a message that has arrived, when the loop is busy."""
 
-_FAILED: Final = (types_pb2.FINISH_REASON_ERROR, types_pb2.FINISH_REASON_CANCELLED)
+UNFINISHED: Final = (
+    types_pb2.FINISH_REASON_ERROR,
+    types_pb2.FINISH_REASON_CANCELLED,
+    types_pb2.FINISH_REASON_MOVED,
+)
+"""Why a worker may end a request that has not come to its own end."""
 
 
 async def read_ahead(call: SessionCall) -> AsyncGenerator[decode_pb2.SessionResponse, None]:
@@ -61,8 +66,8 @@ def merge(response: decode_pb2.SessionResponse, later: decode_pb2.SessionRespons
 
 
 def can_follow(output: decode_pb2.RequestOutput) -> bool:
-    """Whether an output may become one with those in front of it: tokens in front of a failure are told first."""
-    return output.finish_reason not in _FAILED
+    """Whether an output may become one with those in front of it: what was made before it broke off is told first."""
+    return output.finish_reason not in UNFINISHED
 
 
 async def _is_there(reading: asyncio.Future[object]) -> bool:

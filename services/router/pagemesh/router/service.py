@@ -16,6 +16,7 @@ from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.generator import Generator
 from pagemesh.router.in_progress import InProgress
 from pagemesh.router.mesh_view import MeshView
+from pagemesh.router.migration import Migrations
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.parity import Parity
 from pagemesh.router.planner import Planner
@@ -89,6 +90,7 @@ class RouterProcess:
         config, metrics = self._config, self._metrics
         state = MeshState(self._directory, self._sessions, self._parity, metrics)
         in_progress = InProgress()
+        migrations = Migrations(config.migration, metrics)
         grace = config.server.grace_period
         patience = grace - min(_FAREWELL_S, grace / 2)
         # Else those who look would be waited for until the end of the grace period.
@@ -100,7 +102,7 @@ class RouterProcess:
             for model in self._served
         ]
         services = [
-            self._model_service(model, crew, state, in_progress)
+            self._model_service(model, crew, state, in_progress, migrations)
             for model, crew in zip(self._served, crews, strict=True)
         ]
         models = Models(services, config.served.aliases)
@@ -108,7 +110,12 @@ class RouterProcess:
         add_services(self._server, models, admission, mesh, state, config)
 
     def _model_service(
-        self, model: ServedModel, workers: Workers, state: MeshState, in_progress: InProgress
+        self,
+        model: ServedModel,
+        workers: Workers,
+        state: MeshState,
+        in_progress: InProgress,
+        migrations: Migrations,
     ) -> ModelService:
         metrics, tracing, name = self._metrics, self._tracing, model.name
         planner = state.placer(
@@ -117,9 +124,15 @@ class RouterProcess:
             )
         )
         generator = Generator(
-            name, planner, model.tokenizer, metrics, in_progress, self._config.stream_interval
+            name,
+            planner,
+            model.tokenizer,
+            metrics,
+            in_progress,
+            migrations,
+            self._config.stream_interval,
         )
-        embedder = Embedder(model, workers, planner, metrics, in_progress)
+        embedder = Embedder(model, workers, planner, metrics, in_progress, migrations)
         return ModelService(
             model,
             workers,

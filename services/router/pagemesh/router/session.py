@@ -32,11 +32,13 @@ class WorkerSession:
 
     start → submit and cancel → retire or close. When the stream breaks, every request on it ends with
     an error output of reason WORKER_LOST; the stream is opened again with backoff until `close`.
+    A request that the worker has moved keeps its handle until it is cancelled: so long does the worker stay.
     """
 
     def __init__(self, info: types_pb2.WorkerInfo) -> None:
         self.info = info
         self._sinks: dict[int, Sink] = {}
+        self._moved: set[int] = set()
         self._next_handle = 1
         self._requests: asyncio.Queue[decode_pb2.SessionRequest] | None = None
         self._idle = asyncio.Event()
@@ -74,7 +76,10 @@ class WorkerSession:
 
     def cancel(self, handle: int) -> None:
         """End a request early; its sink is not called again. Ended handles are ignored."""
-        if self._forget(handle) is not None and self._requests is not None:
+        is_known = handle in self._sinks or handle in self._moved
+        self._moved.discard(handle)
+        self._forget(handle)
+        if is_known and self._requests is not None:
             cancel = decode_pb2.Cancel(handle=handle)
             self._requests.put_nowait(decode_pb2.SessionRequest(cancel=cancel))
 
@@ -144,6 +149,8 @@ class WorkerSession:
             _log.info("worker draining", worker_id=self.info.worker_id)
         for output in response.outputs:
             if output.finish_reason:
+                if output.finish_reason == types_pb2.FINISH_REASON_MOVED:
+                    self._moved.add(output.handle)
                 sink = self._forget(output.handle)
             else:
                 sink = self._sinks.get(output.handle)
@@ -151,6 +158,8 @@ class WorkerSession:
                 sink(output)
 
     def _lose_all(self) -> None:
+        self._moved.clear()
+        self._note_if_idle()
         for handle in list(self._sinks):
             sink = self._forget(handle)
             if sink is not None:
@@ -169,9 +178,12 @@ class WorkerSession:
 
     def _forget(self, handle: int) -> Sink | None:
         sink = self._sinks.pop(handle, None)
-        if not self._sinks:
-            self._idle.set()
+        self._note_if_idle()
         return sink
+
+    def _note_if_idle(self) -> None:
+        if not self._sinks and not self._moved:
+            self._idle.set()
 
 
 async def _write(call: SessionCall, requests: asyncio.Queue[decode_pb2.SessionRequest]) -> None:

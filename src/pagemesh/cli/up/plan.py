@@ -200,6 +200,7 @@ def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfi
         hub=config.hub,
         chat=config.chat,
         routing=config.routing,
+        migration=config.migration,
         traces=config.traces,
         server=server,
         tenants=replace(

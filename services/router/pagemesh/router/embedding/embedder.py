@@ -10,6 +10,7 @@ from pagemesh.router.call import Call
 from pagemesh.router.embedding.job import EmbeddingJob
 from pagemesh.router.embedding.vectors import Embeddings, Input
 from pagemesh.router.in_progress import InProgress
+from pagemesh.router.migration import Migrations
 from pagemesh.router.placed_request import Order
 from pagemesh.router.placer import Placer
 from pagemesh.router.served_model import ServedModel
@@ -29,12 +30,13 @@ class Embedder:
         planner: Placer,
         metrics: Metrics,
         in_progress: InProgress,
+        migrations: Migrations,
     ) -> None:
         self._model = model
         self._workers = workers
         self._planner = planner
         self._in_progress = in_progress
-        self._resubmitted = metrics.counter(names.REQUESTS_RESUBMITTED)
+        self._migrations = migrations
         self._latency = metrics.histogram(names.E2E_REQUEST_LATENCY).labels(model.name)
         self._prompt_tokens = metrics.counter(names.PROMPT_TOKENS).labels(model.name)
         success = metrics.counter(names.REQUEST_SUCCESS)
@@ -52,8 +54,8 @@ class Embedder:
     ) -> Embeddings:
         """See `PromptEmbedder`."""
         prompts = await self._encode(inputs, field)
-        order = Order(call, priority, len(prompts), self._resubmitted, cache_salt)
-        job = EmbeddingJob(prompts, order, self._planner)
+        order = Order(call, priority, len(prompts), cache_salt)
+        job = EmbeddingJob(prompts, order, self._planner, self._migrations)
         started_at = time.perf_counter()
         reason = "abort"
         num_tokens = sum(map(len, prompts))

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from pagemesh.errors import InternalError, PagemeshError, UnavailableError
+from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.router.embedding.vectors import Embeddings
+from pagemesh.router.migration import Migrations, Migrator
 from pagemesh.router.placed_request import Order, PlacedRequest
 from pagemesh.router.placer import Placer, Wanted
-from pagemesh.v1 import decode_pb2, types_pb2
+from pagemesh.router.read_ahead import UNFINISHED
+from pagemesh.v1 import decode_pb2
 
 
 class _Running(NamedTuple):
@@ -33,6 +35,7 @@ class EmbeddingJob:
         prompts: Sequence[Sequence[int]],
         order: Order,
         planner: Placer,
+        migrations: Migrations,
     ) -> None:
         self._order = order
         self._prompts = [
@@ -40,6 +43,7 @@ class EmbeddingJob:
             for index, token_ids in enumerate(prompts)
         ]
         self._planner = planner
+        self._migrator = Migrator(migrations, self._submit, self.fail)
         # At most two entries per prompt.
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
 
@@ -51,8 +55,8 @@ class EmbeddingJob:
         """Embed all prompts; raises a PagemeshError when one of them cannot be embedded."""
         timer = self._order.fail_when_late(self)
         try:
-            for running in self._prompts:
-                await self._submit(running, frozenset())
+            for index in range(len(self._prompts)):
+                await self._submit(index, frozenset())
             ends: dict[int, decode_pb2.RequestOutput] = {}
             while len(ends) < len(self._prompts):
                 # Ends at the latest with the deadline's entry.
@@ -61,9 +65,8 @@ class EmbeddingJob:
                     raise event
                 index, output = event
                 running = self._prompts[index]
-                if output.finish_reason == types_pb2.FINISH_REASON_ERROR:
-                    resend = partial(self._submit, running)
-                    await running.placed.recover(output.error, resend, is_repeatable=True)
+                if output.finish_reason in UNFINISHED:
+                    self._migrator.lose(running.placed, output)
                 else:
                     ends[index] = _checked(output)
                     if running.placed.placement is not None:
@@ -71,6 +74,7 @@ class EmbeddingJob:
                     running.placed.end()
         finally:
             timer.cancel()
+            self._migrator.close()
             for running in self._prompts:
                 running.placed.end()
         return Embeddings(
@@ -79,8 +83,9 @@ class EmbeddingJob:
             num_cached_tokens=sum(o.prompt_usage.cached_token_count for o in ends.values()),
         )
 
-    async def _submit(self, running: _Running, excluded: frozenset[str]) -> None:
+    async def _submit(self, index: int, excluded: frozenset[str]) -> None:
         """Place a prompt on a worker and send it there."""
+        running = self._prompts[index]
         submit = decode_pb2.Submit(prompt_token_ids=running.token_ids, embed=True)
         wanted = Wanted(
             running.token_ids,
@@ -92,15 +97,13 @@ class EmbeddingJob:
             excluded_worker_ids=excluded,
         )
         placement = await self._planner.place(wanted)
-        running.placed.send(placement, submit, partial(self._on_output, running.placed.index))
+        running.placed.send(placement, submit, partial(self._on_output, index))
 
     def _on_output(self, index: int, output: decode_pb2.RequestOutput) -> None:
         self._events.put_nowait((index, output))
 
 
 def _checked(output: decode_pb2.RequestOutput) -> decode_pb2.RequestOutput:
-    if output.finish_reason == types_pb2.FINISH_REASON_CANCELLED:
-        raise UnavailableError("the worker cancelled the request")
     if not output.embedding:
         raise InternalError("the worker ended the request without an embedding")
     return output

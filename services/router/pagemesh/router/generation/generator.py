@@ -10,9 +10,10 @@ from pagemesh.router.generation.instrumented import GenerationMetrics, Instrumen
 from pagemesh.router.generation.interface import RunningGeneration
 from pagemesh.router.generation.request import GenerationRequest
 from pagemesh.router.in_progress import InProgress
+from pagemesh.router.migration import Migrations
 from pagemesh.router.placer import Placer
 from pagemesh.router.tenants.caller import current_caller
-from pagemesh.telemetry.metrics import REQUESTS_RESUBMITTED, Metrics
+from pagemesh.telemetry.metrics import Metrics
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
 
@@ -26,12 +27,13 @@ class Generator:
         tokenizer: Tokenizer,
         metrics: Metrics,
         in_progress: InProgress,
+        migrations: Migrations,
         stream_interval: int,
     ) -> None:
         self._planner = planner
         self._tokenizer = tokenizer
         self._metrics = GenerationMetrics(metrics, model_name)
-        self._resubmitted = metrics.counter(REQUESTS_RESUBMITTED)
+        self._migrations = migrations
         self._in_progress = in_progress
         self._stream_interval = stream_interval
 
@@ -42,7 +44,7 @@ class Generator:
         Its tenant is charged for what was used; RateLimitError when it may not use so much.
         """
         inner = Generation(
-            request, self._planner, self._tokenizer, self._resubmitted, self._stream_interval
+            request, self._planner, self._tokenizer, self._migrations, self._stream_interval
         )
         generation = InstrumentedGeneration(inner, request, self._metrics)
         tokens = current_caller().allowance.tokens(request.num_reserved_tokens)
