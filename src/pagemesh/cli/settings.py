@@ -22,6 +22,7 @@ from pagemesh.config import (
     require,
     require_share,
 )
+from pagemesh.config.checks import require_seconds
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.config.tenants import TENANT_NAME
 
@@ -97,6 +98,10 @@ class UpConfig:
     limits: HttpLimitsConfig = field(default_factory=HttpLimitsConfig)
     tenants: TenantsConfig = field(default_factory=TenantsConfig)
 
+    grace_period: float = 1.0
+    """Seconds that running requests get to finish when a part, or the whole mesh, is told to stop; what a decode
+    worker has not finished by then goes on with another one."""
+
     sample: bool = True
     """Stream one sample answer when the mesh is up."""
 
@@ -119,6 +124,7 @@ class UpConfig:
         require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
         require(self.threads >= 0, "--threads", self.threads, "0 or more")
         require(self.stream_interval >= 1, "--stream-interval", self.stream_interval, "at least 1")
+        require_seconds("--grace-period", self.grace_period, most=3600)
 
     @property
     def served(self) -> ServedModels:

@@ -27,9 +27,11 @@ _DEATHS_AT_START = 3
 
 _NUM_LOG_LINES = 8
 
-# Together less than the five seconds that stopping may take.
-_DRAIN_PATIENCE = 1.0
-_PATIENCE = {Stage.GATEWAY: 0.3, Stage.ROUTER: 1.3, Stage.WORKER: 1.3, Stage.KVSTORE: 0.6}
+# With the default grace period, stopping takes less than five seconds.
+_PATIENCE = {Stage.GATEWAY: 0.3, Stage.ROUTER: 0.3, Stage.WORKER: 0.3, Stage.KVSTORE: 0.6}
+"""Seconds that a part has to end; those that run requests have the grace period besides."""
+
+_RUN_REQUESTS = (Stage.ROUTER, Stage.WORKER)
 
 
 class Mesh:
@@ -69,15 +71,17 @@ class Mesh:
         await self._raise_failure()
 
     async def stop(self) -> None:
-        """End every part, callers before those they call; within five seconds."""
+        """End every part, callers before those they call; within three grace periods and two seconds."""
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         if any(part.pid for part in self._parts if part.plan.stage is Stage.GATEWAY):
-            await drain(self._plan.admin_socket, _DRAIN_PATIENCE)
+            await drain(self._plan.admin_socket, self._plan.grace_period)
         for stage in Stage:
             parts = [part for part in self._parts if part.plan.stage is stage]
-            await asyncio.gather(*(part.stop(_PATIENCE[stage]) for part in parts))
+            grace_period = self._plan.grace_period if stage in _RUN_REQUESTS else 0.0
+            patience = grace_period + _PATIENCE[stage]
+            await asyncio.gather(*(part.stop(patience) for part in parts))
 
     def kill(self) -> None:
         """End every part at once; `stop` still has to be awaited."""

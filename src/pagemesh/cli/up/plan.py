@@ -29,9 +29,6 @@ from pagemesh.engine.thread_policy import SLEEPING_THREADS
 LOOPBACK: Final = "127.0.0.1"
 """All parts but the gateway are for this machine alone."""
 
-# A part must be gone well within the five seconds that `pagemesh up` takes to stop.
-_GRACE_PERIOD = 1.0
-
 
 class Stage(IntEnum):
     """Parts are stopped stage by stage, in this order: whoever calls goes before whoever is called."""
@@ -78,6 +75,9 @@ class MeshPlan:
     admin_socket: Path
     """Unix socket of Envoy's admin interface."""
 
+    grace_period: float
+    """Seconds that running requests get to finish."""
+
 
 def num_ports(config: UpConfig) -> int:
     """Ports of the loopback address that the parts of a mesh need: two for each but the gateway, one of them for
@@ -105,7 +105,10 @@ def make_plan(
 
     def server() -> ServerConfig:
         return ServerConfig(
-            host=LOOPBACK, port=next(rest), metrics_port=next(rest), grace_period=_GRACE_PERIOD
+            host=LOOPBACK,
+            port=next(rest),
+            metrics_port=next(rest),
+            grace_period=config.grace_period,
         )
 
     kvstores = [KvStoreConfig(server=server(), index=config.index) for _ in range(config.kvstore)]
@@ -132,7 +135,9 @@ def make_plan(
         # What it writes about certificates goes with the mesh.
         _part("gateway", Stage.GATEWAY, "gateway", gateway, gateway, {"TMPDIR": str(run_folder)}),
     )
-    return MeshPlan(parts, config.served.names, _url(config), local_socket, admin_socket)
+    return MeshPlan(
+        parts, config.served.names, _url(config), local_socket, admin_socket, config.grace_period
+    )
 
 
 class _Place(NamedTuple):

@@ -1,0 +1,258 @@
+"""Two decode workers, of which one goes in the middle of answers: clients are told the same as without that."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tests.mesh.harness import MODEL, Mesh, running_mesh, until
+from tests.mesh.test_freezes import frozen
+
+DEMO = Path(__file__).resolve().parents[2] / "models/demo"
+DECODERS = ("decode-0", "decode-1")
+GRACE_S = 4.0
+
+STORY = "Tell me a long story about a river, a bridge and the town behind it. " * 8
+SCHEMA = {
+    "type": "object",
+    "properties": {"names": {"type": "array", "items": {"type": "string"}, "minItems": 40}},
+    "required": ["names"],
+}
+REQUESTS: Mapping[str, Mapping[str, Any]] = {
+    "greedy": {"prompt": STORY, "temperature": 0},
+    "several answers": {"prompt": STORY, "n": 3, "temperature": 1.3, "seed": 5},
+    "log probabilities": {"prompt": STORY, "logprobs": 3, "temperature": 0.8, "seed": 6},
+    "penalties": {
+        "prompt": STORY,
+        "temperature": 0.9,
+        "seed": 7,
+        "presence_penalty": 0.7,
+        "frequency_penalty": 0.4,
+        "extra_body": {"repetition_penalty": 1.2, "min_p": 0.01, "top_k": 40},
+    },
+    "structured": {
+        "prompt": STORY,
+        "temperature": 1,
+        "seed": 8,
+        "extra_body": {"structured_outputs": {"json": SCHEMA}},
+    },
+}
+"""Each of about 300 tokens, which take some seconds."""
+
+
+@pytest.fixture(scope="module")
+def twin_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """Everything twice but gateway and kvstore; steps of few tokens make answers take their time."""
+    arguments = ["--model", str(DEMO), "--no-sample", "--decode", "2", "--prefill", "2"]
+    arguments += ["--router", "2", "--grace-period", str(GRACE_S), "--max-num-seqs", "8"]
+    arguments += ["--lookup-timeout", "5"]
+    with running_mesh(tmp_path_factory.mktemp("twin"), *arguments) as running:
+        yield running
+
+
+@pytest.fixture
+def mesh(twin_mesh: Mesh) -> Mesh:
+    wait_until_whole(twin_mesh)
+    twin_mesh.wait_until_idle()
+    return twin_mesh
+
+
+def wait_until_whole(mesh: Mesh) -> None:
+    """Both routers reach everybody."""
+    until(
+        lambda: all(
+            mesh.metric(router, "pagemesh:workers", role=role) == 2
+            for router in ("router-0", "router-1")
+            for role in ("prefill", "decode")
+        ),
+        "the routers reach all workers",
+    )
+
+
+class Told:
+    """What a client is told in a stream, and the longest time for which it is told nothing."""
+
+    def __init__(self) -> None:
+        self.choices: dict[int, list[Any]] = {}
+        self.usage: tuple[int, int] | None = None
+        self.num_chunks = 0
+        self.longest_pause = 0.0
+
+    def read(self, mesh: Mesh, request: Mapping[str, Any]) -> Told:
+        """Ask, and read the answer to its end."""
+        body = {"model": MODEL, "max_tokens": 300, **request}
+        body["extra_body"] = {"ignore_eos": True, **request.get("extra_body", {})}
+        options: Any = {"include_usage": True}
+        last = None
+        with mesh.client().completions.create(
+            **body, stream=True, stream_options=options
+        ) as stream:
+            for chunk in stream:
+                now = time.monotonic()
+                if last is not None:
+                    self.longest_pause = max(self.longest_pause, now - last)
+                last = now
+                self.num_chunks += 1
+                self._note(chunk)
+        return self
+
+    def _note(self, chunk: Any) -> None:
+        if chunk.usage is not None:
+            self.usage = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
+        for choice in chunk.choices:
+            said = self.choices.setdefault(choice.index, ["", [], None])
+            assert said[2] is None, "something follows the end"
+            said[0] += choice.text
+            if choice.logprobs is not None:
+                said[1] += zip(choice.logprobs.tokens, choice.logprobs.token_logprobs, strict=True)
+            said[2] = choice.finish_reason
+
+
+def num_migrated(mesh: Mesh, reason: str) -> float:
+    return sum(
+        mesh.metric(router, "pagemesh:requests_resubmitted_total", reason=reason)
+        for router in ("router-0", "router-1")
+    )
+
+
+def running_on(mesh: Mesh) -> str:
+    """The decode worker that runs something."""
+    found = ""
+
+    def look() -> bool:
+        nonlocal found
+        busy = [name for name in DECODERS if mesh.num_used_blocks(name)]
+        found = busy[0] if busy else ""
+        return bool(busy)
+
+    until(look, "a worker runs the request")
+    return found
+
+
+def ask_and_disturb(
+    mesh: Mesh, request: Mapping[str, Any], disturb: Callable[[str], None]
+) -> tuple[Told, Told]:
+    """What is told without and with something that happens to the decode worker in mid-answer."""
+    undisturbed = Told().read(mesh, request)
+    mesh.wait_until_idle()
+    told = Told()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(told.read, mesh, request)
+        until(lambda: told.num_chunks > 20 or answer.done(), "some tokens came")
+        assert not answer.done(), answer.result().choices
+        disturb(running_on(mesh))
+        answer.result(60)
+    return undisturbed, told
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_answers_go_on_as_if_nothing_had_happened_when_their_worker_dies(
+    mesh: Mesh, name: str
+) -> None:
+    before = num_migrated(mesh, "lost")
+    waits: list[Callable[[], None]] = []
+    undisturbed, told = ask_and_disturb(
+        mesh, REQUESTS[name], lambda worker: waits.append(mesh.kill(worker))
+    )
+    assert told.choices == undisturbed.choices
+    assert told.usage == undisturbed.usage
+    assert num_migrated(mesh, "lost") - before >= 1
+    for wait_until_back in waits:
+        wait_until_back()
+
+
+def test_an_answer_goes_on_when_its_worker_freezes(mesh: Mesh) -> None:
+    before = num_migrated(mesh, "lost")
+    thawed = Event()
+
+    def freeze(worker: str) -> None:
+        with frozen(mesh, worker):
+            until(lambda: num_migrated(mesh, "lost") > before, "it has been noticed")
+        thawed.set()
+
+    undisturbed, told = ask_and_disturb(mesh, REQUESTS["greedy"], freeze)
+    assert thawed.is_set()
+    assert told.choices == undisturbed.choices
+    # What woke up has nothing left of it.
+    mesh.wait_until_idle()
+
+
+def test_a_worker_that_stops_hands_over_what_it_cannot_finish_with_its_kv(mesh: Mesh) -> None:
+    # Nobody has a cache of this.
+    request = {
+        "prompt": "Count from one to a thousand. " * 30,
+        "temperature": 0,
+        "max_tokens": 1500,
+    }
+    before = num_migrated(mesh, "drain"), num_migrated(mesh, "lost")
+    num_pulled = {name: pulls(mesh, name) for name in DECODERS}
+    stopped = ""
+
+    def stop(worker: str) -> None:
+        nonlocal stopped
+        stopped = worker
+        mesh.parts()[worker].send_signal(signal.SIGTERM)
+
+    undisturbed, told = ask_and_disturb(mesh, request, stop)
+    assert told.choices == undisturbed.choices
+    assert num_migrated(mesh, "drain") - before[0] == 1
+    assert num_migrated(mesh, "lost") == before[1]
+    taker = next(name for name in DECODERS if name != stopped)
+    assert pulls(mesh, taker) - num_pulled[taker] == 1
+
+
+def pulls(mesh: Mesh, worker: str) -> float:
+    return mesh.metric(worker, "pagemesh:kv_pulls_total", outcome="complete")
+
+
+def test_a_rolling_restart_under_load_costs_no_request(mesh: Mesh) -> None:
+    prompts = [f"{STORY} Number {number}." for number in range(6)]
+    expected = {prompt: answer(mesh, prompt) for prompt in prompts}
+    over = Event()
+    asked = itertools.count()
+
+    def load() -> int:
+        """Ask until it is over; how often."""
+        num_asked = 0
+        while not over.is_set():
+            prompt = prompts[next(asked) % len(prompts)]
+            assert answer(mesh, prompt) == expected[prompt]
+            num_asked += 1
+        return num_asked
+
+    with ThreadPoolExecutor(4) as pool:
+        clients = [pool.submit(load) for _ in range(4)]
+        try:
+            for part in ("decode-0", "prefill-1", "router-0", "kvstore", "decode-1", "router-1"):
+                restart(mesh, part)
+                wait_until_whole(mesh)
+        finally:
+            over.set()
+        assert sum(client.result(60) for client in clients) > 20
+
+
+def restart(mesh: Mesh, part: str) -> None:
+    """Tell a part to stop, and wait until it serves again."""
+    num_returns = mesh.output.count(f"{part} serves again")
+    mesh.parts()[part].send_signal(signal.SIGTERM)
+    until(
+        lambda: mesh.output.count(f"{part} serves again") > num_returns,
+        f"{part} serves again",
+        60,
+    )
+
+
+def answer(mesh: Mesh, prompt: str) -> str:
+    """A whole answer of some tokens, which takes less than the grace period."""
+    found = mesh.client().completions.create(
+        model=MODEL, prompt=prompt, max_tokens=40, temperature=0, extra_body={"ignore_eos": True}
+    )
+    return found.choices[0].text
