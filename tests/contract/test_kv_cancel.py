@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.decode.active_request import ActiveRequest
+from pagemesh.decode.outbox import Outbox
+from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.service import DECODE_ROLE
+from pagemesh.decode.submission import parse_submit
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import BulkCall, end_bulk_call
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
@@ -225,3 +231,59 @@ async def test_while_the_prefill_worker_connects_to_the_source(
         await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
         await wait_until(decode.all_blocks_free, "all blocks of decode free")
         assert prefill.sample("pagemesh:kv_pulls_total", outcome="complete") == 0
+
+
+async def test_the_prefill_worker_stops_at_once_though_the_decode_worker_is_in_a_long_step() -> (
+    None
+):
+    slow = FakeEngine(seconds_per_token=0.2, scheduler=SchedulerConfig(8, max_num_batched_tokens=8))
+    busy, begun, may_end = FakeEngine(), threading.Event(), threading.Event()
+
+    def compute_until_told(layer: int) -> None:
+        begun.set()
+        assert may_end.wait(20)
+
+    async with (
+        running_worker(PREFILL_ROLE, slow) as prefill,
+        running_worker(DECODE_ROLE, busy) as decode,
+        RouterSession(decode.address) as session,
+    ):
+        await session.submit(1, PROMPT, plan=prefill.plan)
+        await wait_until(lambda: not prefill.all_blocks_free(), "the prompt is prefilled")
+        busy.runner.before_layer = compute_until_told
+        await session.submit(2, PROMPT[::-1])
+        await wait_until(begun.is_set, "the long step")
+        await session.cancel(1)
+        await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
+        # Stopped at a chunk's boundary, not run to its end.
+        assert prefill.sample("vllm:generation_tokens_total", model_name="fake") == 0
+        assert not session[1].is_over
+        may_end.set()
+        await session.over(1)
+        await session.over(2)
+        await wait_until(decode.all_blocks_free, "all blocks of decode free")
+
+
+async def test_blocks_that_were_granted_before_the_cancellation_are_not_filled(
+    decode: RunningWorker,
+) -> None:
+    ended: list[int] = []
+    async with running_worker(PREFILL_ROLE, FakeEngine()) as prefill:
+        prefiller = RemotePrefiller(decode.worker)
+        submit = decode_pb2.Submit(
+            handle=1,
+            prompt_token_ids=PROMPT,
+            sampling=types_pb2.SamplingParams(max_tokens=8),
+            prefill_plan=prefill.plan,
+        )
+        request = ActiveRequest(
+            decode.worker, prefiller, Outbox(), parse_submit(submit, "r", None), ended.append
+        )
+        request.start()
+        while decode.all_blocks_free():  # without letting the loop hear of the grant
+            time.sleep(0.001)  # noqa: ASYNC251
+        request.cancel()
+        await wait_until(lambda: ended == [1], "the end of the request")
+        await wait_until(decode.all_blocks_free, "all blocks of decode free")
+        assert outcomes(decode, "cancelled") == 0
+        await prefiller.close()

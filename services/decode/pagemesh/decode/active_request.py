@@ -57,6 +57,7 @@ class ActiveRequest:
         self._timer: asyncio.TimerHandle | None = None
         self._import: KvImport | None = None
         self._remote_prefill: asyncio.Task[None] | None = None
+        self._is_cancelled = False
 
     @property
     def engine_request_id(self) -> str:
@@ -69,8 +70,13 @@ class ActiveRequest:
         self._timer = self._loop.call_at(self._deadline, self._expire)
 
     def cancel(self) -> None:
-        """Have the engine end the request; its last output follows."""
+        """Have the engine end the request; its last output follows.
+
+        What other workers do for it ends at once: the engine may be in a long step.
+        """
+        self._is_cancelled = True
         self._worker.engine.cancel(self.engine_request_id)
+        self._stop_import()
 
     def abandon(self) -> None:
         """End the request without an output: nobody listens any more."""
@@ -92,9 +98,12 @@ class ActiveRequest:
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._stop_import()
+        self._on_end(self._submission.handle)
+
+    def _stop_import(self) -> None:
         if self._remote_prefill is not None:
             self._remote_prefill.cancel()
-        self._on_end(self._submission.handle)
 
     def _on_event(self, event: RequestEvent) -> None:
         if isinstance(event, KvGrant):
@@ -107,6 +116,10 @@ class ActiveRequest:
                 self._end()
 
     def _fill(self, grant: KvGrant) -> None:
+        if self._is_cancelled:
+            # It was granted before the engine heard of that.
+            self._worker.engine.finish_import(grant.request_id, grant.num_held_tokens)
+            return
         submission = self._submission
         assert submission.plan is not None, "only requests with a plan wait for KV"
         self._import = KvImport(

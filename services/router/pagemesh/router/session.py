@@ -16,6 +16,7 @@ import structlog
 from pagemesh.errors import UnavailableError, WorkerLostError
 from pagemesh.membership.backoff import Backoff
 from pagemesh.router.read_ahead import SessionCall, read_ahead
+from pagemesh.router.session_requests import SessionRequests
 from pagemesh.rpc.channels import open_channel
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
 
@@ -40,7 +41,7 @@ class WorkerSession:
         self._sinks: dict[int, Sink] = {}
         self._moved: set[int] = set()
         self._next_handle = 1
-        self._requests: asyncio.Queue[decode_pb2.SessionRequest] | None = None
+        self._requests: SessionRequests | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._retired = False
@@ -71,7 +72,7 @@ class WorkerSession:
         self._next_handle += 1
         self._sinks[submit.handle] = sink
         self._idle.clear()
-        self._requests.put_nowait(decode_pb2.SessionRequest(submit=submit))
+        self._requests.submit(submit)
         return submit.handle
 
     def cancel(self, handle: int) -> None:
@@ -80,8 +81,7 @@ class WorkerSession:
         self._moved.discard(handle)
         self._forget(handle)
         if is_known and self._requests is not None:
-            cancel = decode_pb2.Cancel(handle=handle)
-            self._requests.put_nowait(decode_pb2.SessionRequest(cancel=cancel))
+            self._requests.cancel(handle)
 
     async def retire(self) -> None:
         """Take no more requests, wait until the present ones have ended, and close.
@@ -123,7 +123,7 @@ class WorkerSession:
         """Open one stream and read it to its end."""
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             await channel.channel_ready()
-        requests: asyncio.Queue[decode_pb2.SessionRequest] = asyncio.Queue()
+        requests = SessionRequests()
         # No deadline: the stream lives as long as both processes. A peer that froze is noticed by
         # the channel's keepalive.
         stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(channel)
@@ -186,8 +186,8 @@ class WorkerSession:
             self._idle.set()
 
 
-async def _write(call: SessionCall, requests: asyncio.Queue[decode_pb2.SessionRequest]) -> None:
-    """Send what is queued, in order, until the stream ends or the task is cancelled."""
+async def _write(call: SessionCall, requests: SessionRequests) -> None:
+    """Send what is queued until the stream ends or the task is cancelled."""
     while True:
         await call.write(await requests.get())
 

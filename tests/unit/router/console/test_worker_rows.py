@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from pagemesh.router.console.rows import worker_row
 from pagemesh.router.parity import Degraded, Difference
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.session import WorkerSession
+from pagemesh.router.session_requests import SessionRequests
 from pagemesh.v1 import types_pb2
 
 DECODE, PREFILL = types_pb2.WORKER_ROLE_DECODE, types_pb2.WORKER_ROLE_PREFILL
@@ -33,7 +33,7 @@ def make_worker(
 
 async def session_of(worker: WorkerState, *, is_open: bool, is_draining: bool) -> WorkerSession:
     session = WorkerSession(worker.info)
-    session._requests = asyncio.Queue() if is_open else None
+    session._requests = SessionRequests() if is_open else None
     session._draining = is_draining
     return session
 
