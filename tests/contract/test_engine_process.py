@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,7 @@ from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 
 PROMPT = tuple(range(20, 100))
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def settings(model: Path) -> EngineSettings:
@@ -225,3 +228,35 @@ def test_the_engine_ends_with_its_worker(
         worker.send_signal(number)
         worker.wait(5)
         engine.wait(5)
+
+
+async def test_an_engine_that_freezes_is_ended_though_its_worker_waits_for_room_in_the_pipe(
+    demo_model: Path,
+) -> None:
+    process = EngineProcess(settings(demo_model), silence_limit=2)
+    engine = await asyncio.to_thread(process.connect)
+    engine.start(lambda step: None)
+    (child,) = engine_processes()
+    freeze(child)
+    with pytest.raises(errors.UnavailableError):
+        for index in range(1000):
+            # More than the pipe takes: the loop itself waits in here until the engine is ended.
+            engine.submit(replace(request(f"{index}"), prompt_token_ids=tuple(range(1500))))
+    await asyncio.wait_for(engine.ended(), 5)
+    await asyncio.to_thread(engine.stop)
+
+
+async def test_an_engine_whose_step_hangs_ends_itself(
+    demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    hasty = replace(settings(demo_model), scheduler=SchedulerConfig(step_timeout=0.5))
+    process = EngineProcess(hasty, program="tests.support.hanging_engine")
+    engine = await asyncio.to_thread(process.connect)
+    steps = Steps()
+    engine.start(steps.all.append)
+    assert await asyncio.wait_for(asyncio.wrap_future(engine.pin("idle", ())), 5) == ()
+    engine.submit(request("answer"))
+    await asyncio.wait_for(engine.ended(), 10)
+    assert not steps.ended("answer")()
+    await asyncio.to_thread(engine.stop)

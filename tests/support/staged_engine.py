@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pagemesh.engine.device_memory import DeviceMemoryName
-from pagemesh.engine.interface import Engine
+from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.process import main
 from pagemesh.engine.staged_kv import Piece, StagedKv
@@ -36,7 +36,7 @@ class HangingStager:
         raise RuntimeError("the memory behind the address is gone")
 
 
-def make_engine(settings: EngineSettings, memory: int) -> Engine:
+def make_engine(settings: EngineSettings, memory: int) -> EngineCore:
     from pagemesh.engine.loading import load_engine
     from tests.support.host_gpu import HostGpu
 
@@ -56,4 +56,5 @@ def make_engine(settings: EngineSettings, memory: int) -> Engine:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), [int(word) for word in sys.argv[3:]], make_engine)
+    socket, heartbeat, memory, *channels = map(int, sys.argv[1:])
+    main(socket, heartbeat, memory, channels, make_engine)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from pagemesh.config.checks import require, require_share
+from pagemesh.config.checks import require, require_seconds, require_share
 
 CPU_KV_CACHE_MEMORY: Final = 0.25
 """GiB of KV cache on a CPU unless told otherwise: workers share the machine with everything else on it."""
+
+_DAY: Final = 24 * 3600
 
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3"]
 
@@ -133,6 +135,10 @@ class SchedulerConfig:
     tokens are the same; one step more is computed behind a stop token. auto does so where the device
     works beside the host: not on a CPU, which would have to do both."""
 
+    step_timeout: float = 60.0
+    """Seconds that one step may compute; an engine that takes longer hangs, and its worker ends. What the
+    largest step takes at the start is allowed a hundred times, where that is more."""
+
     def __post_init__(self) -> None:
         require(self.max_num_seqs > 0, "--max-num-seqs", self.max_num_seqs, "positive")
         require(
@@ -142,3 +148,4 @@ class SchedulerConfig:
             f"at least --max-num-seqs, {self.max_num_seqs}: a decode of every running request must"
             " fit into a step",
         )
+        require_seconds("--step-timeout", self.step_timeout, most=_DAY)

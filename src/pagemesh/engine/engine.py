@@ -33,8 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 STEP_TIMEOUT: Final = 600.0
-"""Seconds after which a step hangs, as long as nobody knows how long one takes. However long a prompt is,
-a step computes --max-num-batched-tokens of it."""
+"""Seconds after which a step hangs in an engine that was not told otherwise."""
 
 
 class EngineCore:

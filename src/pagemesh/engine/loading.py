@@ -10,7 +10,7 @@ from pagemesh.engine.built import Built
 from pagemesh.engine.cuda.build import GpuBuilder
 from pagemesh.engine.cuda.filler import DeviceFiller
 from pagemesh.engine.device import choose_device
-from pagemesh.engine.engine import STEP_TIMEOUT, EngineCore
+from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.gpu import CudaGpu, Gpu
 from pagemesh.engine.grammars import make_compiler
 from pagemesh.engine.host_build import build_on_host
@@ -99,7 +99,7 @@ def _start_up(
         built.runner,
         built.kv,
         make_compiler(model),
-        step_timeout=max(STEP_TIMEOUT, _STEP_PATIENCE * built.largest_step_seconds),
+        step_timeout=max(scheduler.step_timeout, _STEP_PATIENCE * built.largest_step_seconds),
         overlaps=_overlaps(scheduler, built),
         release=built.release,
     )

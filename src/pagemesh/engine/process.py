@@ -1,7 +1,7 @@
-"""The engine's own process: `python -m pagemesh.engine.process SOCKET MEMORY CHANNEL …`, started by a
-worker.
+"""The engine's own process: `python -m pagemesh.engine.process SOCKET HEARTBEAT MEMORY CHANNEL …`, started
+by a worker.
 
-Ends when it is told to stop, and at once when the worker is gone.
+Ends when it is told to stop, when its engine hangs, and at once when the worker is gone.
 """
 
 from __future__ import annotations
@@ -14,30 +14,38 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pagemesh.engine.interface import Engine
+from pagemesh.engine.heartbeat import start_beating
 from pagemesh.engine.pipe import Command, EngineSettings, Loaded, Pinned, Pipe
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.engine.staging_channel import serve
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.telemetry.logs import configure_logging
 
+if TYPE_CHECKING:
+    from pagemesh.engine.engine import EngineCore
+
 _CALLS: Final = frozenset(
     ("submit", "cancel", "release", "first_token", "finish_import", "publish_snapshot")
 )
 
 
-EngineMaker = Callable[[EngineSettings, int], Engine]
+EngineMaker = Callable[[EngineSettings, int], "EngineCore"]
 """Loads an engine whose KV, or the buffers to it, lie in the memory behind a descriptor."""
 
 
 def main(
-    socket: int, memory: int, channels: Sequence[int], make_engine: EngineMaker | None = None
+    socket: int,
+    heartbeat: int,
+    memory: int,
+    channels: Sequence[int],
+    make_engine: EngineMaker | None = None,
 ) -> None:
     """Load the engine, say what it is or why it cannot be, and run it until told to stop.
 
-    Over the channels KV is staged, where the worker cannot map it. Tests make other engines.
+    Meanwhile the heartbeat says that it can answer. Over the channels KV is staged, where the worker cannot map
+    it. Tests make other engines.
     """
     # Both may reach a whole group of processes; the worker decides when its engine stops.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -45,7 +53,7 @@ def main(
     pipe = Pipe(socket)
     settings: EngineSettings = pipe.receive()
     configure_logging(settings.server, settings.role)
-    loaded: Future[Engine] = Future()
+    loaded: Future[EngineCore] = Future()
     stop = threading.Event()
     threading.Thread(
         target=_follow, args=(pipe, loaded, stop), name="commands", daemon=True
@@ -63,13 +71,14 @@ def main(
     if isinstance(engine.kv, StagedKv):
         loaded_engine = Loaded(engine.info, engine.kv.area, engine.kv.name)
         serve([Pipe(channel) for channel in channels], engine.kv.stager)
+    start_beating(heartbeat, engine.check, stop)
     pipe.send(loaded_engine)
     # Ends by the worker's word; if that never comes, because the worker is gone, `_follow` ends all.
     stop.wait()
     engine.stop()
 
 
-def _load_engine(settings: EngineSettings, memory: int) -> Engine:
+def _load_engine(settings: EngineSettings, memory: int) -> EngineCore:
     # Here, because the import of torch takes seconds, in which the worker may go away.
     from pagemesh.engine.loading import load_engine
 
@@ -78,7 +87,7 @@ def _load_engine(settings: EngineSettings, memory: int) -> Engine:
     )
 
 
-def _follow(pipe: Pipe, loaded: Future[Engine], stop: threading.Event) -> None:
+def _follow(pipe: Pipe, loaded: Future[EngineCore], stop: threading.Event) -> None:
     """Do what the worker asks, from the first moment on, so that its end is noticed at any time."""
     try:
         while (command := _receive(pipe)).method != "stop":
@@ -99,7 +108,7 @@ def _receive(pipe: Pipe) -> Command:
     return command
 
 
-def _execute(command: Command, engine: Engine, pipe: Pipe) -> None:
+def _execute(command: Command, engine: EngineCore, pipe: Pipe) -> None:
     match command.method:
         case "start":
             engine.start(pipe.send)
@@ -123,4 +132,5 @@ def _answer_pin(pipe: Pipe, request_id: str, pinned: Future[tuple[int, ...]]) ->
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), [int(word) for word in sys.argv[3:]])
+    socket, heartbeat, memory, *channels = map(int, sys.argv[1:])
+    main(socket, heartbeat, memory, channels)

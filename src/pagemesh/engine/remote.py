@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 
+from pagemesh.engine.heartbeat import SILENCE_LIMIT, watch_beats
 from pagemesh.engine.interface import (
     EngineInfo,
     EngineLoad,
@@ -33,13 +34,22 @@ from pagemesh.sampling.logprobs import TokenLogprobs
 class EngineProcess:
     """A process that loads an engine: `connect` once, or `kill` at any time before."""
 
-    def __init__(self, settings: EngineSettings, program: str = "pagemesh.engine.process") -> None:
-        """Start the process; `program` is the module that it runs."""
-        # For commands, and one for each slot that KV is staged in.
-        pairs = [socket.socketpair() for _ in range(1 + NUM_SLOTS)]
+    def __init__(
+        self,
+        settings: EngineSettings,
+        program: str = "pagemesh.engine.process",
+        silence_limit: int = SILENCE_LIMIT,
+    ) -> None:
+        """Start the process; `program` is the module that it runs.
+
+        Once it is loaded, it is killed after so many seconds without a beat.
+        """
+        # For commands, for beats, and one for each slot that KV is staged in.
+        pairs = [socket.socketpair() for _ in range(2 + NUM_SLOTS)]
         self._memory = open_memory()
         theirs = [pair[1].fileno() for pair in pairs]
-        descriptors = [theirs[0], self._memory, *theirs[1:]]
+        descriptors = [*theirs[:2], self._memory, *theirs[2:]]
+        self._silence_limit = silence_limit
         # -P: modules that happen to lie in the current folder must not hide installed ones.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", program, *map(str, descriptors)],
@@ -48,6 +58,7 @@ class EngineProcess:
         )
         for _, their_end in pairs:
             their_end.close()
+        self._heartbeat = pairs.pop(1)[0]
         self._pipe, *self._channels = [Pipe(our_end.detach()) for our_end, _ in pairs]
         self._pipe.send(settings)
 
@@ -64,6 +75,7 @@ class EngineProcess:
             if isinstance(answer, PagemeshError):
                 # It has said all that it had to say.
                 self._pipe.close()
+                self._heartbeat.close()
                 self._process.kill()
                 self._process.wait(STOP_TIMEOUT)
                 raise answer
@@ -71,6 +83,7 @@ class EngineProcess:
             kv = self._access(answer)
         finally:
             os.close(self._memory)
+        watch_beats(self._heartbeat.detach(), self.kill, self._silence_limit)
         load = EngineLoad(num_free_blocks=answer.info.num_blocks)
         return RemoteEngine(answer.info, kv, EngineLink(self._process, self._pipe, load))
 
