@@ -37,6 +37,10 @@ _ALWAYS_SERVED: Final = ("/grpc.health.", "/grpc.reflection.")
 _CANCEL_TIMEOUT: Final = 1.0
 """Seconds in which grpc cancels a call whose peer is gone."""
 
+WRITE_TIMEOUT: Final = 120.0
+"""Seconds that a caller may let one message of a stream wait before what the call holds is given back. gRPC takes
+some 64 KiB before it waits for a caller."""
+
 _HANDLER_FACTORIES: Final[
     dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]]
 ] = {
@@ -150,7 +154,9 @@ async def _run(
             if not has_begun:
                 has_begun = True
                 await _send_head(context)
-            await context.write(response)
+            # Whoever reads nothing must not keep what the call holds; its end of the connection may answer pings.
+            async with asyncio.timeout(WRITE_TIMEOUT):
+                await context.write(response)
     finally:
         await run_to_end(responses.aclose())
     return None

@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from pagemesh.config import ServerConfig
 from pagemesh.errors import ConfigError, OverloadedError, PagemeshError
+from pagemesh.rpc import boundary
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.rpc.status import from_rpc_error
@@ -308,3 +309,18 @@ async def test_signals_ask_to_stop(number: signal.Signals) -> None:
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
         loop.remove_signal_handler(signal.SIGINT)
+
+
+async def test_a_caller_that_reads_nothing_does_not_keep_what_its_call_holds(
+    server: GrpcServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boundary, "WRITE_TIMEOUT", 0.2)
+    servicer = ExampleServicer()
+    address = await serve(server, servicer)
+    async with open_channel(address) as channel:
+        stub: kvstore_pb2_grpc.KvStoreAsyncStub = kvstore_pb2_grpc.KvStoreStub(channel)
+        call = stub.Watch(kvstore_pb2.WatchRequest())
+        await wait_until(lambda: servicer.num_open == 1, "the stream is open")
+        # Its connection is well, and answers pings.
+        await wait_until(lambda: servicer.num_open == 0, "the stream is closed")
+        call.cancel()
