@@ -7,6 +7,7 @@ from typing import Any
 from pagemesh.config import GatewayConfig
 from pagemesh.gateway.access_log import access_log
 from pagemesh.gateway.filters import http_filters
+from pagemesh.gateway.keepalive import IDLE_SECONDS, VANISHED_SECONDS, keepalive_options
 from pagemesh.gateway.names import TYPE
 from pagemesh.gateway.replies import headers_timeout, local_reply_config
 from pagemesh.gateway.routes import route_config
@@ -39,7 +40,12 @@ def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
     transport = transport_socket(config.tls, watched=not alone)
     if transport is not None:
         secured["transport_socket"] = transport
-    listeners = [_listener("http", _tcp(config.host, config.port), secured)]
+    listeners = [
+        {
+            **_listener("http", _tcp(config.host, config.port), secured),
+            "socket_options": keepalive_options(),
+        }
+    ]
     if config.local_socket is not None:
         listeners.append(_listener("local", _pipe(config.local_socket), chain))
     settings: dict[str, Any] = {
@@ -100,7 +106,14 @@ def _connection_manager(config: GatewayConfig) -> dict[str, Any]:
             "accept_http_10": True,
             "default_host_for_http_10": "pagemesh",
         },
-        "http2_protocol_options": {"max_concurrent_streams": limits.max_concurrent_streams},
+        "http2_protocol_options": {
+            "max_concurrent_streams": limits.max_concurrent_streams,
+            # Also for a client that froze, whose system still acknowledges what comes.
+            "connection_keepalive": {
+                "interval": f"{IDLE_SECONDS}s",
+                "timeout": f"{VANISHED_SECONDS - IDLE_SECONDS}s",
+            },
+        },
         "max_request_headers_kb": limits.max_header_size,
         # So that no path has a second spelling that another route would refuse.
         "normalize_path": True,

@@ -1,0 +1,35 @@
+"""Clients whose machine vanished, or whose network did, without a word: when their connections are given up."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Final
+
+IDLE_SECONDS: Final = 15
+"""Of silence on a connection, after which its client is asked whether it is there."""
+
+VANISHED_SECONDS: Final = 30
+"""After so many without an answer a connection is closed, and what was asked for on it is cancelled: long enough
+for a phone to change its network."""
+
+_NUM_PROBES: Final = 3
+
+
+def keepalive_options() -> list[dict[str, Any]]:
+    """Socket options of a TCP listener, which the connections that it accepts inherit.
+
+    The last one is for tokens that nobody acknowledges: with some on their way the system does not ask, and
+    sends them again for a quarter of an hour.
+    """
+    interval = (VANISHED_SECONDS - IDLE_SECONDS) // _NUM_PROBES
+    options = [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_SECONDS),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _NUM_PROBES),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * VANISHED_SECONDS),
+    ]
+    return [
+        {"level": int(level), "name": int(name), "int_value": value, "state": "STATE_LISTENING"}
+        for level, name, value in options
+    ]
