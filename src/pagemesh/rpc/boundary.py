@@ -25,6 +25,7 @@ from pagemesh.errors import PagemeshError
 from pagemesh.rpc.answer_metadata import answer_metadata, begin_answer
 from pagemesh.rpc.call_context import bind_call, read_metadata
 from pagemesh.rpc.cancelling import run_to_end
+from pagemesh.rpc.patient_writer import PatientWriter
 from pagemesh.rpc.status import abort, as_pagemesh_error
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -150,13 +151,13 @@ async def _run(
         return answer
     try:
         has_begun = False
-        async for response in responses:
-            if not has_begun:
-                has_begun = True
-                await _send_head(context)
-            # Whoever reads nothing must not keep what the call holds; its end of the connection may answer pings.
-            async with asyncio.timeout(WRITE_TIMEOUT):
-                await context.write(response)
+        # Whoever reads nothing must not keep what the call holds; its end of the connection may answer pings.
+        async with PatientWriter(context, WRITE_TIMEOUT) as writer:
+            async for response in responses:
+                if not has_begun:
+                    has_begun = True
+                    await _send_head(context)
+                await writer.write(response)
     finally:
         await run_to_end(responses.aclose())
     return None
