@@ -95,6 +95,11 @@ class PlacedRequest:
         return self._order.call.request_id + suffix
 
     @property
+    def is_lost(self) -> bool:
+        """Whether a worker has left it unfinished, and none goes on with it yet."""
+        return self._lost_at is not None
+
+    @property
     def left_worker(self) -> WorkerFacts | None:
         """The worker that has moved it, and stays to give its KV away; None if there is no such."""
         return None if self._left is None else self._left[0].route.decode.facts

@@ -40,6 +40,9 @@ class Wanted:
     excluded_worker_ids: frozenset[str] = frozenset()
     """Workers that neither run it nor send it KV, unless one of them is the `left_worker`."""
 
+    is_retry: bool = False
+    """Whether another worker had it before."""
+
     left_worker: WorkerFacts | None = None
     """A decode worker that is about to stop, perhaps no member of the mesh any more, and has KV of all full blocks."""
 

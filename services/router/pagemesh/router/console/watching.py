@@ -121,7 +121,7 @@ class WatchedPlacer:
         placement = await self._inner.place(wanted)
         record = present_record.get()
         if record is not None:
-            record.place(_explanation(placement), is_retry=bool(wanted.excluded_worker_ids))
+            record.place(_explanation(placement), is_retry=wanted.is_retry)
         return placement
 
     def place_beside(self, placement: Placement) -> Placement:

@@ -95,6 +95,7 @@ class EmbeddingJob:
             cache_salt=self._order.cache_salt,
             client_session=self._order.call.session,
             excluded_worker_ids=excluded,
+            is_retry=running.placed.is_lost,
         )
         placement = await self._planner.place(wanted)
         running.placed.send(placement, submit, partial(self._on_output, index))

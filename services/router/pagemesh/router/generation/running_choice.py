@@ -73,6 +73,7 @@ class RunningChoice:
             cache_salt=self._order.cache_salt,
             client_session=self._order.call.session,
             excluded_worker_ids=excluded,
+            is_retry=self.placed.is_lost,
             left_worker=self.placed.left_worker,
         )
 
