@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,10 @@ SLOW_PREFILL = PrefillRate(0.1, 0.0, 0.0, 512, 1.0)
 def busy(mesh: Mesh) -> FakeWorker:
     """The worker that runs something."""
     return next(w for w in mesh.workers.values() if w.engine.load().num_running)
+
+
+def is_idle(worker: FakeWorker) -> bool:
+    return worker.engine.load().num_running == 0
 
 
 def num_generated(mesh: Mesh) -> float:
@@ -188,10 +193,9 @@ async def test_a_request_under_which_workers_die_takes_only_so_many_along() -> N
             await eventually(
                 lambda: any(w.engine.load().num_running for w in mesh.workers.values())
             )
-            await kill(mesh)
-            await eventually(
-                lambda: not any(w.engine.load().num_running for w in mesh.workers.values())
-            )
+            victim = busy(mesh)
+            await victim.kill()
+            await eventually(partial(is_idle, victim))
         answer = await reading
         assert (answer.status, answer.json()["error"]["code"]) == (503, "worker_lost")
         assert await mesh.num_migrated("lost") == 2

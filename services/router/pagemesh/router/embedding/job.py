@@ -44,7 +44,7 @@ class EmbeddingJob:
         ]
         self._planner = planner
         self._migrator = Migrator(migrations, self._submit, self.fail)
-        # At most two entries per prompt.
+        # One entry for each time that a worker ends a prompt, and one for the job.
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
 
     def fail(self, error: PagemeshError) -> None:
