@@ -8,6 +8,7 @@
     ├── ResponseNotFoundError      NOT_FOUND            404
     ├── DeadlineError              DEADLINE_EXCEEDED    504
     ├── UnauthenticatedError       UNAUTHENTICATED      401
+    ├── PermissionDeniedError      PERMISSION_DENIED    403
     ├── OverloadedError            RESOURCE_EXHAUSTED   429
     │   └── RateLimitError         RESOURCE_EXHAUSTED   429
     ├── UnavailableError           UNAVAILABLE          503
@@ -99,6 +100,14 @@ class UnauthenticatedError(PagemeshError):
     grpc_code = "UNAUTHENTICATED"
     http_status = 401
     default_reason = "INVALID_API_KEY"
+
+
+class PermissionDeniedError(PagemeshError):
+    """What the caller is, as its certificate says, may not do this."""
+
+    grpc_code = "PERMISSION_DENIED"
+    http_status = 403
+    default_reason = "PERMISSION_DENIED"
 
 
 class OverloadedError(PagemeshError):

@@ -13,6 +13,7 @@ from pagemesh.gateway.replies import headers_timeout, local_reply_config
 from pagemesh.gateway.routes import route_config
 from pagemesh.gateway.tls import transport_socket
 from pagemesh.gateway.upstream import router_cluster
+from pagemesh.gateway.upstream_tls import router_transport_socket
 
 # For a client that connects and says nothing.
 _HANDSHAKE_TIMEOUT = "10s"
@@ -48,12 +49,16 @@ def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
     ]
     if config.local_socket is not None:
         listeners.append(_listener("local", _pipe(config.local_socket), chain))
+    cluster = router_cluster(config.routers)
+    to_routers = router_transport_socket(config.mesh, watched=not alone)
+    if to_routers is not None:
+        cluster["transport_socket"] = to_routers
     settings: dict[str, Any] = {
         # Without a name Envoy watches no files.
         "node": {"id": "gateway", "cluster": "pagemesh"},
         "static_resources": {
             "listeners": listeners,
-            "clusters": [router_cluster(config.routers)],
+            "clusters": [cluster],
         },
         "overload_manager": {"resource_monitors": [_max_connections(config)]},
     }

@@ -12,6 +12,8 @@ import yaml
 from pagemesh.config import GatewayConfig
 from pagemesh.gateway.bootstrap import bootstrap
 from pagemesh.gateway.tls import check_tls
+from pagemesh.identity.certificates import Certificates
+from pagemesh.identity.roles import MeshRole
 
 
 def envoy_command(config: GatewayConfig) -> list[str]:
@@ -43,6 +45,9 @@ def run(config: GatewayConfig) -> None:
     Raises ConfigError for certificates that cannot be used.
     """
     check_tls(config.tls)
+    if config.mesh.is_on:
+        # Raises what is wrong with them.
+        Certificates(config.mesh, MeshRole.GATEWAY)
     if config.print_config is not None:
         print(printed(config))
         return

@@ -1,24 +1,15 @@
-"""TLS for clients: files checked before Envoy starts, and taken anew when they are replaced.
-
-Envoy watches files of certificates only when a file of its own, an SDS resource, names them. These
-name paths alone and no secrets, and lie in a folder of this user under a name made from what they say:
-a gateway with the same settings finds them again, and none piles up.
-"""
+"""TLS for clients: files checked before Envoy starts, and taken anew when they are replaced."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import ssl
-import stat
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from pagemesh.config import TlsConfig
 from pagemesh.errors import ConfigError
 from pagemesh.gateway.names import TYPE
+from pagemesh.gateway.sds import file_source, secret_source
 
 _TLS = TYPE + "transport_sockets.tls.v3."
 
@@ -83,18 +74,18 @@ def transport_socket(tls: TlsConfig, *, watched: bool) -> dict[str, Any] | None:
         "alpn_protocols": ["h2", "http/1.1"],
     }
     certificate = {
-        "certificate_chain": _file(tls.ssl_certfile),
-        "private_key": _file(tls.ssl_keyfile or tls.ssl_certfile),
+        "certificate_chain": file_source(tls.ssl_certfile),
+        "private_key": file_source(tls.ssl_keyfile or tls.ssl_certfile),
     }
     if watched:
-        secret = _sds("certificate", "tls_certificate", certificate)
+        secret = secret_source("certificate", "tls_certificate", certificate)
         common["tls_certificate_sds_secret_configs"] = [secret]
     else:
         common["tls_certificates"] = [certificate]
     if tls.ssl_ca_certs is not None and tls.client_certificates != "ignored":
-        authorities = {"trusted_ca": _file(tls.ssl_ca_certs)}
+        authorities = {"trusted_ca": file_source(tls.ssl_ca_certs)}
         if watched:
-            secret = _sds("authorities", "validation_context", authorities)
+            secret = secret_source("authorities", "validation_context", authorities)
             common["validation_context_sds_secret_config"] = secret
         else:
             common["validation_context"] = authorities
@@ -106,32 +97,3 @@ def transport_socket(tls: TlsConfig, *, watched: bool) -> dict[str, Any] | None:
             "require_client_certificate": tls.client_certificates == "required",
         },
     }
-
-
-def _file(path: str) -> dict[str, str]:
-    return {"filename": str(Path(path).absolute())}
-
-
-def _sds(name: str, kind: str, secret: dict[str, Any]) -> dict[str, Any]:
-    resource = {"@type": _TLS + "Secret", "name": name, kind: secret}
-    path = _write(name, json.dumps({"resources": [resource]}))
-    source = {"resource_api_version": "V3", "path_config_source": {"path": str(path)}}
-    return {"name": name, "sds_config": source}
-
-
-def _write(name: str, text: str) -> Path:
-    folder = Path(tempfile.gettempdir()) / f"pagemesh-gateway-{os.getuid()}"
-    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    path = folder / f"{name}-{digest}.json"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise ConfigError(f"{folder} must be a folder that this user alone can write")
-        if not path.exists() or path.read_text() != text:
-            partial = path.with_suffix(f".{os.getpid()}")
-            partial.write_text(text)
-            partial.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
-    return path

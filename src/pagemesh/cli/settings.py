@@ -85,6 +85,10 @@ class UpConfig:
     """Let the workers read each other's KV cache; without, all KV travels through the network, as between
     hosts."""
 
+    tls: bool = False
+    """Have the parts speak TLS with each other, each with a certificate of an authority that is made for this mesh
+    and forgotten with it. What clients see is up to --ssl-certfile."""
+
     hub: HubConfig = field(default_factory=HubConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
@@ -93,7 +97,7 @@ class UpConfig:
     migration: MigrationConfig = field(default_factory=MigrationConfig)
     traces: TracesConfig = field(default_factory=TracesConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
-    tls: TlsConfig = field(default_factory=TlsConfig)
+    client_tls: TlsConfig = field(default_factory=TlsConfig)
     cors: CorsConfig = field(default_factory=CorsConfig)
     limits: HttpLimitsConfig = field(default_factory=HttpLimitsConfig)
     tenants: TenantsConfig = field(default_factory=TenantsConfig)

@@ -24,6 +24,7 @@ from pagemesh.config.engine import (
     SchedulerConfig,
 )
 from pagemesh.config.gateway import CorsConfig, GatewayConfig, HttpLimitsConfig, TlsConfig
+from pagemesh.config.mesh_tls import MeshTlsConfig
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.config.store_url import check_store_url
 from pagemesh.config.tenants import TenantsConfig
@@ -40,6 +41,7 @@ __all__ = [
     "KvCacheDtype",
     "KvStoreConfig",
     "MemberConfig",
+    "MeshTlsConfig",
     "MigrationConfig",
     "ModelConfig",
     "RouterConfig",
@@ -87,6 +89,8 @@ class ServerConfig:
 
     log_format: Literal["json", "console"] = "json"
     """One JSON object per line, or lines for people."""
+
+    mesh: MeshTlsConfig = field(default_factory=MeshTlsConfig)
 
     def __post_init__(self) -> None:
         require(0 <= self.port <= 65535, "--port", self.port, "between 0 and 65535")

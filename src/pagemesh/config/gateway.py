@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pagemesh.config.checks import require, require_seconds
+from pagemesh.config.mesh_tls import MeshTlsConfig
 from pagemesh.errors import ConfigError
 
 _WEEK = 7 * 24 * 3600
@@ -172,6 +173,7 @@ class GatewayConfig:
     tls: TlsConfig = field(default_factory=TlsConfig)
     cors: CorsConfig = field(default_factory=CorsConfig)
     limits: HttpLimitsConfig = field(default_factory=HttpLimitsConfig)
+    mesh: MeshTlsConfig = field(default_factory=MeshTlsConfig)
 
     def __post_init__(self) -> None:
         require(len(self.routers) > 0, "--routers", self.routers, "one or more host:port")

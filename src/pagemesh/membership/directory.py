@@ -12,12 +12,14 @@ from collections.abc import Sequence
 import grpc
 import structlog
 
+from pagemesh.identity.roles import MeshRole
 from pagemesh.membership.backoff import Backoff
 from pagemesh.membership.kvstore_replicas import KvStoreReplicas
 from pagemesh.membership.lookup_breaker import LookupBreaker
 from pagemesh.membership.roster import MemberListener, Roster, WorkerState
 from pagemesh.rpc.call_context import call_timeout, outgoing_metadata
 from pagemesh.rpc.channels import open_channel
+from pagemesh.rpc.identity import Identity
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
 
 _log = structlog.get_logger(__name__)
@@ -38,12 +40,21 @@ class Directory:
     knows nobody for a moment. Belongs to one event loop.
     """
 
-    def __init__(self, kvstore: str, *, grace: float = 5.0, first: int | None = None) -> None:
+    def __init__(
+        self,
+        kvstore: str,
+        *,
+        grace: float = 5.0,
+        first: int | None = None,
+        identity: Identity | None = None,
+    ) -> None:
         """`kvstore` is the address of one, or of several replicas with commas in between; `first` is the place
         of the one to begin with, a random one when unset. ConfigError for what is no such address.
         """
         self._replicas = KvStoreReplicas(kvstore, first)
         self._grace = grace
+        self._identity = identity
+        self._shown_generation = 0
         self._roster = Roster()
         # Of the replica that they came from: no other one's revisions can be compared with it.
         self._log_id = ""
@@ -123,14 +134,18 @@ class Directory:
         await asyncio.gather(*self._leaving)
 
     def _connect(self) -> None:
-        self._channel = open_channel(self._replicas.present)
+        self._shown_generation = self._identity.generation if self._identity else 0
+        self._channel = open_channel(self._replicas.present, MeshRole.KVSTORE, self._identity)
         self._stub = kvstore_pb2_grpc.KvStoreStub(self._channel)
         self._breaker = LookupBreaker(time.monotonic)
 
     def _move_on(self) -> None:
-        """Use the next replica, for lookups too, if there is another one."""
+        """Use the next replica, for lookups too, if there is another one; or a new certificate, if that is new."""
         left = self._channel
-        if left is None or not self._replicas.move_on():
+        is_same = not self._replicas.move_on()
+        if self._identity is not None:
+            is_same &= self._identity.generation == self._shown_generation
+        if left is None or is_same:
             return
         self._connect()
         # Not at once: that would cancel whoever awaits a lookup.
@@ -146,7 +161,9 @@ class Directory:
                 await self._watch_once(backoff)
                 _log.info("kvstore_ended_watch", kvstore=kvstore)
             except grpc.aio.AioRpcError as error:
-                _log.info("kvstore_away", kvstore=kvstore, code=error.code().name)
+                _log.info(
+                    "kvstore_away", kvstore=kvstore, code=error.code().name, detail=error.details()
+                )
             except Exception:
                 # Task boundary: whatever went wrong with this stream, the next one starts over.
                 _log.exception("watch_failed", kvstore=kvstore)

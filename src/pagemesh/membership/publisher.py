@@ -14,12 +14,14 @@ import grpc
 import structlog
 
 from pagemesh.engine.interface import Engine, EngineLoad, StepOutput
+from pagemesh.identity.roles import MeshRole
 from pagemesh.membership.backoff import Backoff
 from pagemesh.membership.digest_message import digest_from_proto, digest_to_proto
 from pagemesh.membership.kvstore_replicas import KvStoreReplicas
 from pagemesh.membership.load_message import load_to_proto
 from pagemesh.membership.outbox import CacheChanges, Outbox
 from pagemesh.rpc.channels import open_channel
+from pagemesh.rpc.identity import Identity
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
 
 _log = structlog.get_logger(__name__)
@@ -41,7 +43,11 @@ CLOSE_TIMEOUT = 1.0
 MAX_BLOCKS_PER_EVENT = 2048
 """Hashes in one message: 32 KiB, which the kvstore takes in within some two milliseconds."""
 
-_REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
+_REFUSALS = (
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.PERMISSION_DENIED,
+)
 
 REFUSAL_PERIOD = 60.0
 """Seconds after which a refusal that has not changed is logged again."""
@@ -61,6 +67,7 @@ class Publisher:
         links: Callable[[], Sequence[types_pb2.LinkRate]],
         *,
         first: int | None = None,
+        identity: Identity | None = None,
     ) -> None:
         """`kvstore` is the address of one, or of several replicas with commas in between; `first` is the place
         of the one to begin with, a random one when unset.
@@ -68,6 +75,7 @@ class Publisher:
         `links` gives what was measured of the links to the worker, for each report of its load.
         """
         self._replicas = KvStoreReplicas(kvstore, first)
+        self._identity = identity
         self._worker = worker
         self._engine = engine
         self._links = links
@@ -110,8 +118,11 @@ class Publisher:
             began_at = loop.time()
             is_refused = False
             try:
-                # A new channel does not wait for the backoff that an old one has built up.
-                async with open_channel(self._replicas.present) as channel:
+                # A new channel does not wait for the backoff that an old one has built up, and shows the
+                # certificate of now.
+                async with open_channel(
+                    self._replicas.present, MeshRole.KVSTORE, self._identity
+                ) as channel:
                     stub = kvstore_pb2_grpc.KvStoreStub(channel)
                     registered = await self._register(stub)
                     self._resume(registered)

@@ -1,6 +1,6 @@
 """The boundary between gRPC and the servicers of a process, as one interceptor around every RPC.
 
-It refuses calls while the process does not serve, maps exceptions to rich statuses (unknown ones are
+It refuses calls while the process does not serve, and of those whose certificate does not allow them; it maps exceptions to rich statuses (unknown ones are
 logged with their traceback and reach the caller as a bare INTERNAL), and has the task of the RPC work
 for what the incoming metadata says (`call_context`).
 
@@ -25,6 +25,7 @@ from pagemesh.errors import PagemeshError
 from pagemesh.rpc.answer_metadata import answer_metadata, begin_answer
 from pagemesh.rpc.call_context import bind_call, read_metadata
 from pagemesh.rpc.cancelling import run_to_end
+from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.patient_writer import PatientWriter
 from pagemesh.rpc.status import abort, as_pagemesh_error
 
@@ -58,12 +59,19 @@ Around = Callable[[str], AbstractContextManager[object]]
 
 
 class RpcBoundary(grpc.aio.ServerInterceptor):
-    """Stands around every RPC of a server; `refusal` says why a method is not to be called now, None if it is."""
+    """Stands around every RPC of a server; `refusal` says why a method is not to be called now, None if it is.
+
+    With an identity, callers have certificates, which say what they may call.
+    """
 
     def __init__(
-        self, refusal: Callable[[str], PagemeshError | None], around: Around = nullcontext
+        self,
+        refusal: Callable[[str], PagemeshError | None],
+        around: Around = nullcontext,
+        identity: Identity | None = None,
     ) -> None:
         self._refusal = refusal
+        self._identity = identity
         self._around = around
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -109,6 +117,8 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
             self._note_call()
             bind_call(read_metadata(context.invocation_metadata() or (), context.time_remaining()))
             try:
+                if self._identity is not None:
+                    self._identity.check(method, context.auth_context())
                 with self._around(method):
                     return await _run(behavior, request, context)
             except grpc.aio.InternalError:

@@ -17,6 +17,9 @@ from typing import Any, Final, Protocol
 import grpc
 import grpc.experimental
 
+from pagemesh.identity.roles import MeshRole
+from pagemesh.rpc.identity import Identity
+
 MAX_MESSAGE_BYTES: Final = 40 * 1024 * 1024
 """KV travels in messages of about 1 MiB; a prompt of a million tokens has about 4 MiB."""
 
@@ -71,23 +74,43 @@ def service_config() -> str:
     return resources.files("pagemesh.v1").joinpath("service_config.json").read_text("utf-8")
 
 
-def channel_options() -> list[tuple[str, int | str]]:
-    """What every channel of the mesh is opened with, blocking ones too."""
-    return [*_CHANNEL_OPTIONS, ("grpc.service_config", service_config())]
+def channel_options(peer: MeshRole | None = None) -> list[tuple[str, int | str]]:
+    """What every channel of the mesh is opened with, blocking ones too; with TLS, to what `peer` names."""
+    options: list[tuple[str, int | str]] = [*_CHANNEL_OPTIONS]
+    options.append(("grpc.service_config", service_config()))
+    if peer is not None:
+        # Certificates name roles, and no addresses.
+        options.append(("grpc.ssl_target_name_override", peer.dns_name))
+    return options
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to host:port; connects on first use. Whoever opens it closes it."""
-    return grpc.aio.insecure_channel(address, options=channel_options())
+def open_channel(
+    address: str, peer: MeshRole | None = None, identity: Identity | None = None
+) -> grpc.aio.Channel:
+    """A channel to host:port; connects on first use. Whoever opens it closes it.
+
+    With an identity it speaks TLS, to nobody but a `peer`, and shows the certificate of now for ever: whoever
+    keeps channels opens new ones for new connections when the identity's generation has changed.
+    """
+    if identity is None:
+        return grpc.aio.insecure_channel(address, options=channel_options())
+    credentials = identity.channel_credentials()
+    return grpc.aio.secure_channel(address, credentials, options=channel_options(peer))
 
 
-def open_bulk_channel(address: str) -> grpc.Channel:
+def open_bulk_channel(
+    address: str, peer: MeshRole | None = None, identity: Identity | None = None
+) -> grpc.Channel:
     """Likewise, for streams of messages of about 1 MiB, of which BULK_WINDOW_BYTES may be under way.
 
     A stream is read by the thread that iterates over it; no other thread of gRPC's stands between. Each
     call is ended by `end_bulk_call`.
     """
-    return grpc.insecure_channel(address, options=[*channel_options(), *_BULK_OPTIONS])
+    if identity is None:
+        return grpc.insecure_channel(address, options=[*channel_options(), *_BULK_OPTIONS])
+    credentials = identity.channel_credentials()
+    options = [*channel_options(peer), *_BULK_OPTIONS]
+    return grpc.secure_channel(address, credentials, options=options)
 
 
 class BulkCall(Protocol):

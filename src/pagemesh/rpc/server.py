@@ -18,6 +18,7 @@ from pagemesh.config import ServerConfig
 from pagemesh.errors import ConfigError, PagemeshError, UnavailableError
 from pagemesh.rpc.boundary import Around, RpcBoundary
 from pagemesh.rpc.channels import KEEPALIVE_TIME_MS, SHARED_OPTIONS
+from pagemesh.rpc.identity import Identity
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -108,12 +109,15 @@ class GrpcServer:
         around: Around = nullcontext,
         gate: grpc.aio.ServerInterceptor | None = None,
         drain_methods: Collection[str] = (),
+        identity: Identity | None = None,
     ) -> None:
         """Every call of the services is run in what `around` gives for it, if the gate lets it in.
 
-        `drain_methods` may be called until all drain hooks have ended.
+        `drain_methods` may be called until all drain hooks have ended. With an identity the port speaks TLS alone,
+        and callers may call what their certificates allow.
         """
         self._config = config
+        self._identity = identity
         self._service_names = tuple(service_names)
         self._drain_methods = drain_methods
         self._services = _Services()
@@ -121,7 +125,7 @@ class GrpcServer:
         self._drain_hooks: list[DrainHook] = []
         self._serving = False
         self._closing: asyncio.Task[None] | None = None
-        self._boundary = RpcBoundary(self._refusal, around)
+        self._boundary = RpcBoundary(self._refusal, around, identity)
         self._server = grpc.aio.server(
             handlers=[self._services],
             interceptors=[self._boundary, *([] if gate is None else [gate])],
@@ -133,7 +137,7 @@ class GrpcServer:
         address = join_host_port(self._config.host, self._config.port)
         _require_free(self._config.host, self._config.port)
         try:
-            port = self._server.add_insecure_port(address)
+            port = self._listen(address)
         except RuntimeError as error:
             raise ConfigError(f"cannot listen on {address}: the port was just taken") from error
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -143,6 +147,11 @@ class GrpcServer:
         await self._set_health(serving=False)
         await self._server.start()
         return join_host_port(self._config.host, port)
+
+    def _listen(self, address: str) -> int:
+        if self._identity is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, self._identity.server_credentials())
 
     def add(self, add_servicer: Callable[[Any, Any], None], servicer: object) -> None:
         """Serve one more service; `add_servicer` is the generated `add_…Servicer_to_server`."""

@@ -15,10 +15,8 @@ from prometheus_client import (
     Gauge,
     Histogram,
     ProcessCollector,
-    start_http_server,
 )
 
-from pagemesh.errors import ConfigError
 from pagemesh.telemetry.metric_specs import (
     EXPOSED_BUCKETS,
     LOOKUP_BUCKETS,
@@ -254,6 +252,15 @@ REQUESTS_REFUSED: Final = CounterSpec(
     "concurrent_requests, requests_per_minute, tokens_per_minute or too_large (for any minute).",
     ("reason",),
 )
+CALLS_REFUSED: Final = CounterSpec(
+    "pagemesh:calls_refused",
+    "Calls of other processes that what they are, by their certificates, does not allow.",
+    ("method", "roles"),
+)
+CERTIFICATE_EXPIRY: Final = GaugeSpec(
+    "pagemesh:certificate_expiry_timestamp_seconds",
+    "When the certificate that this process shows to others expires, in seconds since 1970.",
+)
 KEY_FILE_READS: Final = CounterSpec(
     "pagemesh:key_file_reads",
     "Times that the key file was read, at the start and changed, and taken or refused; refused, the keys from "
@@ -351,27 +358,3 @@ class Metrics:
                 spec.name, spec.help, spec.labels, registry=self.registry, buckets=spec.buckets
             )
         return self._histograms[spec]
-
-
-class MetricsServer:
-    """Serves a registry over HTTP on a thread of its own until it is closed."""
-
-    def __init__(self, host: str, port: int, metrics: Metrics) -> None:
-        """Listen; port 0 takes a free one. ConfigError if the port is taken."""
-        try:
-            self._server, self._thread = start_http_server(port, host, metrics.registry)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot serve metrics on {host}:{port}: {error.strerror or error}"
-            ) from error
-
-    @property
-    def address(self) -> str:
-        """host:port of the HTTP server."""
-        return "{}:{}".format(*self._server.server_address[:2])
-
-    def close(self) -> None:
-        """Stop listening and wait for the thread. Idempotent."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

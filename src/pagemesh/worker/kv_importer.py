@@ -46,7 +46,7 @@ class KvImporter:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._peers = PeerChannels()
+        self._peers = PeerChannels(worker.identity)
         self._streams = KvStreams(worker)
         self._tasks: set[asyncio.Task[None]] = set()
         self._reasons: set[str] = set()

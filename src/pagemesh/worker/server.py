@@ -14,9 +14,11 @@ import structlog
 from pagemesh.config import WorkerConfig
 from pagemesh.engine.interface import Engine
 from pagemesh.membership.publisher import Publisher
+from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.telemetry.engine import EngineMetrics
-from pagemesh.telemetry.metrics import Metrics, MetricsServer
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics_server import MetricsServer
 from pagemesh.worker.canary import make_canary
 from pagemesh.worker.dispatcher import StepDispatcher
 from pagemesh.worker.fetch import KvTransferServicer
@@ -57,11 +59,13 @@ class WorkerServer:
         self._metrics = Metrics()
         self._metrics_address: str | None = None
         self._stack = AsyncExitStack()
+        self._identity = Identity.load(config.server.mesh, role.name, self._metrics)
         self._server = GrpcServer(
             config.server,
             (role.service_name, FETCH.service.full_name),
             # Whoever goes on with its requests needs their KV.
             drain_methods=(FETCH.path,),
+            identity=self._identity,
         )
         self.address = ""
 
@@ -88,7 +92,12 @@ class WorkerServer:
         self.address = await self._server.start()
         config = self._config.server
         if config.metrics_port is not None:
-            metrics_server = MetricsServer(config.host, config.metrics_port, self._metrics)
+            metrics_server = MetricsServer(
+                config.host,
+                config.metrics_port,
+                self._metrics,
+                self._identity,
+            )
             self._stack.push_async_callback(asyncio.to_thread, metrics_server.close)
             self._metrics_address = metrics_server.address
 
@@ -106,6 +115,7 @@ class WorkerServer:
             ),
             links=LinkMeter(LinkMetrics(self._metrics).on_measured),
             metrics=self._metrics,
+            identity=self._identity,
         )
         self._stack.callback(worker.transports.close)
         self._stack.push_async_callback(asyncio.to_thread, worker.block_workers.close)
@@ -141,7 +151,11 @@ class WorkerServer:
         if kvstore is None:
             return None
         publisher = Publisher(
-            kvstore, worker.info, worker.engine, lambda: links_to_proto(worker.links.speeds())
+            kvstore,
+            worker.info,
+            worker.engine,
+            lambda: links_to_proto(worker.links.speeds()),
+            identity=self._identity,
         )
         worker.dispatcher.subscribe(publisher.on_step)
         # The first thing to happen when the worker stops: routers must not send it more requests.

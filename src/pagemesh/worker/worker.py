@@ -9,6 +9,7 @@ from pagemesh.config import WorkerConfig
 from pagemesh.engine.interface import Engine, EngineInfo
 from pagemesh.errors import ConfigError
 from pagemesh.kvship.layout import layout_to_proto
+from pagemesh.rpc.identity import Identity
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.dispatcher import StepDispatcher
@@ -32,6 +33,8 @@ class Worker:
     transports: KvTransports
     """How KV travels between this worker and others."""
     metrics: Metrics
+    identity: Identity | None
+    """What it shows to others; None without TLS."""
 
 
 def check_advertised(config: WorkerConfig) -> None:

@@ -17,7 +17,7 @@ def test_the_gateway_gets_what_clients_meet_and_the_url_says_https() -> None:
     tls, cors = TlsConfig("/c.pem", "/k.pem"), CorsConfig(("https://a",))
     limits = HttpLimitsConfig(max_body_size=7)
     planned = make_plan(
-        UpConfig(host="::1", port=8443, tls=tls, cors=cors, limits=limits), PORTS, RUN, None
+        UpConfig(host="::1", port=8443, client_tls=tls, cors=cors, limits=limits), PORTS, RUN, None
     )
     words = list(planned.parts[-1].command)
     gateway = parse(GatewayConfig, "", "", words[words.index("gateway") + 1 :])

@@ -15,7 +15,9 @@ import pytest
 from pagemesh.cli.up.console import Console
 from pagemesh.cli.up.mesh import Mesh
 from pagemesh.cli.up.plan import MeshPlan, PartPlan, Stage
+from pagemesh.config import MeshTlsConfig
 from pagemesh.errors import ConfigError, InternalError
+from pagemesh.identity.roles import MeshRole
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
@@ -32,7 +34,7 @@ class MeshUnderTest:
         parts = tuple(self._part(name, kind) for name, kind in kinds.items())
         url = f"http://127.0.0.1:{self.ports.get('gateway', 1)}"
         sockets = folder / "http.sock", folder / "no-admin.sock"
-        plan = MeshPlan(parts, ("model",), url, *sockets, grace_period=1.0)
+        plan = MeshPlan(parts, ("model",), url, *sockets, 1.0, MeshTlsConfig())
         self.mesh = Mesh(plan, folder, Console())
 
     def pids(self, name: str) -> list[int]:
@@ -50,7 +52,8 @@ class MeshUnderTest:
         stages = {"gateway": Stage.GATEWAY, "router": Stage.ROUTER, "kvstore": Stage.KVSTORE}
         address = f"127.0.0.1:{self.ports[name]}"
         command = (sys.executable, str(STAND_IN), kind, address, str(self.notes))
-        return PartPlan(name, stages.get(name, Stage.WORKER), command, address, {})
+        stage, role = stages.get(name, Stage.WORKER), MeshRole(name.partition("-")[0])
+        return PartPlan(name, stage, command, role, MeshTlsConfig(), address, {})
 
 
 WHOLE = {"kvstore": "grpc", "router": "grpc", "decode-0": "grpc", "gateway": "http"}

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from pagemesh.config import MeshTlsConfig
 from pagemesh.errors import ConfigError
+from pagemesh.identity.roles import MeshRole
 from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metric_specs import CounterSpec, GaugeSpec, HistogramSpec
-from pagemesh.telemetry.metrics import Metrics, MetricsServer
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics_server import MetricsServer
+from tests.support.mesh_certificates import MeshAuthority
 
 ROOT = Path(__file__).resolve().parents[3]
 SPECS = {
@@ -71,6 +77,50 @@ def test_metrics_are_served_over_http_until_closed() -> None:
     host, _, port = server.address.rpartition(":")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)), timeout=5)
+
+
+def test_with_an_identity_metrics_are_for_those_with_a_certificate(tmp_path: Path) -> None:
+    authority = MeshAuthority(tmp_path / "mesh")
+    metrics = Metrics()
+    identity = authority.identity(MeshRole.DECODE, MeshRole.WORKER, metrics=metrics)
+    server = MetricsServer("127.0.0.1", 0, metrics, identity)
+
+    def page(settings: MeshTlsConfig) -> str:
+        trust = ssl.create_default_context(cafile=settings.mesh_ca)
+        trust.check_hostname = False
+        trust.load_cert_chain(str(settings.mesh_cert), settings.mesh_key)
+        with urllib.request.urlopen(
+            f"https://{server.address}/metrics", timeout=5, context=trust
+        ) as response:
+            return str(response.read())
+
+    def has_serial(settings: MeshTlsConfig) -> bool:
+        """Whether the server shows the certificate in this file."""
+        shown = ssl.get_server_certificate(split_host(server.address))
+        return shown.split() == Path(str(settings.mesh_cert)).read_text().split()
+
+    try:
+        prometheus = authority.issue("prometheus", MeshRole.HEALTH)
+        assert "pagemesh:certificate_expiry_timestamp_seconds" in page(prometheus)
+        with socket.create_connection(split_host(server.address)):
+            # Who connects and says nothing holds nobody up.
+            assert page(prometheus)
+        with pytest.raises((urllib.error.URLError, OSError)):
+            urllib.request.urlopen(f"http://{server.address}/metrics", timeout=5)
+        stranger = MeshAuthority(tmp_path / "other").issue("prometheus", MeshRole.HEALTH)
+        Path(str(stranger.mesh_ca)).write_bytes(Path(str(prometheus.mesh_ca)).read_bytes())
+        with pytest.raises((urllib.error.URLError, OSError)):
+            page(stranger)
+        replaced = authority.issue("decode-worker", MeshRole.DECODE, MeshRole.WORKER)
+        assert page(prometheus)
+        assert has_serial(replaced)
+    finally:
+        server.close()
+
+
+def split_host(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
 
 
 def test_a_taken_metrics_port_is_a_config_error_that_names_it() -> None:

@@ -20,9 +20,11 @@ from pagemesh.kvstore.index_choice import make_index, open_store
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.membership_choice import open_membership
 from pagemesh.kvstore.servicer import KvStoreServicer
+from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.telemetry.logs import configure_logging
-from pagemesh.telemetry.metrics import Metrics, MetricsServer
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics_server import MetricsServer
 from pagemesh.v1 import kvstore_pb2_grpc
 
 _log = structlog.get_logger(__name__)
@@ -74,8 +76,14 @@ class KvStoreService:
     async def _start(self, resources: AsyncExitStack) -> str:
         config = self._config
         metrics = Metrics()
+        identity = Identity.load(config.server.mesh, "kvstore", metrics)
         if config.server.metrics_port is not None:
-            exporter = MetricsServer(config.server.host, config.server.metrics_port, metrics)
+            exporter = MetricsServer(
+                config.server.host,
+                config.server.metrics_port,
+                metrics,
+                identity,
+            )
             resources.callback(exporter.close)
             self.metrics_address = exporter.address
 
@@ -95,7 +103,7 @@ class KvStoreService:
         async def drain() -> None:
             draining.set()
 
-        server = GrpcServer(config.server, [SERVICE_NAME])
+        server = GrpcServer(config.server, [SERVICE_NAME], identity=identity)
         resources.push_async_callback(server.close)
         server.on_drain(drain)
         address = await server.start()

@@ -11,13 +11,15 @@ import grpc
 from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
 from pagemesh.cache.digest import CacheDigest
 from pagemesh.errors import InvalidRequestError
-from pagemesh.kvstore.catalog import Catalog, Resync, Synced
-from pagemesh.kvstore.changes import Change, Joined, Left, Loaded
+from pagemesh.identity.roles import MeshRole
+from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.draining import until_set
 from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
 from pagemesh.kvstore.feed import Feed
 from pagemesh.kvstore.members import PublishStream
+from pagemesh.kvstore.watch_message import watch_response
 from pagemesh.membership.digest_message import digest_from_proto, digest_to_proto
+from pagemesh.rpc.identity import require_role
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
 
 MAX_LOOKUP_BLOCKS = 16_384
@@ -28,6 +30,11 @@ MAX_EVENT_BLOCKS = 16_384
 
 MAX_LOAD_BYTES = 262_144
 """Of one report of a load, which every router is sent."""
+
+_ROLES = {
+    types_pb2.WORKER_ROLE_PREFILL: MeshRole.PREFILL,
+    types_pb2.WORKER_ROLE_DECODE: MeshRole.DECODE,
+}
 
 
 class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
@@ -48,6 +55,7 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
         ],
     ) -> kvstore_pb2.RegisterResponse:
         """Announces a worker incarnation."""
+        _check_kind(request.worker, context)
         revision, kept = await self._catalog.register(request.worker)
         return kvstore_pb2.RegisterResponse(
             revision=revision,
@@ -102,7 +110,7 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
             aclosing(until_set(self._draining, changes)) as changes_while_serving,
         ):
             async for change in changes_while_serving:
-                yield _watch_response(change)
+                yield watch_response(change)
 
     async def Snapshot(  # noqa: N802
         self,
@@ -166,6 +174,16 @@ def _digest(message: kvstore_pb2.CacheDigest, param: str) -> CacheDigest:
     return digest_from_proto(message)
 
 
+def _check_kind(
+    worker: types_pb2.WorkerInfo,
+    context: grpc.aio.ServicerContext[kvstore_pb2.RegisterRequest, kvstore_pb2.RegisterResponse],
+) -> None:
+    """Refuse a worker whose certificate is one of the other kind."""
+    role = _ROLES.get(worker.role)
+    if role is not None:
+        require_role(context.auth_context(), role, f"register as a {role} worker")
+
+
 def _check_source(request: kvstore_pb2.PublishRequest, stream: PublishStream) -> None:
     if (request.worker_id, request.epoch) != (stream.worker_id, stream.epoch):
         raise InvalidRequestError(
@@ -190,26 +208,3 @@ def _split(packed: bytes, param: str, max_blocks: int) -> list[bytes]:
     return [
         packed[start : start + BLOCK_HASH_SIZE] for start in range(0, len(packed), BLOCK_HASH_SIZE)
     ]
-
-
-def _watch_response(change: Change | Resync | Synced) -> kvstore_pb2.WatchResponse:
-    match change:
-        case Resync():
-            # No revision: a watch that is broken off before Synced starts anew.
-            return kvstore_pb2.WatchResponse(resync=kvstore_pb2.Resync())
-        case Synced(revision, log_id):
-            synced = kvstore_pb2.Synced(log_id=log_id)
-            return kvstore_pb2.WatchResponse(revision=revision, synced=synced)
-        case Change(revision, event):
-            return _changed(revision, event)
-
-
-def _changed(revision: int, event: Joined | Left | Loaded) -> kvstore_pb2.WatchResponse:
-    match event:
-        case Joined(info):
-            return kvstore_pb2.WatchResponse(revision=revision, joined=info)
-        case Left(worker_id):
-            return kvstore_pb2.WatchResponse(revision=revision, left=worker_id)
-        case Loaded(worker_id, load):
-            report = kvstore_pb2.LoadReport(worker_id=worker_id, load=load)
-            return kvstore_pb2.WatchResponse(revision=revision, load=report)

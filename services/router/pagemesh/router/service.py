@@ -27,9 +27,11 @@ from pagemesh.router.session_pool import SessionPool
 from pagemesh.router.tenants.tenants import Tenants
 from pagemesh.router.tracing import start_tracing
 from pagemesh.router.workers import Workers
+from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.telemetry.logs import configure_logging
-from pagemesh.telemetry.metrics import Metrics, MetricsServer
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics_server import MetricsServer
 
 _FAREWELL_S = 0.5
 """End of the grace period, or half of a short one, in which clients are told that it is over."""
@@ -46,20 +48,26 @@ class RouterProcess:
         self._served = [ServedModel.load(named, config) for named in config.served.models]
         self._metrics = Metrics()
         self._metrics_server: MetricsServer | None = None
-        self._directory = Directory(config.kvstore)
-        self._sessions = SessionPool()
+        self._identity = Identity.load(config.server.mesh, "router", self._metrics)
+        self._directory = Directory(config.kvstore, identity=self._identity)
+        self._sessions = SessionPool(self._identity)
         self._parity = Parity({model.name: model.tokenizer for model in self._served})
         self._tracing = start_tracing(config)
         self._tenants = Tenants(config.tenants, self._metrics)
         gate = Gate(self._tenants, self._metrics)
-        self._server = GrpcServer(config.server, SERVICE_NAMES, self._tracing.around, gate)
+        self._server = GrpcServer(
+            config.server, SERVICE_NAMES, self._tracing.around, gate, identity=self._identity
+        )
 
     async def start(self) -> str:
         """Begin to serve; gives the address. ConfigError when a port is taken."""
         address = await self._server.start()
         if self._config.server.metrics_port is not None:
             self._metrics_server = MetricsServer(
-                self._config.server.host, self._config.server.metrics_port, self._metrics
+                self._config.server.host,
+                self._config.server.metrics_port,
+                self._metrics,
+                self._identity,
             )
         await self._directory.start()
         self._parity.follow(self._directory)

@@ -14,10 +14,12 @@ import grpc
 import structlog
 
 from pagemesh.errors import UnavailableError, WorkerLostError
+from pagemesh.identity.roles import MeshRole
 from pagemesh.membership.backoff import Backoff
 from pagemesh.router.read_ahead import SessionCall, read_ahead
 from pagemesh.router.session_requests import SessionRequests
 from pagemesh.rpc.channels import open_channel
+from pagemesh.rpc.identity import Identity
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
 
 _log = structlog.get_logger(__name__)
@@ -36,8 +38,9 @@ class WorkerSession:
     A request that the worker has moved keeps its handle until it is cancelled: so long does the worker stay.
     """
 
-    def __init__(self, info: types_pb2.WorkerInfo) -> None:
+    def __init__(self, info: types_pb2.WorkerInfo, identity: Identity | None = None) -> None:
         self.info = info
+        self._identity = identity
         self._sinks: dict[int, Sink] = {}
         self._moved: set[int] = set()
         self._next_handle = 1
@@ -102,22 +105,25 @@ class WorkerSession:
 
     async def _stay_connected(self) -> None:
         backoff = Backoff()
-        async with open_channel(self.info.address) as channel:
-            while True:
-                reason = "the worker ended the session"
-                try:
+        while True:
+            reason = "the worker ended the session"
+            try:
+                # A new channel for each stream: it shows the certificate of now, which one that stays does not.
+                async with open_channel(
+                    self.info.address, MeshRole.DECODE, self._identity
+                ) as channel:
                     await self._follow_stream(channel, backoff)
-                except (grpc.aio.AioRpcError, TimeoutError) as error:
-                    reason = _reason(error)
-                except Exception:
-                    # Task boundary: whatever went wrong, the next stream starts from nothing.
-                    _log.exception("session failed", worker_id=self.info.worker_id)
-                    reason = "the router could not read the worker's answer"
-                finally:
-                    self._requests = None
-                    self._lose_all()
-                _log.info("session ended", worker_id=self.info.worker_id, reason=reason)
-                await asyncio.sleep(backoff.next_delay())
+            except (grpc.aio.AioRpcError, TimeoutError) as error:
+                reason = _reason(error)
+            except Exception:
+                # Task boundary: whatever went wrong, the next stream starts from nothing.
+                _log.exception("session failed", worker_id=self.info.worker_id)
+                reason = "the router could not read the worker's answer"
+            finally:
+                self._requests = None
+                self._lose_all()
+            _log.info("session ended", worker_id=self.info.worker_id, reason=reason)
+            await asyncio.sleep(backoff.next_delay())
 
     async def _follow_stream(self, channel: grpc.aio.Channel, backoff: Backoff) -> None:
         """Open one stream and read it to its end."""

@@ -7,13 +7,15 @@ import asyncio
 from pagemesh.membership.directory import Directory
 from pagemesh.membership.roster import MemberChange, WorkerState
 from pagemesh.router.session import WorkerSession
+from pagemesh.rpc.identity import Identity
 from pagemesh.v1 import types_pb2
 
 
 class SessionPool:
     """Sessions by worker id. Belongs to one event loop; start → use → close."""
 
-    def __init__(self) -> None:
+    def __init__(self, identity: Identity | None = None) -> None:
+        self._identity = identity
         self._sessions: dict[str, WorkerSession] = {}
         self._retiring: dict[asyncio.Task[None], WorkerSession] = {}
 
@@ -37,7 +39,7 @@ class SessionPool:
         if worker.role != types_pb2.WORKER_ROLE_DECODE:
             return
         if change is MemberChange.JOINED:
-            session = WorkerSession(worker.info)
+            session = WorkerSession(worker.info, self._identity)
             self._sessions[worker.worker_id] = session
             session.start()
             return

@@ -6,6 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
+import grpc
+
 from pagemesh.cli.up.console import Console, ending
 from pagemesh.cli.up.part import Part
 from pagemesh.cli.up.plan import MeshPlan, Stage
@@ -37,8 +39,16 @@ _RUN_REQUESTS = (Stage.ROUTER, Stage.WORKER)
 class Mesh:
     """All parts of a plan: `start`, then `watch` until cancelled, and `stop` whatever happened."""
 
-    def __init__(self, plan: MeshPlan, log_folder: Path, console: Console) -> None:
+    def __init__(
+        self,
+        plan: MeshPlan,
+        log_folder: Path,
+        console: Console,
+        certificate: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        """With a certificate, parts are asked with TLS whether they serve."""
         self._plan = plan
+        self._certificate = certificate
         self._console = console
         self._parts = [Part(part, log_folder) for part in plan.parts]
         self._keepers: list[asyncio.Task[None]] = []
@@ -136,7 +146,7 @@ class Mesh:
         if part.plan.stage is Stage.GATEWAY:
             await http_answers(self._plan.local_socket, "/health")
         else:
-            await grpc_serves(part.plan.address)
+            await grpc_serves(part.plan.address, part.plan.role, self._certificate)
 
     async def _answers(self) -> None:
         for serving in self._serving.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -17,6 +17,7 @@ from pagemesh.config import (
     GatewayConfig,
     KvStoreConfig,
     MemberConfig,
+    MeshTlsConfig,
     ModelConfig,
     RouterConfig,
     ServerConfig,
@@ -25,6 +26,7 @@ from pagemesh.config import (
 from pagemesh.config.environment import API_KEY_VARIABLE
 from pagemesh.config.served import NamedModel
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
+from pagemesh.identity.roles import MeshRole
 
 LOOPBACK: Final = "127.0.0.1"
 """All parts but the gateway are for this machine alone."""
@@ -50,6 +52,12 @@ class PartPlan:
 
     command: tuple[str, ...]
     """Program and arguments."""
+
+    role: MeshRole
+    """What it is to the others."""
+
+    tls: MeshTlsConfig
+    """Where its certificate is to be."""
 
     address: str
     """host:port of its gRPC server; of the HTTP server for the gateway."""
@@ -78,6 +86,9 @@ class MeshPlan:
     grace_period: float
     """Seconds that running requests get to finish."""
 
+    supervisor_tls: MeshTlsConfig
+    """Where the certificate is to be with which parts are asked how they are."""
+
 
 def num_ports(config: UpConfig) -> int:
     """Ports of the loopback address that the parts of a mesh need: two for each but the gateway, one of them for
@@ -101,25 +112,21 @@ def make_plan(
     The workers share the `gpus`, which CUDA_VISIBLE_DEVICES names so.
     """
     num_workers = _num_workers(config)
-    rest = iter(ports)
-
-    def server() -> ServerConfig:
-        return ServerConfig(
-            host=LOOPBACK,
-            port=next(rest),
-            metrics_port=next(rest),
-            grace_period=config.grace_period,
-        )
-
-    kvstores = [KvStoreConfig(server=server(), index=config.index) for _ in range(config.kvstore)]
+    tls = _TlsFiles(run_folder / "tls", is_on=config.tls)
+    server = _Servers(iter(ports), tls, config.grace_period)
+    kvstores = [
+        KvStoreConfig(server=server(name), index=config.index)
+        for name in _names("kvstore", config.kvstore)
+    ]
     kvstore = ",".join(f"{LOOPBACK}:{replica.server.port}" for replica in kvstores)
-    routers = [_router(config, kvstore, server()) for _ in range(config.router)]
+    routers = [_router(config, kvstore, server(name)) for name in _names("router", config.router)]
     admin_socket, local_socket = run_folder / "envoy.sock", run_folder / "http.sock"
     gateway = _gateway(config, routers, admin_socket, local_socket, access_log)
+    gateway = replace(gateway, mesh=tls("gateway"))
     threads = share_cores(config.threads or num_cores(), num_workers)
     shares = share_gpus(gpus, num_workers, config.hardware.gpu_memory_utilization)
     workers = [
-        _worker(config, place, (count, gpu), kvstore, server())
+        _worker(config, place, (count, gpu), kvstore, server(place.name))
         for place, count, gpu in zip(_places(config), threads, shares, strict=True)
     ]
     parts = (
@@ -136,8 +143,46 @@ def make_plan(
         _part("gateway", Stage.GATEWAY, "gateway", gateway, gateway, {"TMPDIR": str(run_folder)}),
     )
     return MeshPlan(
-        parts, config.served.names, _url(config), local_socket, admin_socket, config.grace_period
+        parts,
+        config.served.names,
+        _url(config),
+        local_socket,
+        admin_socket,
+        config.grace_period,
+        tls("supervisor"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _TlsFiles:
+    """Where the files of each part lie; what they have in common, each has too, as in other deployments."""
+
+    folder: Path
+    is_on: bool
+
+    def __call__(self, name: str) -> MeshTlsConfig:
+        if not self.is_on:
+            return MeshTlsConfig()
+        paths = (str(self.folder / f"{name}.{kind}") for kind in ("crt", "key", "ca"))
+        return MeshTlsConfig(*paths)
+
+
+@dataclass(frozen=True, slots=True)
+class _Servers:
+    """Two ports for each part that has a gRPC server."""
+
+    ports: Iterator[int]
+    tls: _TlsFiles
+    grace_period: float
+
+    def __call__(self, name: str) -> ServerConfig:
+        return ServerConfig(
+            host=LOOPBACK,
+            port=next(self.ports),
+            metrics_port=next(self.ports),
+            grace_period=self.grace_period,
+            mesh=self.tls(name),
+        )
 
 
 class _Place(NamedTuple):
@@ -189,7 +234,7 @@ def _gateway(
         admin_socket=str(admin_socket),
         access_log=None if access_log is None else str(access_log),
         api_key_required=config.tenants.asks_for_keys,
-        tls=config.tls,
+        tls=config.client_tls,
         cors=config.cors,
         limits=config.limits,
     )
@@ -266,7 +311,9 @@ def _part(
     # -P: modules that happen to lie in the current folder must not hide installed ones.
     program = (sys.executable, "-P", "-m", "pagemesh.cli", command, *to_arguments(settings))
     address = f"{server.host}:{server.port}"
-    return PartPlan(name, stage, program, address, environment or {})
+    return PartPlan(
+        name, stage, program, MeshRole(command), server.mesh, address, environment or {}
+    )
 
 
 def _url(config: UpConfig) -> str:
@@ -274,5 +321,5 @@ def _url(config: UpConfig) -> str:
     host = anywhere.get(config.host, config.host)
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
-    scheme = "http" if config.tls.ssl_certfile is None else "https"
+    scheme = "http" if config.client_tls.ssl_certfile is None else "https"
     return f"{scheme}://{host}:{config.port}"

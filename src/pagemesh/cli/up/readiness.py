@@ -11,6 +11,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pagemesh.cli.up.local_http import LocalConnection
+from pagemesh.identity.roles import MeshRole
 
 _INTERVAL = 0.05
 _TIMEOUT = 1.0
@@ -23,9 +24,11 @@ _EAGER: list[tuple[str, int]] = [
 ]
 
 
-async def grpc_serves(address: str) -> None:
-    """Wait until the server at `address` reports SERVING. The caller sets the deadline."""
-    async with grpc.aio.insecure_channel(address, options=_EAGER) as channel:
+async def grpc_serves(
+    address: str, role: MeshRole, certificate: grpc.ChannelCredentials | None
+) -> None:
+    """Wait until the server at `address`, which is `role`, reports SERVING. The caller sets the deadline."""
+    async with _open_eager(address, role, certificate) as channel:
         # The library's stubs for type checkers know no methods.
         stub: Any = health_pb2_grpc.HealthStub(channel)
         while True:
@@ -36,6 +39,15 @@ async def grpc_serves(address: str) -> None:
             except grpc.aio.AioRpcError:
                 pass
             await asyncio.sleep(_INTERVAL)
+
+
+def _open_eager(
+    address: str, role: MeshRole, certificate: grpc.ChannelCredentials | None
+) -> grpc.aio.Channel:
+    if certificate is None:
+        return grpc.aio.insecure_channel(address, options=_EAGER)
+    options = [*_EAGER, ("grpc.ssl_target_name_override", role.dns_name)]
+    return grpc.aio.secure_channel(address, certificate, options=options)
 
 
 async def http_answers(gateway: Path, path: str, *statuses: int) -> None:

@@ -40,7 +40,7 @@ def run(config: UpConfig) -> None:
         # The model may say what the terminal cannot show.
         sys.stdout.reconfigure(errors="replace")
     require_free(config.host, config.port)
-    check_tls(config.tls)
+    check_tls(config.client_tls)
     for model in config.served.models:
         _check_model(model.source, config.hub)
     if config.index != "memory":
@@ -72,7 +72,12 @@ async def _up(
     access_log = None if config.log_dir is None else log_folder / "access.jsonl"
     plan = make_plan(config, ports, run_folder, access_log, gpus)
     console = Console()
-    mesh = Mesh(plan, log_folder, console)
+    certificate = None
+    if config.tls:
+        # What it needs is not loaded without.
+        certificates = importlib.import_module("pagemesh.cli.up.certificates")
+        certificate = certificates.issue_certificates(plan)
+    mesh = Mesh(plan, log_folder, console, certificate)
     stop = _stop_on_signals(mesh)
     console.starting(plan.models, [part.name for part in plan.parts], log_folder)
     work = asyncio.create_task(_work(mesh, plan, credentials, console, with_sample=config.sample))
