@@ -20,7 +20,7 @@ class ChatConfig:
     the template whether it goes through parts."""
 
     trust_request_chat_template: bool = False
-    """Accept chat templates in requests. They run in a sandbox, but can take as much time as they like."""
+    """Accept chat templates in requests. Each is rendered in a process of its own, with limits of time and memory."""
 
     enable_auto_tool_choice: bool = True
     """Let the model choose whether it calls tools; without, requests must say which or none."""

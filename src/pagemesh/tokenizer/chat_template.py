@@ -1,7 +1,7 @@
 """Renders a conversation into a prompt with the model's own Jinja template.
 
-Templates come with downloaded models and are not trusted: they run in Jinja's immutable sandbox and
-see plain JSON values only. Blocks, filters and functions are those that transformers offers, because
+Templates come with downloaded models and are not trusted: they run in Jinja's immutable sandbox, for a limited
+time, and see plain JSON values only. Blocks, filters and functions are those that transformers offers, because
 templates are written against it.
 """
 
@@ -18,9 +18,9 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
-import jinja2.sandbox
 
 from pagemesh.errors import ConfigError, InvalidRequestError
+from pagemesh.tokenizer.bounded_jinja import MAX_SOURCE_CHARS, BoundedEnvironment
 from pagemesh.tokenizer.content_format import takes_parts
 from pagemesh.tokenizer.folder import read_json
 
@@ -60,7 +60,11 @@ class ChatTemplate:
 
     def __init__(self, source: str, variables: Mapping[str, str]) -> None:
         """Raises ConfigError when `source` is not valid Jinja."""
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        if len(source) > MAX_SOURCE_CHARS:
+            raise ConfigError(
+                f"the chat template has {len(source)} characters, but {MAX_SOURCE_CHARS} are the most"
+            )
+        environment = BoundedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[_GenerationBlock, jinja2.ext.loopcontrols],
@@ -68,10 +72,12 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
         self.source: Final = source
+        self._environment = environment
         try:
             self._template = environment.from_string(source)
             self.takes_parts: Final = takes_parts(environment.parse(source))
-        except jinja2.TemplateError as error:
+        # Python refuses what is nested too deeply for it in its own ways.
+        except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError) as error:
             raise ConfigError(f"the chat template is not valid Jinja: {error}") from error
         self._variables = dict(variables)
 
@@ -106,12 +112,13 @@ class ChatTemplate:
             "add_generation_prompt": options.add_generation_prompt,
         }
         try:
-            text = self._template.render(variables)
+            text = self._environment.render(self._template, variables)
         # A template is a program of strangers: whatever it raises (TypeError, ZeroDivisionError …)
         # means that it cannot render this conversation.
         except Exception as error:
             raise InvalidRequestError(
-                f"the model's chat template refused the messages: {error}", param="messages"
+                f"the model's chat template refused the messages: {str(error) or type(error).__name__}",
+                param="messages",
             ) from error
         return _open_ended(text) if options.continue_final_message else text
 

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from pagemesh.config import HttpLimitsConfig
-from pagemesh.errors import FailedPreconditionError, PagemeshError
+from pagemesh.errors import FailedPreconditionError, PagemeshError, PermissionDeniedError
 from pagemesh.gateway.replies import local_reply_config
 from pagemesh.gateway.transcoding import http_routes
 from pagemesh.router.openai.chat_request import read_chat_request
@@ -53,8 +53,9 @@ def test_every_status_of_an_error_is_named() -> None:
     kinds = [PagemeshError]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    # What only workers hear, and what the gateway says of methods that are no operation.
-    own = {kind.http_status for kind in kinds} - {FailedPreconditionError.http_status}
+    # What only processes of the mesh hear, and what the gateway says of methods that are no operation.
+    inside = {FailedPreconditionError.http_status, PermissionDeniedError.http_status}
+    own = {kind.http_status for kind in kinds} - inside
     gateway = re.findall(r"'local_reply\.(\d+)'", str(local_reply_config(HttpLimitsConfig())))
     named = DOCUMENT["paths"]["/v1/chat/completions"]["post"]["responses"]
     assert set(named) == {"200", *map(str, own), *gateway} - {"204", "405"}

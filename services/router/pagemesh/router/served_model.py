@@ -11,6 +11,7 @@ from pagemesh.config import RouterConfig
 from pagemesh.config.served import NamedModel
 from pagemesh.errors import ContextLengthError, InvalidRequestError
 from pagemesh.models.resolve import resolve_model_path
+from pagemesh.router.chat.rendering import Rendering
 from pagemesh.router.chat.rules import ChatRules
 from pagemesh.router.openai.truncation import Truncation
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS
@@ -36,6 +37,9 @@ class ServedModel:
 
     chat: ChatRules = field(default_factory=ChatRules)
     """What holds for conversations with it."""
+
+    rendering: Rendering = field(default_factory=Rendering)
+    """How conversations become prompts."""
 
     @classmethod
     def load(cls, named: NamedModel, config: RouterConfig) -> Self:

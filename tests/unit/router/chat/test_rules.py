@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pagemesh.config import ChatConfig
 from pagemesh.errors import ConfigError, InvalidRequestError, UnsupportedError
 from pagemesh.router.chat.rules import ChatRules, find_reasoning_parser, find_tool_parser
-from pagemesh.router.chat.template_cache import MAX_TEMPLATES, TemplateCache
-from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.tokenizer import Tokenizer
 
 HI = [{"role": "user", "content": "hi"}]
@@ -85,55 +82,16 @@ def test_the_operators_template_is_used_and_read_for_parsers(
     path = tmp_path / "chat.jinja"
     path.write_text("[TOOL_CALLS]{{ messages[0].content }}{{ eos_token }}")
     rules = ChatRules.of(ChatConfig(chat_template=str(path)), tokenizer)
-    assert rules.template_for(None, tokenizer).render(HI) == "[TOOL_CALLS]hi<|im_end|>"
+    assert rules.template_for(tokenizer).render(HI) == "[TOOL_CALLS]hi<|im_end|>"
     assert (rules.tool_parser, rules.reasoning_parser) == ("mistral", None)
     with pytest.raises(ConfigError, match=re.escape(f"--chat-template {tmp_path} cannot be read")):
         ChatRules.of(ChatConfig(chat_template=str(tmp_path)), tokenizer)
 
 
 def test_requests_bring_templates_only_where_they_are_trusted(tokenizer: Tokenizer) -> None:
-    source = "{{ messages[0].content }}!"
     with pytest.raises(InvalidRequestError, match="--trust-request-chat-template") as error:
-        ChatRules.of(ChatConfig(), tokenizer).template_for(source, tokenizer)
+        ChatRules.of(ChatConfig(), tokenizer).require_template_accepted()
     assert error.value.param == "chat_template"
-    trusting = ChatRules.of(ChatConfig(trust_request_chat_template=True), tokenizer)
-    template = trusting.template_for(source, tokenizer)
-    assert template.render(HI) == "hi!"
-    assert trusting.template_for(source, tokenizer) is template
-    with pytest.raises(InvalidRequestError, match="not valid Jinja") as error:
-        trusting.template_for("{% for %}", tokenizer)
-    assert error.value.param == "chat_template"
-
-
-def test_only_so_many_templates_are_kept(tokenizer: Tokenizer) -> None:
-    cache = TemplateCache(tokenizer)
-    first = cache.get("first")
-    second = cache.get("second")
-    for index in range(MAX_TEMPLATES - 1):
-        assert cache.get("first") is first
-        cache.get(str(index))
-    assert cache.get("first") is first
-    assert cache.get("second") is not second
-
-
-@pytest.mark.parametrize(
-    ("setting", "source", "expected"),
-    [
-        ("auto", "{% for p in messages[0].content %}{{ p.text }};{% endfor %}", "a;b;"),
-        ("auto", "{{ messages[0].content }}", "a\nb"),
-        ("string", "{% for p in messages[0].content %}{{ p }};{% endfor %}", "a;\n;b;"),
-        ("openai", "{{ messages[0].content | length }}", "2"),
-    ],
-)
-def test_templates_get_contents_as_they_take_them(
-    tokenizer: Tokenizer, tmp_path: Path, setting: Any, source: str, expected: str
-) -> None:
-    path = tmp_path / "t.jinja"
-    path.write_text(source)
-    config = ChatConfig(chat_template=str(path), chat_template_content_format=setting)
-    rules = ChatRules.of(config, tokenizer)
-    parts = [{"type": "text", "text": text} for text in "ab"]
-    fields = read_chat_request({"messages": [{"role": "user", "content": parts}]})
-    template = rules.template_for(None, tokenizer)
-    messages = fields.template_messages(as_parts=rules.gives_parts(template))
-    assert template.render(messages) == expected
+    ChatRules.of(
+        ChatConfig(trust_request_chat_template=True), tokenizer
+    ).require_template_accepted()

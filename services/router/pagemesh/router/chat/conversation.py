@@ -39,7 +39,7 @@ async def open_conversation(
     Raises PagemeshErrors that name fields of chat completions, and `param` for what is wrong with all messages.
     """
     use = fields.tool_use
-    prompt = render(model, fields, use)
+    prompt = await render(model, fields, use)
     reading = AnswerReading.of(model, fields, use, form, prompt)
     token_ids = await model.encode_rendered(
         prompt,
@@ -51,9 +51,14 @@ async def open_conversation(
     return Conversation(prompt, token_ids, reading)
 
 
-def render(model: ServedModel, fields: ChatRequest, use: ToolUse) -> str:
+async def render(model: ServedModel, fields: ChatRequest, use: ToolUse) -> str:
     """The prompt that a conversation becomes."""
-    template = model.chat.template_for(fields.chat_template, model.tokenizer)
-    as_parts = model.chat.gives_parts(template)
-    messages = fields.template_messages(as_parts=as_parts)
-    return template.render(messages, fields.render_options(use))
+    rules, tokenizer = model.chat, model.tokenizer
+    if fields.chat_template is not None:
+        rules.require_template_accepted()
+        return await model.rendering.with_source(
+            fields.chat_template, tokenizer, fields, use, rules.as_parts
+        )
+    template = rules.template_for(tokenizer)
+    as_parts = template.takes_parts if rules.as_parts is None else rules.as_parts
+    return await model.rendering.with_template(template, fields, use, as_parts=as_parts)

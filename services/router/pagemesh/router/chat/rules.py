@@ -10,7 +10,6 @@ from typing import Self
 from pagemesh.config import ChatConfig
 from pagemesh.config.chat import ContentFormat
 from pagemesh.errors import ConfigError, InvalidRequestError, UnsupportedError
-from pagemesh.router.chat.template_cache import TemplateCache
 from pagemesh.router.parsers.factory import parser_markers
 from pagemesh.tokenizer.chat_template import ChatTemplate
 from pagemesh.tokenizer.tokenizer import Tokenizer
@@ -44,8 +43,8 @@ class ChatRules:
     template: ChatTemplate | None = None
     """The operator's, instead of the model's own."""
 
-    request_templates: TemplateCache | None = None
-    """Of requests, if they may bring any."""
+    accepts_templates: bool = False
+    """Whether requests may bring their own."""
 
     content_format: ContentFormat = "auto"
     """How templates get the content of messages."""
@@ -59,32 +58,31 @@ class ChatRules:
         reasoning = _named(config.reasoning_parser, lambda: find_reasoning_parser(source))
         # Also says whether there are such parsers.
         parser_markers(tools, reasoning)
-        templates = TemplateCache(tokenizer) if config.trust_request_chat_template else None
         return cls(
             tools,
             reasoning,
             config.enable_auto_tool_choice,
             template,
-            templates,
+            config.trust_request_chat_template,
             config.chat_template_content_format,
         )
 
-    def template_for(self, given: str | None, tokenizer: Tokenizer) -> ChatTemplate:
-        """The template for a request that brings its own, or None; raises PagemeshErrors."""
-        if given is None:
-            return self.template if self.template is not None else tokenizer.chat_template
-        if self.request_templates is None:
+    def template_for(self, tokenizer: Tokenizer) -> ChatTemplate:
+        """The template for requests that bring none; UnsupportedError where there is none either."""
+        return self.template if self.template is not None else tokenizer.chat_template
+
+    def require_template_accepted(self) -> None:
+        """Raise InvalidRequestError unless requests may bring templates."""
+        if not self.accepts_templates:
             raise InvalidRequestError(
                 "chat_template is only accepted where the router runs with --trust-request-chat-template",
                 param="chat_template",
             )
-        return self.request_templates.get(given)
 
-    def gives_parts(self, template: ChatTemplate) -> bool:
-        """Whether a template gets contents as OpenAI's lists of parts, and not as text."""
-        if self.content_format == "auto":
-            return template.takes_parts
-        return self.content_format == "openai"
+    @property
+    def as_parts(self) -> bool | None:
+        """Whether templates get contents as OpenAI's lists of parts, and not as text; None as each wants it."""
+        return None if self.content_format == "auto" else self.content_format == "openai"
 
     def require_tool_parser(self, *, is_auto: bool) -> str:
         """The parser that tool calls need; UnsupportedError where there is none, or choices are not allowed."""

@@ -72,7 +72,7 @@ class TokenizingEndpoint:
         fields = check_fields(TokenizeChatRequest, raw)
         chat = read_chat_request(raw)
         service = self._models.find(fields.model, call)
-        prompt = render(service.model, chat, chat.tool_use)
+        prompt = await render(service.model, chat, chat.tool_use)
         # The template writes the special tokens itself.
         ids = await service.model.tokenizer.encode(
             prompt, add_special_tokens=bool(chat.add_special_tokens)

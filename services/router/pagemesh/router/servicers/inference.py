@@ -94,7 +94,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             case "chat":
                 chat = read_chat(request.chat)
                 with in_words_of(CHAT_NAMES):
-                    prompt = render(service.model, chat, chat.tool_use)
+                    prompt = await render(service.model, chat, chat.tool_use)
                 # The template writes the special tokens itself.
                 ids = await tokenizer.encode(prompt, add_special_tokens=False)
             case _:

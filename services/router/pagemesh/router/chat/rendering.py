@@ -1,0 +1,62 @@
+"""Renders conversations, and keeps the router's event loop free of those that take long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from pagemesh.router.openai.chat_request import ChatRequest
+from pagemesh.router.openai.chat_tools import ToolUse
+from pagemesh.tokenizer.chat_template import ChatTemplate
+from pagemesh.tokenizer.render_apart import render_apart
+from pagemesh.tokenizer.tokenizer import Tokenizer
+
+SLOW_SECONDS: Final = 0.02
+"""A template that once took longer is never again rendered where all streams wait for it."""
+
+MAX_AT_ONCE: Final = 2
+"""Renderings that run beside the event loop; others wait for these, which end soon."""
+
+
+class Rendering:
+    """Renders for one model."""
+
+    def __init__(self) -> None:
+        self._slow: set[str] = set()
+        self._free = asyncio.Semaphore(MAX_AT_ONCE)
+
+    async def with_template(
+        self, template: ChatTemplate, fields: ChatRequest, use: ToolUse, *, as_parts: bool
+    ) -> str:
+        """The prompt, by a template of the model or the operator. Raises InvalidRequestError."""
+        messages, options = fields.template_messages(as_parts=as_parts), fields.render_options(use)
+        if template.source in self._slow:
+            async with self._free:
+                return await asyncio.to_thread(template.render, messages, options)
+        began_at = time.monotonic()
+        try:
+            return template.render(messages, options)
+        finally:
+            if time.monotonic() - began_at > SLOW_SECONDS:
+                self._slow.add(template.source)
+
+    async def with_source(
+        self,
+        source: str,
+        tokenizer: Tokenizer,
+        fields: ChatRequest,
+        use: ToolUse,
+        as_parts: bool | None,
+    ) -> str:
+        """The prompt, by a template that came with the request; None has it choose how it gets contents."""
+        choices = (False, True) if as_parts is None else (as_parts,)
+        conversation = {choice: fields.template_messages(as_parts=choice) for choice in choices}
+        async with self._free:
+            return await asyncio.to_thread(
+                render_apart,
+                source,
+                tokenizer.template_variables,
+                conversation,
+                fields.render_options(use),
+            )

@@ -1,0 +1,107 @@
+"""Conversations become prompts, by whosever template, while the event loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagemesh.config import ChatConfig
+from pagemesh.errors import InvalidRequestError
+from pagemesh.router.chat.conversation import render
+from pagemesh.router.chat.rules import ChatRules
+from pagemesh.router.openai.chat_request import ChatRequest, read_chat_request
+from pagemesh.router.served_model import ServedModel
+from pagemesh.tokenizer import Tokenizer
+from pagemesh.tokenizer.generation_defaults import GenerationDefaults
+from pagemesh.tokenizer.matryoshka import Matryoshka
+
+ENDLESS = """{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"""
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demo_model: Path) -> Tokenizer:
+    return Tokenizer(demo_model)
+
+
+def make_model(tokenizer: Tokenizer, rules: ChatRules) -> ServedModel:
+    return ServedModel("m", tokenizer, GenerationDefaults(), 0, Matryoshka(), rules)
+
+
+def asking(**fields: Any) -> ChatRequest:
+    return read_chat_request({"messages": HI, **fields})
+
+
+async def longest_pause_during(work: asyncio.Task[Any]) -> float:
+    """Seconds for which the event loop stood still."""
+    loop, longest = asyncio.get_running_loop(), 0.0
+    while not work.done():
+        began_at = loop.time()
+        await asyncio.sleep(0.005)
+        longest = max(longest, loop.time() - began_at - 0.005)
+    return longest
+
+
+@pytest.mark.parametrize(
+    ("setting", "source", "expected"),
+    [
+        ("auto", "{% for p in messages[0].content %}{{ p.text }};{% endfor %}", "a;b;"),
+        ("auto", "{{ messages[0].content }}", "a\nb"),
+        ("string", "{% for p in messages[0].content %}{{ p }};{% endfor %}", "a;\n;b;"),
+        ("openai", "{{ messages[0].content | length }}", "2"),
+    ],
+)
+async def test_templates_get_contents_as_they_take_them(
+    tokenizer: Tokenizer, tmp_path: Path, setting: Any, source: str, expected: str
+) -> None:
+    path = tmp_path / "t.jinja"
+    path.write_text(source)
+    config = ChatConfig(chat_template=str(path), chat_template_content_format=setting)
+    rules = ChatRules.of(config, tokenizer)
+    parts = [{"type": "text", "text": text} for text in "ab"]
+    fields = read_chat_request({"messages": [{"role": "user", "content": parts}]})
+    model = make_model(tokenizer, rules)
+    assert await render(model, fields, fields.tool_use) == expected
+    brought = make_model(tokenizer, replace(rules, template=None, accepts_templates=True))
+    fields.chat_template = source
+    assert await render(brought, fields, fields.tool_use) == expected
+
+
+async def test_a_template_of_a_request_is_refused_by_name(tokenizer: Tokenizer) -> None:
+    model = make_model(tokenizer, ChatRules(accepts_templates=True))
+    fields = asking(chat_template="{% for %}")
+    with pytest.raises(InvalidRequestError, match="not valid Jinja") as error:
+        await render(model, fields, fields.tool_use)
+    assert error.value.param == "chat_template"
+
+
+async def test_an_endless_template_of_a_request_stops_nobody(tokenizer: Tokenizer) -> None:
+    model = make_model(tokenizer, ChatRules(accepts_templates=True))
+    fields = asking(chat_template=ENDLESS)
+    work = asyncio.create_task(render(model, fields, fields.tool_use))
+    assert await longest_pause_during(work) < 0.5
+    with pytest.raises(InvalidRequestError, match="takes longer than 1 s"):
+        await work
+
+
+async def test_a_template_that_was_slow_once_is_rendered_beside_the_event_loop(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """The loop over a number that requests may set, as templates of models may have one."""
+    path = tmp_path / "t.jinja"
+    path.write_text("{% for a in range(n) %}{% for b in range(n) %}{% endfor %}{% endfor %}.")
+    model = make_model(tokenizer, ChatRules.of(ChatConfig(chat_template=str(path)), tokenizer))
+    quick = asking(chat_template_kwargs={"n": 1})
+    slow = asking(chat_template_kwargs={"n": 100_000})
+    assert await render(model, quick, quick.tool_use) == "."
+    for is_first in (True, False):
+        work = asyncio.create_task(render(model, slow, slow.tool_use))
+        pause = await longest_pause_during(work)
+        with pytest.raises(InvalidRequestError, match="takes longer than 1 s"):
+            await work
+        assert (pause > 0.5) == is_first
+    assert await render(model, quick, quick.tool_use) == "."
