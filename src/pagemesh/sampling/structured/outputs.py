@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.sampling.structured.complexity import (
+    check_choices,
+    check_expression,
+    check_rules,
+    check_schema,
+)
 
 PARAM: Final = "structured_outputs"
 """The request's field, as errors name it."""
@@ -45,6 +51,9 @@ of OpenAI's largest schemas have 120,000 characters."""
 
 MAX_RULE_BYTES: Final = 16 * 1024
 """Longest grammars without the JSON schemas in them: chains of rules are followed by recursion."""
+
+MAX_WHITESPACE_CHARS: Final = 1024
+"""Of an expression that stands between all parts of JSON."""
 
 _INLINE_SCHEMA: Final = re.compile(r"%json\s*(?={)")
 
@@ -103,6 +112,9 @@ class StructuredOutputs:
             )
         ((kind, text),) = given.items()
         _check_size(kind, text)
+        _check_complexity(kind, text)
+        if whitespace_pattern is not None:
+            _check_whitespace(whitespace_pattern)
         return cls(kind, text, disable_any_whitespace, whitespace_pattern)
 
 
@@ -110,6 +122,8 @@ def _schema_text(schema: str | Mapping[str, Any]) -> str:
     """The schema as JSON; a text is checked and stays what it is."""
     try:
         if not isinstance(schema, str):
+            # First: writing it out is done by recursion.
+            check_schema("structured_outputs.json", schema, PARAM)
             return json_text.dumps(schema, ensure_ascii=False, allow_nan=False)
         value = json_text.loads(schema)
     except (ValueError, TypeError, RecursionError) as error:
@@ -157,6 +171,29 @@ def _check_size(kind: StructuredKind, text: str) -> None:
             f" {MAX_BYTES[kind]} are allowed",
             param=PARAM,
         )
+
+
+def _check_complexity(kind: StructuredKind, text: str) -> None:
+    name = f"structured_outputs.{kind.value}"
+    match kind:
+        case StructuredKind.JSON:
+            check_schema(name, json_text.loads(text), PARAM)
+        case StructuredKind.CHOICE:
+            check_choices(name, text, PARAM)
+        case StructuredKind.REGEX:
+            check_expression(name, text, PARAM)
+        case StructuredKind.GRAMMAR:
+            check_rules(name, _without_schemas(text), PARAM)
+
+
+def _check_whitespace(pattern: str) -> None:
+    if len(pattern) > MAX_WHITESPACE_CHARS:
+        raise InvalidRequestError(
+            f"structured_outputs.whitespace_pattern has {len(pattern)} characters, but at most"
+            f" {MAX_WHITESPACE_CHARS} are allowed",
+            param=PARAM,
+        )
+    check_expression("structured_outputs.whitespace_pattern", pattern, PARAM)
 
 
 def _without_schemas(grammar: str) -> str:
