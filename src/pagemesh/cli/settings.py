@@ -112,6 +112,9 @@ class UpConfig:
     log_dir: str | None = None
     """Folder for the logs of all parts, kept afterwards; a temporary one when unset."""
 
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that the parts log."""
+
     def __post_init__(self) -> None:
         require_for_one(self.served, "--revision", self.hub.revision)
         require_for_one(self.served, "--chat-template", self.chat.chat_template)

@@ -1,11 +1,20 @@
-"""What a worker and its engine's process say to each other, as pickled objects over a socket pair."""
+"""What a worker and its engine's process say to each other: objects over a socket pair.
+
+The pair has no name: nobody but these two processes, of which one started the other, can write to it. Objects are
+written as pickle writes them, which is the one place where it is used; they are read by a reader that knows plain
+values, and classes of this project that only hold values. So whoever writes to the pair can tell lies to the
+other end, and not have it run anything.
+"""
 
 from __future__ import annotations
 
+import io
+import pickle
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
+from enum import Enum
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Final
 
 from pagemesh.config import (
     CacheConfig,
@@ -88,10 +97,35 @@ class Pipe:
         return self._connection.poll(timeout)
 
     def receive(self) -> Any:
-        """Wait for one object; EOFError or OSError when the other end is gone."""
-        return self._connection.recv()
+        """Wait for one object; EOFError or OSError when the other end is gone.
+
+        Raises pickle.UnpicklingError, and does nothing, for one that is more than values.
+        """
+        return _Reader(io.BytesIO(self._connection.recv_bytes())).load()
 
     def close(self) -> None:
         """Let the other end know that nothing follows; later sends fail with OSError. Idempotent."""
         with self._sending:  # nobody may write to a descriptor that means something else by now
             self._connection.close()
+
+
+_PACKAGE: Final = "pagemesh."
+
+
+class _Reader(pickle.Unpickler):
+    """Knows no function, and no class that does something when it is made."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """A class that holds values; UnpicklingError for everything else."""
+        found = super().find_class(module, name) if module.startswith(_PACKAGE) else None
+        if isinstance(found, type) and found.__module__ == module and _holds_values(found):
+            return found
+        raise pickle.UnpicklingError(f"{module}.{name} is nothing that engines and workers send")
+
+
+def _holds_values(kind: type) -> bool:
+    if is_dataclass(kind):
+        return True
+    return issubclass(kind, (Enum, PagemeshError)) or (
+        issubclass(kind, tuple) and hasattr(kind, "_fields")
+    )

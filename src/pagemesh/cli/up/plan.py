@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pagemesh.cli.arguments import to_arguments
 from pagemesh.cli.settings import UpConfig
@@ -113,7 +113,7 @@ def make_plan(
     """
     num_workers = _num_workers(config)
     tls = _TlsFiles(run_folder / "tls", is_on=config.tls)
-    server = _Servers(iter(ports), tls, config.grace_period)
+    server = _Servers(iter(ports), tls, config.grace_period, config.log_level)
     kvstores = [
         KvStoreConfig(server=server(name), index=config.index)
         for name in _names("kvstore", config.kvstore)
@@ -174,6 +174,7 @@ class _Servers:
     ports: Iterator[int]
     tls: _TlsFiles
     grace_period: float
+    log_level: Literal["debug", "info", "warning", "error"]
 
     def __call__(self, name: str) -> ServerConfig:
         return ServerConfig(
@@ -181,6 +182,7 @@ class _Servers:
             port=next(self.ports),
             metrics_port=next(self.ports),
             grace_period=self.grace_period,
+            log_level=self.log_level,
             mesh=self.tls(name),
         )
 
