@@ -18,6 +18,8 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 AuthContext = Mapping[str, Iterable[bytes]]
 
+_TRANSPORT: Final = "transport_security_type"
+
 _PEER_NAMES: Final = "peer_dns"
 """Under which gRPC gives the DNS names of a peer's certificate."""
 
@@ -76,8 +78,9 @@ class Identity:
 
 
 def require_role(peer: AuthContext, role: MeshRole, act: str) -> None:
-    """Raise PermissionDeniedError unless a peer, if it has a certificate, is `role`; `act` is what it wants to do."""
-    if peer and role not in roles_of(names := _names(peer)):
+    """Raise PermissionDeniedError unless a peer is `role`, on a port that speaks TLS; `act` is what it wants to do."""
+    speaks_tls = b"ssl" in peer.get(_TRANSPORT, ())
+    if speaks_tls and role not in roles_of(names := _names(peer)):
         raise PermissionDeniedError(f"{', '.join(names)} may not {act}")
 
 
