@@ -18,27 +18,34 @@ import grpc
 from child import Child, questions
 from kv.raw_paths import MESSAGE_BYTES, Transfer
 
+from pagemesh.config import MeshTlsConfig
+from pagemesh.identity.roles import MeshRole
 from pagemesh.rpc.channels import SHARED_OPTIONS, open_bulk_channel
+from pagemesh.rpc.identity import Identity
+from pagemesh.telemetry.metrics import Metrics
 from pagemesh.worker.heap import keep_freed_memory
+
+NO_TLS = MeshTlsConfig()
 
 _DEADLINE_S = 60.0
 _METHOD = "/benchmark/Send"
 
 
 class GrpcAlone:
-    """Two processes, one of which sends so many bytes to the other."""
+    """Two processes, one of which sends so many bytes to the other; by TLS with a worker's certificate."""
 
-    def __init__(self, num_bytes: int) -> None:
+    def __init__(self, num_bytes: int, tls: MeshTlsConfig = NO_TLS) -> None:
         self._num_messages = num_bytes // MESSAGE_BYTES
+        self._tls = tls
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._sender = stack.enter_context(
-                Child("the sender by gRPC alone", _send, self._num_messages)
+                Child("the sender by gRPC alone", _send, self._num_messages, self._tls)
             )
             port = self._sender.answer()
             self._receiver = stack.enter_context(
-                Child("the receiver by gRPC alone", _receive, port)
+                Child("the receiver by gRPC alone", _receive, port, self._tls)
             )
             self._stack = stack.pop_all()
         return self
@@ -61,12 +68,12 @@ class GrpcAlone:
         return Transfer(seconds, self._sender.ask() - cpu_before, receiver_cpu)
 
 
-def _send(parent: Connection, num_messages: int) -> None:
+def _send(parent: Connection, num_messages: int, tls: MeshTlsConfig) -> None:
     """Body of the sender: its port, then its CPU time for each question."""
-    asyncio.run(_serve(parent, num_messages))
+    asyncio.run(_serve(parent, num_messages, Identity.load(tls, "decode", Metrics())))
 
 
-async def _serve(parent: Connection, num_messages: int) -> None:
+async def _serve(parent: Connection, num_messages: int, identity: Identity | None) -> None:
     message = bytes(MESSAGE_BYTES)
 
     async def send(request: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -79,7 +86,10 @@ async def _serve(parent: Connection, num_messages: int) -> None:
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(service, {method: handler}),)
     )
-    port = server.add_insecure_port("127.0.0.1:0")
+    if identity is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", identity.server_credentials())
     await server.start()
     parent.send(port)
     await asyncio.to_thread(_tell_cpu_time, parent)
@@ -91,10 +101,11 @@ def _tell_cpu_time(parent: Connection) -> None:
         parent.send(time.process_time())
 
 
-def _receive(parent: Connection, port: int) -> None:
+def _receive(parent: Connection, port: int, tls: MeshTlsConfig) -> None:
     """Body of the receiver: (seconds, CPU seconds, bytes) for each question."""
     keep_freed_memory()
-    with open_bulk_channel(f"127.0.0.1:{port}") as channel:
+    identity = Identity.load(tls, "decode", Metrics())
+    with open_bulk_channel(f"127.0.0.1:{port}", MeshRole.WORKER, identity) as channel:
         call: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(_METHOD)
         for _ in questions(parent):
             began, cpu = time.perf_counter(), time.process_time()
