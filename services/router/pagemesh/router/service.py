@@ -21,8 +21,8 @@ from pagemesh.router.models import Models, ModelService
 from pagemesh.router.parity import Parity
 from pagemesh.router.planner import Planner
 from pagemesh.router.served_model import ServedModel
+from pagemesh.router.servicers import services as rpc_services
 from pagemesh.router.servicers.gate import Gate
-from pagemesh.router.servicers.services import SERVICE_NAMES, add_services
 from pagemesh.router.session_pool import SessionPool
 from pagemesh.router.tenants.tenants import Tenants
 from pagemesh.router.tracing import start_tracing
@@ -56,7 +56,11 @@ class RouterProcess:
         self._tenants = Tenants(config.tenants, self._metrics)
         gate = Gate(self._tenants, self._metrics)
         self._server = GrpcServer(
-            config.server, SERVICE_NAMES, self._tracing.around, gate, identity=self._identity
+            config.server,
+            rpc_services.SERVICE_NAMES,
+            self._tracing.around,
+            gate,
+            identity=self._identity,
         )
 
     async def start(self) -> str:
@@ -115,7 +119,7 @@ class RouterProcess:
         ]
         models = Models(services, config.served.aliases)
         mesh = MeshView(crews, self._parity, metrics)
-        add_services(self._server, models, admission, mesh, state, config)
+        rpc_services.add_services(self._server, models, admission, mesh, state, config)
 
     def _model_service(
         self,

@@ -111,7 +111,6 @@ def make_plan(
 
     The workers share the `gpus`, which CUDA_VISIBLE_DEVICES names so.
     """
-    num_workers = _num_workers(config)
     tls = _TlsFiles(run_folder / "tls", is_on=config.tls)
     server = _Servers(iter(ports), tls, config.grace_period, config.log_level)
     kvstores = [
@@ -123,8 +122,8 @@ def make_plan(
     admin_socket, local_socket = run_folder / "envoy.sock", run_folder / "http.sock"
     gateway = _gateway(config, routers, admin_socket, local_socket, access_log)
     gateway = replace(gateway, mesh=tls("gateway"))
-    threads = share_cores(config.threads or num_cores(), num_workers)
-    shares = share_gpus(gpus, num_workers, config.hardware.gpu_memory_utilization)
+    threads = share_cores(config.threads or num_cores(), _num_workers(config))
+    shares = share_gpus(gpus, len(threads), config.hardware.gpu_memory_utilization)
     workers = [
         _worker(config, place, (count, gpu), kvstore, server(place.name))
         for place, count, gpu in zip(_places(config), threads, shares, strict=True)

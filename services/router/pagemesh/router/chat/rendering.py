@@ -19,6 +19,10 @@ MAX_AT_ONCE: Final = 2
 """Renderings that run beside the event loop; others wait for these, which end soon."""
 
 
+PATIENCE: Final = 30.0
+"""Seconds for one that is rendered beside the event loop, behind others."""
+
+
 class Rendering:
     """Renders for one model."""
 
@@ -32,7 +36,7 @@ class Rendering:
         """The prompt, by a template of the model or the operator. Raises InvalidRequestError."""
         messages, options = fields.template_messages(as_parts=as_parts), fields.render_options(use)
         if template.source in self._slow:
-            async with self._free:
+            async with asyncio.timeout(PATIENCE), self._free:
                 return await asyncio.to_thread(template.render, messages, options)
         began_at = time.monotonic()
         try:
@@ -52,7 +56,7 @@ class Rendering:
         """The prompt, by a template that came with the request; None has it choose how it gets contents."""
         choices = (False, True) if as_parts is None else (as_parts,)
         conversation = {choice: fields.template_messages(as_parts=choice) for choice in choices}
-        async with self._free:
+        async with asyncio.timeout(PATIENCE), self._free:
             return await asyncio.to_thread(
                 render_apart,
                 source,
