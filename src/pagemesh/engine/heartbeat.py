@@ -24,8 +24,8 @@ BEAT_INTERVAL: Final = 1.0
 """Seconds between two beats."""
 
 SILENCE_LIMIT: Final = 15
-"""Beats in a row without which an engine's process is taken to be frozen. Grammars, which the library may
-compile with the GIL held, take up to 10 s."""
+"""Beats in a row without which an engine's process is taken to be frozen: more than it misses on a machine
+that is overloaded or swaps, as an engine that is ended by mistake has to load its model again."""
 
 _FAILED: Final = 1
 

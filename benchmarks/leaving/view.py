@@ -1,0 +1,80 @@
+"""What the processes of a mesh say of themselves, asked again and again until it is as it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mesh import Mesh
+
+DEADLINE_S = 30.0
+_NAMES = {
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+    "pagemesh:kv_blocks": "blocks",
+    "pagemesh:kv_blocks_free": "free",
+    "pagemesh:kv_blocks_sent_total": "sent",
+    "pagemesh:requests_in_progress": "admitted",
+    "pagemesh:workers": "workers",
+}
+_QUERY = "&".join(f"name[]={name}" for name in _NAMES)
+
+
+@dataclass(frozen=True)
+class State:
+    """Of one process, at one moment."""
+
+    values: Mapping[str, float]
+
+    def __getitem__(self, name: str) -> int:
+        return int(self.values.get(name, 0))
+
+    @property
+    def num_requests(self) -> int:
+        """That run or wait for something."""
+        return self["running"] + self["waiting"]
+
+    @property
+    def num_used(self) -> int:
+        """Blocks that somebody owns."""
+        return self["blocks"] - self["free"]
+
+
+class View:
+    """Reads the metrics of a mesh's processes, those alone that are needed here."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._ports = {
+            name: int(part.flags["--metrics-port"])
+            for name, part in mesh.parts().items()
+            if "--metrics-port" in part.flags
+        }
+
+    async def state(self, part: str) -> State:
+        """Of one process."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[part])
+        try:
+            writer.write(f"GET /metrics?{_QUERY} HTTP/1.0\r\n\r\n".encode())
+            page = (await reader.read()).decode()
+        finally:
+            writer.close()
+        values: dict[str, float] = {}
+        for line in page.splitlines():
+            name, _, number = line.rpartition(" ")
+            key = _NAMES.get(name.partition("{")[0])
+            if key is not None and not line.startswith("#"):
+                values[key] = values.get(key, 0) + float(number)
+        return State(values)
+
+    async def when(self, part: str, holds: Callable[[State], bool]) -> float:
+        """The time, by time.perf_counter(), at which a process was first seen like that."""
+        started = time.perf_counter()
+        while True:
+            asked = time.perf_counter()
+            if holds(await self.state(part)):
+                return asked
+            if asked - started > DEADLINE_S:
+                raise RuntimeError(f"{part} did not get there: {await self.state(part)}")
+            await asyncio.sleep(0.001)
