@@ -19,7 +19,7 @@ def keepalive_options() -> list[dict[str, Any]]:
     """Socket options of a TCP listener, which the connections that it accepts inherit.
 
     The last one is for tokens that nobody acknowledges: with some on their way the system does not ask, and
-    sends them again for a quarter of an hour.
+    sends them again for a quarter of an hour. It also ends connections of clients whose buffers stay full.
     """
     interval = (VANISHED_SECONDS - IDLE_SECONDS) // _NUM_PROBES
     options = [
