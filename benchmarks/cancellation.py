@@ -110,8 +110,8 @@ def main() -> None:
     report = Report("cancellation", QUESTION, {"rounds": num_rounds, "prefill": 1, "decode": 2})
     for name in choice(options.models, cases()):
         case = cases()[name]
-        flags = ("--decode", "2", "--max-num-seqs", "1", "--remote-prefill-min-tokens", "16")
-        flags += ("--max-num-batched-tokens", str(case.num_chunk_tokens))
+        flags = ["--decode", "2", "--max-num-seqs", "1", "--remote-prefill-min-tokens", "16"]
+        flags += ["--max-num-batched-tokens", str(case.num_chunk_tokens)]
         with Mesh(*flags, "--no-enable-prefix-caching", model=case.folder) as mesh:
             mesh.await_ready()
             asyncio.run(measure(name, mesh, case, report, num_rounds))

@@ -99,8 +99,11 @@ def main() -> None:
     """Measure both."""
     quick, path = arguments("tls", QUESTION)
     num_rounds = 3 if quick else 20
-    settings = {"rounds": num_rounds, "kv_bytes": KV_BYTES, "generated_tokens": NUM_TOKENS}
-    report = Report("tls", QUESTION, settings)
+    report = Report(
+        "tls",
+        QUESTION,
+        {"rounds": num_rounds, "kv_bytes": KV_BYTES, "generated_tokens": NUM_TOKENS},
+    )
     measure_kv(report, num_rounds)
     measure_requests(report, num_rounds)
     add_quotients(report)
