@@ -75,10 +75,22 @@ class Network:
         It has processes of its own too: it cannot see those of the others, nor their memory.
         """
         isolated = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts"]
-        return ["ip", "netns", "exec", self._namespace(name), *isolated]
+        return [*self.entrance(name), *isolated]
+
+    def entrance(self, name: str) -> list[str]:
+        """Likewise, for a command that shares all but the network, and is itself who gets signals."""
+        return ["ip", "netns", "exec", self._namespace(name)]
+
+    def line(self, name: str) -> Line:
+        """A machine's connection to all others, to be disturbed."""
+        return Line(self._namespace(name), self._hub, self._port(name))
 
     def _namespace(self, name: str) -> str:
         return f"{self._id}-{name}"
+
+    def _port(self, name: str) -> str:
+        """A machine's place at the bridge."""
+        return f"port{self._names.index(name)}"
 
     def _connect_self(self) -> None:
         """The bridge, and a cable from it to where this process is."""
@@ -89,10 +101,10 @@ class Network:
         _run("ip", "link", "add", self._own, "type", "veth", *peer)
         _run("ip", "addr", "add", f"{_SUBNET}.{_OWN_HOST}/24", "dev", self._own)
         _run("ip", "link", "set", self._own, "up")
-        self._plug_in("own")
+        self._join_bridge("own")
 
     def _add(self, name: str, number: int) -> None:
-        namespace, port = self._namespace(name), f"port{number}"
+        namespace, port = self._namespace(name), self._port(name)
         _run("ip", "netns", "add", namespace)
         cable = self._cables.get(name)
         if cable is None or has_netem():
@@ -103,12 +115,12 @@ class Network:
         _run("ip", "-n", namespace, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
         _run("ip", "-n", namespace, "link", "set", "eth0", "up")
         _run("ip", "-n", namespace, "link", "set", "lo", "up")
-        self._plug_in(port)
+        self._join_bridge(port)
         if cable is not None:
             _shape(namespace, "eth0", cable)
             _shape(self._hub, port, cable)
 
-    def _plug_in(self, port: str) -> None:
+    def _join_bridge(self, port: str) -> None:
         _run("ip", "-n", self._hub, "link", "set", port, "master", "bridge")
         _run("ip", "-n", self._hub, "link", "set", port, "up")
 
@@ -132,6 +144,37 @@ class Network:
             line.kill()
             line.wait(_DEADLINE_S)
         _remove(os.getpid())
+
+
+class Line(NamedTuple):
+    """A machine's connection to the bridge, which has no cable of its own kind."""
+
+    namespace: str
+    hub: str
+    port: str
+
+    def cut(self) -> None:
+        """Nothing reaches or leaves the machine any more, and nobody is told."""
+        _run("ip", "-n", self.hub, "link", "set", self.port, "down")
+
+    def mend(self) -> None:
+        """The end of `cut`."""
+        _run("ip", "-n", self.hub, "link", "set", self.port, "up")
+
+    def slow_down(self, cable: Cable) -> None:
+        """Have the machine be connected by such a cable; its delay counts where the kernel can."""
+        _shape(self.namespace, "eth0", cable)
+        _shape(self.hub, self.port, cable)
+
+    def speed_up(self) -> None:
+        """The end of `slow_down`. Idempotent."""
+        for namespace, device in ((self.namespace, "eth0"), (self.hub, self.port)):
+            # One that has none is not one to be deleted.
+            subprocess.run(
+                ["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"],
+                capture_output=True,
+                check=False,
+            )
 
 
 def why_not() -> str | None:
@@ -194,11 +237,11 @@ def _namespaces() -> list[str]:
 def _shape(namespace: str, device: str, cable: Cable) -> None:
     """Limit what leaves by a device."""
     rate = f"{cable.megabits_per_s}mbit"
-    add = ("tc", "-n", namespace, "qdisc", "add", "dev", device, "root")
+    put = ("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root")
     if has_netem():
-        _run(*add, "netem", "delay", f"{cable.delay_ms / 2}ms", "rate", rate, "limit", "10000")
+        _run(*put, "netem", "delay", f"{cable.delay_ms / 2}ms", "rate", rate, "limit", "10000")
     else:
-        _run(*add, "tbf", "rate", rate, "burst", str(_BURST), "latency", "50ms")
+        _run(*put, "tbf", "rate", rate, "burst", str(_BURST), "latency", "50ms")
 
 
 def _run(*command: str) -> str:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,14 +60,16 @@ def option(process: psutil.Process, flag: str) -> str | None:
 class Mesh:
     """A running mesh, seen from outside."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int, output: Path) -> None:
+    def __init__(self, process: subprocess.Popen[str], address: str, output: Path) -> None:
         self.process = process
-        self.address = f"127.0.0.1:{port}"
+        self.address = address
         self.url = f"http://{self.address}"
         self.logs = output.parent / "logs"
         self._output = output
         self._metrics_addresses: dict[str, str] = {}
         self._ports: dict[str, set[int]] = {"router": set(), "kvstore": set()}
+        # A connection that is kept may lead to who was there before.
+        self.http = httpx.Client(timeout=5, limits=httpx.Limits(max_keepalive_connections=0))
         self._client = openai.OpenAI(
             base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE_S
         )
@@ -130,9 +132,10 @@ class Mesh:
     def _metrics_page(self, part: str) -> str:
         # Looked up once: a part that is restarted keeps its ports.
         if part not in self._metrics_addresses:
-            port = option(self.parts()[part], "--metrics-port")
-            self._metrics_addresses[part] = f"127.0.0.1:{port}"
-        return httpx.get(f"http://{self._metrics_addresses[part]}/metrics", timeout=5).text
+            process = self.parts()[part]
+            host, port = (option(process, flag) for flag in ("--host", "--metrics-port"))
+            self._metrics_addresses[part] = f"{host or '127.0.0.1'}:{port}"
+        return self.http.get(f"http://{self._metrics_addresses[part]}/metrics").text
 
     def num_used_blocks(self, worker: str) -> int:
         """Blocks that requests or streams own."""
@@ -175,7 +178,7 @@ class Mesh:
     def health(self) -> dict[str, Any]:
         """What the gateway's /health says; empty while nobody answers."""
         try:
-            return dict(httpx.get(f"{self.url}/health", timeout=5).json())
+            return dict(self.http.get(f"{self.url}/health").json())
         except (httpx.TransportError, ValueError):
             return {}
 
@@ -217,8 +220,15 @@ def leftovers(mesh: Mesh) -> Callable[[], list[str]]:
 def running_mesh(folder: Path, *arguments: str) -> Iterator[Mesh]:
     """A mesh that answers, with the demo model unless told otherwise; gone afterwards."""
     port = free_port()
-    output = folder / "output.txt"
     command = up_command("--port", str(port), "--log-dir", str(folder / "logs"), *arguments)
+    with running_command(command, f"127.0.0.1:{port}", folder) as mesh:
+        yield mesh
+
+
+@contextmanager
+def running_command(command: Sequence[str], address: str, folder: Path) -> Iterator[Mesh]:
+    """The mesh of a command that does what `pagemesh up` does, with its gateway at the address."""
+    output = folder / "output.txt"
     with output.open("w") as stdout:
         process = subprocess.Popen(
             command,
@@ -229,7 +239,7 @@ def running_mesh(folder: Path, *arguments: str) -> Iterator[Mesh]:
             # Ctrl-C in a terminal that runs the tests is not meant for the mesh.
             start_new_session=True,
         )
-    mesh = Mesh(process, port, output)
+    mesh = Mesh(process, address, output)
     try:
         until(
             lambda: "Press Ctrl-C" in mesh.output or process.poll() is not None,
@@ -240,6 +250,7 @@ def running_mesh(folder: Path, *arguments: str) -> Iterator[Mesh]:
         yield mesh
     finally:
         mesh.client().close()
+        mesh.http.close()
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         try:

@@ -21,7 +21,8 @@ Answers = Iterator[inference_pb2.GenerateResponse]
 
 
 def address_of(mesh: Mesh, router: str) -> str:
-    return f"127.0.0.1:{option(mesh.parts()[router], '--port')}"
+    process = mesh.parts()[router]
+    return f"{option(process, '--host') or '127.0.0.1'}:{option(process, '--port')}"
 
 
 @contextmanager

