@@ -25,7 +25,7 @@ GPU_UNIT_TESTS := --ignore=tests/unit/kernels/test_resources.py tests/unit/kerne
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fuzz ownership soak-kv soak-netns breakages lint protos kernels bench test-gpu bench-gpu clean
+.PHONY: help run test fuzz ownership chaos soak soak-kv soak-netns breakages lint protos kernels bench test-gpu bench-gpu clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -41,6 +41,12 @@ fuzz: $(VENV)/.ready-dev ## Odd requests to a mesh, NUMBER times as many as in `
 
 ownership: $(VENV)/.ready-dev ## Play 100 times as many random lives of requests as the tests do (NUMBER=50 SEED=1000 for others)
 	@PAGEMESH_OWNERSHIP_FACTOR=$(or $(NUMBER),100) PAGEMESH_OWNERSHIP_SEED=$(or $(SEED),0) $(BIN)/pytest tests/ownership -o timeout=0 $(ARGS)
+
+chaos: $(VENV)/.ready-dev ## Do to every process all that can happen in every phase of a request (an hour; needs root); writes docs/chaos.md
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
+soak: $(VENV)/.ready-dev ## A random fault every 5 s for MINUTES (30) under load; no answer may be wrong or missing (needs root)
+	@$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),30) $(ARGS)
 
 soak-kv: $(VENV)/.ready-dev ## Inject 10,000 faults into KV on its way between workers (minutes); none may show
 	@$(BIN)/python -m tests.soak $(ARGS)

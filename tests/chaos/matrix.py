@@ -1,0 +1,116 @@
+"""The chaos matrix: what is done to whom in which phase of a request, and what the request's client then sees.
+
+From this one table come the tests, the runs of `make chaos` and docs/chaos.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from tests.chaos.faults import FAULTS
+from tests.chaos.phases import PHASES
+
+
+class Seen(StrEnum):
+    """What a client sees of it."""
+
+    WHOLE = "whole"
+    """Status 200 and the very answer of an undisturbed mesh, perhaps later."""
+    ERROR = "error"
+    """An answer that says that it failed: the beginning of the right one at most, never an end."""
+    GONE = "gone"
+    """Nothing: the client is no more. What was held for it is free."""
+
+
+class Row(NamedTuple):
+    """A kind of process."""
+
+    name: str
+    has_shared_index: bool = False
+    """Whether it takes part in a mesh with two kvstores on one Valkey; else in one with a kvstore alone."""
+
+
+class Cell(NamedTuple):
+    """One field of the matrix."""
+
+    row: str
+    fault: str
+    phase: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.row}, {self.fault}, {self.phase}"
+
+
+ROWS: Final = (
+    Row("gateway"),
+    Row("router"),
+    Row("prefill worker"),
+    Row("decode worker"),
+    Row("kvstore"),
+    Row("client"),
+    Row("prefill engine"),
+    Row("decode engine"),
+    Row("kvstore replica", has_shared_index=True),
+    Row("Valkey", has_shared_index=True),
+)
+
+_WHOLE: Final = frozenset({Seen.WHOLE})
+_ERROR: Final = frozenset({Seen.ERROR})
+_GONE: Final = frozenset({Seen.GONE})
+
+_ON_ONE_MACHINE: Final = "an engine and its worker share a machine and talk over a pipe"
+_ENDS_TOGETHER: Final = "its worker starts and ends it; see the worker's row"
+_NO_STATE: Final = "the same as SIGKILL: it has no state, and ends at once"
+
+SENSELESS: Final[Mapping[tuple[str, str], str]] = {
+    ("prefill engine", "partition"): _ON_ONE_MACHINE,
+    ("decode engine", "partition"): _ON_ONE_MACHINE,
+    ("prefill engine", "slow link"): _ON_ONE_MACHINE,
+    ("decode engine", "slow link"): _ON_ONE_MACHINE,
+    ("prefill engine", "full disk"): "it writes to its worker's log",
+    ("decode engine", "full disk"): "it writes to its worker's log",
+    ("prefill engine", "restart"): _ENDS_TOGETHER,
+    ("decode engine", "restart"): _ENDS_TOGETHER,
+    ("client", "full disk"): "its logs are its own",
+    ("client", "restart"): "the same as kill -9: it asks anew",
+    ("Valkey", "full disk"): "its logs are its own",
+}
+"""Why there is nothing to test, by row and fault."""
+
+EXPECTED: Final[Mapping[tuple[str, str], frozenset[Seen]]] = {
+    # Whoever holds the client's connection, or its half of the stream, takes it along.
+    ("gateway", "kill -9"): _ERROR,
+    ("gateway", "SIGSTOP 10 s"): _ERROR,
+    ("gateway", "partition"): _ERROR,
+    ("router", "kill -9"): _ERROR,
+    ("router", "SIGSTOP 10 s"): _ERROR,
+    ("router", "partition"): _ERROR,
+    # Envoy ends at once; a router's grace period may be too short for what runs.
+    ("gateway", "restart"): _ERROR,
+    ("router", "restart"): _WHOLE | _ERROR,
+    ("client", "kill -9"): _GONE,
+}
+"""By row and fault, for all phases; everywhere else the answer is whole."""
+
+EXPECTED_IN: Final[Mapping[Cell, frozenset[Seen]]] = {}
+"""Where a phase makes a difference."""
+
+
+def expected(cell: Cell) -> frozenset[Seen]:
+    """What may be seen in a cell."""
+    return EXPECTED_IN.get(cell, EXPECTED.get((cell.row, cell.fault), _WHOLE))
+
+
+def cells() -> list[Cell]:
+    """All that make sense, in an order in which nobody dies again soon: who does waits longer to be started again."""
+    return [
+        cell
+        for phase in PHASES
+        for fault in FAULTS
+        for row in ROWS
+        if (row.name, fault) not in SENSELESS
+        for cell in [Cell(row.name, fault, phase)]
+    ]
