@@ -114,3 +114,26 @@ def cells() -> list[Cell]:
         if (row.name, fault) not in SENSELESS
         for cell in [Cell(row.name, fault, phase)]
     ]
+
+
+IN_TESTS: Final = (
+    Cell("gateway", "kill -9", "queued"),
+    Cell("router", "SIGSTOP 10 s", "tokenizing"),
+    Cell("prefill worker", "partition", "receiving KV"),
+    Cell("decode worker", "kill -9", "decoding"),
+    Cell("kvstore", "restart", "in prefill"),
+    Cell("client", "kill -9", "waiting for prefill"),
+    Cell("decode engine", "kill -9", "finishing"),
+    Cell("router", "full disk", "decoding"),
+    Cell("prefill engine", "kill -9", "in prefill"),
+    Cell("gateway", "slow link", "decoding"),
+    Cell("kvstore replica", "partition", "in prefill"),
+    Cell("Valkey", "restart", "queued"),
+)
+"""Those that `make test` plays: each row, fault and phase at least once."""
+
+
+def cells_in_tests(has_shared_index: bool) -> list[Cell]:
+    """Those of one of the two meshes."""
+    rows = {row.name for row in ROWS if row.has_shared_index == has_shared_index}
+    return [cell for cell in IN_TESTS if cell.row in rows]
