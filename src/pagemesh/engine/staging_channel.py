@@ -7,6 +7,7 @@ settled by `staged_kv`: a slot has one user at a time.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -118,6 +119,8 @@ def _answer(channel: Pipe, slot: int, stager: Stager) -> None:
             # Boundary to the device. The copy may still come to pass, into blocks that are somebody
             # else's by then: only the end of this process, which the worker notices, prevents that.
             log.critical("the engine ends: KV could not be copied", exc_info=True)
+            # A thread of its own writes it.
+            logging.shutdown()
             os._exit(1)
         try:
             channel.send(answer)

@@ -1,7 +1,7 @@
 """Structured logs on stderr: one JSON object per line, or lines for people.
 
-Everything goes through the standard library's logging, so that libraries are formatted likewise and a
-stderr that nobody reads any more cannot raise into the code that logs.
+Everything goes through the standard library's logging, so that libraries are formatted likewise, and is written
+by a thread of its own: a disk that is full, or a pipe that nobody reads, costs lines and nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import structlog
 
 from pagemesh.config import ServerConfig
+from pagemesh.telemetry.log_writer import LogWriter
 
 
 def configure_logging(config: ServerConfig, service: str) -> None:
@@ -43,7 +44,7 @@ def configure_logging(config: ServerConfig, service: str) -> None:
         if config.log_format == "json"
         else [console_renderer(colors=sys.stderr.isatty())]
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogWriter(sys.stderr.fileno())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
