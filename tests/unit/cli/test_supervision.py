@@ -89,6 +89,22 @@ async def test_a_killed_part_is_restarted_and_reported(
     assert under_test.running() == []
 
 
+async def test_a_part_whose_log_cannot_be_opened_is_restarted_all_the_same(tmp_path: Path) -> None:
+    under_test = MeshUnderTest(tmp_path, WHOLE)
+    try:
+        await under_test.mesh.start()
+        log = tmp_path / "decode-0.log"
+        log.unlink()
+        log.mkdir()
+        os.kill(under_test.pids("decode-0")[0], signal.SIGKILL)
+        await wait_until(
+            lambda: len(under_test.pids("decode-0")) == 2, "decode-0 is started again", 20
+        )
+    finally:
+        await under_test.mesh.stop()
+    assert under_test.running() == []
+
+
 async def test_a_refusal_of_one_part_ends_the_start_with_its_sentence(tmp_path: Path) -> None:
     under_test = MeshUnderTest(tmp_path, {**WHOLE, "decode-0": "refuse"})
     try:

@@ -73,11 +73,19 @@ class Console:
 
     def line(self, text: str) -> None:
         """Print a line at once, also into a pipe."""
-        print(text, flush=True)
+        self.piece(f"{text}\n")
 
     def piece(self, text: str) -> None:
-        """Print a part of a line at once."""
-        print(text, end="", flush=True)
+        """Print a part of a line at once, if it can be printed: a full disk ends no mesh.
+
+        Raises BrokenPipeError when whoever read has gone.
+        """
+        try:
+            print(text, end="", flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            return
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started

@@ -8,6 +8,7 @@ import os
 import signal
 from collections import deque
 from pathlib import Path
+from typing import IO
 
 from pagemesh.cli.up.bound_process import bound_to
 from pagemesh.cli.up.plan import PartPlan
@@ -33,7 +34,7 @@ class Part:
 
     async def start(self) -> None:
         """Start the process in a session of its own, so that Ctrl-C reaches the supervisor alone."""
-        with self.log_path.open("ab") as log:
+        with self._open_log() as log:
             self._log_offset = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *bound_to(os.getpid(), self.plan.command),
@@ -66,10 +67,20 @@ class Part:
         self._signal(signal.SIGKILL)
 
     def last_lines(self, count: int) -> list[str]:
-        """The last lines that this incarnation logged."""
-        with self.log_path.open("rb") as log:
-            log.seek(self._log_offset)
-            return [line.decode(errors="replace").rstrip() for line in deque(log, maxlen=count)]
+        """The last lines that this incarnation logged, if they could be written."""
+        try:
+            with self.log_path.open("rb") as log:
+                log.seek(self._log_offset)
+                return [line.decode(errors="replace").rstrip() for line in deque(log, maxlen=count)]
+        except OSError:
+            return []
+
+    def _open_log(self) -> IO[bytes]:
+        """The log's file; one that cannot be opened, as on a full disk, must not keep the part from running."""
+        try:
+            return self.log_path.open("ab")
+        except OSError:
+            return Path(os.devnull).open("ab")
 
     def _signal(self, number: signal.Signals) -> None:
         if self.pid is not None:
