@@ -12,6 +12,7 @@ import psutil
 from benchmarks.kv.namespaces import Cable
 from tests.chaos.disks import fill, make_room
 from tests.chaos.site import CLIENT, PREFILL, VALKEY, Site
+from tests.chaos.stranger import Stranger
 
 VALKEY_AWAY_S: Final = 1.0
 """Nobody but the test starts it again."""
@@ -142,6 +143,25 @@ class Restart(Fault):
         _start_valkey_again(self.victim)
 
 
+class OtherModel(Fault):
+    """A worker of the victim's role with other weights asks to be let in under the mesh's name."""
+
+    hold_s = None
+
+    def __init__(self, victim: Victim) -> None:
+        super().__init__(victim)
+        self._stranger = Stranger(victim.site, victim.part.partition("-")[0])
+
+    def begin(self) -> None:
+        self._stranger.start()
+
+    def end(self) -> None:
+        try:
+            self._stranger.wait_until_refused()
+        finally:
+            self._stranger.close()
+
+
 def _start_valkey_again(victim: Victim) -> None:
     if victim.name == VALKEY:
         valkey = victim.site.valkey
@@ -158,4 +178,5 @@ FAULTS: Final[dict[str, type[Fault]]] = {
     "slow link": SlowLink,
     "full disk": FullDisk,
     "restart": Restart,
+    "wrong version": OtherModel,
 }

@@ -63,7 +63,7 @@ _GONE: Final = frozenset({Seen.GONE})
 
 _ON_ONE_MACHINE: Final = "an engine and its worker share a machine and talk over a pipe"
 _ENDS_TOGETHER: Final = "its worker starts and ends it; see the worker's row"
-_NO_STATE: Final = "the same as SIGKILL: it has no state, and ends at once"
+_NAMED: Final = "it is asked by those whose command lines name it; a worker whose blocks it would mix up is refused by it"
 
 SENSELESS: Final[Mapping[tuple[str, str], str]] = {
     ("prefill engine", "partition"): _ON_ONE_MACHINE,
@@ -77,6 +77,21 @@ SENSELESS: Final[Mapping[tuple[str, str], str]] = {
     ("client", "full disk"): "its logs are its own",
     ("client", "restart"): "the same as kill -9: it asks anew",
     ("Valkey", "full disk"): "its logs are its own",
+    ("gateway", "wrong version"): "it passes bodies on, and knows nothing of what is in them",
+    (
+        "router",
+        "wrong version",
+    ): "it is asked by the gateway alone, whose command line names it; one that names blocks "
+    "otherwise than its workers says so (tests/mesh/test_wide_mesh.py)",
+    ("kvstore", "wrong version"): _NAMED,
+    ("kvstore replica", "wrong version"): _NAMED,
+    (
+        "Valkey",
+        "wrong version",
+    ): "one that is too old is refused at the start (tests/contract/test_index_setting.py)",
+    ("prefill engine", "wrong version"): _ENDS_TOGETHER,
+    ("decode engine", "wrong version"): _ENDS_TOGETHER,
+    ("client", "wrong version"): "what is no longer served is refused by name (docs/openai-api.md)",
 }
 """Why there is nothing to test, by row and fault."""
 
@@ -129,6 +144,7 @@ IN_TESTS: Final = (
     Cell("gateway", "slow link", "decoding"),
     Cell("kvstore replica", "partition", "in prefill"),
     Cell("Valkey", "restart", "queued"),
+    Cell("decode worker", "wrong version", "queued"),
 )
 """Those that `make test` plays: each row, fault and phase at least once."""
 
