@@ -20,6 +20,7 @@ import pytest
 from pagemesh.cli.arguments import to_arguments
 from pagemesh.cli.up.readiness import http_answers
 from pagemesh.config import GatewayConfig, HttpLimitsConfig
+from pagemesh.rpc.identity import Identity
 from tests.gateway.stand_in_router import StandInRouter
 from tests.support.ports import free_port
 
@@ -89,9 +90,17 @@ def own_gateway(tmp_path: Path) -> Iterator[Gateway]:
 
 
 @contextmanager
-def running_gateway(folder: Path, **settings: Any) -> Iterator[Gateway]:
-    """Envoy and a router of its own, with fields of `GatewayConfig` that the test chooses."""
-    router = StandInRouter(free_port())
+def running_gateway(
+    folder: Path,
+    router_identity: Identity | None = None,
+    status: int = 200,
+    **settings: Any,
+) -> Iterator[Gateway]:
+    """Envoy and a router of its own, with fields of `GatewayConfig` that the test chooses.
+
+    Its /health answers with `status` when it is up.
+    """
+    router = StandInRouter(free_port(), router_identity)
     router.set_serving(True)
     defaults: dict[str, Any] = {
         "routers": (router.address,),
@@ -108,7 +117,7 @@ def running_gateway(folder: Path, **settings: Any) -> Iterator[Gateway]:
         process = subprocess.Popen(command, env=environment, stdout=stdout)
     running = Gateway(f"127.0.0.1:{config.port}", router, config, process)
     try:
-        asyncio.run(asyncio.wait_for(http_answers(folder / "local.sock", "/health", 200), 20))
+        asyncio.run(asyncio.wait_for(http_answers(folder / "local.sock", "/health", status), 20))
         yield running
     finally:
         process.terminate()

@@ -14,6 +14,7 @@ from google.api import httpbody_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from pagemesh.rpc.identity import Identity
 from pagemesh.v1 import (
     console_pb2,
     console_pb2_grpc,
@@ -120,7 +121,7 @@ class StandInInference(inference_pb2_grpc.InferenceServicer):
 class StandInRouter:
     """The router process of these tests, as a server in this process."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, identity: Identity | None = None) -> None:
         # What they lack is answered with UNIMPLEMENTED.
         self.openai = StandInOpenAI()  # type: ignore[abstract]
         self.address = f"127.0.0.1:{port}"
@@ -138,7 +139,10 @@ class StandInRouter:
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(["pagemesh.v1.OpenAI"], self._server)
-        assert self._server.add_insecure_port(self.address)
+        if identity is None:
+            assert self._server.add_insecure_port(self.address)
+        else:
+            assert self._server.add_secure_port(self.address, identity.server_credentials())
         self._server.start()
 
     def set_serving(self, serving: bool) -> None:

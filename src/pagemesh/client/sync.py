@@ -9,11 +9,13 @@ from typing import Self, TypeVar, Unpack
 import grpc
 
 from pagemesh.client import requests, results, texts
-from pagemesh.client.credentials import key_metadata
+from pagemesh.client.credentials import client_identity, key_metadata
 from pagemesh.client.requests import DEFAULT_TIMEOUT_S, Settings, TokenizeSettings
 from pagemesh.client.results import Chunk, Completion, Embeddings, ModelInfo, Ranking, Scores
 from pagemesh.client.texts import EmbedSettings, Inputs, TextSettings
-from pagemesh.rpc.channels import channel_options
+from pagemesh.config import MeshTlsConfig
+from pagemesh.identity.roles import MeshRole
+from pagemesh.rpc.channels import open_blocking_channel
 from pagemesh.rpc.status import from_rpc_error
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc
 
@@ -30,13 +32,16 @@ class Client:
     Every method raises a `pagemesh.errors.PagemeshError` when the mesh refuses or fails.
     """
 
-    def __init__(self, address: str, *, api_key: str | None = None) -> None:
+    def __init__(
+        self, address: str, *, api_key: str | None = None, tls: MeshTlsConfig | None = None
+    ) -> None:
         """`address` is host:port of the gateway or of a router; connects on first use.
 
         The key, where the mesh asks for one, is that of PAGEMESH_API_KEY in the environment when not given.
+        `tls` is for a router that speaks TLS: names files of a certificate with the DNS name client.pagemesh.
         """
         self._metadata = key_metadata(api_key)
-        self._channel = grpc.insecure_channel(address, options=channel_options())
+        self._channel = open_blocking_channel(address, MeshRole.ROUTER, client_identity(tls))
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
 
     def __enter__(self) -> Self:

@@ -98,6 +98,13 @@ def open_channel(
     return grpc.aio.secure_channel(address, credentials, options=channel_options(peer))
 
 
+def open_blocking_channel(
+    address: str, peer: MeshRole | None = None, identity: Identity | None = None
+) -> grpc.Channel:
+    """Likewise, for threads that wait."""
+    return _open_blocking(address, peer, identity, ())
+
+
 def open_bulk_channel(
     address: str, peer: MeshRole | None = None, identity: Identity | None = None
 ) -> grpc.Channel:
@@ -106,11 +113,19 @@ def open_bulk_channel(
     A stream is read by the thread that iterates over it; no other thread of gRPC's stands between. Each
     call is ended by `end_bulk_call`.
     """
+    return _open_blocking(address, peer, identity, _BULK_OPTIONS)
+
+
+def _open_blocking(
+    address: str,
+    peer: MeshRole | None,
+    identity: Identity | None,
+    further: tuple[tuple[str, int], ...],
+) -> grpc.Channel:
     if identity is None:
-        return grpc.insecure_channel(address, options=[*channel_options(), *_BULK_OPTIONS])
-    credentials = identity.channel_credentials()
-    options = [*channel_options(peer), *_BULK_OPTIONS]
-    return grpc.secure_channel(address, credentials, options=options)
+        return grpc.insecure_channel(address, options=[*channel_options(), *further])
+    options = [*channel_options(peer), *further]
+    return grpc.secure_channel(address, identity.channel_credentials(), options=options)
 
 
 class BulkCall(Protocol):
