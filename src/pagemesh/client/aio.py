@@ -8,14 +8,11 @@ from typing import Self, TypeVar, Unpack
 
 import grpc
 
-from pagemesh.client import requests, results, texts
-from pagemesh.client.credentials import client_identity, key_metadata
+from pagemesh.client import credentials, requests, results, texts
 from pagemesh.client.requests import DEFAULT_TIMEOUT_S, Settings, TokenizeSettings
 from pagemesh.client.results import Chunk, Completion, Embeddings, ModelInfo, Ranking, Scores
 from pagemesh.client.texts import EmbedSettings, Inputs, TextSettings
 from pagemesh.config import MeshTlsConfig
-from pagemesh.identity.roles import MeshRole
-from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.status import from_rpc_error
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc
 
@@ -40,8 +37,8 @@ class AsyncClient:
         The key, where the mesh asks for one, is that of PAGEMESH_API_KEY in the environment when not given.
         `tls` is for a router that speaks TLS: names files of a certificate with the DNS name client.pagemesh.
         """
-        self._metadata = key_metadata(api_key)
-        self._channel = open_channel(address, MeshRole.ROUTER, client_identity(tls))
+        self._metadata = credentials.key_metadata(api_key)
+        self._channel = credentials.open_async(address, tls)
         self._stub: inference_pb2_grpc.InferenceAsyncStub
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
 

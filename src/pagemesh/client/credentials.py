@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import grpc
+
 from pagemesh.config import MeshTlsConfig
 from pagemesh.config.environment import api_keys_of_environment
+from pagemesh.identity.roles import MeshRole
+from pagemesh.rpc.channels import open_blocking_channel, open_channel
 from pagemesh.rpc.identity import Identity
 from pagemesh.telemetry.metrics import Metrics
 
@@ -16,6 +20,15 @@ def key_metadata(api_key: str | None) -> Metadata:
     return () if key is None else (("authorization", f"Bearer {key}"),)
 
 
-def client_identity(tls: MeshTlsConfig | None) -> Identity | None:
-    """What a client shows a router; None without TLS. ConfigError for files that cannot be used."""
-    return None if tls is None else Identity.load(tls, "client", Metrics())
+def open_async(address: str, tls: MeshTlsConfig | None) -> grpc.aio.Channel:
+    """A channel to host:port for asyncio, to a router where TLS is asked for. ConfigError for bad files."""
+    return open_channel(address, MeshRole.ROUTER, _identity(tls))
+
+
+def open_blocking(address: str, tls: MeshTlsConfig | None) -> grpc.Channel:
+    """Likewise, for threads that wait."""
+    return open_blocking_channel(address, MeshRole.ROUTER, _identity(tls))
+
+
+def _identity(tls: MeshTlsConfig | None) -> Identity | None:
+    return None if tls is None else Identity.load(tls, MeshRole.CLIENT, Metrics())
