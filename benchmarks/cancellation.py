@@ -9,12 +9,13 @@ A prefill worker stops at the next chunk's boundary: what one chunk takes is bes
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
 
 from leaving.phases import NUM_OTHERS, PHASES, PREFILL, WORKERS, Stage
-from leaving.view import View
+from leaving.view import MissedError, View
 from mesh import MODEL, Mesh
 from random_models import make_model
 from report import Report, choice, make_parser
@@ -51,20 +52,31 @@ async def empty(stage: Stage) -> None:
 
 
 async def cancel(stage: Stage, phase: str) -> tuple[float, float]:
-    """Milliseconds until nobody computes for the client, and until all that it had is free."""
-    await empty(stage)
-    view, num_others = stage.view, NUM_OTHERS.get(phase, 0)
+    """Milliseconds until nobody computes for the client, and until all that it had is free.
+
+    MissedError when the phase was over before it was seen, RuntimeError when something is not given back.
+    """
     async with PHASES[phase](stage) as client:
         left_at = client.leave()
-        stopped, *freed = await asyncio.gather(
-            stage.when_at_most(num_others),
-            view.when("router", lambda state: state["admitted"] <= num_others),
-            *blocks_free(stage, phase),
-        )
+        try:
+            stopped, freed = await everything_back(stage, phase)
+        except MissedError as error:
+            raise RuntimeError(f"a client left ({phase}), and {error}") from error
     if phase == "waiting for its grammar":
         # A compilation that has begun goes on; it is not to be in the next phase's way.
         await asyncio.sleep(0.5)
-    return 1e3 * (stopped - left_at), 1e3 * (max(stopped, *freed) - left_at)
+    return 1e3 * (stopped - left_at), 1e3 * (freed - left_at)
+
+
+async def everything_back(stage: Stage, phase: str) -> tuple[float, float]:
+    """When nobody was seen to compute for a client that left in this phase, and when all was free."""
+    num_others = NUM_OTHERS.get(phase, 0)
+    stopped, *freed = await asyncio.gather(
+        stage.when_at_most(num_others),
+        stage.view.when("router", lambda state: state["admitted"] <= num_others),
+        *blocks_free(stage, phase),
+    )
+    return stopped, max(stopped, *freed)
 
 
 def blocks_free(stage: Stage, phase: str) -> list[Awaitable[float]]:
@@ -96,7 +108,12 @@ async def measure(name: str, mesh: Mesh, case: Case, report: Report, num_rounds:
         report.sample(f"{name}: one chunk of {case.num_chunk_tokens} tokens", "ms", chunk)
     for _ in range(num_rounds):
         for phase in case.phases:
-            stopped, freed = await cancel(stage, phase)
+            await empty(stage)
+            try:
+                stopped, freed = await cancel(stage, phase)
+            except MissedError as error:
+                print(f"{name}: {phase}: {error}", file=sys.stderr)
+                continue
             report.sample(f"{name}: {phase}: compute stopped", "ms", stopped)
             report.sample(f"{name}: {phase}: all free", "ms", freed)
 

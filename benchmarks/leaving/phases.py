@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from leaving.client import Client
-from leaving.view import View
+from leaving.view import View, when
 
 PREFILL, DECODERS = "prefill-0", ("decode-0", "decode-1")
 WORKERS = (PREFILL, *DECODERS)
@@ -50,26 +49,29 @@ class Stage:
 
     async def when_at_most(self, num_requests: int) -> float:
         """When no worker is seen to have more than what so many others make."""
-        while True:
-            asked = time.perf_counter()
-            decoders = sum(await self.decoders())
+
+        async def is_so() -> bool:
             prefill = (await self.view.state(PREFILL)).num_requests
-            if max(decoders, prefill) <= num_requests:
-                return asked
+            return max(sum(await self.decoders()), prefill) <= num_requests
+
+        return await when(is_so, f"{num_requests} requests")
 
     async def when_one_is_free(self) -> float:
         """When one of the decode workers is seen to have no block in use."""
-        while True:
-            asked = time.perf_counter()
-            if not all([(await self.view.state(worker)).num_used for worker in DECODERS]):
-                return asked
+
+        async def is_so() -> bool:
+            used = [(await self.view.state(worker)).num_used for worker in DECODERS]
+            return not all(used)
+
+        return await when(is_so, "a free decode worker")
 
     async def decoders_have(self, running: int, waiting: int) -> None:
-        """Return when they have so many; RuntimeError when they never do."""
-        for _ in range(5000):
-            if await self.decoders() == (running, waiting):
-                return
-        raise RuntimeError(f"the decode workers have {await self.decoders()}")
+        """Return when they have so many."""
+
+        async def is_so() -> bool:
+            return await self.decoders() == (running, waiting)
+
+        await when(is_so, f"the decode workers with {running} running and {waiting} waiting")
 
 
 @asynccontextmanager

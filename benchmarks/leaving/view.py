@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from mesh import Mesh
 
-DEADLINE_S = 30.0
+DEADLINE_S = 15.0
 _NAMES = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
@@ -20,6 +20,20 @@ _NAMES = {
     "pagemesh:workers": "workers",
 }
 _QUERY = "&".join(f"name[]={name}" for name in _NAMES)
+
+
+class MissedError(Exception):
+    """What was waited for did not come."""
+
+
+async def when(is_so: Callable[[], Awaitable[bool]], what: str) -> float:
+    """The time, by time.perf_counter(), of the first look that found it so; MissedError when none does."""
+    started = time.perf_counter()
+    while (asked := time.perf_counter()) < started + DEADLINE_S:
+        if await is_so():
+            return asked
+        await asyncio.sleep(0.001)
+    raise MissedError(f"{what} did not get there")
 
 
 @dataclass(frozen=True)
@@ -69,12 +83,9 @@ class View:
         return State(values)
 
     async def when(self, part: str, holds: Callable[[State], bool]) -> float:
-        """The time, by time.perf_counter(), at which a process was first seen like that."""
-        started = time.perf_counter()
-        while True:
-            asked = time.perf_counter()
-            if holds(await self.state(part)):
-                return asked
-            if asked - started > DEADLINE_S:
-                raise RuntimeError(f"{part} did not get there: {await self.state(part)}")
-            await asyncio.sleep(0.001)
+        """The time of the look that first saw a process like that."""
+
+        async def is_so() -> bool:
+            return holds(await self.state(part))
+
+        return await when(is_so, part)
