@@ -46,7 +46,7 @@ class ThrowAwayAuthority:
         """Write the three files that the settings name, each at once, the key for this user's eyes alone."""
         assert settings.mesh_cert and settings.mesh_key and settings.mesh_ca
         key = ec.generate_private_key(ec.SECP256R1())
-        names = x509.SubjectAlternativeName([x509.DNSName(role.dns_name) for role in roles])
+        names = x509.SubjectAlternativeName([x509.DNSName(role.dns_name) for role in sorted(roles)])
         usages = x509.ExtendedKeyUsage(
             [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         )

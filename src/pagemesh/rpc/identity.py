@@ -85,7 +85,7 @@ def require_role(peer: AuthContext, role: MeshRole, act: str) -> None:
 
 
 def _names(peer: AuthContext) -> list[str]:
-    return [name.decode("ascii", "replace") for name in peer.get(_PEER_NAMES, ())]
+    return sorted(name.decode("ascii", "replace") for name in peer.get(_PEER_NAMES, ()))
 
 
 def _server_configuration(credentials: Credentials) -> grpc.ServerCertificateConfiguration:
