@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -57,11 +58,14 @@ LONGEST_HOLD_S: Final = 4.0
 class Misfortune:
     """Does one fault at a time, with the traffic going on."""
 
-    def __init__(self, site: Site, seed: int) -> None:
+    def __init__(self, site: Site, traffic: Traffic, seed: int) -> None:
         self._site = site
+        self._traffic = traffic
         self._draws = random.Random(seed)
         self._in_front: list[tuple[float, float]] = []
         self.counts: Counter[str] = Counter()
+        self.num_running: list[int] = []
+        """Requests in flight at each blow."""
 
     def is_excused(self, since: float, until: float) -> bool:
         """Whether the gateway or a router was hit between two times."""
@@ -81,7 +85,9 @@ class Misfortune:
         row, fault_name, name = self._draw()
         fault = FAULTS[fault_name](Victim(self._site, name, 0))
         hold = 0.0 if fault.hold_s == 0.0 else self._draws.uniform(0.3, LONGEST_HOLD_S)
-        begin = time.monotonic()
+        begin, num_running = time.monotonic(), self._traffic.num_running
+        print(f"  {name}: {fault_name}, {hold:.1f} s, {num_running} requests run", flush=True)
+        self.num_running.append(num_running)
         place = len(self._in_front)
         if name in FRONT:
             self._in_front.append((begin, begin + hold))
@@ -112,10 +118,11 @@ class Misfortune:
 
 async def soak(site: Site, options: argparse.Namespace) -> dict[str, Any]:
     """Run it; the figures."""
-    misfortune = Misfortune(site, options.seed)
     questions = make_questions(random.Random(options.seed))
     tenants = [{"authorization": f"Bearer {key}"} for key in KEYS.values()]
-    traffic = Traffic(site.mesh.url, questions, tenants, misfortune.is_excused, options.seed)
+    traffic = Traffic(site.mesh.url, questions, tenants, options.seed)
+    misfortune = Misfortune(site, traffic, options.seed)
+    traffic.is_excused = misfortune.is_excused
     capacity = await traffic.learn(NUM_AT_ONCE)
     rate = capacity * options.load
     print(f"{capacity:.1f} requests a second undisturbed, {rate:.1f} from now on", flush=True)
@@ -161,7 +168,7 @@ def say(
 
 def figures(tally: Tally, misfortune: Misfortune, watch: Watch, leaks: list[str]) -> dict[str, Any]:
     """Everything that is to be known."""
-    pauses = sorted(tally.pauses) or [0.0]
+    pauses, durations = sorted(tally.pauses) or [0.0], sorted(tally.durations) or [0.0]
     return {
         "requests": tally.num_requests,
         "whole": tally.num_whole,
@@ -174,6 +181,11 @@ def figures(tally: Tally, misfortune: Misfortune, watch: Watch, leaks: list[str]
         "resumed": watch.num_resumed,
         "longest_pause_s": round(pauses[-1], 3),
         "p99_of_longest_pauses_s": round(pauses[int(0.99 * (len(pauses) - 1))], 3),
+        "seconds_per_request": {
+            "median": round(durations[len(durations) // 2], 3),
+            "most": round(durations[-1], 3),
+        },
+        "in_flight_at_a_blow": round(statistics.mean(misfortune.num_running or [0]), 1),
         "faults": dict(sorted(misfortune.counts.items())),
         "memory": watch.memory(),
     }

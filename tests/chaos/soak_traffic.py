@@ -147,14 +147,15 @@ class Traffic:
         url: str,
         questions: list[Body],
         tenants: Sequence[Mapping[str, str]],
-        is_excused: Callable[[float, float], bool],
         seed: int,
     ) -> None:
-        """`is_excused` says whether a request between two times may have been lost with who held its connection."""
         self._url = f"{url}/v1/completions"
         self._questions = questions
         self._tenants = tenants
-        self._is_excused = is_excused
+        self.is_excused: Callable[[float, float], bool] = lambda since, until: False
+        """Whether a request between two times may have been lost with who held its connection."""
+        self.cancelled_share = CANCELLED_SHARE
+        self.num_running = 0
         self._draws = random.Random(seed)
         self._answers: dict[int, Reading] = {}
         self._client = httpx.AsyncClient(
@@ -200,12 +201,13 @@ class Traffic:
             task = asyncio.create_task(self._ask_one())
             running.add(task)
             task.add_done_callback(running.discard)
+            self.num_running = len(running)
         if running:
             await asyncio.wait(running)
 
     async def _ask_one(self) -> None:
         number = self._draws.randrange(len(self._questions))
-        is_cancelled = self._draws.random() < CANCELLED_SHARE
+        is_cancelled = self._draws.random() < self.cancelled_share
         patience = self._draws.random() * 0.4 if is_cancelled else None
         begun_at, reading = time.monotonic(), Reading()
         question = f"question {number} at {begun_at:.1f}"
@@ -232,7 +234,7 @@ class Traffic:
         if not reading.is_beginning_of(answer):
             tally.wrong.append(f"{question}: {reading.texts}, not {answer.texts}")
         elif error is not None:
-            if self._is_excused(begun_at, time.monotonic()):
+            if self.is_excused(begun_at, time.monotonic()):
                 tally.errors[error] += 1
             else:
                 tally.inexcusable.append(
