@@ -28,7 +28,10 @@ class LogWriter(logging.Handler):
         # Past Python's own buffers: a thread that is stuck in one keeps the process from ending.
         self._file = file
         self._lines: queue.Queue[str] = queue.Queue(MOST_WAITING)
-        self._num_lost = 0
+        # Each is counted by one side: those who log, one at a time, or the thread that writes.
+        self._num_dropped = 0
+        self._num_failed = 0
+        self._num_told = 0
         threading.Thread(target=self._write_all, name="log-writer", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -36,7 +39,7 @@ class LogWriter(logging.Handler):
         try:
             self._lines.put_nowait(self.format(record))
         except queue.Full:
-            self._num_lost += 1
+            self._num_dropped += 1
         except Exception:
             # What every handler does with a record that it cannot format.
             self.handleError(record)
@@ -50,13 +53,13 @@ class LogWriter(logging.Handler):
     def _write_all(self) -> None:
         while True:
             line = self._lines.get()
-            num_lost = self._num_lost
+            num_lost = self._num_dropped + self._num_failed - self._num_told
             if num_lost:
                 line = f"{self._loss(num_lost)}\n{line}"
             if self._write(line):
-                self._num_lost -= num_lost
+                self._num_told += num_lost
             else:
-                self._num_lost += 1
+                self._num_failed += 1
             self._lines.task_done()
 
     def _write(self, line: str) -> bool:
