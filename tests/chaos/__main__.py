@@ -7,6 +7,7 @@ in time. Needs root, for network namespaces and small disks.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -54,6 +55,8 @@ def main() -> int:
     parser.add_argument("--missing", action="store_true", help="only cells without a finding")
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no cell after them")
     options = parser.parse_args()
+    # Namespaces and disks go with whoever made them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     if reason := why_not():
         sys.exit(f"the chaos matrix cannot be played here: {reason}")
     begun_at, num_wrong = time.monotonic(), 0

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -199,6 +200,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, default=FILE)
     options = parser.parse_args()
+    # Namespaces and disks go with whoever made them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     if reason := why_not():
         sys.exit(f"the soak cannot run here: {reason}")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
