@@ -111,18 +111,31 @@ class PermissionDeniedError(PagemeshError):
 
 
 class OverloadedError(PagemeshError):
-    """A bounded queue is full; the same request may succeed later."""
+    """A bounded queue is full; the same request may succeed later.
+
+    `retry_after` is the seconds until it may, as far as is known.
+    """
 
     grpc_code = "RESOURCE_EXHAUSTED"
     http_status = 429
     default_reason = "OVERLOADED"
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        reason: str | None = None,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message, reason=reason, param=param)
+        self.retry_after = retry_after
+
 
 class RateLimitError(OverloadedError):
     """The caller has used what it may for now.
 
-    `retry_after` is the seconds until the same request would pass, None when it never would; `limit` names
-    what is used up.
+    `retry_after` is None when the same request never would pass; `limit` names what is used up.
     """
 
     default_reason = "RATE_LIMIT_EXCEEDED"
@@ -136,8 +149,7 @@ class RateLimitError(OverloadedError):
         reason: str | None = None,
         param: str | None = None,
     ) -> None:
-        super().__init__(message, reason=reason, param=param)
-        self.retry_after = retry_after
+        super().__init__(message, retry_after=retry_after, reason=reason, param=param)
         self.limit = limit
 
 

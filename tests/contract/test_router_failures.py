@@ -10,6 +10,7 @@ import grpc
 from google.api.httpbody_pb2 import HttpBody
 
 from pagemesh.decode.service import DECODE_ROLE
+from tests.contract.full_mesh import NUM_TAKEN, occupied, one_seat
 from tests.contract.http_answers import http_body, read
 from tests.contract.router_harness import Mesh, eventually, running_mesh
 
@@ -79,14 +80,13 @@ async def test_after_the_first_chunk_an_error_is_an_event() -> None:
 
 
 async def test_a_full_router_refuses_at_once() -> None:
-    async with running_mesh(seconds_per_token=0.02, max_waiting_requests=1) as mesh:
-        call = mesh.openai.Completions(slow())
-        await call.read()
-        refused = await mesh.completions({"prompt": PROMPT})
+    async with one_seat(max_waiting_requests=1) as mesh:
+        async with occupied(mesh, NUM_TAKEN + 1):
+            refused = await mesh.completions({"prompt": PROMPT})
         assert (refused.status, refused.headers["retry-after"]) == (429, "1")
         assert refused.json()["error"]["type"] == "rate_limit_error"
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
-        call.cancel()
+        assert "1 requests waiting" in refused.json()["error"]["message"]
         await eventually(lambda: num_busy(mesh) == 0)
         assert (await mesh.completions({"prompt": PROMPT})).status == 200
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -23,6 +22,7 @@ from pagemesh.errors import (
 from pagemesh.rpc.status import from_rpc_error
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.v1 import inference_pb2
+from tests.contract.full_mesh import NUM_TAKEN, occupied, one_seat
 from tests.contract.router_harness import MODEL, Mesh, eventually, running_mesh
 from tests.fakes.engine import expected_tokens, fake_logprobs
 
@@ -204,28 +204,16 @@ async def test_the_blocking_client_does_the_same(mesh: Mesh) -> None:
 
 
 async def test_the_blocking_client_raises_too() -> None:
-    async with running_mesh(max_waiting_requests=1, seconds_per_token=0.02) as mesh:
-        busy = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        leave = threading.Event()
-
-        def hold() -> None:
-            with Client(mesh.address) as client:
-                for _ in client.generate(token_ids=PROMPT):
-                    loop.call_soon_threadsafe(busy.set)
-                    if leave.is_set():
-                        break
+    async with one_seat(max_waiting_requests=1) as mesh:
 
         def refused() -> None:
-            with Client(mesh.address) as client, pytest.raises(OverloadedError):
+            with Client(mesh.address) as client, pytest.raises(OverloadedError) as found:
                 client.complete(token_ids=PROMPT)
+            assert found.value.retry_after == 1.0
             with Client(mesh.address) as client, pytest.raises(ModelNotFoundError):
                 client.tokenize("x", model="nope")
 
-        holding = asyncio.create_task(asyncio.to_thread(hold))
-        await busy.wait()
-        await asyncio.to_thread(refused)
-        leave.set()
-        await holding
+        async with occupied(mesh, NUM_TAKEN + 1):
+            await asyncio.to_thread(refused)
         engine = mesh.workers["decode-0"].engine
         await eventually(lambda: engine.num_free_blocks == 64)

@@ -11,6 +11,7 @@ from google.api.httpbody_pb2 import HttpBody
 from pydantic import TypeAdapter
 
 from pagemesh.tokenizer import Tokenizer
+from tests.contract.full_mesh import NUM_TAKEN, occupied, one_seat
 from tests.contract.http_answers import http_body, read
 from tests.contract.router_harness import MODEL, Mesh, running_mesh
 from tests.fakes.engine import expected_tokens
@@ -111,11 +112,8 @@ async def test_a_body_that_is_no_json_is_refused(mesh: Mesh) -> None:
 
 
 async def test_a_full_router_says_so_in_the_words_of_the_api() -> None:
-    async with running_mesh(seconds_per_token=0.02, max_waiting_requests=1) as mesh:
-        call = mesh.anthropic.Messages(http_body({**REQUEST, "max_tokens": 200, "stream": True}))
-        await call.read()
+    async with one_seat(max_waiting_requests=1) as mesh, occupied(mesh, NUM_TAKEN + 1):
         refused = await mesh.messages(REQUEST)
-        call.cancel()
         assert (refused.status, refused.headers["retry-after"]) == (429, "1")
         assert refused.json()["error"]["type"] == "rate_limit_error"
 

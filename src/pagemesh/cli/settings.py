@@ -81,6 +81,10 @@ class UpConfig:
     """Tokens that a stream is told at a time, as far as its request does not want more; its first come at once. More
     than 1 spares the router, and clients see text in steps."""
 
+    max_waiting_requests: int = 1024
+    """Requests that may wait in each router because all workers are full, those included that are just made ready;
+    more are refused with 429. A tenant alone may have four fifths of them."""
+
     share_kv_memory: bool = True
     """Let the workers read each other's KV cache; without, all KV travels through the network, as between
     hosts."""
@@ -132,6 +136,12 @@ class UpConfig:
         require(self.threads >= 0, "--threads", self.threads, "0 or more")
         require(self.stream_interval >= 1, "--stream-interval", self.stream_interval, "at least 1")
         require_seconds("--grace-period", self.grace_period, most=3600)
+        require(
+            self.max_waiting_requests > 0,
+            "--max-waiting-requests",
+            self.max_waiting_requests,
+            "positive",
+        )
 
     @property
     def served(self) -> ServedModels:

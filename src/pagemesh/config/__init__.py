@@ -293,7 +293,8 @@ class RouterConfig:
     """Seconds that a request may take in all."""
 
     max_waiting_requests: int = 1024
-    """Requests in progress above this are refused with 429."""
+    """Requests that may wait in the router because all workers are full, those included that are just made ready;
+    more are refused with 429. A tenant alone may have four fifths of them."""
 
     stream_interval: int = 1
     """Tokens that a stream is told at a time, as far as its request does not want more; its first come at once. More

@@ -175,6 +175,8 @@ class EngineLoad:
 
     num_running: int = 0
     num_waiting: int = 0
+    num_queued: int = 0
+    """Of the waiting requests, those without a seat."""
     num_free_blocks: int = 0
     """Blocks that no request owns, cached ones included."""
     num_pending_prefill_tokens: int = 0

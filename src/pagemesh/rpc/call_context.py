@@ -23,6 +23,8 @@ REQUEST_ID_KEY: Final = "x-request-id"
 """Metadata key of the client's request id."""
 SESSION_ID_KEY: Final = "x-session-id"
 """Metadata key of what several requests of a client belong to; goes no further than to its first hop."""
+TIMEOUT_KEY: Final = "x-request-timeout"
+"""Metadata key of the seconds that the client gives its request, for clients that know no deadline of gRPC's."""
 TRACEPARENT_KEY: Final = "traceparent"
 TRACESTATE_KEY: Final = "tracestate"
 
@@ -40,6 +42,8 @@ class CallContext:
     """Loop time at which the caller gives up; None when it waits for ever."""
     session_id: str = ""
     """What it belongs to; empty when nobody says."""
+    timeout: str = ""
+    """Seconds that the caller says that it may take, as it wrote them; `deadline` is known without."""
 
 
 _NO_CALL: Final = CallContext()
@@ -86,6 +90,7 @@ def read_metadata(
         trace=parse_trace(values.get(TRACEPARENT_KEY, ""), ",".join(states)),
         deadline=deadline,
         session_id=values.get(SESSION_ID_KEY, ""),
+        timeout=values.get(TIMEOUT_KEY, ""),
     )
 
 

@@ -24,7 +24,6 @@ from pagemesh.errors import (
     OverloadedError,
     PagemeshError,
     PermissionDeniedError,
-    RateLimitError,
     UnauthenticatedError,
     UnavailableError,
     UnsupportedError,
@@ -91,7 +90,7 @@ def to_status(error: PagemeshError) -> status_pb2.Status:
     if error.param is not None:
         info.metadata["param"] = error.param
     status.details.add().Pack(info)
-    if isinstance(error, RateLimitError) and error.retry_after is not None:
+    if isinstance(error, OverloadedError) and error.retry_after is not None:
         wait = error_details_pb2.RetryInfo()
         wait.retry_delay.FromNanoseconds(int(error.retry_after * 1e9))
         status.details.add().Pack(wait)
@@ -115,7 +114,7 @@ def from_rpc_error(error: grpc.RpcError) -> PagemeshError:
     if info.domain != ERROR_DOMAIN:
         return make_error(code.name, "", details)
     known = make_error(code.name, info.reason, details, info.metadata.get("param"))
-    if isinstance(known, RateLimitError) and wait.HasField("retry_delay"):
+    if isinstance(known, OverloadedError) and wait.HasField("retry_delay"):
         known.retry_after = wait.retry_delay.ToNanoseconds() / 1e9
     return known
 

@@ -136,12 +136,14 @@ class Scheduler:
         """The present load."""
         seated = self.requests.seated
         queues = (self.requests.waiting, self.requests.compiling)
+        num_queued = sum(map(len, queues))
         running = [r for r in seated if r.state is RequestState.RUNNING]
         # All tokens that are missing but the last known one of each decode.
         prefilling = [n for r in running if (n := r.num_uncomputed_tokens) != 1]
         return EngineLoad(
             num_running=len(running),
-            num_waiting=sum(map(len, queues)) + len(seated) - len(running),
+            num_waiting=num_queued + len(seated) - len(running),
+            num_queued=num_queued,
             num_free_blocks=self._pool.num_free_blocks,
             num_pending_prefill_tokens=sum(prefilling) + sum(q.num_pending_tokens for q in queues),
             num_swapped=sum(queue.num_swapped for queue in queues),

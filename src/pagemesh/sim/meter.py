@@ -47,6 +47,7 @@ class EngineMeter:
         prefilling = [n for job in running if (n := job.num_uncomputed_tokens) != 1]
         load = EngineLoad(
             num_running=len(running),
+            num_queued=len(planner.waiting),
             num_waiting=len(planner.waiting) + len(seated) - len(running),
             num_free_blocks=num_free_blocks,
             num_pending_prefill_tokens=sum(prefilling) + planner.num_waiting_tokens,

@@ -36,6 +36,15 @@ NUM_REQUESTS_RUNNING: Final = GaugeSpec(
 NUM_REQUESTS_WAITING: Final = GaugeSpec(
     "vllm:num_requests_waiting", "Requests waiting for blocks, KV or a place in the batch.", _MODEL
 )
+REQUEST_QUEUE_TIME: Final = HistogramSpec(
+    "vllm:request_queue_time_seconds",
+    "Time in the router's queue: 0 for requests that workers had room for.",
+    REQUEST_BUCKETS,
+    _MODEL,
+)
+REQUESTS_QUEUED: Final = GaugeSpec(
+    "pagemesh:requests_queued", "Requests that wait in the router until workers have room.", _MODEL
+)
 KV_CACHE_USAGE: Final = GaugeSpec(
     "vllm:kv_cache_usage_perc", "Share of KV blocks that requests own; 1 means all.", _MODEL
 )
@@ -248,8 +257,10 @@ REQUESTS_IN_PROGRESS: Final = GaugeSpec(
 )
 REQUESTS_REFUSED: Final = CounterSpec(
     "pagemesh:requests_refused",
-    "Requests that the router did not let in: for want of a key, or by the limit of their tenant that was reached: "
-    "concurrent_requests, requests_per_minute, tokens_per_minute or too_large (for any minute).",
+    "Requests that the router did not let in: for want of a key, by the limit of their tenant that was reached "
+    "(concurrent_requests, requests_per_minute, tokens_per_minute or too_large, for any minute), because too many "
+    "waited (queue_full), or would have or had waited beyond their deadline (deadline) or for a worker of which there "
+    "was none (no_worker).",
     ("reason",),
 )
 CALLS_REFUSED: Final = CounterSpec(

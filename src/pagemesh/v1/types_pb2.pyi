@@ -687,6 +687,7 @@ class WorkerLoad(_message.Message):
     PENDING_PREFILL_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     PREFILL_RATE_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
+    QUEUED_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
     running_request_count: _builtins.int
     """Requests in the running batch."""
     waiting_request_count: _builtins.int
@@ -695,6 +696,8 @@ class WorkerLoad(_message.Message):
     """Blocks that no request owns (cached ones included)."""
     pending_prefill_token_count: _builtins.int
     """Prompt tokens not yet computed, over all requests."""
+    queued_request_count: _builtins.int
+    """Of the waiting requests, those without a place in the batch; the others wait for KV on its way."""
     @_builtins.property
     def prefill_rate(self) -> Global___PrefillRate:
         """How long prompts take here."""
@@ -712,10 +715,11 @@ class WorkerLoad(_message.Message):
         pending_prefill_token_count: _builtins.int = ...,
         prefill_rate: Global___PrefillRate | None = ...,
         links: _abc.Iterable[Global___LinkRate] | None = ...,
+        queued_request_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prefill_rate", b"prefill_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_block_count", b"free_block_count", "links", b"links", "pending_prefill_token_count", b"pending_prefill_token_count", "prefill_rate", b"prefill_rate", "running_request_count", b"running_request_count", "waiting_request_count", b"waiting_request_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_block_count", b"free_block_count", "links", b"links", "pending_prefill_token_count", b"pending_prefill_token_count", "prefill_rate", b"prefill_rate", "queued_request_count", b"queued_request_count", "running_request_count", b"running_request_count", "waiting_request_count", b"waiting_request_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -59,6 +59,7 @@ WORKER = WorkerConfig(
             80,
             7,
             8,
+            9,
             False,
             True,
             HUB,

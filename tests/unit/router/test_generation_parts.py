@@ -10,6 +10,7 @@ import pytest
 
 from pagemesh.errors import ContextLengthError, OverloadedError
 from pagemesh.router.call import Call
+from pagemesh.router.dispatch.waiting_room import WaitingRoom
 from pagemesh.router.generation.admission import Admission
 from pagemesh.router.generation.choice_text import ChoiceText
 from pagemesh.router.generation.idle import IdleClock
@@ -67,7 +68,7 @@ def test_a_prompt_that_fills_the_context_is_refused(num_prompt_tokens: int) -> N
 
 
 def test_only_so_many_requests_are_admitted() -> None:
-    admission = Admission(2, Metrics())
+    admission = Admission(WaitingRoom(2), [], Metrics())
     with admission.place():
         with admission.place(), pytest.raises(OverloadedError, match="2 requests"):
             admission.place().__enter__()

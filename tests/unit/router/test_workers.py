@@ -25,6 +25,7 @@ PREFILL, DECODE = types_pb2.WORKER_ROLE_PREFILL, types_pb2.WORKER_ROLE_DECODE
 LOAD = types_pb2.WorkerLoad(
     running_request_count=2,
     waiting_request_count=3,
+    queued_request_count=1,
     free_block_count=9,
     pending_prefill_token_count=70,
     prefill_rate=types_pb2.PrefillRate(seconds_per_token=0.5, step_token_count=512),
@@ -94,6 +95,7 @@ def test_facts_are_what_a_worker_said(directory: Directory, workers: Workers) ->
             reported_at=found["p"].reported_at,
             num_running=2,
             num_waiting=3,
+            num_queued=1,
             prefill_rate=PrefillRate(seconds_per_token=0.5, num_tokens_per_step=512),
             num_pending_tokens=70,
             links={"d": Link(1e9, 0.25)},

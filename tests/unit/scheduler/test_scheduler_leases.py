@@ -89,6 +89,7 @@ def test_an_import_is_granted_blocks_and_a_seat_and_waits() -> None:
     load = stepper.scheduler.load()
     # Tokens that are computed elsewhere are not pending here.
     assert (load.num_running, load.num_waiting, load.num_pending_prefill_tokens) == (0, 3, 4)
+    assert load.num_queued == 2
 
 
 def test_after_a_whole_import_the_reported_first_token_is_the_next_input() -> None:

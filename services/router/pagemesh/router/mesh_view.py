@@ -9,6 +9,8 @@ from typing import Any
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from pagemesh.errors import UnavailableError
+from pagemesh.router.dispatch.dispatch import Dispatch
+from pagemesh.router.model_crew import ModelCrew
 from pagemesh.router.models import ServedName
 from pagemesh.router.parity import Difference, Parity
 from pagemesh.router.routing.candidate import Role
@@ -20,15 +22,15 @@ from pagemesh.telemetry.metrics import Metrics
 class MeshView:
     """Answers questions about the mesh from what the router knows at that moment."""
 
-    def __init__(self, workers: Sequence[Workers], parity: Parity, metrics: Metrics) -> None:
-        """`workers` are those of each model."""
-        self._workers = workers
+    def __init__(self, crews: Sequence[ModelCrew], parity: Parity, metrics: Metrics) -> None:
+        """`crews` are those of each model."""
+        self._workers = [crew.workers for crew in crews]
         self._parity = parity
         self._metrics = metrics
-        for each in workers:
-            self._measure(each)
+        for crew in crews:
+            self._measure(crew.workers, crew.dispatch)
 
-    def _measure(self, workers: Workers) -> None:
+    def _measure(self, workers: Workers, dispatch: Dispatch) -> None:
         # Read when somebody scrapes, here or on the router's own metrics port.
         metrics, model_name = self._metrics, workers.model_name
         for role in Role:
@@ -41,7 +43,7 @@ class MeshView:
         running = metrics.gauge(names.NUM_REQUESTS_RUNNING).labels(model_name)
         running.set_function(lambda: workers.reported_load()[0])
         waiting = metrics.gauge(names.NUM_REQUESTS_WAITING).labels(model_name)
-        waiting.set_function(lambda: workers.reported_load()[1])
+        waiting.set_function(lambda: workers.reported_load()[1] + dispatch.num_waiting)
 
     def model_objects(self, served: Sequence[ServedName]) -> list[dict[str, Any]]:
         """Those that somebody can run at the moment; UnavailableError when nobody can run any."""

@@ -15,6 +15,7 @@ from pagemesh.router.call import Call
 from pagemesh.router.in_progress import Failable
 from pagemesh.router.placer import Placement
 from pagemesh.router.plan_message import plan_to_proto
+from pagemesh.router.prefix_metrics import Lookup
 from pagemesh.router.routing.candidate import WorkerFacts
 from pagemesh.router.session import Sink
 from pagemesh.router.tenants.salt import tenant_salt
@@ -24,6 +25,9 @@ from pagemesh.v1 import decode_pb2, types_pb2
 
 _DEADLINE_GRACE_S: Final = 1.0
 """The worker ends a late request itself; the router does it this much later if it stays silent."""
+
+_OPTIMISM: Final = 2.0
+"""A request is refused for its deadline when it would not be met even if its prompt were ready so much sooner."""
 
 _FORM: Final = re.compile(rf"\b{STRUCTURED_OUTPUTS}(\.\w+)?")
 
@@ -121,6 +125,12 @@ class PlacedRequest:
         if remaining <= 0:
             raise DeadlineError("the request's time was over before a worker could start it")
         submit.request_id = self.request_id
+        needed = _least_seconds(placement)
+        if remaining < needed and not self.is_lost:
+            raise DeadlineError(
+                f"the request has {remaining:.3g} s left, and its prompt alone takes more than {needed:.3g} s",
+                reason="DEADLINE_UNREACHABLE",
+            )
         submit.timeout.FromNanoseconds(int(remaining * 1e9))
         submit.priority = self._order.priority
         submit.cache_salt = self._order.cache_salt
@@ -162,3 +172,11 @@ class PlacedRequest:
             placement, handle = self._left
             placement.session.cancel(handle)
             self._left = None
+
+
+def _least_seconds(placement: Placement) -> float:
+    """In which its prompt may be ready at best; 0 where nobody knows, as caches may hold all of it."""
+    query, plan = placement.query, placement.route.plan
+    if query is None or query.lookup is not Lookup.ANSWERED or plan is None:
+        return 0.0
+    return plan.predicted_seconds / _OPTIMISM

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import structlog
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
-from pagemesh.config import RoutingConfig
 from pagemesh.membership.directory import Directory
 from pagemesh.router.path_metrics import PathMetrics
 from pagemesh.router.placer import Placement, Wanted
@@ -33,14 +31,15 @@ class Planner:
         workers: Workers,
         directory: Directory,
         sessions: SessionPool,
-        config: RoutingConfig,
+        decider: Decider,
+        lookup_timeout: float,
         metrics: Metrics,
     ) -> None:
         self._workers = workers
         self._directory = directory
         self._sessions = sessions
-        self._decider = Decider(config, time.monotonic)
-        self._lookup_timeout = config.lookup_timeout
+        self._decider = decider
+        self._lookup_timeout = lookup_timeout
         self._paths = PathMetrics(metrics)
         self._prefixes = PrefixMetrics(metrics, workers.model_name)
         self._without_index = metrics.counter(ROUTING_WITHOUT_INDEX)

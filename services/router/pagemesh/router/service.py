@@ -17,16 +17,15 @@ from pagemesh.router.generation.generator import Generator
 from pagemesh.router.in_progress import InProgress
 from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.migration import Migrations
+from pagemesh.router.model_crew import ModelCrew, make_crews
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.parity import Parity
-from pagemesh.router.planner import Planner
 from pagemesh.router.served_model import ServedModel
 from pagemesh.router.servicers import services as rpc_services
 from pagemesh.router.servicers.gate import Gate
 from pagemesh.router.session_pool import SessionPool
 from pagemesh.router.tenants.tenants import Tenants
 from pagemesh.router.tracing import start_tracing
-from pagemesh.router.workers import Workers
 from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.telemetry.logs import configure_logging
@@ -108,43 +107,41 @@ class RouterProcess:
         # Else those who look would be waited for until the end of the grace period.
         self._server.on_drain(state.watchers.close)
         self._server.on_drain(lambda: in_progress.drain(patience))
-        admission = Admission(config.max_waiting_requests, metrics)
-        crews = [
-            Workers(model.name, self._directory, self._sessions, self._parity)
-            for model in self._served
-        ]
+        names = [model.name for model in self._served]
+        room, crews = make_crews(
+            names, self._directory, self._sessions, self._parity, config, metrics
+        )
         services = [
             self._model_service(model, crew, state, in_progress, migrations)
             for model, crew in zip(self._served, crews, strict=True)
         ]
         models = Models(services, config.served.aliases)
+        admission = Admission(room, [crew.dispatch for crew in crews], metrics)
         mesh = MeshView(crews, self._parity, metrics)
         rpc_services.add_services(self._server, models, admission, mesh, state, config)
 
     def _model_service(
         self,
         model: ServedModel,
-        workers: Workers,
+        crew: ModelCrew,
         state: MeshState,
         in_progress: InProgress,
         migrations: Migrations,
     ) -> ModelService:
         metrics, tracing, name = self._metrics, self._tracing, model.name
-        planner = state.placer(
-            tracing.placer(
-                Planner(workers, self._directory, self._sessions, self._config.routing, metrics)
-            )
-        )
+        workers, planner, dispatch = crew
+        placer = state.placer(tracing.placer(planner))
         generator = Generator(
             name,
-            planner,
+            placer,
             model.tokenizer,
             metrics,
             in_progress,
             migrations,
             self._config.stream_interval,
+            dispatch,
         )
-        embedder = Embedder(model, workers, planner, metrics, in_progress, migrations)
+        embedder = Embedder(model, workers, placer, metrics, in_progress, migrations, dispatch)
         return ModelService(
             model,
             workers,

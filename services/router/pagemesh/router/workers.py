@@ -134,6 +134,7 @@ class Workers:
             num_blocks=info.block_count,
             num_running=load.running_request_count,
             num_waiting=load.waiting_request_count,
+            num_queued=load.queued_request_count,
             num_pending_tokens=load.pending_prefill_token_count,
             num_free_blocks=info.block_count
             if state.reported_at is None

@@ -247,6 +247,7 @@ def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfi
         served_model_name=config.served_model_name,
         model_alias=config.model_alias,
         kvstore=kvstore,
+        max_waiting_requests=config.max_waiting_requests,
         stream_interval=config.stream_interval,
         hub=config.hub,
         chat=config.chat,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pagemesh.errors import ContextLengthError, PagemeshError
 from pagemesh.router.call import Call
+from pagemesh.router.dispatch.dispatch import Dispatch
 from pagemesh.router.embedding.job import EmbeddingJob
 from pagemesh.router.embedding.vectors import Embeddings, Input
 from pagemesh.router.in_progress import InProgress
@@ -31,12 +32,14 @@ class Embedder:
         metrics: Metrics,
         in_progress: InProgress,
         migrations: Migrations,
+        dispatch: Dispatch,
     ) -> None:
         self._model = model
         self._workers = workers
         self._planner = planner
         self._in_progress = in_progress
         self._migrations = migrations
+        self._dispatch = dispatch
         self._latency = metrics.histogram(names.E2E_REQUEST_LATENCY).labels(model.name)
         self._prompt_tokens = metrics.counter(names.PROMPT_TOKENS).labels(model.name)
         success = metrics.counter(names.REQUEST_SUCCESS)
@@ -54,23 +57,27 @@ class Embedder:
     ) -> Embeddings:
         """See `PromptEmbedder`."""
         prompts = await self._encode(inputs, field)
-        order = Order(call, priority, len(prompts), cache_salt)
-        job = EmbeddingJob(prompts, order, self._planner, self._migrations)
+        lengths = list(map(len, prompts))
+        num_tokens = sum(lengths)
         started_at = time.perf_counter()
         reason = "abort"
-        num_tokens = sum(map(len, prompts))
-        with current_caller().allowance.tokens(num_tokens) as tally, self._in_progress.hold(job):
+        turns = self._dispatch.turn(call, priority, lengths, [0] * len(prompts))
+        with current_caller().allowance.tokens(num_tokens) as tally, turns as turn:
+            order = Order(call, turn.worker_priority, len(prompts), cache_salt)
+            job = EmbeddingJob(prompts, order, self._planner, self._migrations, turn)
             # A client that goes away had its prompts computed, or nearly.
             tally.num_used = num_tokens
-            try:
-                embeddings = await job.run()
-                reason = "stop"
-            except PagemeshError:
-                reason = "error"
-                tally.num_used = 0
-                raise
-            finally:
-                self._ended[reason].inc(len(prompts))
+            with self._in_progress.hold(job):
+                try:
+                    embeddings = await job.run()
+                    reason = "stop"
+                    turn.num_used_tokens = num_tokens - embeddings.num_cached_tokens
+                except PagemeshError:
+                    reason = "error"
+                    tally.num_used = 0
+                    raise
+                finally:
+                    self._ended[reason].inc(len(prompts))
         self._prompt_tokens.inc(embeddings.num_prompt_tokens)
         for _ in prompts:
             self._latency.observe(time.perf_counter() - started_at)

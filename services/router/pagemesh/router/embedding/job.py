@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pagemesh.errors import InternalError, PagemeshError
+from pagemesh.router.dispatch.turn import Turn
 from pagemesh.router.embedding.vectors import Embeddings
 from pagemesh.router.migration import Migrations, Migrator
 from pagemesh.router.placed_request import Order, PlacedRequest
@@ -23,8 +24,8 @@ class _Running(NamedTuple):
     placed: PlacedRequest
 
 
-_Event = tuple[int, decode_pb2.RequestOutput] | PagemeshError
-"""Index of a prompt and the last output of its worker; or why the job as a whole ends."""
+_Event = tuple[int, decode_pb2.RequestOutput] | Turn | PagemeshError
+"""Index of a prompt and the last output of its worker; that the turn has come; or why the job as a whole ends."""
 
 
 class EmbeddingJob:
@@ -36,7 +37,12 @@ class EmbeddingJob:
         order: Order,
         planner: Placer,
         migrations: Migrations,
+        turn: Turn,
     ) -> None:
+        """It goes to workers when its `turn` has come."""
+        turn.waiter = self
+        self._turn = turn
+        self._is_queued = not turn.has_come
         self._order = order
         self._prompts = [
             _Running(token_ids, PlacedRequest(self._order, index))
@@ -44,8 +50,12 @@ class EmbeddingJob:
         ]
         self._planner = planner
         self._migrator = Migrator(migrations, self._submit, self.fail)
-        # One entry for each time that a worker ends a prompt, and one for the job.
+        # One entry for each time that a worker ends a prompt, one for the turn, and one for the job.
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
+
+    def proceed(self) -> None:
+        """Have `run` send the prompts to workers."""
+        self._events.put_nowait(self._turn)
 
     def fail(self, error: PagemeshError) -> None:
         """Have `run` raise this, if it still runs."""
@@ -55,14 +65,17 @@ class EmbeddingJob:
         """Embed all prompts; raises a PagemeshError when one of them cannot be embedded."""
         timer = self._order.fail_when_late(self)
         try:
-            for index in range(len(self._prompts)):
-                await self._submit(index, frozenset())
+            if not self._is_queued:
+                await self._submit_all()
             ends: dict[int, decode_pb2.RequestOutput] = {}
             while len(ends) < len(self._prompts):
                 # Ends at the latest with the deadline's entry.
                 event = await self._events.get()
                 if isinstance(event, PagemeshError):
                     raise event
+                if isinstance(event, Turn):
+                    await self._submit_all()
+                    continue
                 index, output = event
                 running = self._prompts[index]
                 if output.finish_reason in UNFINISHED:
@@ -83,6 +96,10 @@ class EmbeddingJob:
             num_cached_tokens=sum(o.prompt_usage.cached_token_count for o in ends.values()),
         )
 
+    async def _submit_all(self) -> None:
+        for index in range(len(self._prompts)):
+            await self._submit(index, frozenset())
+
     async def _submit(self, index: int, excluded: frozenset[str]) -> None:
         """Place a prompt on a worker and send it there."""
         running = self._prompts[index]
@@ -101,6 +118,8 @@ class EmbeddingJob:
         running.placed.send(placement, submit, partial(self._on_output, index))
 
     def _on_output(self, index: int, output: decode_pb2.RequestOutput) -> None:
+        if output.finish_reason not in UNFINISHED:
+            self._turn.end_seat()
         self._events.put_nowait((index, output))
 
 

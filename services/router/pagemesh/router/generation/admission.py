@@ -1,24 +1,32 @@
-"""Bounds how many requests are in progress at once."""
+"""Bounds how many requests the router takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pagemesh.errors import OverloadedError, RateLimitError
+from pagemesh.router.dispatch.dispatch import Dispatch
+from pagemesh.router.dispatch.waiting_room import WaitingRoom
 from pagemesh.router.tenants.allowance import LIMIT_NAMES
 from pagemesh.router.tenants.caller import current_caller
+from pagemesh.router.tenants.tenant import Tenant
 from pagemesh.telemetry.metrics import REQUESTS_IN_PROGRESS, REQUESTS_REFUSED, Metrics
+
+_QUEUE_FULL = "queue_full"
 
 
 class Admission:
     """Places for requests; nobody waits for one."""
 
-    def __init__(self, max_requests: int, metrics: Metrics) -> None:
-        self._max_requests = max_requests
+    def __init__(self, room: WaitingRoom, dispatches: Sequence[Dispatch], metrics: Metrics) -> None:
+        """The room is for what no worker has yet: what is read and made ready, and what waits to be dispatched."""
+        self._room = room
+        self._dispatches = dispatches
         self._num_requests = 0
         refused = metrics.counter(REQUESTS_REFUSED)
-        self._refused = {name: refused.labels(name) for name in LIMIT_NAMES}
+        self._refused = {name: refused.labels(name) for name in (*LIMIT_NAMES, _QUEUE_FULL)}
         self._gauge = metrics.gauge(REQUESTS_IN_PROGRESS)
 
     @contextmanager
@@ -27,20 +35,34 @@ class Admission:
 
         What is raised within counts likewise: how many tokens a request needs is known later.
         """
-        if self._num_requests >= self._max_requests:
-            raise OverloadedError(
-                f"the router has {self._num_requests} requests in progress, its limit; "
-                "try again later"
-            )
+        caller = current_caller()
+        tenant = caller.tenant
+        if not self._room.has_place(tenant.name, tenant.limits.weight):
+            self._refused[_QUEUE_FULL].inc()
+            raise self._refusal(tenant)
+        self._room.enter(tenant.name)
         self._change(1)
         try:
-            with current_caller().allowance.request():
+            with caller.allowance.request():
                 yield
         except RateLimitError as error:
             self._refused[error.limit].inc()
             raise
         finally:
             self._change(-1)
+            self._room.leave(tenant.name)
+
+    def _refusal(self, tenant: Tenant) -> OverloadedError:
+        room = self._room
+        wait = max((each.retry_after(tenant.name) for each in self._dispatches), default=0.0)
+        waiting = f"{room.num_waiting} requests waiting"
+        if tenant.name:
+            waiting += f", {room.num_waiting_of(tenant.name)} of them of {tenant.name!r}"
+        return OverloadedError(
+            f"the router has {waiting}, and places for {room.num_places}; try again in "
+            f"{max(1, math.ceil(wait))} s",
+            retry_after=max(1.0, wait),
+        )
 
     def _change(self, by: int) -> None:
         self._num_requests += by

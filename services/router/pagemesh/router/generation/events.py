@@ -6,12 +6,13 @@ import asyncio
 from collections import deque
 
 from pagemesh.errors import PagemeshError
+from pagemesh.router.dispatch.turn import Turn
 from pagemesh.router.generation.request import Idle
 from pagemesh.router.read_ahead import can_follow
 from pagemesh.v1 import decode_pb2
 
-Event = tuple[int, decode_pb2.RequestOutput] | Idle | PagemeshError
-"""Index of a choice and what its worker sent; silence; or why the request as a whole ends."""
+Event = tuple[int, decode_pb2.RequestOutput] | Idle | Turn | PagemeshError
+"""Index of a choice and what its worker sent; silence; that the turn has come; or why the request as a whole ends."""
 
 
 class Events:
@@ -23,7 +24,7 @@ class Events:
     def __init__(self, interval: int = 1) -> None:
         """Outputs wait until their choice has `interval` tokens; its first ones and its last ones do not."""
         self._interval = interval
-        # At most one entry per choice but for errors and silence, both of which are rare.
+        # At most one entry per choice but for errors, silence and the turn, all of which are rare.
         self._waiting: deque[Event] = deque()
         # By choice, what still grows; of those in `_held`, nobody is told yet.
         self._outputs: dict[int, decode_pb2.RequestOutput] = {}
@@ -32,7 +33,7 @@ class Events:
         self._loop = asyncio.get_running_loop()
         self._woken: asyncio.Future[None] | None = None
 
-    def put(self, event: Idle | PagemeshError) -> None:
+    def put(self, event: Idle | Turn | PagemeshError) -> None:
         """Add behind what waits, of which an error leaves nothing untold."""
         if isinstance(event, PagemeshError):
             for index in tuple(self._held):

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from pagemesh.errors import PagemeshError
+from pagemesh.router.dispatch.turn import Turn
 from pagemesh.router.generation.events import Events
 from pagemesh.router.generation.idle import IdleClock
 from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, Idle, Usage
@@ -37,13 +38,20 @@ class Generation:
         tokenizer: Tokenizer,
         migrations: Migrations,
         stream_interval: int,
+        turn: Turn,
     ) -> None:
-        """The request's tokens are told `stream_interval` at a time, or more if the request says so."""
+        """The request's tokens are told `stream_interval` at a time, or more if the request says so.
+
+        It goes to workers when its `turn` has come.
+        """
         self._request = request
+        self._turn = turn
+        self._is_queued = not turn.has_come
+        turn.waiter = self
         self._planner = planner
         order = Order(
             request.call,
-            request.priority,
+            turn.worker_priority,
             len(request.choices),
             request.cache_salt,
             request.form_field,
@@ -62,8 +70,8 @@ class Generation:
 
         Raises a PagemeshError when the request as a whole fails.
         """
-        for index in range(len(self._choices)):
-            await self._submit(index, frozenset())
+        if not self._is_queued:
+            await self._submit_all()
         num_open = len(self._choices)
         while num_open:
             # Ends at the latest with the deadline's entry.
@@ -73,12 +81,19 @@ class Generation:
             if isinstance(event, Idle):
                 yield event
                 continue
+            if isinstance(event, Turn):
+                await self._submit_all()
+                continue
             delta = self._read(*event)
             if delta is None:
                 continue
             self._idle.sign()
             num_open -= delta.stop_reason is not None
             yield delta
+
+    def proceed(self) -> None:
+        """Have `deltas` send it to workers."""
+        self._events.put(self._turn)
 
     def fail(self, error: PagemeshError) -> None:
         """Have `deltas` raise this after what is already known."""
@@ -124,8 +139,14 @@ class Generation:
             self._migrator.on_ready(running.placed)
         if delta.stop_reason is not None:
             running.placed.end()
+            if not output.finish_reason:
+                self._turn.end_seat()
             self._planner.on_answer(running.num_tokens)
         return delta
+
+    async def _submit_all(self) -> None:
+        for index in range(len(self._choices)):
+            await self._submit(index, frozenset())
 
     async def _submit(self, index: int, excluded: frozenset[str]) -> None:
         """Place a choice on a worker and send it there, with the tokens that it has already."""
@@ -137,7 +158,7 @@ class Generation:
             lookup = Lookup.SKIPPED if query is None else query.lookup
             self._explanation = Explanation(placement.decision, lookup)
         submit.fork_of_handle = leader_handle
-        running.placed.send(placement, submit, partial(self._events.put_output, index))
+        running.placed.send(placement, submit, partial(self._on_output, index))
 
     async def _place(
         self, running: RunningChoice, excluded: frozenset[str]
@@ -163,6 +184,12 @@ class Generation:
         # The first answer counts for the prompt, once, wherever the others have to go.
         counts = leader is running and not running.is_resumed
         return (placement if counts else placement._replace(query=None)), 0
+
+    def _on_output(self, index: int, output: decode_pb2.RequestOutput) -> None:
+        if output.finish_reason and output.finish_reason not in UNFINISHED:
+            # However slow the client is, its worker has room for another one.
+            self._turn.end_seat()
+        self._events.put_output(index, output)
 
     def _report_idle(self) -> None:
         self._events.put(Idle.IDLE)

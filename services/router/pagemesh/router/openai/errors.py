@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pagemesh.errors import PagemeshError, RateLimitError
+from pagemesh.errors import DeadlineError, OverloadedError, PagemeshError, RateLimitError
 
 RETRY_AFTER_S = 1
 """What clients are told to wait after 429 and 503; queues and restarts move on within about that."""
@@ -16,6 +16,10 @@ _CODES = {
     "OVERLOADED": "rate_limit_exceeded",
     "DEADLINE_EXCEEDED": "timeout",
 }
+
+
+UNREACHABLE = "DEADLINE_UNREACHABLE"
+"""Reason of a request that was refused because it could not be done in its time."""
 
 
 def error_body(error: PagemeshError) -> dict[str, Any]:
@@ -35,11 +39,12 @@ def error_headers(error: PagemeshError) -> dict[str, str]:
     """Further HTTP headers of an answer that carries this error."""
     if error.http_status == 401:
         return {"www-authenticate": "Bearer"}
-    if isinstance(error, RateLimitError):
-        if error.retry_after is None:
-            # What the clients of OpenAI and Anthropic read before they try again by themselves.
-            return {"x-should-retry": "false"}
-        return {"retry-after": str(max(1, math.ceil(error.retry_after)))}
+    is_too_large = isinstance(error, RateLimitError) and error.retry_after is None
+    if is_too_large or (isinstance(error, DeadlineError) and error.reason == UNREACHABLE):
+        # What the clients of OpenAI and Anthropic read before they try again by themselves.
+        return {"x-should-retry": "false"}
+    if isinstance(error, OverloadedError) and error.retry_after is not None:
+        return {"retry-after": str(max(RETRY_AFTER_S, math.ceil(error.retry_after)))}
     if error.http_status in (429, 503):
         return {"retry-after": str(RETRY_AFTER_S)}
     return {}

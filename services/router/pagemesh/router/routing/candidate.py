@@ -64,6 +64,9 @@ class WorkerFacts:
     num_waiting: int = 0
     """Requests that wait there."""
 
+    num_queued: int = 0
+    """Of these, those without a seat: the others wait for KV on its way."""
+
     num_pending_tokens: int = 0
     """Tokens of prompts that it has to compute."""
 

@@ -22,6 +22,7 @@ from pagemesh.router.routing.outlook import Outlook
 from pagemesh.router.routing.policies import make_policy
 from pagemesh.router.routing.prefill_plan import plan_prefill
 from pagemesh.router.routing.route import Route
+from pagemesh.router.routing.seats import Load, SeatCount, Seats
 
 _worker_id = attrgetter("worker_id")
 _NOBODY: Final[frozenset[str]] = frozenset()
@@ -41,6 +42,7 @@ class Decider:
         self._coming = ComingBlocks(clock)
         self._crowds = Crowds()
         self._growth = AnswerLength()
+        self._seats = Seats(clock)
         self._num_workers = 0
 
     @property
@@ -114,6 +116,20 @@ class Decider:
     def on_answer(self, num_tokens: int) -> None:
         """An answer ended by itself after so many tokens."""
         self._growth.observe(num_tokens)
+
+    def seats(
+        self, decoders: Iterable[WorkerFacts], prefillers: Iterable[WorkerFacts]
+    ) -> SeatCount:
+        """How many requests these workers can work on, which take some."""
+        return self._seats.count(self._loads(decoders), self._loads(prefillers))
+
+    def num_expected_tokens(self, max_tokens: int) -> int:
+        """Tokens that an answer is expected to have which may have so many."""
+        return self._growth.num_tokens(max_tokens)
+
+    def _loads(self, workers: Iterable[WorkerFacts]) -> list[Load]:
+        load = self._in_flight.load
+        return [Load(facts, load(facts.worker_id, facts.reported_at)) for facts in workers]
 
     def _candidates(
         self,

@@ -7,11 +7,13 @@ tenants:
     requests_per_minute: 600
     tokens_per_minute: 100000
     concurrent_requests: 32
+    weight: 2                 # twice the part of others when requests queue
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Annotated, Any
 
 import pydantic
@@ -35,13 +37,13 @@ class TenantEntry(pydantic.BaseModel):
     requests_per_minute: _Limit = None
     tokens_per_minute: _Limit = None
     concurrent_requests: _Limit = None
+    weight: Annotated[float, Field(ge=0.01, le=100)] = 1.0
 
     def limits(self, defaults: Limits) -> Limits:
         """Those that it names, and the others by default."""
         names = ("requests_per_minute", "tokens_per_minute", "concurrent_requests")
-        return Limits(
-            *(getattr(self if name in self.model_fields_set else defaults, name) for name in names)
-        )
+        given = {name: getattr(self, name) for name in names if name in self.model_fields_set}
+        return replace(defaults, **given, weight=self.weight)
 
 
 class KeyFileContent(pydantic.BaseModel):

@@ -17,6 +17,8 @@ class Limits:
     tokens_per_minute: int | None = None
     """Of prompts and answers."""
     concurrent_requests: int | None = None
+    weight: float = 1.0
+    """What it gets when requests queue, relative to others."""
 
 
 @dataclass(frozen=True, slots=True)
