@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pagemesh.errors import ConfigError
+
+WILDCARD_HOSTS: Final = ("0.0.0.0", "::", "[::]")
+"""Stand for all addresses of a host: servers listen there, but nobody can be reached there."""
 
 
 def parse_addresses(flag: str, text: str) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.kvship import device_transport
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.rpc.channels import open_channel
+from pagemesh.rpc.host_identity import host_identity
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
-from pagemesh.worker.kv_transports import host_identity
 from tests.fakes.engine import FakeEngine
 from tests.support.host_device import Device
 from tests.support.host_sharing import HostSharing

@@ -26,7 +26,7 @@ class MeshRole(StrEnum):
     CLIENT = "client"
     """Outside of the mesh, and allowed to call routers without a gateway; needs an API key like all others."""
     HEALTH = "health"
-    """Asks how a process is, or for its metrics, and nothing else: a probe, or Prometheus."""
+    """Asks how a process is, or for its metrics, and nothing else: a probe, Prometheus, or `pagemesh doctor`."""
 
     @property
     def dns_name(self) -> str:
@@ -51,6 +51,9 @@ CALLERS: Final[dict[str, frozenset[MeshRole]]] = {
     "pagemesh.v1.Console": _PUBLIC,
     "pagemesh.v1.Inference": _PUBLIC,
     "pagemesh.v1.OpenAI": _PUBLIC,
+    "pagemesh.v1.Process": frozenset({MeshRole.GATEWAY, MeshRole.HEALTH}),
+    "pagemesh.v1.Peers/Reach": frozenset({MeshRole.HEALTH}),
+    "pagemesh.v1.Peers/Introduce": _WORKERS,
 }
 """Who may call a method, or every method of a service; what stands here not may be called by nobody.
 

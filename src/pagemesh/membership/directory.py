@@ -52,6 +52,8 @@ class Directory:
         of the one to begin with, a random one when unset. ConfigError for what is no such address.
         """
         self._replicas = KvStoreReplicas(kvstore, first)
+        self.kvstores = self._replicas.addresses
+        """host:port of all replicas."""
         self._grace = grace
         self._identity = identity
         self._shown_generation = 0
@@ -68,9 +70,16 @@ class Directory:
         self._watch: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._breaker = LookupBreaker(time.monotonic)
+        self._watcher = ""
+        self.is_following = False
+        """Whether the kvstore has told of all present members, and goes on to tell of changes."""
 
-    async def start(self) -> None:
-        """Begin to follow the kvstore, whether or not it is there yet; returns at once."""
+    async def start(self, watcher: str = "") -> None:
+        """Begin to follow the kvstore, whether or not it is there yet; returns at once.
+
+        `watcher` is the host:port of the server that does, by which others find it.
+        """
+        self._watcher = watcher
         self._connect()
         self._watch = asyncio.create_task(self._watch_forever(), name="directory-watch")
 
@@ -178,7 +187,9 @@ class Directory:
         after_revision = self._revision if self._complete else 0
         self._complete = after_revision != 0
         call = self._stub.Watch(
-            kvstore_pb2.WatchRequest(after_revision=after_revision, log_id=self._log_id)
+            kvstore_pb2.WatchRequest(
+                after_revision=after_revision, log_id=self._log_id, watcher=self._watcher
+            )
         )
         try:
             async for change in call:
@@ -186,6 +197,7 @@ class Directory:
                 if change.HasField("synced"):
                     backoff.reset()
         finally:
+            self.is_following = False
             self._stop_grace()
             call.cancel()
 
@@ -199,10 +211,12 @@ class Directory:
             case "load":
                 self._roster.report_load(change.load.worker_id, change.load.load)
             case "resync":
+                self.is_following = False
                 self._stop_grace()
                 self._complete = False
                 self._roster.doubt_all()
             case "synced":
+                self.is_following = True
                 self._log_id = change.synced.log_id
                 if self._complete:
                     self._roster.confirm_all()

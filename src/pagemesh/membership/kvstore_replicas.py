@@ -15,15 +15,15 @@ class KvStoreReplicas:
 
     def __init__(self, addresses: str, first: int | None = None) -> None:
         """`addresses` is "host:port", or several with commas in between; else ConfigError."""
-        self._addresses = parse_addresses("--kvstore", addresses)
-        self._present = random.randrange(len(self._addresses)) if first is None else first
+        self.addresses = parse_addresses("--kvstore", addresses)
+        self._present = random.randrange(len(self.addresses)) if first is None else first
 
     @property
     def present(self) -> str:
         """host:port of the one to talk to."""
-        return self._addresses[self._present]
+        return self.addresses[self._present]
 
     def move_on(self) -> bool:
         """The present one is gone: take the next; whether there is another one."""
-        self._present = (self._present + 1) % len(self._addresses)
-        return len(self._addresses) > 1
+        self._present = (self._present + 1) % len(self.addresses)
+        return len(self.addresses) > 1

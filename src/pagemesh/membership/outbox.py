@@ -60,6 +60,11 @@ class Outbox:
         return self._awaits_snapshot
 
     @property
+    def digest(self) -> CacheDigest | None:
+        """Of all that the cache holds, as far as it was added; None while a snapshot is awaited."""
+        return self._digest
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to report."""
         return not (self._stored or self._removed or self._cleared)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 import structlog
 
+from pagemesh.cache.digest import CacheDigest
 from pagemesh.engine.interface import Engine, EngineLoad, StepOutput
 from pagemesh.identity.roles import MeshRole
 from pagemesh.membership.backoff import Backoff
@@ -53,6 +55,15 @@ REFUSAL_PERIOD = 60.0
 """Seconds after which a refusal that has not changed is logged again."""
 
 
+class Standing(enum.Enum):
+    """How a worker stands with the kvstore that it publishes to."""
+
+    JOINED = "joined"
+    AWAY = "away"
+    """It does not answer, or has not yet."""
+    REFUSED = "refused"
+
+
 class Publisher:
     """Registers one worker incarnation and keeps the kvstore informed until closed.
 
@@ -87,6 +98,18 @@ class Publisher:
         self._refusal: str | None = None
         self._refused_at = 0.0
         self._is_away = False
+        self.standing = Standing.AWAY
+        self.complaint = ""
+        """Why the worker is not in the mesh, as gRPC or the kvstore says."""
+
+    @property
+    def kvstore(self) -> str:
+        """host:port of the replica that is used at present, or tried."""
+        return self._replicas.present
+
+    def held(self) -> CacheDigest | None:
+        """What the cache holds by the engine's own count; None while that is not known."""
+        return self._outbox.digest
 
     def start(self) -> None:
         """Begin to register and publish, whether or not the kvstore is there yet; returns at once."""
@@ -127,6 +150,7 @@ class Publisher:
                     registered = await self._register(stub)
                     self._resume(registered)
                     await self._publish(stub, registered.heartbeat_interval_ms / 1000)
+                self.standing, self.complaint = Standing.AWAY, "the kvstore ended the stream"
                 _log.info("kvstore_ended_stream", kvstore=self._replicas.present)
             except* grpc.aio.AioRpcError as errors:
                 refusals = [self._report(error) for error in errors.exceptions]
@@ -152,6 +176,7 @@ class Publisher:
         """
         assert isinstance(error, grpc.aio.AioRpcError)
         code, detail = error.code().name, error.details()
+        self.standing, self.complaint = Standing.AWAY, f"{code}: {detail}"
         if error.code() not in _REFUSALS:
             self._refusal = None
             # Once, and not at each of the attempts that follow in short order.
@@ -159,6 +184,7 @@ class Publisher:
             log("kvstore_away", kvstore=self._replicas.present, code=code, detail=detail)
             self._is_away = True
             return False
+        self.standing, self.complaint = Standing.REFUSED, detail or code
         now = asyncio.get_running_loop().time()
         if detail != self._refusal or now - self._refused_at >= REFUSAL_PERIOD:
             self._refusal, self._refused_at = detail, now
@@ -174,6 +200,7 @@ class Publisher:
         )
         self._refusal = None
         self._is_away = False
+        self.standing, self.complaint = Standing.JOINED, ""
         _log.info("registered", kvstore=self._replicas.present, revision=response.revision)
         return response
 

@@ -1,6 +1,7 @@
 """The boundary between gRPC and the servicers of a process, as one interceptor around every RPC.
 
-It refuses calls while the process does not serve, and of those whose certificate does not allow them; it maps exceptions to rich statuses (unknown ones are
+It refuses calls while the process does not serve (but for those that tell so), and of those whose certificate
+does not allow them; it maps exceptions to rich statuses (unknown ones are
 logged with their traceback and reach the caller as a bare INTERNAL), and has the task of the RPC work
 for what the incoming metadata says (`call_context`).
 
@@ -27,6 +28,7 @@ from pagemesh.rpc.call_context import bind_call, read_metadata
 from pagemesh.rpc.cancelling import run_to_end
 from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.patient_writer import PatientWriter
+from pagemesh.rpc.process import PROCESS_SERVICE
 from pagemesh.rpc.status import abort, as_pagemesh_error
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -34,7 +36,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 # The boundary stands around RPCs of every type, so it knows none of their messages.
 _Behavior = Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Any]
 
-_ALWAYS_SERVED: Final = ("/grpc.health.", "/grpc.reflection.")
+_NOT_OURS: Final = ("/grpc.health.", "/grpc.reflection.")
+_ALWAYS_SERVED: Final = f"/{PROCESS_SERVICE}/"
+"""Says how far the process is, whatever that is."""
 
 _CANCEL_TIMEOUT: Final = 1.0
 """Seconds in which grpc cancels a call whose peer is gone."""
@@ -91,9 +95,9 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
         # Here, as interceptors behind this one may have something to say; all of them run in the call's task.
         begin_answer()
         method = handler_call_details.method
-        if method.startswith(_ALWAYS_SERVED):
+        if method.startswith(_NOT_OURS):
             return await continuation(handler_call_details)
-        refusal = self._refusal(method)
+        refusal = None if method.startswith(_ALWAYS_SERVED) else self._refusal(method)
         if refusal is not None:
             return _refuse(refusal)
         handler = await continuation(handler_call_details)

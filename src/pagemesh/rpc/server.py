@@ -19,6 +19,8 @@ from pagemesh.errors import ConfigError, PagemeshError, UnavailableError
 from pagemesh.rpc.boundary import Around, RpcBoundary
 from pagemesh.rpc.channels import KEEPALIVE_TIME_MS, SHARED_OPTIONS
 from pagemesh.rpc.identity import Identity
+from pagemesh.rpc.process import PROCESS_SERVICE, Describer, ProcessServicer
+from pagemesh.v1 import process_pb2
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -94,10 +96,10 @@ class _Services(grpc.GenericRpcHandler):
 
 
 class GrpcServer:
-    """One gRPC server with standard health and reflection.
+    """One gRPC server with standard health and reflection, and the `Process` service.
 
-    start: the port is bound and health answers NOT_SERVING for "" and every service; calls are refused
-    with UNAVAILABLE. serve: `add` the servicers, then `set_serving`. drain and close: `close` reports
+    start: the port is bound and health answers NOT_SERVING for "" and every service; all other calls but
+    `Process` are refused with UNAVAILABLE. serve: `add` the servicers, then `set_serving`. drain and close: `close` reports
     NOT_SERVING, refuses new calls, runs the drain hooks, gives running calls the rest of the grace
     period and cancels what is left. Everything runs on the loop on which the server was made.
     """
@@ -118,9 +120,11 @@ class GrpcServer:
         """
         self._config = config
         self._identity = identity
-        self._service_names = tuple(service_names)
+        self._service_names = (*service_names, PROCESS_SERVICE)
         self._drain_methods = drain_methods
         self._services = _Services()
+        self._process = ProcessServicer(self._describe)
+        self._address = ""
         self._health = health.aio.HealthServicer()
         self._drain_hooks: list[DrainHook] = []
         self._serving = False
@@ -140,13 +144,15 @@ class GrpcServer:
             port = self._listen(address)
         except RuntimeError as error:
             raise ConfigError(f"cannot listen on {address}: the port was just taken") from error
+        self._address = join_host_port(self._config.host, port)
+        self._process.add_to_server(self._services)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
             (*self._service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
         await self._set_health(serving=False)
         await self._server.start()
-        return join_host_port(self._config.host, port)
+        return self._address
 
     def _listen(self, address: str) -> int:
         if self._identity is None:
@@ -161,6 +167,10 @@ class GrpcServer:
     def grace_period(self) -> float:
         """Seconds that drain hooks and running calls have after `close`."""
         return self._config.grace_period
+
+    def describe_with(self, describer: Describer) -> None:
+        """Have `describer` say in `Process.Describe` what its kind of process knows."""
+        self._process.describers.append(describer)
 
     def on_drain(self, hook: DrainHook) -> None:
         """Have `hook` run when the server begins to stop, after those added before it."""
@@ -198,6 +208,17 @@ class GrpcServer:
         status = known.SERVING if serving else known.NOT_SERVING
         for name in ("", *self._service_names):
             await self._health.set(name, status)
+
+    def _describe(self, response: process_pb2.DescribeResponse) -> None:
+        response.address = self._address
+        if self._identity is not None:
+            expires_at = self._identity.certificates.current().expires_at
+            response.certificate_expires_at.FromDatetime(expires_at)
+        response.state = process_pb2.PROCESS_STATE_STARTING
+        if self._serving:
+            response.state = process_pb2.PROCESS_STATE_SERVING
+        elif self._closing is not None:
+            response.state = process_pb2.PROCESS_STATE_DRAINING
 
     def _refusal(self, method: str) -> PagemeshError | None:
         if self._serving:

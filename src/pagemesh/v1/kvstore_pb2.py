@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pagemesh.v1 import types_pb2 as pagemesh_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagemesh/v1/kvstore.proto\x12\x0bpagemesh.v1\x1a\x17pagemesh/v1/types.proto\":\n\x0fRegisterRequest\x12\'\n\x06worker\x18\x01 \x01(\x0b\x32\x17.pagemesh.v1.WorkerInfo\"k\n\x10RegisterResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x1d\n\x15heartbeat_interval_ms\x18\x02 \x01(\r\x12&\n\x04kept\x18\x03 \x01(\x0b\x32\x18.pagemesh.v1.CacheDigest\"\xda\x02\n\x0ePublishRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12+\n\x06stored\x18\x04 \x01(\x0b\x32\x19.pagemesh.v1.BlocksStoredH\x00\x12-\n\x07removed\x18\x05 \x01(\x0b\x32\x1a.pagemesh.v1.BlocksRemovedH\x00\x12-\n\x07\x63leared\x18\x06 \x01(\x0b\x32\x1a.pagemesh.v1.BlocksClearedH\x00\x12\'\n\x04load\x18\x07 \x01(\x0b\x32\x17.pagemesh.v1.WorkerLoadH\x00\x12*\n\x06\x64igest\x18\x08 \x01(\x0b\x32\x18.pagemesh.v1.CacheDigestH\x00\x12+\n\x07resumed\x18\t \x01(\x0b\x32\x18.pagemesh.v1.CacheDigestH\x00\x42\x07\n\x05\x65vent\"$\n\x0c\x42locksStored\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\"%\n\rBlocksRemoved\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\"\x0f\n\rBlocksCleared\"5\n\x0b\x43\x61\x63heDigest\x12\x13\n\x0b\x62lock_count\x18\x01 \x01(\x04\x12\x11\n\tnames_xor\x18\x02 \x01(\x0c\"!\n\x0fPublishResponse\x12\x0e\n\x06resync\x18\x01 \x01(\x08\"@\n\rLookupRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\"<\n\x0eLookupResponse\x12*\n\x07holders\x18\x01 \x03(\x0b\x32\x19.pagemesh.v1.PrefixHolder\"6\n\x0cPrefixHolder\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\r\"6\n\x0cWatchRequest\x12\x16\n\x0e\x61\x66ter_revision\x18\x01 \x01(\x04\x12\x0e\n\x06log_id\x18\x02 \x01(\t\"\xdc\x01\n\rWatchResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12)\n\x06joined\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.WorkerInfoH\x00\x12\x0e\n\x04left\x18\x03 \x01(\tH\x00\x12\'\n\x04load\x18\x04 \x01(\x0b\x32\x17.pagemesh.v1.LoadReportH\x00\x12%\n\x06resync\x18\x05 \x01(\x0b\x32\x13.pagemesh.v1.ResyncH\x00\x12%\n\x06synced\x18\x06 \x01(\x0b\x32\x13.pagemesh.v1.SyncedH\x00\x42\x07\n\x05\x65vent\"F\n\nLoadReport\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.WorkerLoad\"\x08\n\x06Resync\"\x18\n\x06Synced\x12\x0e\n\x06log_id\x18\x01 \x01(\t\")\n\x0fSnapshotRequest\x12\x16\n\x0einclude_blocks\x18\x01 \x01(\x08\"R\n\x10SnapshotResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12,\n\x07workers\x18\x02 \x03(\x0b\x32\x1b.pagemesh.v1.WorkerSnapshot\"\x92\x01\n\x0eWorkerSnapshot\x12\'\n\x06worker\x18\x01 \x01(\x0b\x32\x17.pagemesh.v1.WorkerInfo\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.WorkerLoad\x12\x1a\n\x12\x63\x61\x63hed_block_count\x18\x03 \x01(\x04\x12\x14\n\x0c\x62lock_hashes\x18\x04 \x01(\x0c\x32\xea\x02\n\x07KvStore\x12G\n\x08Register\x12\x1c.pagemesh.v1.RegisterRequest\x1a\x1d.pagemesh.v1.RegisterResponse\x12H\n\x07Publish\x12\x1b.pagemesh.v1.PublishRequest\x1a\x1c.pagemesh.v1.PublishResponse(\x01\x30\x01\x12\x41\n\x06Lookup\x12\x1a.pagemesh.v1.LookupRequest\x1a\x1b.pagemesh.v1.LookupResponse\x12@\n\x05Watch\x12\x19.pagemesh.v1.WatchRequest\x1a\x1a.pagemesh.v1.WatchResponse0\x01\x12G\n\x08Snapshot\x12\x1c.pagemesh.v1.SnapshotRequest\x1a\x1d.pagemesh.v1.SnapshotResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagemesh/v1/kvstore.proto\x12\x0bpagemesh.v1\x1a\x17pagemesh/v1/types.proto\":\n\x0fRegisterRequest\x12\'\n\x06worker\x18\x01 \x01(\x0b\x32\x17.pagemesh.v1.WorkerInfo\"k\n\x10RegisterResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x1d\n\x15heartbeat_interval_ms\x18\x02 \x01(\r\x12&\n\x04kept\x18\x03 \x01(\x0b\x32\x18.pagemesh.v1.CacheDigest\"\xda\x02\n\x0ePublishRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12+\n\x06stored\x18\x04 \x01(\x0b\x32\x19.pagemesh.v1.BlocksStoredH\x00\x12-\n\x07removed\x18\x05 \x01(\x0b\x32\x1a.pagemesh.v1.BlocksRemovedH\x00\x12-\n\x07\x63leared\x18\x06 \x01(\x0b\x32\x1a.pagemesh.v1.BlocksClearedH\x00\x12\'\n\x04load\x18\x07 \x01(\x0b\x32\x17.pagemesh.v1.WorkerLoadH\x00\x12*\n\x06\x64igest\x18\x08 \x01(\x0b\x32\x18.pagemesh.v1.CacheDigestH\x00\x12+\n\x07resumed\x18\t \x01(\x0b\x32\x18.pagemesh.v1.CacheDigestH\x00\x42\x07\n\x05\x65vent\"$\n\x0c\x42locksStored\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\"%\n\rBlocksRemoved\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\"\x0f\n\rBlocksCleared\"5\n\x0b\x43\x61\x63heDigest\x12\x13\n\x0b\x62lock_count\x18\x01 \x01(\x04\x12\x11\n\tnames_xor\x18\x02 \x01(\x0c\"!\n\x0fPublishResponse\x12\x0e\n\x06resync\x18\x01 \x01(\x08\"@\n\rLookupRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\"<\n\x0eLookupResponse\x12*\n\x07holders\x18\x01 \x03(\x0b\x32\x19.pagemesh.v1.PrefixHolder\"6\n\x0cPrefixHolder\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\r\"G\n\x0cWatchRequest\x12\x16\n\x0e\x61\x66ter_revision\x18\x01 \x01(\x04\x12\x0e\n\x06log_id\x18\x02 \x01(\t\x12\x0f\n\x07watcher\x18\x03 \x01(\t\"\xdc\x01\n\rWatchResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12)\n\x06joined\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.WorkerInfoH\x00\x12\x0e\n\x04left\x18\x03 \x01(\tH\x00\x12\'\n\x04load\x18\x04 \x01(\x0b\x32\x17.pagemesh.v1.LoadReportH\x00\x12%\n\x06resync\x18\x05 \x01(\x0b\x32\x13.pagemesh.v1.ResyncH\x00\x12%\n\x06synced\x18\x06 \x01(\x0b\x32\x13.pagemesh.v1.SyncedH\x00\x42\x07\n\x05\x65vent\"F\n\nLoadReport\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.WorkerLoad\"\x08\n\x06Resync\"\x18\n\x06Synced\x12\x0e\n\x06log_id\x18\x01 \x01(\t\")\n\x0fSnapshotRequest\x12\x16\n\x0einclude_blocks\x18\x01 \x01(\x08\"R\n\x10SnapshotResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12,\n\x07workers\x18\x02 \x03(\x0b\x32\x1b.pagemesh.v1.WorkerSnapshot\"\x92\x01\n\x0eWorkerSnapshot\x12\'\n\x06worker\x18\x01 \x01(\x0b\x32\x17.pagemesh.v1.WorkerInfo\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.WorkerLoad\x12\x1a\n\x12\x63\x61\x63hed_block_count\x18\x03 \x01(\x04\x12\x14\n\x0c\x62lock_hashes\x18\x04 \x01(\x0c\x32\xea\x02\n\x07KvStore\x12G\n\x08Register\x12\x1c.pagemesh.v1.RegisterRequest\x1a\x1d.pagemesh.v1.RegisterResponse\x12H\n\x07Publish\x12\x1b.pagemesh.v1.PublishRequest\x1a\x1c.pagemesh.v1.PublishResponse(\x01\x30\x01\x12\x41\n\x06Lookup\x12\x1a.pagemesh.v1.LookupRequest\x1a\x1b.pagemesh.v1.LookupResponse\x12@\n\x05Watch\x12\x19.pagemesh.v1.WatchRequest\x1a\x1a.pagemesh.v1.WatchResponse0\x01\x12G\n\x08Snapshot\x12\x1c.pagemesh.v1.SnapshotRequest\x1a\x1d.pagemesh.v1.SnapshotResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -55,21 +55,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREFIXHOLDER']._serialized_start=897
   _globals['_PREFIXHOLDER']._serialized_end=951
   _globals['_WATCHREQUEST']._serialized_start=953
-  _globals['_WATCHREQUEST']._serialized_end=1007
-  _globals['_WATCHRESPONSE']._serialized_start=1010
-  _globals['_WATCHRESPONSE']._serialized_end=1230
-  _globals['_LOADREPORT']._serialized_start=1232
-  _globals['_LOADREPORT']._serialized_end=1302
-  _globals['_RESYNC']._serialized_start=1304
-  _globals['_RESYNC']._serialized_end=1312
-  _globals['_SYNCED']._serialized_start=1314
-  _globals['_SYNCED']._serialized_end=1338
-  _globals['_SNAPSHOTREQUEST']._serialized_start=1340
-  _globals['_SNAPSHOTREQUEST']._serialized_end=1381
-  _globals['_SNAPSHOTRESPONSE']._serialized_start=1383
-  _globals['_SNAPSHOTRESPONSE']._serialized_end=1465
-  _globals['_WORKERSNAPSHOT']._serialized_start=1468
-  _globals['_WORKERSNAPSHOT']._serialized_end=1614
-  _globals['_KVSTORE']._serialized_start=1617
-  _globals['_KVSTORE']._serialized_end=1979
+  _globals['_WATCHREQUEST']._serialized_end=1024
+  _globals['_WATCHRESPONSE']._serialized_start=1027
+  _globals['_WATCHRESPONSE']._serialized_end=1247
+  _globals['_LOADREPORT']._serialized_start=1249
+  _globals['_LOADREPORT']._serialized_end=1319
+  _globals['_RESYNC']._serialized_start=1321
+  _globals['_RESYNC']._serialized_end=1329
+  _globals['_SYNCED']._serialized_start=1331
+  _globals['_SYNCED']._serialized_end=1355
+  _globals['_SNAPSHOTREQUEST']._serialized_start=1357
+  _globals['_SNAPSHOTREQUEST']._serialized_end=1398
+  _globals['_SNAPSHOTRESPONSE']._serialized_start=1400
+  _globals['_SNAPSHOTRESPONSE']._serialized_end=1482
+  _globals['_WORKERSNAPSHOT']._serialized_start=1485
+  _globals['_WORKERSNAPSHOT']._serialized_end=1631
+  _globals['_KVSTORE']._serialized_start=1634
+  _globals['_KVSTORE']._serialized_end=1996
 # @@protoc_insertion_point(module_scope)

@@ -345,21 +345,27 @@ class WatchRequest(_message.Message):
 
     AFTER_REVISION_FIELD_NUMBER: _builtins.int
     LOG_ID_FIELD_NUMBER: _builtins.int
+    WATCHER_FIELD_NUMBER: _builtins.int
     after_revision: _builtins.int
     """Last revision seen; 0 starts with the present members. A revision that is too old, or of another log, is
     answered with resync followed by the present members.
     """
     log_id: _builtins.str
     """The log that the revision is of, as synced said."""
+    watcher: _builtins.str
+    """host:port of the caller's own server, by which tools find it; one with the host 0.0.0.0 or [::] is looked for
+    where the call comes from. Empty where the caller serves nothing.
+    """
     def __init__(
         self,
         *,
         after_revision: _builtins.int = ...,
         log_id: _builtins.str = ...,
+        watcher: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_revision", b"after_revision", "log_id", b"log_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_revision", b"after_revision", "log_id", b"log_id", "watcher", b"watcher"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -183,6 +183,7 @@ class KvImporter:
         self, rpc: str, kv: KvImport, peer: types_pb2.PeerWorker, error: PagemeshError
     ) -> None:
         self._failures.labels(rpc, self._known_reason(error.reason)).inc()
+        self._worker.failures.note(peer.worker_id, error.message)
         log.warning(
             "another worker did not deliver KV",
             request_id=kv.client_request_id,

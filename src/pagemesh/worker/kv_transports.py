@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -32,6 +29,7 @@ from pagemesh.kvship.transports import (
     ReceivingTransport,
     SendingTransport,
 )
+from pagemesh.rpc.host_identity import host_identity
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker.peer_memories import Incarnation, PeerMemories
 
@@ -41,21 +39,6 @@ _MAX_UNREACHABLE: Final = 1024
 """Incarnations remembered; the one that was noted first goes first."""
 
 ChooseTransport = Callable[[kv_transfer_pb2.KvHeader], ReceivingTransport]
-
-
-def host_identity(*, on_device: bool = False) -> kv_transfer_pb2.HostIdentity | None:
-    """Of this process, with its KV on a device or not; None where no process reads another's memory."""
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        return kv_transfer_pb2.HostIdentity(
-            boot_id=Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip(),
-            pid_namespace=Path("/proc/self/ns/pid").stat().st_ino,
-            user_id=os.geteuid(),
-            on_device=on_device,
-        )
-    except OSError:
-        return None
 
 
 class KvTransports:
@@ -86,6 +69,15 @@ class KvTransports:
     def identity_for(self, sender: types_pb2.PeerWorker) -> kv_transfer_pb2.HostIdentity | None:
         """What a sender is told of this host; None when its KV has to travel in messages."""
         return None if _key(sender) in self._unreachable else self._identity
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether workers of the same user on this host may read the KV here."""
+        return self._identity is not None
+
+    def unreadable(self) -> set[str]:
+        """Ids of the workers on this host whose memory is out of reach."""
+        return {worker_id for worker_id, _ in self._unreachable}
 
     def note_unreachable(self, sender: types_pb2.PeerWorker, why: str) -> None:
         """The sender's memory is out of reach."""

@@ -16,19 +16,17 @@ from pagemesh.engine.interface import Engine
 from pagemesh.membership.publisher import Publisher
 from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.server import GrpcServer
-from pagemesh.telemetry.engine import EngineMetrics
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics_server import MetricsServer
+from pagemesh.v1 import process_pb2_grpc
+from pagemesh.worker.assembly import assemble_worker
 from pagemesh.worker.canary import make_canary
-from pagemesh.worker.dispatcher import StepDispatcher
+from pagemesh.worker.description import WorkerDescriber
 from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.kv_methods import FETCH
-from pagemesh.worker.kv_transports import KvTransports
-from pagemesh.worker.lease import BlockWorkers
-from pagemesh.worker.link_meter import LinkMeter
-from pagemesh.worker.link_metrics import LinkMetrics
 from pagemesh.worker.messages import links_to_proto
-from pagemesh.worker.worker import Worker, check_advertised, describe_worker
+from pagemesh.worker.reach import PEERS_SERVICE, PeersServicer
+from pagemesh.worker.worker import Worker, check_advertised, describe_worker, name_worker
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -62,11 +60,13 @@ class WorkerServer:
         self._identity = Identity.load(config.server.mesh, role.name, self._metrics)
         self._server = GrpcServer(
             config.server,
-            (role.service_name, FETCH.service.full_name),
+            (role.service_name, FETCH.service.full_name, PEERS_SERVICE),
             # Whoever goes on with its requests needs their KV.
             drain_methods=(FETCH.path,),
             identity=self._identity,
         )
+        self._describer = WorkerDescriber(config)
+        self._server.describe_with(self._describer.describe)
         self.address = ""
 
     async def __aenter__(self) -> Self:
@@ -90,6 +90,7 @@ class WorkerServer:
         """Bind the ports; ConfigError if one is taken."""
         self._stack.push_async_callback(self._server.close)
         self.address = await self._server.start()
+        self._describer.loading(name_worker(self._config, self._role.name, self.address))
         config = self._config.server
         if config.metrics_port is not None:
             metrics_server = MetricsServer(
@@ -104,31 +105,21 @@ class WorkerServer:
     async def serve(self, engine: Engine) -> Worker:
         """Start the engine and answer RPCs from now on."""
         info = describe_worker(self._config, self._role.name, self.address, engine.info)
-        engine_metrics = EngineMetrics(self._metrics, info.model_name, engine)
-        worker = Worker(
-            info=info,
-            engine=engine,
-            dispatcher=StepDispatcher(engine, engine_metrics),
-            block_workers=BlockWorkers(),
-            transports=KvTransports(
-                engine.kv, engine.info.layout, share=self._config.member.share_kv_memory
-            ),
-            links=LinkMeter(LinkMetrics(self._metrics).on_measured),
-            metrics=self._metrics,
-            identity=self._identity,
-        )
+        worker = assemble_worker(info, engine, self._config.member, self._metrics, self._identity)
         self._stack.callback(worker.transports.close)
         self._stack.push_async_callback(asyncio.to_thread, worker.block_workers.close)
         self._stack.push_async_callback(asyncio.to_thread, engine.stop)
         publisher = self._make_publisher(worker)
         self._role.add_services(worker, self._server, self._stack)
         self._server.add(FETCH.add_to_server, KvTransferServicer(worker).Fetch)
+        self._server.add(process_pb2_grpc.add_PeersServicer_to_server, PeersServicer(worker))
         # Once more, to be closed before everything that its RPCs use.
         self._stack.push_async_callback(self._server.close)
         worker.dispatcher.start()
         if publisher is not None:
             info.canary.CopyFrom(await asyncio.to_thread(make_canary, engine.info))
             publisher.start()
+        self._describer.loaded(worker, publisher)
         await self._server.set_serving()
         log.info(
             "serving",

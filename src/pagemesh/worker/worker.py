@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from pagemesh.addresses import WILDCARD_HOSTS
 from pagemesh.config import WorkerConfig
 from pagemesh.engine.interface import Engine, EngineInfo
 from pagemesh.errors import ConfigError
@@ -13,11 +14,10 @@ from pagemesh.rpc.identity import Identity
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.dispatcher import StepDispatcher
+from pagemesh.worker.kv_failures import KvFailures
 from pagemesh.worker.kv_transports import KvTransports
 from pagemesh.worker.lease import BlockWorkers
 from pagemesh.worker.link_meter import LinkMeter
-
-_WILDCARD_HOSTS = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class Worker:
     """How fast KV comes from the other workers."""
     transports: KvTransports
     """How KV travels between this worker and others."""
+    failures: KvFailures
+    """Who did not deliver KV to this worker."""
     metrics: Metrics
     identity: Identity | None
     """What it shows to others; None without TLS."""
@@ -40,27 +42,36 @@ class Worker:
 def check_advertised(config: WorkerConfig) -> None:
     """Raise ConfigError when other processes would be told an address that they cannot reach."""
     member, host = config.member, config.server.host
-    if member.kvstore is not None and member.advertise is None and host in _WILDCARD_HOSTS:
+    if member.kvstore is not None and member.advertise is None and host in WILDCARD_HOSTS:
         raise ConfigError(
             f"--advertise is unset, but must be host:port when --host is {host!r}, "
             "which others cannot reach"
         )
 
 
-def describe_worker(
-    config: WorkerConfig, role: str, address: str, engine: EngineInfo
-) -> types_pb2.WorkerInfo:
-    """The announcement of a worker that listens on `address`; `role` is "prefill" or "decode"."""
+def name_worker(config: WorkerConfig, role: str, address: str) -> types_pb2.WorkerInfo:
+    """What is known of a worker that listens on `address` before its engine has loaded; `role` is "prefill" or
+    "decode"."""
     host, _, port = address.rpartition(":")
     return types_pb2.WorkerInfo(
         worker_id=config.member.worker_id or f"{role}-{host}-{port}",
-        epoch=time.time_ns(),
         role=types_pb2.WorkerRole.Value(f"WORKER_ROLE_{role.upper()}"),
         address=config.member.advertise or address,
         model_name=config.model.served_name,
+    )
+
+
+def describe_worker(
+    config: WorkerConfig, role: str, address: str, engine: EngineInfo
+) -> types_pb2.WorkerInfo:
+    """The announcement of a new incarnation of that worker."""
+    info = types_pb2.WorkerInfo(
+        epoch=time.time_ns(),
         model_fingerprint=engine.model_fingerprint,
         kv_layout=layout_to_proto(engine.layout),
         block_count=engine.num_blocks,
         max_model_len=engine.max_model_len,
         max_num_seqs=engine.max_num_seqs,
     )
+    info.MergeFrom(name_worker(config, role, address))
+    return info

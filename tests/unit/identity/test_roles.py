@@ -36,14 +36,17 @@ def test_every_method_has_callers_and_every_entry_a_method() -> None:
 @pytest.mark.parametrize(
     ("role", "methods"),
     [
-        ("gateway", {"Anthropic", "Console", "Inference", "OpenAI"}),
+        ("gateway", {"Anthropic", "Console", "Inference", "OpenAI", "Process"}),
         ("client", {"Anthropic", "Console", "Inference", "OpenAI"}),
         ("router", {"Decode/Session", "KvStore/Lookup", "KvStore/Watch", "KvStore/Snapshot"}),
         ("prefill", set()),
         ("decode", {"Prefill/Prefill"}),
-        ("worker", {"KvStore/Publish", "KvStore/Register", "KvTransfer/Fetch"}),
+        (
+            "worker",
+            {"KvStore/Publish", "KvStore/Register", "KvTransfer/Fetch", "Peers/Introduce"},
+        ),
         ("kvstore", set()),
-        ("health", set()),
+        ("health", {"Process", "Peers/Reach"}),
     ],
 )
 def test_a_role_may_call_what_its_work_needs(role: str, methods: set[str]) -> None:

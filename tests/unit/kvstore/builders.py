@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from pagemesh.kvstore.bystanders import Bystanders
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.changes import ChangeLog
 from pagemesh.kvstore.digest_metrics import DigestMetrics
@@ -73,4 +74,5 @@ class Store:
         self.members = Members(self.log, self.clock, HEARTBEAT_INTERVAL)
         membership = LocalMembership(self.members)
         digests = DigestMetrics(self.metrics)
-        self.catalog = Catalog(self.members, membership, self.log, self.index, digests)
+        bystanders = Bystanders(self.clock)
+        self.catalog = Catalog(self.members, membership, self.log, self.index, digests, bystanders)

@@ -132,6 +132,7 @@ async def test_reflection_names_the_services(server: GrpcServer) -> None:
         SERVICE,
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
+        "pagemesh.v1.Process",
     }
 
 

@@ -17,9 +17,10 @@ from pagemesh.errors import UnavailableError
 from pagemesh.kvship.device_transport import device_memory_name
 from pagemesh.kvship.named_blocks import NamedBlocksReceiving, NamedBlocksSending
 from pagemesh.kvship.transports import PayloadReceiving, PayloadSending
+from pagemesh.rpc.host_identity import host_identity
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker import kv_transports
-from pagemesh.worker.kv_transports import KvTransports, host_identity
+from pagemesh.worker.kv_transports import KvTransports
 
 LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 NAME = DeviceMemoryName(123, bytes(64), 512, 10)

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import structlog
 
 from pagemesh.cache.digest import CacheDigest
-from pagemesh.errors import FailedPreconditionError
+from pagemesh.errors import FailedPreconditionError, PagemeshError
+from pagemesh.kvstore.bystanders import Bystanders
 from pagemesh.kvstore.changes import Change, ChangeLog
 from pagemesh.kvstore.digest_metrics import DigestMetrics
 from pagemesh.kvstore.elsewhere import RemoteMember
@@ -67,12 +68,15 @@ class Catalog:
         log: ChangeLog,
         index: BlockIndex,
         digests: DigestMetrics,
+        bystanders: Bystanders,
     ) -> None:
         self._members = members
         self._membership = membership
         self._changes = log
         self._index = index
         self._digests = digests
+        self.bystanders = bystanders
+        """Whom it has to do with besides the members."""
         self._indexing = Indexing(members, index)
         self._bulk_gate = asyncio.Lock()
         membership.on_lost(self._indexing.drop)
@@ -91,7 +95,12 @@ class Catalog:
 
         Raises as `Members.register`, with nothing changed.
         """
-        member, is_new = await self._membership.join(info)
+        try:
+            member, is_new = await self._membership.join(info)
+        except PagemeshError as error:
+            self.bystanders.refuse(info, error)
+            raise
+        self.bystanders.admit(info)
         if is_new:
             await self._indexing.add(member)
             _log.info("worker_joined", worker_id=info.worker_id, epoch=info.epoch)
@@ -162,10 +171,13 @@ class Catalog:
     @asynccontextmanager
     async def _dropping(self, worker_id: str) -> AsyncIterator[None]:
         """Around what may end a membership: where it did, even by failing, the index drops the worker."""
+        member = self._members.get(worker_id)
         try:
             yield
         finally:
             if self._members.get(worker_id) is None:
+                if member is not None:
+                    self.bystanders.depart(member.info)
                 await self._indexing.drop(worker_id)
 
     async def lookup(self, block_hashes: Sequence[bytes], model_fingerprint: str) -> dict[str, int]:
@@ -184,6 +196,13 @@ class Catalog:
             return await self._index.count(worker_id)
         except FailedPreconditionError:
             return 0
+
+    async def believed(self, worker_id: str) -> CacheDigest | None:
+        """What a member is believed to hold, in short; None while the index does not know it yet."""
+        try:
+            return await self._index.digest(worker_id)
+        except FailedPreconditionError:
+            return None
 
     async def blocks(self, worker_id: str) -> frozenset[bytes]:
         """The blocks that a member is believed to hold; none while the index does not know it yet."""

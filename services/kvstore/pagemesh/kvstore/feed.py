@@ -121,6 +121,8 @@ class Feed:
             return Effect.DONE
         believed = await self._index.digest(self._worker_id)
         self._metrics.on_digest(agrees=believed == told)
+        self.stream.differs = believed != told
+        self.stream.num_differences += self.stream.differs
         if believed == told:
             self._patience = self._next_patience = 1
             return Effect.DONE

@@ -42,6 +42,10 @@ class PublishStream:
 
     worker_id: str
     epoch: int
+    differs: bool = False
+    """Whether the worker's own count of its blocks was another one when it was last compared with the index."""
+    num_differences: int = 0
+    """How often it was."""
 
 
 @dataclass(slots=True)

@@ -12,8 +12,10 @@ import structlog
 import uvloop
 
 from pagemesh.config import KvStoreConfig
+from pagemesh.kvstore.bystanders import Bystanders
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.changes import ChangeLog
+from pagemesh.kvstore.description import KvStoreDescriber
 from pagemesh.kvstore.digest_metrics import DigestMetrics
 from pagemesh.kvstore.housekeeping import Housekeeper
 from pagemesh.kvstore.index_choice import make_index, open_store
@@ -93,7 +95,8 @@ class KvStoreService:
         index = make_index(config, store, metrics)
         members = Members(log, self._clock, config.heartbeat_interval)
         membership = await open_membership(store, members, log, self._clock, period, resources)
-        catalog = Catalog(members, membership, log, index, DigestMetrics(metrics))
+        digests, bystanders = DigestMetrics(metrics), Bystanders(self._clock)
+        catalog = Catalog(members, membership, log, index, digests, bystanders)
         housekeeper = Housekeeper(catalog, index, metrics, period, self._clock)
         housekeeping = asyncio.create_task(housekeeper.run(), name="housekeeping")
         resources.callback(housekeeping.cancel)
@@ -104,6 +107,7 @@ class KvStoreService:
             draining.set()
 
         server = GrpcServer(config.server, [SERVICE_NAME], identity=identity)
+        server.describe_with(KvStoreDescriber(catalog, config.index).describe)
         resources.push_async_callback(server.close)
         server.on_drain(drain)
         address = await server.start()

@@ -105,12 +105,13 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
         context: grpc.aio.ServicerContext[kvstore_pb2.WatchRequest, kvstore_pb2.WatchResponse],
     ) -> AsyncGenerator[kvstore_pb2.WatchResponse, None]:
         """Tells membership and load from a revision on."""
-        async with (
-            aclosing(self._catalog.follow(request.after_revision, request.log_id)) as changes,
-            aclosing(until_set(self._draining, changes)) as changes_while_serving,
-        ):
-            async for change in changes_while_serving:
-                yield watch_response(change)
+        with self._catalog.bystanders.watching(request.watcher, context.peer()):
+            async with (
+                aclosing(self._catalog.follow(request.after_revision, request.log_id)) as changes,
+                aclosing(until_set(self._draining, changes)) as changes_while_serving,
+            ):
+                async for change in changes_while_serving:
+                    yield watch_response(change)
 
     async def Snapshot(  # noqa: N802
         self,

@@ -7,7 +7,7 @@ that. So a router does not ask: it computes what every worker tells of a canary,
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
@@ -97,6 +97,19 @@ class Parity:
     def follow(self, directory: Directory) -> None:
         """Judge the workers that are known now, and those that join from now on."""
         directory.subscribe(self._on_change)
+
+    def own_canaries(self) -> Iterator[tuple[str, types_pb2.Canary]]:
+        """What the router itself makes of the canary for each model, by name; the blocks' names depend on workers."""
+        for name, own in self._canaries.items():
+            text = own.chat or own.plain
+            yield (
+                name,
+                types_pb2.Canary(
+                    version=CANARY_VERSION,
+                    text_digest=text.text_digest,
+                    token_digest=text.token_digest,
+                ),
+            )
 
     def is_degraded(self, worker_id: str) -> bool:
         """Whether a worker's blocks must not be looked for."""

@@ -72,7 +72,7 @@ class RouterProcess:
                 self._metrics,
                 self._identity,
             )
-        await self._directory.start()
+        await self._directory.start(address)
         self._parity.follow(self._directory)
         self._sessions.follow(self._directory)
         self._tenants.start()
@@ -104,6 +104,7 @@ class RouterProcess:
         migrations = Migrations(config.migration, metrics)
         grace = config.server.grace_period
         patience = grace - min(_FAREWELL_S, grace / 2)
+        self._server.describe_with(state.describe)
         # Else those who look would be waited for until the end of the grace period.
         self._server.on_drain(state.watchers.close)
         self._server.on_drain(lambda: in_progress.drain(patience))

@@ -50,6 +50,8 @@ class WorkerSession:
         self._retired = False
         self._draining = False
         self._task: asyncio.Task[None] | None = None
+        self.last_end = ""
+        """Why the last stream ended; empty before the first did."""
 
     def start(self) -> None:
         """Begin to connect; returns at once."""
@@ -122,6 +124,7 @@ class WorkerSession:
             finally:
                 self._requests = None
                 self._lose_all()
+            self.last_end = reason
             _log.info("session ended", worker_id=self.info.worker_id, reason=reason)
             await asyncio.sleep(backoff.next_delay())
 

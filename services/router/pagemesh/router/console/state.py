@@ -18,6 +18,7 @@ from pagemesh.router.console.watching import (
     WatchedPlacer,
 )
 from pagemesh.router.console.window import WINDOW_S, Counters, Quantiles, Sample, Window, quantiles
+from pagemesh.router.description import describe_router
 from pagemesh.router.embedding.vectors import PromptEmbedder
 from pagemesh.router.generation.interface import TextGenerator
 from pagemesh.router.parity import Parity
@@ -26,6 +27,7 @@ from pagemesh.router.roles import ROLES
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.session_pool import SessionPool
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.v1 import process_pb2
 
 
 class MeshState:
@@ -89,6 +91,10 @@ class MeshState:
             "window": _window_object(*self._window.look()),
             "requests": [self._row(record) for record in self._log.changed(since)],
         }
+
+    async def describe(self, response: process_pb2.DescribeResponse) -> None:
+        """The same for tools: whom the router knows, and how it stands with them."""
+        describe_router(response.router, self._directory, self._sessions, self._parity)
 
     def _row(self, record: RequestRecord) -> dict[str, Any]:
         """What is over is made into a row once."""

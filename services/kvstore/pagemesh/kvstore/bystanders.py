@@ -1,0 +1,115 @@
+"""Those whom a kvstore has to do with and that are no members: who watches, who was refused, who has left.
+
+Nothing is decided by it. It is remembered for whoever looks for what is wrong, and only for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple, TypeVar
+from urllib.parse import unquote
+
+from pagemesh.addresses import WILDCARD_HOSTS
+from pagemesh.errors import PagemeshError
+from pagemesh.v1 import types_pb2
+
+Key = TypeVar("Key")
+Remembered = TypeVar("Remembered")
+
+MAX_REMEMBERED: Final = 64
+"""Workers of each kind; the one that was noted first goes first."""
+
+REFUSED_SECONDS: Final = 10.0
+"""A worker that is refused asks again every half second: one that no longer does is gone, or at another replica."""
+
+DEPARTED_SECONDS: Final = 600.0
+"""For so long a worker that left may still be missed."""
+
+_MAX_INFO_BYTES: Final = 16_384
+_MAX_WATCHER_LENGTH: Final = 256
+
+
+class Refused(NamedTuple):
+    """A worker that may not be a member."""
+
+    info: types_pb2.WorkerInfo
+    reason: str
+    message: str
+    at: float
+
+
+class Departed(NamedTuple):
+    """A worker that was a member."""
+
+    info: types_pb2.WorkerInfo
+    at: float
+
+
+class Bystanders:
+    """Of one kvstore. `clock` gives seconds. Belongs to one event loop."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._watchers: list[str] = []
+        # Two workers of one name are told apart by their addresses.
+        self._refused: dict[tuple[str, str], Refused] = {}
+        self._departed: dict[str, Departed] = {}
+
+    @contextmanager
+    def watching(self, watcher: str, peer: str) -> Iterator[None]:
+        """As long as a server watches; `peer` is where its call comes from, as gRPC says: "ipv4:host:port"."""
+        address = _address_of(watcher, peer)
+        self._watchers.append(address)
+        try:
+            yield
+        finally:
+            self._watchers.remove(address)
+
+    def refuse(self, info: types_pb2.WorkerInfo, error: PagemeshError) -> None:
+        """A worker was refused."""
+        if info.ByteSize() <= _MAX_INFO_BYTES:
+            key = info.worker_id, info.address
+            self._refused.pop(key, None)
+            self._refused[key] = Refused(info, error.reason, error.message, self.clock())
+            _bound(self._refused)
+
+    def admit(self, info: types_pb2.WorkerInfo) -> None:
+        """A worker is a member."""
+        self._refused.pop((info.worker_id, info.address), None)
+        self._departed.pop(info.worker_id, None)
+
+    def depart(self, info: types_pb2.WorkerInfo) -> None:
+        """A worker is no member any more."""
+        self._departed.pop(info.worker_id, None)
+        self._departed[info.worker_id] = Departed(info, self.clock())
+        _bound(self._departed)
+
+    def watchers(self) -> list[str]:
+        """host:port of the servers that watch now, as far as they told."""
+        return sorted(set(self._watchers) - {""})
+
+    def refused(self) -> list[Refused]:
+        """Who was refused lately and is no member."""
+        since = self.clock() - REFUSED_SECONDS
+        return [refused for refused in self._refused.values() if refused.at >= since]
+
+    def departed(self) -> list[Departed]:
+        """Who left lately and is not back."""
+        since = self.clock() - DEPARTED_SECONDS
+        return [departed for departed in self._departed.values() if departed.at >= since]
+
+
+def _address_of(watcher: str, peer: str) -> str:
+    """host:port of a watcher's server; `peer` is where gRPC says that the call comes from, "ipv4:host:port"."""
+    host, _, port = watcher.rpartition(":")
+    kind, _, address = peer.partition(":")
+    if host in WILDCARD_HOSTS and kind in ("ipv4", "ipv6"):
+        # gRPC writes the brackets of an IPv6 address as in an URL.
+        host = unquote(address).rpartition(":")[0]
+    return f"{host}:{port}" if host and len(watcher) <= _MAX_WATCHER_LENGTH else ""
+
+
+def _bound(remembered: dict[Key, Remembered]) -> None:
+    if len(remembered) > MAX_REMEMBERED:
+        del remembered[next(iter(remembered))]

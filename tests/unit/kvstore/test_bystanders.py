@@ -1,0 +1,97 @@
+"""Whom a kvstore remembers besides its members, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagemesh.errors import FailedPreconditionError
+from pagemesh.kvstore.bystanders import (
+    DEPARTED_SECONDS,
+    MAX_REMEMBERED,
+    REFUSED_SECONDS,
+    Bystanders,
+)
+from tests.fakes.clock import FakeClock
+from tests.unit.kvstore.builders import make_worker
+
+REFUSAL = FailedPreconditionError("it does not fit", reason="MODEL_MISMATCH")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def bystanders(clock: FakeClock) -> Bystanders:
+    return Bystanders(clock)
+
+
+def test_a_watcher_is_known_as_long_as_it_watches(bystanders: Bystanders) -> None:
+    with (
+        bystanders.watching("10.0.0.1:7100", "ipv4:10.0.0.1:5"),
+        bystanders.watching("10.0.0.1:7100", "ipv4:10.0.0.1:6"),
+        bystanders.watching("", "ipv4:10.0.0.2:6"),
+    ):
+        assert bystanders.watchers() == ["10.0.0.1:7100"]
+    assert bystanders.watchers() == []
+
+
+@pytest.mark.parametrize(
+    ("watcher", "peer", "expected"),
+    [
+        ("0.0.0.0:7100", "ipv4:10.0.0.7:41234", ["10.0.0.7:7100"]),
+        ("[::]:7100", "ipv6:%5Bfd00::7%5D:41234", ["[fd00::7]:7100"]),
+        ("0.0.0.0:7100", "unix:/tmp/socket", ["0.0.0.0:7100"]),
+        ("router.example:7100", "ipv4:10.0.0.7:41234", ["router.example:7100"]),
+        ("x" * 300 + ":1", "ipv4:10.0.0.7:41234", []),
+    ],
+)
+def test_a_watcher_that_listens_everywhere_is_where_its_call_comes_from(
+    bystanders: Bystanders, watcher: str, peer: str, expected: list[str]
+) -> None:
+    with bystanders.watching(watcher, peer):
+        assert bystanders.watchers() == expected
+
+
+def test_a_refusal_counts_until_the_worker_no_longer_asks(
+    bystanders: Bystanders, clock: FakeClock
+) -> None:
+    bystanders.refuse(make_worker("decode-1"), REFUSAL)
+    clock.advance(REFUSED_SECONDS)
+    (refused,) = bystanders.refused()
+    assert (refused.info.worker_id, refused.reason) == ("decode-1", "MODEL_MISMATCH")
+    clock.advance(1)
+    assert bystanders.refused() == []
+
+
+def test_two_of_one_name_are_told_apart_by_their_addresses(bystanders: Bystanders) -> None:
+    bystanders.refuse(make_worker("decode-1", address="127.0.0.1:1"), REFUSAL)
+    bystanders.refuse(make_worker("decode-1", address="127.0.0.1:2"), REFUSAL)
+    bystanders.admit(make_worker("decode-1", address="127.0.0.1:2"))
+    assert [refused.info.address for refused in bystanders.refused()] == ["127.0.0.1:1"]
+
+
+def test_who_left_is_missed_for_a_while_unless_it_is_back(
+    bystanders: Bystanders, clock: FakeClock
+) -> None:
+    for worker_id in ("decode-1", "decode-2"):
+        bystanders.depart(make_worker(worker_id))
+    bystanders.admit(make_worker("decode-1", epoch=2))
+    clock.advance(DEPARTED_SECONDS)
+    assert [departed.info.worker_id for departed in bystanders.departed()] == ["decode-2"]
+    clock.advance(1)
+    assert bystanders.departed() == []
+
+
+def test_so_many_are_remembered_and_no_more(bystanders: Bystanders) -> None:
+    for number in range(MAX_REMEMBERED + 1):
+        bystanders.refuse(make_worker(f"decode-{number}"), REFUSAL)
+        bystanders.depart(make_worker(f"decode-{number}"))
+    assert len(bystanders.refused()) == len(bystanders.departed()) == MAX_REMEMBERED
+    assert bystanders.departed()[0].info.worker_id == "decode-1"
+
+
+def test_what_is_absurdly_large_is_not_kept(bystanders: Bystanders) -> None:
+    bystanders.refuse(make_worker("x" * 100_000), REFUSAL)
+    assert bystanders.refused() == []
