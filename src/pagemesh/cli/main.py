@@ -17,6 +17,7 @@ from typing import Any
 
 from pagemesh import config
 from pagemesh.cli.arguments import UsageError, parse
+from pagemesh.cli.doctor.settings import DoctorConfig
 from pagemesh.cli.settings import KeysConfig, PlanConfig, UpConfig
 from pagemesh.errors import PagemeshError
 from pagemesh.sim.settings import SimConfig
@@ -37,7 +38,7 @@ class Command:
     """Dataclass that its flags are made from."""
 
     module: str
-    """Module whose `run(settings)` does the work and returns when it is done."""
+    """Module whose `run(settings)` does the work and returns when it is done, with an exit code if not 0."""
 
     positional: str | None = None
     """Flag that the first argument is the value of when it is no flag itself."""
@@ -69,6 +70,12 @@ COMMANDS = {
         PlanConfig,
         "pagemesh.cli.plan",
         positional="--model",
+    ),
+    "doctor": Command(
+        "looks at a running mesh, and says what is wrong and what to do",
+        DoctorConfig,
+        "pagemesh.cli.doctor.run",
+        positional="--url",
     ),
     "sim": Command(
         "how a mesh of any size would do under each routing policy", SimConfig, "pagemesh.sim.run"
@@ -130,12 +137,11 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     except (UsageError, PagemeshError) as error:
         return _fail(prog, str(error), EXIT_USAGE)
     try:
-        importlib.import_module(command.module).run(settings)
+        return importlib.import_module(command.module).run(settings) or 0
     except PagemeshError as error:
         return _fail(prog, error.message, EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return 0
 
 
 def _fail(prog: str, sentence: str, code: int) -> int:

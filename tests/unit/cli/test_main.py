@@ -26,6 +26,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "kvstore",
         "keys",
         "plan",
+        "doctor",
         "sim",
     ]
     assert all(f"  {name}" in printed for name in COMMANDS)
