@@ -102,7 +102,8 @@ async def chunk_ms(stage: Stage, case: Case) -> float:
 async def measure(name: str, mesh: Mesh, case: Case, report: Report, num_rounds: int) -> None:
     """All phases of a case in turn, so many times."""
     stage = Stage(View(mesh), mesh.port, case.folder.name, case.vocab_size, case.num_prompt_tokens)
-    await stage.view.when("router", lambda state: state["workers"] == len(WORKERS))
+    while (await stage.view.state("router"))["workers"] < len(WORKERS):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
     for _ in range(3):
         chunk = await chunk_ms(stage, case)
         report.sample(f"{name}: one chunk of {case.num_chunk_tokens} tokens", "ms", chunk)

@@ -78,9 +78,9 @@ class Stage:
 async def queued(stage: Stage) -> AsyncIterator[Client]:
     """All seats are taken."""
     async with AsyncExitStack() as others:
-        for _ in DECODERS:
+        for num_seated in (1, 2):
             await others.enter_async_context(stage.short())
-        await stage.decoders_have(2, 0)
+            await stage.decoders_have(num_seated, 0)
         async with stage.short() as client:
             await stage.decoders_have(2, 1)
             yield client

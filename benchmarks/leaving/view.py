@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mesh import Mesh
 
-DEADLINE_S = 15.0
+DEADLINE_S = 3.0
 _NAMES = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
