@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 import openai
@@ -33,13 +33,12 @@ class Flooded(NamedTuple):
     """A mesh with a heavy tenant's clients, who ask for more than it has places for as long as they are let."""
 
     mesh: Mesh
+    ended: threading.Event
 
-    def client(self, key: str, max_retries: int) -> openai.OpenAI:
+    def client(self, key: str) -> openai.OpenAI:
+        """A client that does not try again by itself."""
         return openai.OpenAI(
-            base_url=f"{self.mesh.url}/v1",
-            api_key=key,
-            timeout=DEADLINE_S,
-            max_retries=max_retries,
+            base_url=f"{self.mesh.url}/v1", api_key=key, timeout=DEADLINE_S, max_retries=0
         )
 
     def router_page(self) -> str:
@@ -59,13 +58,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flooded]:
     arguments = ["--model", str(DEMO), "--no-sample", "--prefill", "0", "--max-num-seqs", "2"]
     arguments += ["--max-waiting-requests", str(NUM_PLACES), "--api-key-file", str(path)]
     with running_mesh(folder, *arguments) as mesh:
-        yield Flooded(mesh)
+        yield Flooded(mesh, threading.Event())
 
 
 @pytest.fixture
 def flooded(small: Flooded) -> Iterator[Flooded]:
     """While clients of the heavy tenant ask again and again."""
-    ended = threading.Event()
+    ended = small.ended
+    ended.clear()
 
     def ask() -> None:
         headers = {"authorization": f"Bearer {HEAVY}"}
@@ -107,7 +107,7 @@ def _num_refused(flooded: Flooded, reason: str) -> float:
 
 
 def test_a_full_queue_is_a_rate_limit_for_whoever_fills_it(flooded: Flooded) -> None:
-    with flooded.client(HEAVY, max_retries=0) as client:
+    with flooded.client(HEAVY) as client:
         error = refusal(
             openai.RateLimitError,
             lambda: client.completions.create(model=MODEL, prompt="x", max_tokens=1),
@@ -119,7 +119,7 @@ def test_a_full_queue_is_a_rate_limit_for_whoever_fills_it(flooded: Flooded) -> 
 
 
 def test_the_other_tenant_is_served_meanwhile(flooded: Flooded) -> None:
-    with flooded.client(LIGHT, max_retries=0) as client:
+    with flooded.client(LIGHT) as client:
         for _ in range(3):
             answer = client.completions.create(model=MODEL, prompt="x", max_tokens=4)
             assert answer.choices[0].finish_reason in ("stop", "length")
@@ -129,27 +129,28 @@ def test_the_other_tenant_is_served_meanwhile(flooded: Flooded) -> None:
 
 
 def test_openais_client_comes_back_when_it_was_told_to(flooded: Flooded) -> None:
-    with flooded.client(HEAVY, max_retries=0) as impatient:
+    told: list[float] = []
 
-        def ask(client: openai.OpenAI) -> object:
-            return client.completions.create(model=MODEL, prompt="x", max_tokens=1)
+    def note(response: Any) -> None:
+        if response.status_code == 429:
+            told.append(time.monotonic() + int(response.headers["retry-after"]))
+            # The others are gone by then.
+            flooded.ended.set()
 
-        refusal(openai.RateLimitError, lambda: ask(impatient))
-        # By itself, as often as need be, and only when it was told to.
-        began = time.monotonic()
-        raw = flooded.client(HEAVY, max_retries=50).completions.with_raw_response
-        num_retries = 0
-        while not num_retries:
-            assert time.monotonic() - began < DEADLINE_S, "it was never refused"
-            asked_at = time.monotonic()
-            answer = raw.create(model=MODEL, prompt="x", max_tokens=1)
-            num_retries = answer.retries_taken
-        assert answer.status_code == 200
-        assert time.monotonic() - asked_at > num_retries * 0.9
+    with flooded.client(HEAVY).with_options(
+        max_retries=5, http_client=openai.DefaultHttpxClient(event_hooks={"response": [note]})
+    ) as client:
+        deadline = time.monotonic() + DEADLINE_S
+        while not told:
+            assert time.monotonic() < deadline, "it is never refused"
+            answer = client.completions.create(model=MODEL, prompt="x", max_tokens=1)
+    assert answer.choices
+    # By itself, and not before it was told to.
+    assert time.monotonic() > told[-1] - 0.1
 
 
 def test_a_deadline_holds_through_gateway_and_queue(flooded: Flooded) -> None:
-    with flooded.client(HEAVY, max_retries=0) as client:
+    with flooded.client(HEAVY) as client:
         began = time.monotonic()
         with pytest.raises(openai.APIStatusError) as found:
             client.completions.create(
