@@ -36,7 +36,12 @@ def is_idle(mesh: Mesh) -> bool:
 async def test_a_heavy_tenant_slows_itself_alone(tenants: TenantsConfig) -> None:
     scheduler = SchedulerConfig(max_num_seqs=4)
     async with running_mesh(
-        tenants=tenants, scheduler=scheduler, seconds_per_token=0.01, max_waiting_requests=400
+        tenants=tenants,
+        scheduler=scheduler,
+        seconds_per_token=0.01,
+        max_waiting_requests=400,
+        # On busy cores, the queue is long against the default.
+        request_timeout=200.0,
     ) as mesh:
         num_ended = 0
 
