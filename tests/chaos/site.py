@@ -10,17 +10,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-import grpc
 import httpx
 import psutil
 
 from benchmarks.kv.namespaces import Network
-from pagemesh.v1 import console_pb2, console_pb2_grpc
 from tests.chaos.asking import Client, Outcome
 from tests.chaos.disks import small_disks
 from tests.chaos.far_up import GATEWAY_PORT
 from tests.mesh.harness import Mesh, is_alive, running_command, until
-from tests.mesh.router_calls import address_of
+from tests.mesh.router_calls import address_of, latest_requests, num_workers
 from tests.support.valkey import Valkey, running_valkey
 
 DEMO: Final = Path(__file__).resolve().parents[2] / "models/demo"
@@ -39,7 +37,6 @@ CLIENT: Final = "client"
 VALKEY: Final = "valkey"
 FAR_UP: Final = Path(__file__).with_name("far_up.py")
 PROBE: Final = {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
-LOOK_S: Final = 5.0
 
 
 class Place(NamedTuple):
@@ -138,18 +135,11 @@ class Site:
     def place_of(self, client: Client) -> Place | None:
         """Where a client's request is; None when no router works at it, or all still read its text."""
         for router in ROUTERS:
-            for row in self._requests(router):
+            for row in latest_requests(address_of(self.mesh, router)):
                 if row["id"] == client.request_id and row["end"] is None:
                     worker = row["places"][-1]["worker"] if row["places"] else None
                     return Place(router, worker)
         return None
-
-    def _requests(self, router: str) -> list[dict[str, Any]]:
-        """Those of late, as a router itself tells."""
-        with grpc.insecure_channel(address_of(self.mesh, router)) as channel:
-            stub = console_pb2_grpc.ConsoleStub(channel)
-            (body,) = stub.Mesh(console_pb2.ConsoleMeshRequest(), timeout=LOOK_S)
-        return list(json.loads(body.data)["requests"])
 
     def _is_whole(self) -> bool:
         try:
@@ -160,9 +150,7 @@ class Site:
         return found == self._whole
 
     def _reaches_all(self) -> bool:
-        # Either router may answer: both must know all, which ten answers in a row make likely.
-        counts = {"decode_workers": 2, "prefill_workers": 1}
-        return all(self.mesh.health().items() >= counts.items() for _ in range(4))
+        return all(num_workers(address_of(self.mesh, each)) == (2, 1) for each in ROUTERS)
 
 
 def _holds(count: Callable[[str], float], name: str) -> bool:

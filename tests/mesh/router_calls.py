@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import grpc
 
@@ -40,6 +41,14 @@ def answers(address: str, prompt: list[int], max_tokens: int) -> Iterator[Answer
 def ask(address: str, prompt: list[int], max_tokens: int = 2) -> list[int]:
     with answers(address, prompt, max_tokens) as pieces:
         return [token_id for piece in pieces for token_id in piece.token_ids]
+
+
+def latest_requests(address: str) -> list[dict[str, Any]]:
+    """Those that one router runs, and the last ones that are over, as it tells of them."""
+    with grpc.insecure_channel(address) as channel:
+        stub = console_pb2_grpc.ConsoleStub(channel)
+        (body,) = stub.Mesh(console_pb2.ConsoleMeshRequest(), timeout=DEADLINE_S)
+    return list(json.loads(body.data)["requests"])
 
 
 def num_workers(address: str) -> tuple[int, int]:
