@@ -98,7 +98,8 @@ SENSELESS: Final[Mapping[tuple[str, str], str]] = {
 EXPECTED: Final[Mapping[tuple[str, str], frozenset[Seen]]] = {
     # Whoever holds the client's connection, or its half of the stream, takes it along.
     ("gateway", "kill -9"): _ERROR,
-    ("gateway", "SIGSTOP 10 s"): _ERROR,
+    # What had not begun to be answered may be asked again by the gateway itself.
+    ("gateway", "SIGSTOP 10 s"): _WHOLE | _ERROR,
     ("gateway", "partition"): _ERROR,
     ("router", "kill -9"): _ERROR,
     ("router", "SIGSTOP 10 s"): _ERROR,
