@@ -13,6 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pagemesh.config import RouterConfig, ServerConfig
 from pagemesh.errors import ConfigError
 from pagemesh.router.service import RouterProcess
+from pagemesh.rpc.channels import open_channel
+from pagemesh.v1 import console_pb2, console_pb2_grpc
+from tests.contract.http_answers import read
+from tests.contract.router_harness import MODEL, running_mesh
 
 NOBODY = "127.0.0.1:1"
 
@@ -46,3 +50,15 @@ async def test_a_taken_port_is_one_clear_error(demo_model: Path) -> None:
 async def test_a_folder_without_tokenizer_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no tokenizer\.json"):
         RouterProcess(config(tmp_path))
+
+
+async def test_it_serves_when_it_reaches_the_workers_that_are_there() -> None:
+    async with running_mesh(decode=2) as mesh:
+        server = ServerConfig(grace_period=0.2)
+        settings = RouterConfig(model=(str(MODEL),), kvstore=mesh.kvstore_address, server=server)
+        process = RouterProcess(settings)
+        async with open_channel(await process.start()) as channel:
+            console: console_pb2_grpc.ConsoleAsyncStub = console_pb2_grpc.ConsoleStub(channel)
+            health = await read(console.Health(console_pb2.ConsoleHealthRequest()))
+        assert health.json()["decode_workers"] == 2
+        await process.close()

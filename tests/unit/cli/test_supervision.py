@@ -89,6 +89,24 @@ async def test_a_killed_part_is_restarted_and_reported(
     assert under_test.running() == []
 
 
+async def test_a_part_that_is_told_to_stop_is_back_soon_however_often(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    under_test = MeshUnderTest(tmp_path, WHOLE)
+    printed = ""
+    try:
+        await under_test.mesh.start()
+        for number in (1, 2, 3):
+            os.kill(under_test.pids("router")[-1], signal.SIGTERM)
+            async with asyncio.timeout(20):
+                while printed.count("router serves again") < number:
+                    printed += capfd.readouterr().out
+                    await asyncio.sleep(0.02)
+    finally:
+        await under_test.mesh.stop()
+    assert printed.count("starting it again in 0.5 s") == 3
+
+
 async def test_a_part_whose_log_cannot_be_opened_is_restarted_all_the_same(tmp_path: Path) -> None:
     under_test = MeshUnderTest(tmp_path, WHOLE)
     try:

@@ -27,6 +27,11 @@ class SessionPool:
         """The session to a member; None for others."""
         return self._sessions.get(worker_id)
 
+    @property
+    def are_open(self) -> bool:
+        """Whether there is none that is still about to be opened."""
+        return all(session.is_live or session.is_draining for session in self._sessions.values())
+
     async def close(self) -> None:
         """End all sessions and the requests on them. Idempotent."""
         sessions = [*self._sessions.values(), *self._retiring.values()]

@@ -116,7 +116,8 @@ class Mesh:
                     self._console.part_up(part.plan.name)
             code = await part.ended()
             steady = served and time.monotonic() - started > _STEADY_AFTER
-            num_deaths = 1 if steady else num_deaths + 1
+            # What ends in order was told to: it is wanted back at once.
+            num_deaths = 1 if steady or code == 0 else num_deaths + 1
             if not serving.is_set() and (code >= 0 or num_deaths == _DEATHS_AT_START):
                 raise _failure(part, code)
             delay = min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (num_deaths - 1))
