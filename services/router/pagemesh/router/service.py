@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 
 import structlog
 import uvloop
@@ -35,11 +34,6 @@ from pagemesh.telemetry.metrics_server import MetricsServer
 
 _FAREWELL_S = 0.5
 """End of the grace period, or half of a short one, in which clients are told that it is over."""
-
-_MEETING_S = 2.0
-"""For kvstore and workers to answer a router that starts; without them it serves all the same."""
-
-_LOOK_S = 0.01
 
 _log = structlog.get_logger(__name__)
 
@@ -83,7 +77,7 @@ class RouterProcess:
         self._sessions.follow(self._directory)
         self._tenants.start()
         self._add_services()
-        await self._meet_workers()
+        await self._sessions.meet(self._directory)
         await self._server.set_serving()
         _log.info(
             "serving",
@@ -92,17 +86,6 @@ class RouterProcess:
             models=[model.name for model in self._served],
         )
         return address
-
-    async def _meet_workers(self) -> None:
-        """Wait until those that there are can be reached, but not for long.
-
-        A gateway shares its requests among all routers that serve, also with one that knows nobody yet.
-        """
-        until = time.monotonic() + _MEETING_S
-        while not (self._directory.is_following and self._sessions.are_open):
-            if time.monotonic() >= until:
-                return
-            await asyncio.sleep(_LOOK_S)
 
     async def close(self) -> None:
         """Let running requests finish within the grace period, then stop. Idempotent."""

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Final
 
 from pagemesh.membership.directory import Directory
 from pagemesh.membership.roster import MemberChange, WorkerState
 from pagemesh.router.session import WorkerSession
 from pagemesh.rpc.identity import Identity
 from pagemesh.v1 import types_pb2
+
+MEETING_S: Final = 2.0
+"""For kvstore and workers to answer a router that starts; without them it serves all the same."""
+
+_LOOK_S: Final = 0.01
 
 
 class SessionPool:
@@ -27,10 +34,16 @@ class SessionPool:
         """The session to a member; None for others."""
         return self._sessions.get(worker_id)
 
-    @property
-    def are_open(self) -> bool:
-        """Whether there is none that is still about to be opened."""
-        return all(session.is_live or session.is_draining for session in self._sessions.values())
+    async def meet(self, directory: Directory) -> None:
+        """Wait until the workers that there are can be sent requests, but not for long.
+
+        A gateway shares its requests among all routers that serve, also with one that knows nobody yet.
+        """
+        until = time.monotonic() + MEETING_S
+        while not (directory.is_following and all(map(_is_open, self._sessions.values()))):
+            if time.monotonic() >= until:
+                return
+            await asyncio.sleep(_LOOK_S)
 
     async def close(self) -> None:
         """End all sessions and the requests on them. Idempotent."""
@@ -54,3 +67,7 @@ class SessionPool:
             task = asyncio.create_task(left.retire(), name=f"retire-{worker.worker_id}")
             self._retiring[task] = left
             task.add_done_callback(lambda done: self._retiring.pop(done))
+
+
+def _is_open(session: WorkerSession) -> bool:
+    return session.is_live or session.is_draining
