@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 
 from pagemesh.config import WorkerConfig
@@ -12,6 +11,7 @@ from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
 from pagemesh.errors import InternalError, WorkerLostError
 from pagemesh.rpc.server import stop_on_signals
+from pagemesh.rpc.settling import settle
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.worker.heap import keep_freed_memory
 from pagemesh.worker.server import Role, WorkerServer
@@ -43,8 +43,7 @@ async def _run(config: WorkerConfig, role: Role) -> None:
         if engine is None:
             return
         worker = await server.serve(engine)
-        # What is loaded by now stays: the garbage collector need not walk it.
-        gc.freeze()
+        settle()
         ended = asyncio.create_task(engine.ended())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -24,6 +23,7 @@ from pagemesh.kvstore.membership_choice import open_membership
 from pagemesh.kvstore.servicer import KvStoreServicer
 from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
+from pagemesh.rpc.settling import settle
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics_server import MetricsServer
@@ -48,8 +48,7 @@ async def _run_until_signal(config: KvStoreConfig) -> None:
     service = KvStoreService(config)
     address = await service.start()
     _log.info("serving", address=address, metrics_address=service.metrics_address)
-    # What is loaded by now stays: the garbage collector need not walk it.
-    gc.freeze()
+    settle()
     await stop.wait()
     await service.close()
 

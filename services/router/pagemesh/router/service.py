@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 
 import structlog
 import uvloop
@@ -28,6 +27,7 @@ from pagemesh.router.tenants.tenants import Tenants
 from pagemesh.router.tracing import start_tracing
 from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
+from pagemesh.rpc.settling import settle
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics_server import MetricsServer
@@ -163,8 +163,7 @@ async def _run(config: RouterConfig) -> None:
     process = RouterProcess(config)
     try:
         await process.start()
-        # The garbage collector would walk what stays, again and again, in pauses that every stream waits for.
-        gc.freeze()
+        settle()
         await stop.wait()
     finally:
         await process.close()
