@@ -113,11 +113,14 @@ class PlacedRequest:
         return self._order.error(error)
 
     def send(self, placement: Placement, submit: decode_pb2.Submit, sink: Sink) -> None:
-        """Submit it where it was placed; the place is given back by `end`, even when this fails.
+        """Submit it where it was placed; the place is given back by `end` or the next `send`, even when this fails.
 
         `submit` says what is asked for; name, time, priority, salt, trace and plan are added here. Raises
         DeadlineError when the time is over, UnavailableError when the worker's session has just closed.
         """
+        if self.placement is not None:
+            # That of a `send` that failed.
+            self.placement.flight.end()
         # The old handle means something else on the new session.
         self.placement, self.handle = placement, 0
         call = self._order.call
