@@ -94,6 +94,7 @@ def running_gateway(
     folder: Path,
     router_identity: Identity | None = None,
     status: int = 200,
+    other_routers: tuple[str, ...] = (),
     **settings: Any,
 ) -> Iterator[Gateway]:
     """Envoy and a router of its own, with fields of `GatewayConfig` that the test chooses.
@@ -103,7 +104,7 @@ def running_gateway(
     router = StandInRouter(free_port(), router_identity)
     router.set_serving(True)
     defaults: dict[str, Any] = {
-        "routers": (router.address,),
+        "routers": (router.address, *other_routers),
         "port": free_port(),
         "local_socket": str(folder / "local.sock"),
         "admin_socket": str(folder / "envoy.sock"),

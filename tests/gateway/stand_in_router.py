@@ -53,12 +53,16 @@ class StandInOpenAI(openai_pb2_grpc.OpenAIServicer):
         """Model names of streams that the client has left."""
         self.next_token = threading.Semaphore(0)
         """Released once for each token that a "paced" stream may send."""
+        self.refusal: grpc.StatusCode | None = None
+        """What every chat is answered with, whatever it asks for."""
 
     def ChatCompletions(  # noqa: N802  # the name of the RPC
         self, request: httpbody_pb2.HttpBody, context: grpc.ServicerContext
     ) -> Iterator[httpbody_pb2.HttpBody]:
         metadata = {key: str(value) for key, value in context.invocation_metadata()}
         self.metadata.put(metadata)
+        if self.refusal is not None:
+            context.abort(self.refusal, "ask another one")
         if metadata.get("x-pagemesh-explain") == "true":
             context.send_initial_metadata((("x-pagemesh-route", ROUTE_LINE),))
         model, _, detail = json.loads(request.data)["model"].partition(":")

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pagemesh.cli.up.readiness import http_status
 from pagemesh.config import HttpLimitsConfig
 from tests.gateway.conftest import Gateway, running_gateway
 
@@ -127,6 +128,8 @@ def test_connections_above_the_limit_are_closed(tmp_path: Path) -> None:
         with connected(running) as refused, contextlib.suppress(ConnectionError):
             refused.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
             assert refused.recv(65536) == b""
+        # Whoever watches over the gateway is not a client.
+        assert http_status(tmp_path / "local.sock", "/health") == 200
         connections[0].close()
         deadline = time.monotonic() + 20
         served = b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
+from pathlib import Path
 
 import grpc
 import httpx
@@ -14,8 +15,9 @@ from pagemesh.config import GatewayConfig
 from pagemesh.gateway.admin import drain
 from pagemesh.gateway.process import envoy_command
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc
-from tests.gateway.conftest import Gateway, wait_for_status
+from tests.gateway.conftest import Gateway, running_gateway, wait_for_status
 from tests.gateway.stand_in_router import StandInRouter
+from tests.support.ports import free_port
 
 UNAVAILABLE = {
     "message": "No router can serve the request right now.",
@@ -50,6 +52,25 @@ def test_without_a_router_clients_get_503_at_once_and_service_returns_with_it(
         wait_for_status(f"{own_gateway.url}/health", 200)
     finally:
         router.stop()
+
+
+@pytest.mark.parametrize("status", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
+def test_what_a_router_that_stops_does_not_take_up_goes_to_another(
+    tmp_path: Path, status: grpc.StatusCode
+) -> None:
+    other = StandInRouter(free_port())
+    other.set_serving(True)
+    # CANCELLED is what gRPC's servers say of calls that come in the moment in which they close.
+    other.openai.refusal = status
+    try:
+        with running_gateway(tmp_path, other_routers=(other.address,)) as running:
+            url = f"{running.url}/v1/chat/completions"
+            deadline = time.monotonic() + 20
+            while other.openai.metadata.empty():
+                assert time.monotonic() < deadline, "the other one was never asked"
+                assert httpx.post(url, json={"model": "size"}).status_code == 200
+    finally:
+        other.stop()
 
 
 def test_a_router_that_is_not_serving_gets_no_requests(own_gateway: Gateway) -> None:

@@ -48,7 +48,9 @@ def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
         }
     ]
     if config.local_socket is not None:
-        listeners.append(_listener("local", _pipe(config.local_socket), chain))
+        local = _listener("local", _pipe(config.local_socket), chain)
+        # Whoever watches over the gateway must not take one that is full for dead.
+        listeners.append({**local, "ignore_global_conn_limit": True})
     cluster = router_cluster(config.routers)
     to_routers = router_transport_socket(config.mesh, watched=not alone)
     if to_routers is not None:
@@ -63,7 +65,10 @@ def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
         "overload_manager": {"resource_monitors": [_max_connections(config)]},
     }
     if config.admin_socket is not None:
-        settings["admin"] = {"address": _pipe(config.admin_socket)}
+        settings["admin"] = {
+            "address": _pipe(config.admin_socket),
+            "ignore_global_conn_limit": True,
+        }
     return settings
 
 

@@ -155,8 +155,8 @@ def _retry_policy() -> dict[str, Any]:
     previous_hosts = {"@type": TYPE + "retry.host.previous_hosts.v3.PreviousHostsPredicate"}
     return {
         # Only failures before a router took the request up; "unavailable" is the router's own
-        # word that another one should be asked.
-        "retry_on": "connect-failure,refused-stream,unavailable,reset-before-request",
+        # word that another one should be asked, and "cancelled" gRPC's for what comes as it closes.
+        "retry_on": "connect-failure,refused-stream,unavailable,cancelled,reset-before-request",
         "num_retries": 3,
         "host_selection_retry_max_attempts": 8,
         "retry_host_predicate": [
