@@ -127,9 +127,10 @@ class Mesh:
 
     def metric(self, part: str, name: str, **labels: str) -> float:
         """Sum of a metric's samples over the labels that are not given."""
-        return metric(self._metrics_page(part), name, **labels)
+        return metric(self.metrics_page(part), name, **labels)
 
-    def _metrics_page(self, part: str) -> str:
+    def metrics_page(self, part: str) -> str:
+        """All its metrics, as they are at one moment."""
         # Looked up once: a part that is restarted keeps its ports.
         if part not in self._metrics_addresses:
             process = self.parts()[part]
@@ -139,7 +140,7 @@ class Mesh:
 
     def num_used_blocks(self, worker: str) -> int:
         """Blocks that requests or streams own."""
-        return num_used_blocks(self._metrics_page(worker))
+        return num_used_blocks(self.metrics_page(worker))
 
     def wait_until_idle(self) -> None:
         """Fail unless all workers are there, and every block of theirs comes back soon."""

@@ -17,6 +17,7 @@ from tests.mesh.conftest import DEMO
 from tests.mesh.harness import MODEL, Mesh, running_mesh, until
 from tests.mesh.leaving_client import KEY, LeavingClient
 from tests.mesh.test_kills import LONG_PROMPT
+from tests.support.metrics import metric
 
 COMPLETIONS = "/v1/completions"
 DECODERS = ("decode-0", "decode-1")
@@ -37,7 +38,7 @@ def narrow_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     tenant = {"keys": [hash_of(KEY)], "concurrent_requests": 3}
     keys.write_text(json.dumps({"tenants": {"leaver": tenant}}))
     arguments = ["--model", str(DEMO), "--no-sample", "--no-enable-prefix-caching"]
-    arguments += ["--decode", "2", "--max-num-seqs", "1", "--max-num-batched-tokens", "4"]
+    arguments += ["--decode", "2", "--max-num-seqs", "1", "--max-num-batched-tokens", "2"]
     arguments += ["--remote-prefill-min-tokens", "16", "--api-key-file", str(keys)]
     with running_mesh(folder, *arguments) as running:
         yield running
@@ -52,8 +53,9 @@ def mesh(narrow_mesh: Mesh) -> Mesh:
 
 def num_requests(mesh: Mesh, *workers: str) -> tuple[float, float]:
     """That run, and that wait for something."""
+    pages = [mesh.metrics_page(worker) for worker in workers]
     running, waiting = (
-        sum(mesh.metric(worker, f"vllm:num_requests_{state}") for worker in workers)
+        sum(metric(page, f"vllm:num_requests_{state}") for page in pages)
         for state in ("running", "waiting")
     )
     return running, waiting
@@ -116,7 +118,7 @@ def test_in_the_queue_of_a_decode_worker(mesh: Mesh) -> None:
 
 
 def test_in_the_queue_of_the_prefill_worker(mesh: Mesh) -> None:
-    other = completion(LONG_PROMPT, max_tokens=400)
+    other = completion(LONG_PROMPT + LONG_PROMPT[:2000], max_tokens=500)
     with nobody_stays(mesh, 2), LeavingClient(mesh, COMPLETIONS, other):
         until(lambda: num_requests(mesh, "prefill-0") == (1, 0), "another prompt is prefilled")
         with LeavingClient(mesh, COMPLETIONS, long_completion("Now to something else. ")):
