@@ -204,13 +204,13 @@ async def test_a_wait_beyond_the_deadline_is_refused_once_the_pace_is_known(stag
     for turn in turns[:12]:
         await asyncio.sleep(0.1)
         stage.leave(turn)
-    # Ten a second, and 8 before it.
+    # They ran for 0.6 s. Ten a second, and 8 before it.
     assert stage.dispatch.retry_after("") == pytest.approx(0.9, rel=0.3)
     with pytest.raises(OverloadedError, match=r"0\.2 s left") as refused:
         stage.come(seconds=0.2)
     assert refused.value.reason == "DEADLINE_UNREACHABLE"
     assert refused.value.retry_after == pytest.approx(0.7, rel=0.4)
-    assert not stage.come(seconds=1.5).has_come
+    assert not stage.come(seconds=3.0).has_come
     stage.check_empty()
 
 
@@ -234,10 +234,28 @@ async def test_whose_turn_comes_too_late_is_not_sent(stage: Stage) -> None:
     first[0].end_seat()
     late, next_one = stage.come(seconds=60), stage.come(seconds=60)
     assert late.has_come  # the seat was free
-    hurried = stage.come(seconds=0.2)
+    # It would need 0.5 s.
+    hurried = stage.come(seconds=0.4)
     first[1].end_seat()
     assert next_one.has_come
     first[2].end_seat()
     assert isinstance(cast(Waits, hurried.waiter).error, DeadlineError)
     assert not hurried.has_come
+    stage.check_empty()
+
+
+async def test_workers_that_became_too_slow_are_sent_only_what_they_can_finish(
+    stage: Stage,
+) -> None:
+    first = [stage.come() for _ in range(4 + MIN_AHEAD)]
+    await asyncio.sleep(0.1)
+    first[0].end_seat()
+    await asyncio.sleep(0.5)
+    # None of these was over when its time was.
+    for turn in first[1:4]:
+        stage.leave(turn)
+    assert all(stage.come().has_come for _ in range(4))
+    in_time = stage.come(seconds=0.4)
+    stage.leave(first[4])
+    assert isinstance(cast(Waits, in_time.waiter).error, DeadlineError)
     stage.check_empty()

@@ -27,9 +27,6 @@ MARGIN: Final = 2.0
 """Times that requests take as long as usual which must be left when a turn is predicted to come: with less, most that
 the queue just lets through in time would miss their deadlines on workers, and what was computed would be lost."""
 
-OPTIMISM: Final = 2.0
-"""Whose turn has come is given up for its deadline when it would not be met even if it took so much less."""
-
 
 class Dispatch:
     """The way to the workers of one model. Belongs to one event loop.
@@ -132,6 +129,8 @@ class Dispatch:
         if turn.num_used_tokens is not None:
             self._queue.charge(turn, turn.num_used_tokens - turn.num_tokens)
         if turn.num_seats:
+            if turn.num_seats == 1:
+                self._run_time.note_cut_off(self._loop.time() - turn.came_at, turn.num_tokens)
             self._free(turn, turn.num_seats)
 
     def _wait(self, turn: Turn) -> None:
@@ -182,7 +181,9 @@ class Dispatch:
         now = self._loop.time()
         while self._queue and self._has_room(now):
             turn = self._queue.pop()
-            if turn.deadline - now < self._run_time.seconds(turn.num_tokens) / OPTIMISM:
+            # Half of those that just have the usual time make it. With less, all that comes out of the queue
+            # behind a fall of the pace would be cut off on the workers, as late as the one in front of it.
+            if turn.deadline - now < self._run_time.seconds(turn.num_tokens):
                 self._queue.charge(turn, -turn.num_tokens)
                 self._give_up(
                     turn, DeadlineError("the request waited until too little of its time was left")

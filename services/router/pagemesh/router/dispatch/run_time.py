@@ -19,6 +19,14 @@ class RunTime:
         self._seconds = MEMORY * self._seconds + seconds
         self._num_tokens = MEMORY * self._num_tokens + num_tokens
 
+    def note_cut_off(self, seconds: float, num_tokens: int) -> None:
+        """Likewise, but it was ended before it was over: it would have taken at least so long.
+
+        Without these, only those count that are fast enough, when workers get too slow for the rest.
+        """
+        if seconds > self.seconds(num_tokens):
+            self.note(seconds, num_tokens)
+
     def seconds(self, num_tokens: int) -> float:
         """For a request that is expected to take so many; 0 as long as nothing is known."""
         return self._seconds / self._num_tokens * num_tokens if self._num_tokens else 0.0
