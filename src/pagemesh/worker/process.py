@@ -6,6 +6,7 @@ import asyncio
 import os
 
 from pagemesh.config import WorkerConfig
+from pagemesh.engine.library_caches import BOUNDED_CACHES
 from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
@@ -24,13 +25,15 @@ def run_worker(config: WorkerConfig, role: Role) -> None:
     """
     configure_logging(config.server, role.name)
     keep_freed_memory()
-    prepare_threads(config.model.threads)
+    prepare_environment(config.model.threads)
     asyncio.run(_run(config, role))
 
 
-def prepare_threads(num_threads: int) -> None:
-    """Set how many threads tensor operations use and how they wait, in the engine's environment."""
+def prepare_environment(num_threads: int) -> None:
+    """Set how many threads tensor operations use, how they wait and what they remember, in the engine's environment."""
     os.environ.update(SLEEPING_THREADS)
+    for variable, value in BOUNDED_CACHES.items():
+        os.environ.setdefault(variable, value)
     if num_threads:
         os.environ["OMP_NUM_THREADS"] = str(num_threads)
         os.environ["MKL_NUM_THREADS"] = str(num_threads)

@@ -11,7 +11,7 @@ from pagemesh.config import MemberConfig, ModelConfig, ServerConfig, WorkerConfi
 from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.errors import ConfigError
 from pagemesh.v1 import types_pb2
-from pagemesh.worker.process import prepare_threads
+from pagemesh.worker.process import prepare_environment
 from pagemesh.worker.worker import check_advertised, describe_worker
 
 ENGINE = EngineInfo("digest", BlockLayout(16, 4, 2, 64, "bfloat16"), 100, 2048, 8)
@@ -59,7 +59,7 @@ def test_an_address_that_others_cannot_reach_is_refused(host: str) -> None:
 def test_threads_do_not_spin_and_are_as_many_as_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.setenv(name, "unset")
-    prepare_threads(3)
+    prepare_environment(3)
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
     assert os.environ["KMP_BLOCKTIME"] == "0"
     assert os.environ["OMP_NUM_THREADS"] == "3"
@@ -69,5 +69,5 @@ def test_threads_do_not_spin_and_are_as_many_as_set(monkeypatch: pytest.MonkeyPa
 def test_all_cores_are_used_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, "unset")
-    prepare_threads(0)
+    prepare_environment(0)
     assert os.environ["OMP_NUM_THREADS"] == "unset"
