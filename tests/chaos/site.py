@@ -112,7 +112,12 @@ class Site:
     def wait_until_whole(self) -> None:
         """Fail unless every process is there soon, and only those, and nobody holds or runs anything."""
         until(self._is_whole, f"all parts are there: {self._whole}", 60)
-        until(self._reaches_all, f"all workers are reached: {self.mesh.health()}", 60)
+        # Who was told to stop may be there until now.
+        until(
+            lambda: self._is_whole() and self._reaches_all(),
+            f"all workers are reached: {self.mesh.health()}",
+            60,
+        )
         self.wait_until_idle()
 
     def wait_until_idle(self) -> None:
@@ -150,7 +155,11 @@ class Site:
         return found == self._whole
 
     def _reaches_all(self) -> bool:
-        return all(num_workers(address_of(self.mesh, each)) == (2, 1) for each in ROUTERS)
+        try:
+            addresses = [address_of(self.mesh, router) for router in ROUTERS]
+        except (KeyError, psutil.NoSuchProcess):
+            return False
+        return all(num_workers(address) == (2, 1) for address in addresses)
 
 
 def _holds(count: Callable[[str], float], name: str) -> bool:
