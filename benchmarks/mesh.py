@@ -103,10 +103,10 @@ class Mesh:
                 parts[flags.get("--worker-id", role)] = Part(child, flags)
             elif "pagemesh.engine.process" in command:
                 engines.append(child)
+            elif "envoy" in Path(command[0]).name:
+                parts["gateway"] = Part(child, {})
             else:
-                parts["gateway" if "envoy" in Path(command[0]).name else command[0]] = Part(
-                    child, {}
-                )
+                parts["gateway supervisor"] = Part(child, {})
         workers = {part.process.pid: name for name, part in parts.items()}
         return parts | {f"{workers[e.ppid()]} engine": Part(e, {}) for e in engines}
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
+import psutil
 from child import Child
 from cpu_clock import CpuClock
 from edge import bare_router, bare_server
@@ -67,14 +68,16 @@ def ours(stack: ExitStack) -> Side:
     return Side(port, "demo", clocks)
 
 
-def _start_gateway(stack: ExitStack, router: str, port: int) -> subprocess.Popen[bytes]:
+def _start_gateway(stack: ExitStack, router: str, port: int) -> psutil.Process:
+    """Envoy's process."""
     program = (sys.executable, "-P", "-m", "pagemesh.cli", "gateway")
     command = (*program, "--routers", router, "--port", str(port))
     gateway = subprocess.Popen(bound_to(os.getpid(), command), stdin=subprocess.DEVNULL)
     stack.callback(gateway.wait)
     stack.callback(gateway.kill)
     _await_healthy("gateway", port)
-    return gateway
+    (envoy,) = psutil.Process(gateway.pid).children()
+    return envoy
 
 
 def _texts() -> list[str]:

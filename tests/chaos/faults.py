@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from contextlib import suppress
 from typing import Final
@@ -13,6 +12,7 @@ from benchmarks.kv.namespaces import Cable
 from tests.chaos.disks import fill, make_room
 from tests.chaos.site import CLIENT, PREFILL, VALKEY, Site
 from tests.chaos.stranger import Stranger
+from tests.mesh.harness import tell_to_stop
 
 VALKEY_AWAY_S: Final = 1.0
 """Nobody but the test starts it again."""
@@ -137,7 +137,7 @@ class Restart(Fault):
         if victim.name == VALKEY:
             victim.process.kill()
         else:
-            victim.process.send_signal(signal.SIGTERM)
+            tell_to_stop(victim.site.mesh, victim.part)
 
     def end(self) -> None:
         _start_valkey_again(self.victim)

@@ -109,13 +109,14 @@ def running_gateway(
         "local_socket": str(folder / "local.sock"),
         "admin_socket": str(folder / "envoy.sock"),
         "access_log": str(folder / "access.jsonl"),
+        "grace_period": 0.0,
         "limits": HttpLimitsConfig(max_body_size=MAX_BODY_MIB),
     }
     config = GatewayConfig(**{**defaults, **settings})
     command = [sys.executable, "-m", "pagemesh.cli", "gateway", *to_arguments(config)]
     with (folder / "stdout").open("wb") as stdout:
         environment = {**os.environ, "TMPDIR": str(folder)}
-        process = subprocess.Popen(command, env=environment, stdout=stdout)
+        process = subprocess.Popen(command, env=environment, stdout=stdout, start_new_session=True)
     running = Gateway(f"127.0.0.1:{config.port}", router, config, process)
     try:
         asyncio.run(asyncio.wait_for(http_answers(folder / "local.sock", "/health", status), 20))

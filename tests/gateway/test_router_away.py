@@ -1,8 +1,7 @@
-"""What clients see while no router serves, and how a gateway ends."""
+"""What clients see while no router serves."""
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import time
 from pathlib import Path
@@ -12,7 +11,6 @@ import httpx
 import pytest
 
 from pagemesh.config import GatewayConfig
-from pagemesh.gateway.admin import drain
 from pagemesh.gateway.process import envoy_command
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc
 from tests.gateway.conftest import Gateway, running_gateway, wait_for_status
@@ -78,27 +76,6 @@ def test_a_router_that_is_not_serving_gets_no_requests(own_gateway: Gateway) -> 
     wait_for_status(f"{own_gateway.url}/health", 503)
     own_gateway.router.set_serving(True)
     wait_for_status(f"{own_gateway.url}/health", 200)
-
-
-def test_draining_waits_for_running_requests_and_accepts_no_new_ones(
-    own_gateway: Gateway,
-) -> None:
-    tokens = own_gateway.router.openai.next_token
-    tokens.release()
-    body = {"model": "paced:drained"}
-    with httpx.stream("POST", f"{own_gateway.url}/v1/chat/completions", json=body) as response:
-        lines = response.iter_lines()
-        assert next(lines).startswith("data: ")
-        started = time.monotonic()
-        asyncio.run(drain(own_gateway.admin_socket, 0.5))
-        assert time.monotonic() - started >= 0.5
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{own_gateway.url}/health")
-        tokens.release()
-        assert next(line for line in lines if line).startswith("data: ")
-    started = time.monotonic()
-    asyncio.run(drain(own_gateway.admin_socket, 5.0))
-    assert time.monotonic() - started < 2.0
 
 
 def test_a_second_gateway_on_the_same_port_ends(own_gateway: Gateway) -> None:

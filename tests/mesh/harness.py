@@ -57,6 +57,15 @@ def option(process: psutil.Process, flag: str) -> str | None:
     return words[words.index(flag) + 1] if flag in words else None
 
 
+def tell_to_stop(mesh: Mesh, part: str) -> None:
+    """SIGTERM to a part; the gateway's is Envoy's supervisor."""
+    process: psutil.Process | None = mesh.parts()[part]
+    if process is not None and part == "gateway":
+        process = process.parent()
+    assert process is not None, "it has a supervisor"
+    process.send_signal(signal.SIGTERM)
+
+
 class Mesh:
     """A running mesh, seen from outside."""
 

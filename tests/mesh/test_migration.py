@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import itertools
-import signal
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.mesh.harness import MODEL, Mesh, running_mesh, until
+from pagemesh.cli.up.bound_process import bound_to
+from tests.mesh.harness import (
+    DEADLINE_S,
+    MODEL,
+    Mesh,
+    can_connect,
+    running_mesh,
+    tell_to_stop,
+    until,
+)
+from tests.mesh.router_calls import address_of
 from tests.mesh.test_freezes import frozen
+from tests.support.ports import free_port
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 DECODERS = ("decode-0", "decode-1")
@@ -207,7 +222,7 @@ def test_a_worker_that_stops_hands_over_what_it_cannot_finish_with_its_kv(mesh: 
     def stop(worker: str) -> None:
         nonlocal stopped
         stopped = worker
-        mesh.parts()[worker].send_signal(signal.SIGTERM)
+        tell_to_stop(mesh, worker)
 
     undisturbed, told = ask_and_disturb(mesh, request, stop)
     assert told.choices == undisturbed.choices
@@ -221,27 +236,44 @@ def pulls(mesh: Mesh, worker: str) -> float:
     return mesh.metric(worker, "pagemesh:kv_pulls_total", outcome="complete")
 
 
+@contextmanager
+def second_gateway(mesh: Mesh) -> Iterator[str]:
+    """One more gateway to the mesh's routers; its URL."""
+    port = free_port()
+    routers = [address_of(mesh, router) for router in ("router-0", "router-1")]
+    arguments = ("gateway", "--routers", *routers, "--port", str(port))
+    command = bound_to(os.getpid(), (sys.executable, "-P", "-m", "pagemesh.cli", *arguments))
+    gateway = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        until(lambda: can_connect(f"127.0.0.1:{port}"), "the second gateway is there")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        gateway.terminate()
+        gateway.wait(10)
+
+
 def test_a_rolling_restart_under_load_costs_no_request(mesh: Mesh) -> None:
     prompts = [f"{STORY} Number {number}." for number in range(6)]
-    expected = {prompt: answer(mesh, prompt) for prompt in prompts}
     over = Event()
     asked = itertools.count()
+    with second_gateway(mesh) as other, ThreadPoolExecutor(4) as pool:
+        expected = {prompt: answer([mesh.url], prompt) for prompt in prompts}
 
-    def load() -> int:
-        """Ask until it is over; how often."""
-        num_asked = 0
-        while not over.is_set():
-            prompt = prompts[next(asked) % len(prompts)]
-            assert answer(mesh, prompt) == expected[prompt]
-            num_asked += 1
-        return num_asked
+        def load() -> int:
+            """Ask until it is over; how often."""
+            num_asked = 0
+            while not over.is_set():
+                prompt = prompts[next(asked) % len(prompts)]
+                assert answer([mesh.url, other], prompt) == expected[prompt]
+                num_asked += 1
+            return num_asked
 
-    with ThreadPoolExecutor(4) as pool:
         clients = [pool.submit(load) for _ in range(4)]
         try:
             for part in ("decode-0", "prefill-1", "router-0", "kvstore", "decode-1", "router-1"):
                 restart(mesh, part)
                 wait_until_whole(mesh)
+            restart(mesh, "gateway")
         finally:
             over.set()
         assert sum(client.result(60) for client in clients) > 20
@@ -250,7 +282,7 @@ def test_a_rolling_restart_under_load_costs_no_request(mesh: Mesh) -> None:
 def restart(mesh: Mesh, part: str) -> None:
     """Tell a part to stop, and wait until it serves again."""
     num_returns = mesh.output.count(f"{part} serves again")
-    mesh.parts()[part].send_signal(signal.SIGTERM)
+    tell_to_stop(mesh, part)
     until(
         lambda: mesh.output.count(f"{part} serves again") > num_returns,
         f"{part} serves again",
@@ -258,9 +290,24 @@ def restart(mesh: Mesh, part: str) -> None:
     )
 
 
-def answer(mesh: Mesh, prompt: str) -> str:
-    """A whole answer of some tokens, which takes less than the grace period."""
-    found = mesh.client().completions.create(
-        model=MODEL, prompt=prompt, max_tokens=40, temperature=0, extra_body={"ignore_eos": True}
-    )
-    return found.choices[0].text
+def answer(gateways: Sequence[str], prompt: str) -> str:
+    """A whole answer of some tokens, which takes less than the grace period.
+
+    Of the first gateway that takes the connection, as load balancers ask.
+    """
+    body = {
+        "model": MODEL,
+        "prompt": prompt,
+        "max_tokens": 40,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    for gateway in gateways:
+        try:
+            found = httpx.post(f"{gateway}/v1/completions", json=body, timeout=DEADLINE_S)
+        except (httpx.ConnectError, httpx.ReadError):
+            # Nobody listens, or it was reset in the queue of a socket that was just closed.
+            continue
+        assert found.status_code == 200, found.text
+        return str(found.json()["choices"][0]["text"])
+    raise AssertionError("no gateway takes connections")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 import envoy  # type: ignore[import-untyped]
 import yaml
 
 from pagemesh.config import GatewayConfig
 from pagemesh.gateway.bootstrap import bootstrap
+from pagemesh.gateway.supervisor import supervisor_command
 from pagemesh.gateway.tls import check_tls
 from pagemesh.identity.certificates import Certificates
 from pagemesh.identity.roles import MeshRole
@@ -40,7 +44,7 @@ def envoy_command(config: GatewayConfig) -> list[str]:
 
 
 def run(config: GatewayConfig) -> None:
-    """Become Envoy: replaces this process, which signals then reach directly. Or print what it would run.
+    """Become Envoy's supervisor, which replaces this process. Or print what Envoy would run.
 
     Raises ConfigError for certificates that cannot be used.
     """
@@ -51,7 +55,14 @@ def run(config: GatewayConfig) -> None:
     if config.print_config is not None:
         print(printed(config))
         return
-    command = envoy_command(config)
+    folder = ""
+    if config.admin_socket is None:
+        folder = tempfile.mkdtemp(prefix="pagemesh-gateway-")
+        config = replace(config, admin_socket=str(Path(folder) / "admin.sock"))
+    assert config.admin_socket is not None, "it has one by now"
+    command = supervisor_command(
+        config.admin_socket, folder, config.grace_period, envoy_command(config)
+    )
     os.execv(command[0], command)
 
 

@@ -155,7 +155,7 @@ class GatewayConfig:
     """Path of a unix socket that serves the same, without TLS, to processes of this user; unset serves none."""
 
     admin_socket: str | None = None
-    """Path of a unix socket for Envoy's admin interface; unset serves none."""
+    """Path of a unix socket for Envoy's admin interface; unset takes one in a folder that only this user can enter."""
 
     access_log: str | None = None
     """File that gets one JSON object per request, - for the standard output; unset writes none."""
@@ -166,6 +166,9 @@ class GatewayConfig:
 
     concurrency: int = 1
     """Worker threads."""
+
+    grace_period: float = 3.0
+    """Seconds that running requests get to finish after SIGTERM."""
 
     print_config: tuple[Literal["yaml", "json"], ...] | None = None
     """Print the whole configuration for an Envoy of your own, and end; as YAML, or as JSON when that follows."""
@@ -179,6 +182,12 @@ class GatewayConfig:
         require(len(self.routers) > 0, "--routers", self.routers, "one or more host:port")
         require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
         require(self.concurrency > 0, "--concurrency", self.concurrency, "positive")
+        require(
+            0 <= self.grace_period <= _WEEK,
+            "--grace-period",
+            self.grace_period,
+            f"between 0 and {_WEEK} seconds",
+        )
         require(
             self.print_config is None or len(self.print_config) <= 1,
             "--print-config",

@@ -91,6 +91,7 @@ WORKER = WorkerConfig(
             "-",
             True,
             4,
+            5.0,
             ("json",),
             TlsConfig("c.pem", "k.pem", "ca.pem", 1),
             CorsConfig(("https://a", "https://b"), (), ('["x-a"]',), True),

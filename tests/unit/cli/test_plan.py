@@ -150,7 +150,6 @@ def test_settings_reach_the_parts() -> None:
     assert decode.model.threads == 3
     assert decode.member.share_kv_memory
     assert gateway.routers == (f"127.0.0.1:{router.server.port}",)
-    assert gateway.admin_socket == "/run/pagemesh/envoy.sock"
 
 
 def test_workers_share_their_kv_memory_unless_told_otherwise() -> None:

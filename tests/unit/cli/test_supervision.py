@@ -33,8 +33,7 @@ class MeshUnderTest:
         self.ports = {kind: free_port() for kind in kinds}
         parts = tuple(self._part(name, kind) for name, kind in kinds.items())
         url = f"http://127.0.0.1:{self.ports.get('gateway', 1)}"
-        sockets = folder / "http.sock", folder / "no-admin.sock"
-        plan = MeshPlan(parts, ("model",), url, *sockets, 1.0, MeshTlsConfig())
+        plan = MeshPlan(parts, ("model",), url, folder / "http.sock", 1.0, MeshTlsConfig())
         self.mesh = Mesh(plan, folder, Console())
 
     def pids(self, name: str) -> list[int]:

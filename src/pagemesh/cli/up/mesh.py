@@ -13,7 +13,6 @@ from pagemesh.cli.up.part import Part
 from pagemesh.cli.up.plan import MeshPlan, Stage
 from pagemesh.cli.up.readiness import grpc_serves, http_answers
 from pagemesh.errors import ConfigError, InternalError
-from pagemesh.gateway.admin import drain
 
 # Loading a model may take minutes; a part that needs longer hangs.
 _START_DEADLINE = 900.0
@@ -33,7 +32,7 @@ _NUM_LOG_LINES = 8
 _PATIENCE = {Stage.GATEWAY: 0.3, Stage.ROUTER: 0.3, Stage.WORKER: 0.3, Stage.KVSTORE: 0.6}
 """Seconds that a part has to end; those that run requests have the grace period besides."""
 
-_RUN_REQUESTS = (Stage.ROUTER, Stage.WORKER)
+_RUN_REQUESTS = (Stage.GATEWAY, Stage.ROUTER, Stage.WORKER)
 
 
 class Mesh:
@@ -85,8 +84,6 @@ class Mesh:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        if any(part.pid for part in self._parts if part.plan.stage is Stage.GATEWAY):
-            await drain(self._plan.admin_socket, self._plan.grace_period)
         for stage in Stage:
             parts = [part for part in self._parts if part.plan.stage is stage]
             grace_period = self._plan.grace_period if stage in _RUN_REQUESTS else 0.0

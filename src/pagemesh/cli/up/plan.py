@@ -80,9 +80,6 @@ class MeshPlan:
     local_socket: Path
     """Unix socket on which the gateway serves this process."""
 
-    admin_socket: Path
-    """Unix socket of Envoy's admin interface."""
-
     grace_period: float
     """Seconds that running requests get to finish."""
 
@@ -119,8 +116,8 @@ def make_plan(
     ]
     kvstore = ",".join(f"{LOOPBACK}:{replica.server.port}" for replica in kvstores)
     routers = [_router(config, kvstore, server(name)) for name in _names("router", config.router)]
-    admin_socket, local_socket = run_folder / "envoy.sock", run_folder / "http.sock"
-    gateway = _gateway(config, routers, admin_socket, local_socket, access_log)
+    local_socket = run_folder / "http.sock"
+    gateway = _gateway(config, routers, local_socket, access_log)
     gateway = replace(gateway, mesh=tls("gateway"))
     threads = share_cores(config.threads or num_cores(), _num_workers(config))
     shares = share_gpus(gpus, len(threads), config.hardware.gpu_memory_utilization)
@@ -138,7 +135,7 @@ def make_plan(
             for name, router in zip(_names("router", config.router), routers, strict=True)
         ),
         *workers,
-        # What it writes about certificates goes with the mesh.
+        # What it writes about certificates goes with the mesh, and so does its admin socket.
         _part("gateway", Stage.GATEWAY, "gateway", gateway, gateway, {"TMPDIR": str(run_folder)}),
     )
     return MeshPlan(
@@ -146,7 +143,6 @@ def make_plan(
         config.served.names,
         _url(config),
         local_socket,
-        admin_socket,
         config.grace_period,
         tls("supervisor"),
     )
@@ -223,7 +219,6 @@ def share_cores(num_cores: int, num_workers: int) -> list[int]:
 def _gateway(
     config: UpConfig,
     routers: Sequence[RouterConfig],
-    admin_socket: Path,
     local_socket: Path,
     access_log: Path | None,
 ) -> GatewayConfig:
@@ -232,7 +227,7 @@ def _gateway(
         host=config.host,
         port=config.port,
         local_socket=str(local_socket),
-        admin_socket=str(admin_socket),
+        grace_period=config.grace_period,
         access_log=None if access_log is None else str(access_log),
         api_key_required=config.tenants.asks_for_keys,
         tls=config.client_tls,
