@@ -54,6 +54,9 @@ class Fault:
     def end(self) -> None:
         """Undo what does not undo itself."""
 
+    def wait_until_over(self) -> None:
+        """Behind `end`: until nothing more of it is to come."""
+
 
 class Kill(Fault):
     """SIGKILL."""
@@ -141,6 +144,11 @@ class Restart(Fault):
 
     def end(self) -> None:
         _start_valkey_again(self.victim)
+
+    def wait_until_over(self) -> None:
+        # It may take as long as it is given.
+        _, alive = psutil.wait_procs([self.victim.process], timeout=30)
+        assert not alive, f"{self.victim.name} does not stop"
 
 
 class OtherModel(Fault):

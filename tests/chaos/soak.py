@@ -95,6 +95,7 @@ class Misfortune:
         fault.begin()
         time.sleep(hold)
         fault.end()
+        fault.wait_until_over()
         if name in FRONT:
             self._in_front[place] = (begin, time.monotonic())
         self.counts[f"{row}, {fault_name}"] += 1

@@ -64,6 +64,9 @@ def play(site: Site, cell: Cell) -> Finding:
         outcome = scene.client.outcome
         # Whoever was never heard of again was last heard of at the start.
         scene.client.close()
+    # Who was told to stop may have answered once more before it did.
+    fault.wait_until_over()
+    recovery_s = max(recovery_s, _seconds_until_probed(site, time.monotonic()))
     wrong = [f"recovered after {recovery_s:.1f} s"] if recovery_s > RECOVERY_S else []
     try:
         site.wait_until_whole()

@@ -51,7 +51,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # What the user has set counts; and a torch that is loaded already keeps what it has found.
-    for variable, value in (SPINNING_BRIEFLY | BOUNDED_CACHES).items():
+    for variable, value in {**SPINNING_BRIEFLY, **BOUNDED_CACHES}.items():
         os.environ.setdefault(variable, value)
     value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
     return value
