@@ -14,6 +14,9 @@ import httpx
 import psutil
 import pytest
 
+from pagemesh.config import GatewayConfig
+from pagemesh.errors import ConfigError
+from pagemesh.gateway.process import run
 from tests.gateway.conftest import Gateway, running_gateway
 
 GRACE_S = 2.0
@@ -104,9 +107,9 @@ def test_envoy_does_not_outlive_it(own_gateway: Gateway) -> None:
     envoy.wait(5)
 
 
-def test_without_an_admin_socket_it_has_one_of_its_own_that_goes_with_it(tmp_path: Path) -> None:
+def test_its_own_admin_socket_goes_with_it(tmp_path: Path) -> None:
     with running_gateway(tmp_path, admin_socket=None, grace_period=GRACE_S) as running:
-        (folder,) = tmp_path.glob("pagemesh-gateway-*")
+        (folder,) = tmp_path.glob("pagemesh-*")
         assert folder.stat().st_mode & 0o077 == 0
         with socket.socket(socket.AF_UNIX) as admin:
             admin.connect(str(folder / "admin.sock"))
@@ -117,3 +120,14 @@ def test_without_an_admin_socket_it_has_one_of_its_own_that_goes_with_it(tmp_pat
             assert next(lines).startswith("data: ")
         assert running.process.wait(GRACE_S) == 0
     assert not folder.exists()
+
+
+def test_where_a_socket_has_no_room_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("a" * 80)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with pytest.raises(ConfigError, match="set --admin-socket or TMPDIR"):
+        run(GatewayConfig(routers=("router:7000",)))
+    assert not list(folder.iterdir())

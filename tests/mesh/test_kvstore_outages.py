@@ -191,11 +191,12 @@ def test_while_redis_is_away_load_decides_and_an_empty_one_is_filled_again(
     with steady_traffic(mesh, [answer.text for answer in expected]):
         valkey.start()
         until(lambda: all_captured(mesh), "the prompts are found again")
+    # One worker after the other tells anew all that it has.
+    until(lambda: all_known_to_both(mesh), "both kvstores know the same")
     after = num_without_index(mesh)
     assert all_captured(mesh)
     assert num_without_index(mesh) == after
     assert not any(is_store_away(mesh, kvstore) for kvstore in KVSTORES)
-    until(lambda: all_known_to_both(mesh), "both kvstores know the same")
     mesh.wait_until_idle()
 
 

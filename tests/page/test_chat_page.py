@@ -16,7 +16,7 @@ from tests.mesh.harness import Mesh, option, until
 from tests.page.conftest import MODEL, OpenPage
 from tests.support.ports import free_port
 
-LONG = json.dumps({"ignore_eos": True, "max_tokens": 400})
+LONG = json.dumps({"ignore_eos": True, "max_tokens": 1800})
 WORDS = re.compile(r"\w{2,}")
 SHORT = json.dumps({"max_tokens": 4})
 

@@ -8,16 +8,21 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import envoy  # type: ignore[import-untyped]
 import yaml
 
 from pagemesh.config import GatewayConfig
+from pagemesh.errors import ConfigError
 from pagemesh.gateway.bootstrap import bootstrap
 from pagemesh.gateway.supervisor import supervisor_command
 from pagemesh.gateway.tls import check_tls
 from pagemesh.identity.certificates import Certificates
 from pagemesh.identity.roles import MeshRole
+
+_LONGEST_FOLDER: Final = 107 - len("/pagemesh-12345678/admin.sock")
+"""Characters of a folder in which a folder with a socket has room: paths of sockets have 107 at most."""
 
 
 def envoy_command(config: GatewayConfig) -> list[str]:
@@ -46,7 +51,7 @@ def envoy_command(config: GatewayConfig) -> list[str]:
 def run(config: GatewayConfig) -> None:
     """Become Envoy's supervisor, which replaces this process. Or print what Envoy would run.
 
-    Raises ConfigError for certificates that cannot be used.
+    Raises ConfigError for certificates that cannot be used, and where there is no place for its admin socket.
     """
     check_tls(config.tls)
     if config.mesh.is_on:
@@ -57,7 +62,11 @@ def run(config: GatewayConfig) -> None:
         return
     folder = ""
     if config.admin_socket is None:
-        folder = tempfile.mkdtemp(prefix="pagemesh-gateway-")
+        if len(tempfile.gettempdir()) > _LONGEST_FOLDER:
+            raise ConfigError(
+                f"{tempfile.gettempdir()} is too long a path for a socket in it: set --admin-socket or TMPDIR"
+            )
+        folder = tempfile.mkdtemp(prefix="pagemesh-")
         config = replace(config, admin_socket=str(Path(folder) / "admin.sock"))
     assert config.admin_socket is not None, "it has one by now"
     command = supervisor_command(
