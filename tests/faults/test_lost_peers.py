@@ -9,7 +9,7 @@ from tests.support.link.faults import Fault, Kind
 
 NOTICED_WITHIN_S = 2.0
 """What is promised of frozen peers."""
-NUM_PROMPTS = 5
+NUM_PROMPTS = 10
 """So many take long enough to be seen, by a look every now and then, while they are prefilled."""
 LEEWAY_S = 0.5
 """For looking, on two busy cores; what is configured leaves 0.1 s of the two."""
