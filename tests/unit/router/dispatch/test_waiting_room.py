@@ -40,7 +40,7 @@ def test_even_the_last_place_is_somebodys() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=200))
 def test_there_are_never_more_than_places(moves: list[tuple[str, bool]]) -> None:
-    room = WaitingRoom(20)
+    room = WaitingRoom(3)
     inside: list[str] = []
     for tenant, comes in moves:
         if comes and room.has_place(tenant, 1.0):
@@ -49,5 +49,5 @@ def test_there_are_never_more_than_places(moves: list[tuple[str, bool]]) -> None
         elif not comes and tenant in inside:
             room.leave(tenant)
             inside.remove(tenant)
-        assert room.num_waiting == len(inside) <= 20
+        assert room.num_waiting == len(inside) <= 3
         assert room.num_waiting_of(tenant) == inside.count(tenant)
