@@ -17,8 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from members import members
 from mesh import START_DEADLINE_S, free_port
 
-from pagemesh.cli.up.bound_process import bound_to
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
+from pagemesh.local.bound_process import bound_to
 
 _PROBE_S: Final = 2.0
 _HOST: Final = "127.0.0.1"

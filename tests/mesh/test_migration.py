@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pagemesh.cli.up.bound_process import bound_to
+from pagemesh.local.bound_process import bound_to
 from tests.mesh.harness import (
     DEADLINE_S,
     MODEL,

@@ -1,36 +1,39 @@
 """Runs Envoy, and lets it finish what it has begun when the gateway is told to stop.
 
-    python -I -S supervisor.py <admin socket> <its folder, to be removed, or ""> <grace period> <envoy> <argument> …
+    python -P -m pagemesh.gateway.supervisor <admin socket> <its folder, to be removed, or ""> <grace period> <envoy> …
 
 Envoy by itself ends at once at SIGTERM, and with it every answer that is on its way. This stays beside it, so it is
-a program of its own that needs nothing but a few modules of the standard library.
+a program of its own that loads nothing but the standard library and `pagemesh.local`.
 """
 
 from __future__ import annotations
 
-import ctypes
+import http.client
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Final
 
-_POLL_INTERVAL = 0.05
-_QUIET_LOOKS = 2
+from pagemesh.local.bound_process import bound_to
+from pagemesh.local.local_http import LocalConnection
+
+_POLL_INTERVAL: Final = 0.05
+_QUIET_LOOKS: Final = 2
 """In a row that see no request before there is none: clients may just be about to send their next one."""
-_CALL_TIMEOUT = 1.0
-_ACTIVE = "http.gateway.downstream_rq_active"
-_PR_SET_PDEATHSIG = 1
+_CALL_TIMEOUT: Final = 1.0
+_ACTIVE: Final = "http.gateway.downstream_rq_active"
 
 
 def supervisor_command(
     admin_socket: str, folder: str, grace_period: float, envoy: list[str]
 ) -> list[str]:
     """The command line that runs Envoy's under supervision."""
-    program = [sys.executable, "-I", "-S", __file__]
+    program = [sys.executable, "-P", "-m", "pagemesh.gateway.supervisor"]
     return [*program, admin_socket, folder, str(grace_period), *envoy]
 
 
@@ -49,7 +52,7 @@ def drain(admin_socket: str, patience: float) -> None:
         while num_quiet < _QUIET_LOOKS and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)
             num_quiet = 0 if _num_active_requests(admin_socket) else num_quiet + 1
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return
 
 
@@ -60,37 +63,20 @@ def _num_active_requests(admin_socket: str) -> int:
 
 
 def _call(admin_socket: str, method: str, path: str) -> str:
-    """The whole answer, headers included. Raises OSError without one."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(_CALL_TIMEOUT)
-        connection.connect(admin_socket)
-        head = f"{method} {path} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n"
-        connection.sendall(head.encode())
-        pieces = []
-        while piece := connection.recv(65536):
-            pieces.append(piece)
-    return b"".join(pieces).decode()
-
-
-def _start(command: list[str]) -> subprocess.Popen[bytes]:
-    """Start Envoy, which dies with this process, however that dies."""
-    parent = os.getpid()
-
-    def bind() -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    # Between fork and exec anything may be run here, as there is one thread. In a group of its own, since signals
-    # of a terminal, and to the whole group, are for this process to pass on.
-    is_linux = sys.platform == "linux"
-    return subprocess.Popen(command, preexec_fn=bind if is_linux else None, process_group=0)
+    """The answer's body. Raises OSError or HTTPException without one."""
+    connection = LocalConnection(Path(admin_socket), timeout=_CALL_TIMEOUT)
+    try:
+        connection.request(method, path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
 
 
 def main() -> int:
     """Envoy's exit status; when it was killed by a signal, this process is too."""
     admin_socket, folder, grace_period, *command = sys.argv[1:]
-    envoy = _start(command)
+    # In a group of its own: signals of a terminal, and to the whole group, are for this process to pass on.
+    envoy = subprocess.Popen(bound_to(os.getpid(), tuple(command)), process_group=0)
 
     def stop(number: int, _: object) -> None:
         for each in (signal.SIGTERM, signal.SIGINT):

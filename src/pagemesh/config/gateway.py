@@ -155,7 +155,8 @@ class GatewayConfig:
     """Path of a unix socket that serves the same, without TLS, to processes of this user; unset serves none."""
 
     admin_socket: str | None = None
-    """Path of a unix socket for Envoy's admin interface; unset takes one in a folder that only this user can enter."""
+    """Path of a unix socket for Envoy's admin interface; unset takes one in a folder that only
+    this user can enter, and none in what is printed."""
 
     access_log: str | None = None
     """File that gets one JSON object per request, - for the standard output; unset writes none."""

@@ -1,10 +1,10 @@
-"""Lists of the gateway's settings may be words, or JSON as vLLM has it."""
+"""The gateway's settings: lists may be words, or JSON as vLLM has it; numbers have bounds."""
 
 from __future__ import annotations
 
 import pytest
 
-from pagemesh.config import CorsConfig, HttpLimitsConfig
+from pagemesh.config import CorsConfig, GatewayConfig, HttpLimitsConfig
 from pagemesh.errors import ConfigError
 
 
@@ -25,3 +25,9 @@ def test_a_list_that_is_none_is_refused_by_name(value: str) -> None:
 def test_limits_have_both_ends(value: int) -> None:
     with pytest.raises(ConfigError, match=r"^--max-connections is .* between 1 and 2147483647"):
         HttpLimitsConfig(max_connections=value)
+
+
+def test_a_grace_period_is_a_time() -> None:
+    assert GatewayConfig(("router:7000",), grace_period=0.0).grace_period == 0.0
+    with pytest.raises(ConfigError, match=r"^--grace-period is .* between 0 and"):
+        GatewayConfig(("router:7000",), grace_period=-1.0)

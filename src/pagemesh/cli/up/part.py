@@ -10,8 +10,8 @@ from collections import deque
 from pathlib import Path
 from typing import IO
 
-from pagemesh.cli.up.bound_process import bound_to
 from pagemesh.cli.up.plan import PartPlan
+from pagemesh.local.bound_process import bound_to
 
 
 class Part:

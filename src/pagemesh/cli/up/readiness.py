@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from pagemesh.cli.up.local_http import LocalConnection
 from pagemesh.identity.roles import MeshRole
+from pagemesh.local.local_http import LocalConnection
 
 _INTERVAL = 0.05
 _TIMEOUT = 1.0

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pagemesh.cli.up.console import QUESTION, Console
 from pagemesh.cli.up.credentials import Credentials
-from pagemesh.cli.up.local_http import LocalConnection
 from pagemesh.errors import InternalError
+from pagemesh.local.local_http import LocalConnection
 
 _TIMEOUT = 60.0
 _MAX_TOKENS = 64

@@ -1,4 +1,4 @@
-"""HTTP over the gateway's unix socket: what `pagemesh up` asks of its own mesh, whatever TLS asks of clients."""
+"""HTTP over unix sockets: what a machine's own processes ask, whatever TLS asks of clients."""
 
 from __future__ import annotations
 

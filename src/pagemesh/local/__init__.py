@@ -1,0 +1,4 @@
+"""What processes on one machine need of each other: to die with a parent, and HTTP over unix sockets.
+
+The standard library alone: programs that stay beside others for as long as these run are made of it.
+"""
