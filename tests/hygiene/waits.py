@@ -57,6 +57,7 @@ _NEVER_BOUNDED: Final = {
     "recv_bytes",
     "recv_into",
     "recvmsg",
+    "send_bytes",
     "sendall",
     "waitpid",
 }

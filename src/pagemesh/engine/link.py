@@ -10,7 +10,7 @@ from concurrent.futures import Future
 import structlog
 
 from pagemesh.engine.interface import EngineLoad, StepListener, StepOutput
-from pagemesh.engine.pipe import Command, Pinned, Pipe
+from pagemesh.engine.pipe import Command, NotUnderstoodError, Pinned, Pipe
 from pagemesh.errors import PagemeshError, UnavailableError
 
 log = structlog.get_logger(__name__)
@@ -82,7 +82,9 @@ class EngineLink:
         """Take one message; called by the loop again for the next."""
         try:
             message = self._pipe.receive()
-        except (EOFError, OSError):
+        except (EOFError, OSError) as error:
+            if isinstance(error, NotUnderstoodError):
+                log.error("the engine is not understood, and given up", error=str(error))
             self._end()
             return
         if isinstance(message, StepOutput):

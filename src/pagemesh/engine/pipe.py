@@ -76,6 +76,10 @@ class Loaded:
     """How other engines find the KV where it is on a device; None when they cannot."""
 
 
+class NotUnderstoodError(OSError):
+    """The other end sent something that no engine and no worker sends: it is as good as gone."""
+
+
 class Pipe:
     """One end of the socket pair. Any thread may send; one thread receives."""
 
@@ -89,8 +93,10 @@ class Pipe:
 
     def send(self, message: object) -> None:
         """Send one object; OSError when the other end is gone."""
+        buffer = io.BytesIO()
+        _Writer(buffer).dump(message)
         with self._sending:
-            self._connection.send(message)
+            self._connection.send_bytes(buffer.getbuffer())
 
     def poll(self, timeout: float) -> bool:
         """Wait until there is something to receive, or the other end is gone, for so many seconds."""
@@ -99,9 +105,13 @@ class Pipe:
     def receive(self) -> Any:
         """Wait for one object; EOFError or OSError when the other end is gone.
 
-        Raises pickle.UnpicklingError, and does nothing, for one that is more than values.
+        Raises NotUnderstoodError, and does nothing, for one that is more than values.
         """
-        return _Reader(io.BytesIO(self._connection.recv_bytes())).load()
+        received = self._connection.recv_bytes()
+        try:
+            return _Reader(io.BytesIO(received)).load()
+        except _NOT_PICKLED as error:
+            raise NotUnderstoodError(str(error)) from error
 
     def close(self) -> None:
         """Let the other end know that nothing follows; later sends fail with OSError. Idempotent."""
@@ -110,6 +120,23 @@ class Pipe:
 
 
 _PACKAGE: Final = "pagemesh."
+
+_NOT_PICKLED: Final = (
+    pickle.UnpicklingError,
+    AttributeError,
+    ImportError,
+    IndexError,
+    TypeError,
+    ValueError,
+)
+"""What a reader may raise for bytes that nobody wrote as they should be."""
+
+
+class _Writer(pickle.Pickler):
+    """Writes enums by their values: some Pythons (3.11.0 to 3.11.3) write a call of `getattr`, which no reader takes."""
+
+    def reducer_override(self, obj: object) -> Any:
+        return (type(obj), (obj.value,)) if isinstance(obj, Enum) else NotImplemented
 
 
 class _Reader(pickle.Unpickler):
