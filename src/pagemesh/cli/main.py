@@ -18,7 +18,13 @@ from typing import Any
 from pagemesh import config
 from pagemesh.cli.arguments import UsageError, parse
 from pagemesh.cli.doctor.settings import DoctorConfig
-from pagemesh.cli.settings import KeysConfig, PlanConfig, UpConfig
+from pagemesh.cli.settings import (
+    CertificatesConfig,
+    HealthConfig,
+    KeysConfig,
+    PlanConfig,
+    UpConfig,
+)
 from pagemesh.errors import PagemeshError
 from pagemesh.sim.settings import SimConfig
 
@@ -64,6 +70,18 @@ COMMANDS = {
         KeysConfig,
         "pagemesh.cli.keys",
         positional="--action",
+    ),
+    "certificates": Command(
+        "makes certificates for TLS between the parts: pagemesh certificates FOLDER",
+        CertificatesConfig,
+        "pagemesh.cli.certificates",
+        positional="--folder",
+    ),
+    "health": Command(
+        "whether one process serves, for probes: pagemesh health HOST:PORT",
+        HealthConfig,
+        "pagemesh.cli.health",
+        positional="--address",
     ),
     "plan": Command(
         "how much memory a model needs: pagemesh plan MODEL",

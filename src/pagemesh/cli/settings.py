@@ -1,10 +1,11 @@
-"""Settings of the commands that are no part of a mesh: `pagemesh up` and `pagemesh plan`."""
+"""Settings of the commands that are no part of a mesh."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pagemesh.addresses import parse_addresses
 from pagemesh.config import (
     CacheConfig,
     ChatConfig,
@@ -23,6 +24,7 @@ from pagemesh.config import (
     require_share,
 )
 from pagemesh.config.checks import require_seconds
+from pagemesh.config.mesh_tls import MeshTlsConfig
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.config.tenants import TENANT_NAME
 
@@ -223,3 +225,41 @@ class PlanConfig:
         if self.max_model_len is not None:
             require(self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2")
         require(self.block_size > 0, "--block-size", self.block_size, "positive")
+
+
+@dataclass(frozen=True, slots=True)
+class HealthConfig:
+    """Settings of `pagemesh health`: whether one process serves, for probes of containers."""
+
+    address: str = ""
+    """Who is asked: host:port of a gRPC server of the mesh, or of a gateway http://host:port, or unix:PATH of its
+    --local-socket, behind which a decode worker must be there."""
+
+    mesh: MeshTlsConfig = field(default_factory=MeshTlsConfig)
+
+    role: Literal["router", "worker", "kvstore"] | None = None
+    """With TLS, what must be there; unset, the same as the owner of --mesh-cert, for a process that asks itself."""
+
+    timeout: float = 2.0
+    """Seconds to wait for the answer."""
+
+    def __post_init__(self) -> None:
+        if not self.address.startswith(("http://", "unix:/")):
+            parse_addresses("--address", self.address)
+        require_seconds("--timeout", self.timeout, most=600)
+
+
+@dataclass(frozen=True, slots=True)
+class CertificatesConfig:
+    """Settings of `pagemesh certificates`: an authority for one mesh, and a certificate for each of its roles."""
+
+    folder: str = ""
+    """Where ROLE.crt, ROLE.key and ROLE.ca go, of each role; made if it is not there. Nothing is done where they all
+    are already."""
+
+    days: int = 365
+    """For how long they are valid."""
+
+    def __post_init__(self) -> None:
+        require(self.folder != "", "--folder", self.folder, "a folder")
+        require(1 <= self.days <= 3650, "--days", self.days, "between 1 and 3650")

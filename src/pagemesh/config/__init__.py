@@ -121,7 +121,8 @@ class MemberConfig:
     """Name of the worker, unique in the mesh; made from role, host and port when unset."""
 
     advertise: str | None = None
-    """host:port under which others reach the worker; its own listening address when unset."""
+    """host:port under which others reach the worker; its own listening address when unset. auto takes the address
+    that this machine's, or container's, own name stands for, and the port that it listens on."""
 
     share_kv_memory: bool = True
     """Let workers of the same user on this host read the KV cache, in memory or on a GPU; they then send each

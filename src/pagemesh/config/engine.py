@@ -44,7 +44,7 @@ class ModelConfig:
     length of texts that it was made for."""
 
     threads: int = 0
-    """Threads for tensor operations; 0 takes every core."""
+    """Threads for tensor operations; 0 takes every core, in a container as many as it may use."""
 
     model_impl: Literal["auto", "pagemesh", "transformers"] = "auto"
     """Whose code computes the model: pagemesh's own decoder, or transformers' over pagemesh's KV cache;

@@ -5,8 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from pagemesh.engine.control_groups import control_groups, number_in
+
 _UNLIMITED = 1 << 60
 """cgroup v1 says this, or more, when there is no limit."""
+
+_NAMES = {
+    True: ("memory.max", "memory.current"),
+    False: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+}
+"""Files of limit and usage, in unified control groups and those of version 1."""
 
 
 class MachineMemory(NamedTuple):
@@ -61,34 +69,14 @@ def reset_peak(root: Path = Path("/")) -> bool:
 def _limits(root: Path) -> list[tuple[int, int]]:
     """(limit, used without reclaimable file pages) of this process's control group and those above it."""
     found = []
-    for folder, limit_name, used_name in _groups(root):
-        limit = _number(folder / limit_name)
+    for folder, is_unified in control_groups(root, "memory"):
+        limit_name, used_name = _NAMES[is_unified]
+        limit = number_in(folder / limit_name)
         if limit is None or limit >= _UNLIMITED:
             continue
-        used = _number(folder / used_name) or 0
+        used = number_in(folder / used_name) or 0
         found.append((limit, max(0, used - _inactive_file(folder))))
     return found
-
-
-def _groups(root: Path) -> list[tuple[Path, str, str]]:
-    """Folders of the control groups that limit memory, and the names of limit and usage in them."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    groups = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            base = root / "sys/fs/cgroup/memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        else:
-            continue
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        groups += [(base.joinpath(*parts[:depth]), *names) for depth in range(len(parts), -1, -1)]
-    return groups
 
 
 def _inactive_file(folder: Path) -> int:
@@ -98,14 +86,6 @@ def _inactive_file(folder: Path) -> int:
         return 0
     fields = dict(line.split(" ", 1) for line in lines if " " in line)
     return int(fields.get("inactive_file", 0))
-
-
-def _number(path: Path) -> int | None:
-    """The number in a file; None when there is none ("max")."""
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
 
 
 def _kib_fields(path: Path) -> dict[str, int]:

@@ -151,6 +151,13 @@ class Certificates:
             )
 
 
+def roles_named_in(config: MeshTlsConfig) -> frozenset[MeshRole]:
+    """What the owner of a certificate is; ConfigError for a file without one."""
+    path = Path(str(config.mesh_cert))
+    first = _parse_certificates("--mesh-cert", path, _read_file("--mesh-cert", path))[0]
+    return roles_of(dns_names(first))
+
+
 def dns_names(certificate: x509.Certificate) -> list[str]:
     """The DNS names that a certificate is for."""
     try:

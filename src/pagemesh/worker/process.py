@@ -7,6 +7,7 @@ import os
 
 from pagemesh.config import WorkerConfig
 from pagemesh.engine.library_caches import BOUNDED_CACHES
+from pagemesh.engine.machine_cores import core_limit
 from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
@@ -34,9 +35,15 @@ def prepare_environment(num_threads: int) -> None:
     os.environ.update(SLEEPING_THREADS)
     for variable, value in BOUNDED_CACHES.items():
         os.environ.setdefault(variable, value)
-    if num_threads:
-        os.environ["OMP_NUM_THREADS"] = str(num_threads)
-        os.environ["MKL_NUM_THREADS"] = str(num_threads)
+    if limit := num_threads or _granted_threads():
+        os.environ["OMP_NUM_THREADS"] = str(limit)
+        os.environ["MKL_NUM_THREADS"] = str(limit)
+
+
+def _granted_threads() -> int | None:
+    """As many as the container around this process has cores, where nobody says how many; torch sees those of the
+    whole machine."""
+    return None if "OMP_NUM_THREADS" in os.environ else core_limit()
 
 
 async def _run(config: WorkerConfig, role: Role) -> None:

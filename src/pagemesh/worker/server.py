@@ -19,6 +19,7 @@ from pagemesh.rpc.server import GrpcServer
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics_server import MetricsServer
 from pagemesh.v1 import process_pb2_grpc
+from pagemesh.worker.advertised import check_advertised
 from pagemesh.worker.assembly import assemble_worker
 from pagemesh.worker.canary import make_canary
 from pagemesh.worker.description import WorkerDescriber
@@ -26,7 +27,7 @@ from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.kv_methods import FETCH
 from pagemesh.worker.messages import links_to_proto
 from pagemesh.worker.reach import PEERS_SERVICE, PeersServicer
-from pagemesh.worker.worker import Worker, check_advertised, describe_worker, name_worker
+from pagemesh.worker.worker import Worker, describe_worker, name_worker
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from pagemesh.addresses import WILDCARD_HOSTS
 from pagemesh.config import WorkerConfig
 from pagemesh.engine.interface import Engine, EngineInfo
-from pagemesh.errors import ConfigError
 from pagemesh.kvship.layout import layout_to_proto
 from pagemesh.rpc.identity import Identity
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
+from pagemesh.worker.advertised import advertised
 from pagemesh.worker.dispatcher import StepDispatcher
 from pagemesh.worker.kv_failures import KvFailures
 from pagemesh.worker.kv_transports import KvTransports
@@ -39,24 +38,15 @@ class Worker:
     """What it shows to others; None without TLS."""
 
 
-def check_advertised(config: WorkerConfig) -> None:
-    """Raise ConfigError when other processes would be told an address that they cannot reach."""
-    member, host = config.member, config.server.host
-    if member.kvstore is not None and member.advertise is None and host in WILDCARD_HOSTS:
-        raise ConfigError(
-            f"--advertise is unset, but must be host:port when --host is {host!r}, "
-            "which others cannot reach"
-        )
-
-
 def name_worker(config: WorkerConfig, role: str, address: str) -> types_pb2.WorkerInfo:
     """What is known of a worker that listens on `address` before its engine has loaded; `role` is "prefill" or
     "decode"."""
-    host, _, port = address.rpartition(":")
+    reached_at = advertised(config.member, address)
+    host, _, port = reached_at.rpartition(":")
     return types_pb2.WorkerInfo(
         worker_id=config.member.worker_id or f"{role}-{host}-{port}",
         role=types_pb2.WorkerRole.Value(f"WORKER_ROLE_{role.upper()}"),
-        address=config.member.advertise or address,
+        address=reached_at,
         model_name=config.model.served_name,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from pagemesh.config import MemberConfig, ModelConfig, ServerConfig, WorkerConfi
 from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.errors import ConfigError
 from pagemesh.v1 import types_pb2
+from pagemesh.worker import process
+from pagemesh.worker.advertised import advertised, check_advertised
 from pagemesh.worker.process import prepare_environment
-from pagemesh.worker.worker import check_advertised, describe_worker
+from pagemesh.worker.worker import describe_worker
 
 ENGINE = EngineInfo("digest", BlockLayout(16, 4, 2, 64, "bfloat16"), 100, 2048, 8)
 
@@ -54,6 +57,46 @@ def test_an_address_that_others_cannot_reach_is_refused(host: str) -> None:
     )
     with pytest.raises(ConfigError, match="--advertise"):
         check_advertised(config)
+
+
+def test_a_worker_is_named_after_the_address_that_others_use() -> None:
+    info = describe_worker(make_config(advertise="10.0.0.7:9000"), "decode", "0.0.0.0:9000", ENGINE)
+    assert info.worker_id == "decode-10.0.0.7-9000"
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
+    """Have the machine's name stand for these."""
+    found = [(0, 0, 0, "", (host, 0)) for host in hosts]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [(("127.0.1.1", "172.18.0.3"), "172.18.0.3:9000"), (("::1", "fd00::3"), "[fd00::3]:9000")],
+    ids=("IPv4", "IPv6"),
+)
+def test_auto_advertises_what_the_machines_name_stands_for(
+    hosts: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(monkeypatch, *hosts)
+    assert advertised(MemberConfig(advertise="auto"), "0.0.0.0:9000") == expected
+
+
+def test_auto_is_refused_where_the_name_stands_for_this_machine_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers(monkeypatch, "127.0.1.1")
+    with pytest.raises(ConfigError, match=r"--advertise is 'auto'.*give host:port"):
+        check_advertised(make_config(advertise="auto"))
+
+
+def test_threads_are_as_many_as_the_container_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "unset")
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(process, "core_limit", lambda: 3)
+    prepare_environment(0)
+    assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
 def test_threads_do_not_spin_and_are_as_many_as_set(monkeypatch: pytest.MonkeyPatch) -> None:

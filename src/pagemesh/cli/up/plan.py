@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from pagemesh.config import (
 )
 from pagemesh.config.environment import API_KEY_VARIABLE
 from pagemesh.config.served import NamedModel
+from pagemesh.engine.machine_cores import usable_cores
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
 from pagemesh.identity.roles import MeshRole
 
@@ -119,7 +119,7 @@ def make_plan(
     local_socket = run_folder / "http.sock"
     gateway = _gateway(config, routers, local_socket, access_log)
     gateway = replace(gateway, mesh=tls("gateway"))
-    threads = share_cores(config.threads or num_cores(), _num_workers(config))
+    threads = share_cores(config.threads or usable_cores(), _num_workers(config))
     shares = share_gpus(gpus, len(threads), config.hardware.gpu_memory_utilization)
     workers = [
         _worker(config, place, (count, gpu), kvstore, server(place.name))
@@ -203,11 +203,6 @@ def _places(config: UpConfig) -> list[_Place]:
 def _names(part: str, count: int) -> list[str]:
     """Of equal parts; a single one needs no number."""
     return [part] if count == 1 else [f"{part}-{index}" for index in range(count)]
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def share_cores(num_cores: int, num_workers: int) -> list[int]:
