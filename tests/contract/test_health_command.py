@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from pagemesh.cli.main import main
 from pagemesh.config import MeshTlsConfig, ServerConfig
@@ -94,10 +95,22 @@ def test_certificates_are_made_once_and_never_halfway(
     assert {path.name: path.read_bytes() for path in certificates.iterdir()} == before
     (tmp_path / "router.crt").write_bytes(before["router.crt"])
     assert main(["certificates", str(tmp_path)]) == 1
-    assert "which has router.crt and lacks others" in capsys.readouterr().err
+    assert "which has router.crt and lacks gateway.crt" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["router.crt"]
     assert main(["certificates", str(tmp_path / "router.crt" / "below")]) == 1
     assert "--folder is" in capsys.readouterr().err
+
+
+def test_clients_can_check_the_gateways_own_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["certificates", str(tmp_path), "--hosts", "localhost", "10.0.0.7"]) == 0
+    certificate = x509.load_pem_x509_certificate((tmp_path / "https.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost"]
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
+    assert main(["certificates", str(tmp_path), "--hosts", "no host"]) == 2
+    assert "--hosts is 'no host'" in capsys.readouterr().err
 
 
 @contextmanager

@@ -18,35 +18,47 @@ from pagemesh.identity.throw_away import ThrowAwayAuthority
 _OWNERS: Final = tuple(role for role in MeshRole if role is not MeshRole.WORKER)
 """A worker's certificate also says of which kind it is."""
 
+_HTTPS: Final = "https"
+"""The gateway as its clients see it."""
+
 
 def run(config: CertificatesConfig) -> None:
     """Write what is not there. Raises ConfigError for a folder that cannot be used, or has some of the files."""
     folder = Path(config.folder)
-    settings = {role: _files(folder, role) for role in _OWNERS}
-    paths = [Path(str(path)) for files in settings.values() for path in _paths(files)]
+    owners = [*_OWNERS, *([_HTTPS] if config.hosts else [])]
+    files = {owner: _files(folder, owner) for owner in owners}
+    paths = [Path(str(path)) for owned in files.values() for path in _paths(owned)]
     present = [path for path in paths if path.exists()]
     if len(present) == len(paths):
-        print(f"{folder} has certificates of all roles already")
+        print(f"{folder} has them all: {', '.join(owners)}")
         return
     if present:
+        missing = next(path.name for path in paths if not path.exists())
         raise ConfigError(
-            f"--folder is {config.folder!r}, which has {present[0].name} and lacks others: one authority signs all, so"
-            " remove it first"
+            f"--folder is {config.folder!r}, which has {present[0].name} and lacks {missing}: one authority signs"
+            " all, so remove what is there first"
         )
-    authority = ThrowAwayAuthority()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for role, files in settings.items():
-            authority.issue(files, REQUIRED[role], timedelta(days=config.days))
+        _issue(files, config)
     except OSError as error:
         raise ConfigError(
             f"--folder is {config.folder!r}, which cannot be written to: {error.strerror}"
         ) from error
-    print(f"{folder} has certificates for {', '.join(_OWNERS)}, valid for {config.days} days")
+    print(f"{folder} has them now, for {config.days} days: {', '.join(owners)}")
 
 
-def _files(folder: Path, role: MeshRole) -> MeshTlsConfig:
-    return MeshTlsConfig(*(str(folder / f"{role}.{kind}") for kind in ("crt", "key", "ca")))
+def _issue(files: dict[str, MeshTlsConfig], config: CertificatesConfig) -> None:
+    authority, lifetime = ThrowAwayAuthority(), timedelta(days=config.days)
+    for owner, owned in files.items():
+        if owner == _HTTPS:
+            authority.issue_for_hosts(owned, config.hosts, lifetime)
+        else:
+            authority.issue(owned, REQUIRED[MeshRole(owner)], lifetime)
+
+
+def _files(folder: Path, owner: str) -> MeshTlsConfig:
+    return MeshTlsConfig(*(str(folder / f"{owner}.{kind}") for kind in ("crt", "key", "ca")))
 
 
 def _paths(files: MeshTlsConfig) -> tuple[str | None, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from pagemesh.addresses import parse_addresses
 from pagemesh.config import (
@@ -27,6 +28,8 @@ from pagemesh.config.checks import require_seconds
 from pagemesh.config.mesh_tls import MeshTlsConfig
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.config.tenants import TENANT_NAME
+
+_HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +260,15 @@ class CertificatesConfig:
     """Where ROLE.crt, ROLE.key and ROLE.ca go, of each role; made if it is not there. Nothing is done where they all
     are already."""
 
+    hosts: tuple[str, ...] = ()
+    """Names and addresses under which clients reach the gateway. With them there is https.crt, .key and .ca too, for
+    its --ssl-certfile and --ssl-keyfile, and for clients that are to trust it."""
+
     days: int = 365
     """For how long they are valid."""
 
     def __post_init__(self) -> None:
+        for host in self.hosts:
+            require(_HOST.fullmatch(host) is not None, "--hosts", host, "a host name or an address")
         require(self.folder != "", "--folder", self.folder, "a folder")
         require(1 <= self.days <= 3650, "--days", self.days, "between 1 and 3650")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -44,9 +45,20 @@ class ThrowAwayAuthority:
         self, settings: MeshTlsConfig, roles: Iterable[MeshRole], lifetime: timedelta = _LIFETIME
     ) -> None:
         """Write the three files that the settings name, each at once, the key for this user's eyes alone."""
+        self._issue(settings, [x509.DNSName(role.dns_name) for role in sorted(roles)], lifetime)
+
+    def issue_for_hosts(
+        self, settings: MeshTlsConfig, hosts: Iterable[str], lifetime: timedelta = _LIFETIME
+    ) -> None:
+        """Likewise, for a server that clients know under these names and addresses. No role of a mesh."""
+        self._issue(settings, [_host_name(host) for host in hosts], lifetime)
+
+    def _issue(
+        self, settings: MeshTlsConfig, owner: list[x509.GeneralName], lifetime: timedelta
+    ) -> None:
         assert settings.mesh_cert and settings.mesh_key and settings.mesh_ca
         key = ec.generate_private_key(ec.SECP256R1())
-        names = x509.SubjectAlternativeName([x509.DNSName(role.dns_name) for role in sorted(roles)])
+        names = x509.SubjectAlternativeName(owner)
         usages = x509.ExtendedKeyUsage(
             [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         )
@@ -79,6 +91,13 @@ class ThrowAwayAuthority:
         for extension, is_critical in extensions:
             builder = builder.add_extension(extension, is_critical)
         return builder.sign(self._key, hashes.SHA256())
+
+
+def _host_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -122,7 +122,10 @@ class RedisStore:
         if self._answers:
             self._answers = False
             self._gauge.set(0)
-            _log.warning("store_away", address=self._address, error=repr(error))
+            # What the library's errors show of themselves leaves out what the server said.
+            _log.warning(
+                "store_away", address=self._address, error=f"{type(error).__name__}: {error}"
+            )
             for listener in self._on_away:
                 listener()
 

@@ -1,0 +1,139 @@
+"""Images are alike where they should be, and install what their processes import."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.hygiene.test_imports import modules_of
+from tests.hygiene.test_packaging import pyproject
+from tests.hygiene.tree import ROOT
+
+DOCKERFILES = {
+    "gateway": ROOT / "gateway/Dockerfile",
+    **{
+        name: ROOT / f"services/{name}/Dockerfile"
+        for name in ("router", "prefill", "decode", "kvstore")
+    },
+}
+REQUIREMENTS = {
+    "gateway": ROOT / "gateway/requirements.txt",
+    "router": ROOT / "services/router/requirements.txt",
+    "prefill": ROOT / "services/requirements-worker.txt",
+    "decode": ROOT / "services/requirements-worker.txt",
+    "kvstore": ROOT / "services/kvstore/requirements.txt",
+}
+# What an image runs besides its own package.
+SHARED = {
+    "gateway": ("cli.main", "cli.health", "cli.certificates"),
+    "router": ("cli.main", "cli.health", "models.hub", "telemetry.otlp"),
+    "prefill": ("cli.main", "cli.health", "models.hub", "engine.loading"),
+    "decode": ("cli.main", "cli.health", "models.hub", "engine.loading"),
+    "kvstore": ("cli.main", "cli.health", "cli.certificates"),
+}
+
+# Imports modules where nothing can be found but the standard library, pagemesh, and the named distributions with
+# what these require.
+PROBE = """
+import importlib, importlib.metadata as metadata, re, sys
+from packaging.requirements import Requirement
+names, *modules = sys.argv[1:]
+allowed, waiting = set(), [*names.split(","), "pagemesh"]
+canonical = lambda name: re.sub(r"[-_.]+", "-", name).lower()
+while waiting:
+    name = canonical(waiting.pop())
+    if name in allowed:
+        continue
+    allowed.add(name)
+    try:
+        required = metadata.requires(name) or () if name != "pagemesh" else ()
+    except metadata.PackageNotFoundError:
+        continue
+    for text in required:
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            waiting.append(requirement.name)
+owners = {top: {canonical(each) for each in found} for top, found in metadata.packages_distributions().items()}
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        owner = owners.get(name.partition(".")[0])
+        if owner and not owner & allowed:
+            raise ModuleNotFoundError(f"{name} is of {', '.join(sorted(owner))}, which is not installed", name=name)
+
+sys.meta_path.insert(0, Absent())
+for name in list(sys.modules):
+    if owners.get(name.partition(".")[0], allowed).isdisjoint(allowed):
+        del sys.modules[name]
+for module in modules:
+    importlib.import_module(module)
+"""
+
+
+def stages(name: str) -> dict[str, str]:
+    """The instructions of each stage, by its name; the last one has none."""
+    text = "\n".join(
+        line for line in DOCKERFILES[name].read_text().splitlines() if not line.startswith("#")
+    )
+    parts = re.split(r"^(?=FROM )", text, flags=re.MULTILINE)[1:]
+    return {
+        (match[1] if (match := re.match(r"FROM \S+ AS (\w+)", part)) else ""): part
+        for part in parts
+    }
+
+
+def requirements(name: str) -> list[str]:
+    lines = REQUIREMENTS[name].read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("stage", ["base", "build", "installed"])
+def test_all_images_begin_alike(stage: str) -> None:
+    assert len({stages(name)[stage] for name in DOCKERFILES}) == 1
+
+
+def test_both_kinds_of_worker_share_all_layers() -> None:
+    prefill, decode = stages("prefill"), stages("decode")
+    assert prefill["dependencies"] == decode["dependencies"]
+    for told in ("LABEL", "HEALTHCHECK", "ENTRYPOINT"):
+        assert prefill[""].index(told) > prefill[""].index("WORKDIR")
+    assert (
+        prefill[""].replace("prefill", "decode").split("LABEL")[0] == decode[""].split("LABEL")[0]
+    )
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_an_image_runs_its_process_as_nobody_special(name: str) -> None:
+    last = stages(name)[""]
+    assert "\nUSER 65532:65532\n" in last
+    assert f'ENTRYPOINT ["pagemesh", "{name}"' in last
+    assert f'title="pagemesh {name}"' in last
+    assert "HEALTHCHECK" in last
+    assert f"-f {DOCKERFILES[name].relative_to(ROOT)} " in DOCKERFILES[name].read_text()
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_versions_are_the_projects(name: str) -> None:
+    assert f"ARG VERSION={pyproject()['project']['version']}\n" in stages(name)[""]
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_an_image_installs_dependencies_of_the_project_alone(name: str) -> None:
+    project = pyproject()["project"]
+    known = [*project["dependencies"], *project["optional-dependencies"]["transformers"]]
+    assert set(requirements(name)) <= {Requirement(each).name for each in known}
+    assert requirements(name) == sorted(requirements(name))
+    assert ("torch" in requirements(name)) == (name in ("prefill", "decode"))
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_an_image_installs_all_that_its_process_imports(name: str) -> None:
+    own = [module for module in modules_of(name) if not module.endswith(".__main__")]
+    shared = [f"pagemesh.{module}" for module in SHARED[name]]
+    command = [sys.executable, "-c", PROBE, ",".join(requirements(name)), *shared, *own]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 0, found.stderr
