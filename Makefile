@@ -25,7 +25,7 @@ GPU_UNIT_TESTS := --ignore=tests/unit/kernels/test_resources.py tests/unit/kerne
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fuzz ownership chaos soak soak-kv soak-netns breakages lint protos kernels bench test-gpu bench-gpu clean
+.PHONY: help run test fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos kernels bench test-gpu bench-gpu clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -44,6 +44,9 @@ ownership: $(VENV)/.ready-dev ## Play 100 times as many random lives of requests
 
 chaos: $(VENV)/.ready-dev ## Do to every process all that can happen in every phase of a request (an hour; needs root); writes docs/chaos.md
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+compose-test: $(VENV)/.ready-dev ## Build the images, and run docker-compose.yml and its overlays for real (a quarter of an hour; needs a container engine)
+	@$(BIN)/pytest tests/compose -m containers $(ARGS)
 
 soak: $(VENV)/.ready-dev ## A random fault every 5 s for MINUTES (30) under load; no answer may be wrong or missing (needs root)
 	@$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),30) $(ARGS)

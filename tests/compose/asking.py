@@ -1,0 +1,69 @@
+"""Clients of a mesh in containers: OpenAI's own, asking again and again while something happens."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from openai import OpenAI
+
+QUESTIONS: Final = (
+    "What is the capital of France?",
+    "Tell me a story about a fox.",
+    "Who are you?",
+    "What is 3 + 9?",
+)
+
+
+def ask(client: OpenAI, question: str, max_tokens: int = 64) -> str:
+    """The whole answer of the likeliest tokens, streamed."""
+    chunks = client.chat.completions.create(
+        model="demo",
+        messages=[{"role": "user", "content": question}],
+        stream=True,
+        temperature=0,
+        max_tokens=max_tokens,
+        extra_body={"ignore_eos": True},
+    )
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+class Traffic:
+    """What several clients got until they were told to stop."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[str, str]] = []
+        self.errors: list[Exception] = []
+        self._stop = threading.Event()
+
+    def ask_on(self, client: OpenAI, first: int) -> None:
+        """One question after another."""
+        turn = first
+        while not self._stop.is_set():
+            question = QUESTIONS[turn % len(QUESTIONS)]
+            turn += 1
+            try:
+                self.answers.append((question, ask(client, question)))
+            except Exception as error:
+                self.errors.append(error)
+
+    def stop(self) -> None:
+        """After the answers that are on their way."""
+        self._stop.set()
+
+
+@contextmanager
+def traffic(client: OpenAI, num_clients: int = 4) -> Iterator[Traffic]:
+    """Clients that ask until the block ends; all have ended behind it."""
+    asked = Traffic()
+    threads = [threading.Thread(target=asked.ask_on, args=(client, n)) for n in range(num_clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield asked
+    finally:
+        asked.stop()
+        for thread in threads:
+            thread.join(120)

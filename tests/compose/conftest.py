@@ -1,0 +1,44 @@
+"""Images are built once; without a container engine nothing here runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.compose.compose_mesh import ComposeMesh, compose_mesh
+from tests.compose.container_engine import ContainerEngine, container_engine
+from tests.compose.public_images import provide_debian, provide_valkey, torch_index
+from tests.hygiene.tree import ROOT
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerEngine]:
+    with container_engine(tmp_path_factory.mktemp("engine")) as found:
+        if isinstance(found, str):
+            pytest.skip(found)
+        if found.compose is None:
+            pytest.skip("no container engine: neither docker compose nor docker-compose is here")
+        yield found
+
+
+@pytest.fixture(scope="session")
+def variables(
+    engine: ContainerEngine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """What the compose files are told, with public images provided."""
+    folder: Path = tmp_path_factory.mktemp("images")
+    if missing := provide_debian(engine, folder):
+        pytest.skip(missing)
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    provide_valkey(engine, services["valkey"]["image"], folder)
+    with torch_index(engine, folder) as index:
+        yield index
+
+
+@pytest.fixture(scope="module")
+def mesh(engine: ContainerEngine, variables: dict[str, str]) -> Iterator[ComposeMesh]:
+    with compose_mesh(engine, variables=variables) as running:
+        yield running
