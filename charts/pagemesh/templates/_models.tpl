@@ -1,0 +1,106 @@
+{{/* Where models are: value of --model, volumes, mounts and init containers. Each takes an entry of `models`. */}}
+
+{{- define "pagemesh.modelSource" -}}
+{{- with .source -}}
+{{- if eq .type "hub" -}}
+{{- .repository -}}
+{{- else if eq .type "bundled" -}}
+{{- .path -}}
+{{- else if eq .type "init" -}}
+{{- printf "/model/%s" $.name -}}
+{{- else -}}
+{{- printf "/model/%s/%s" $.name (trimAll "/" (default "" .path)) | trimSuffix "/" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "pagemesh.modelVolume" -}}
+{{- $name := printf "model-%s" .name -}}
+{{- with .source -}}
+{{- if eq .type "claim" }}
+- name: {{ $name }}
+  persistentVolumeClaim:
+    claimName: {{ .claimName }}
+    readOnly: true
+{{- else if eq .type "image" }}
+- name: {{ $name }}
+  image:
+    reference: {{ .image | quote }}
+    pullPolicy: IfNotPresent
+{{- else if eq .type "init" }}
+- name: {{ $name }}
+  emptyDir:
+    sizeLimit: {{ default "50Gi" .size }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{- define "pagemesh.modelMount" -}}
+{{- if has .source.type (list "claim" "image" "init") }}
+- name: model-{{ .name }}
+  mountPath: /model/{{ .name }}
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "pagemesh.modelInit" -}}
+{{- if eq .source.type "init" }}
+- name: model-{{ .name }}
+  image: {{ .source.image | quote }}
+  {{- with .source.command }}
+  command:
+    {{- toYaml . | nindent 4 }}
+  {{- else }}
+  command: [cp, -RL, {{ printf "%s/." (trimSuffix "/" .source.path) | quote }}, /model/]
+  {{- end }}
+  {{- with .source.envFromSecret }}
+  envFrom:
+    - secretRef:
+        name: {{ . }}
+  {{- end }}
+  env:
+    - name: HOME
+      value: /tmp
+  terminationMessagePolicy: FallbackToLogsOnError
+  securityContext:
+    {{- include "pagemesh.containerSecurity" . | nindent 4 }}
+  volumeMounts:
+    - name: model-{{ .name }}
+      mountPath: /model
+    - name: tmp
+      mountPath: /tmp
+{{- end }}
+{{- end -}}
+
+{{/* The cache of what comes from the hub. Takes the chart's root. */}}
+{{- define "pagemesh.cacheVolume" -}}
+{{- with .Values.modelCache -}}
+- name: model-cache
+{{- if eq .type "claim" }}
+  persistentVolumeClaim:
+    claimName: {{ default (printf "%s-model-cache" (include "pagemesh.fullname" $)) .existingClaim }}
+{{- else }}
+  emptyDir:
+    sizeLimit: {{ .size }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* Environment for the hub. Takes the chart's root. */}}
+{{- define "pagemesh.hubEnv" -}}
+- name: HF_HOME
+  value: /models
+{{- with .Values.hub }}
+{{- with .endpoint }}
+- name: HF_ENDPOINT
+  value: {{ . | quote }}
+{{- end }}
+{{- if or .token .existingSecret }}
+- name: HF_TOKEN
+  valueFrom:
+    secretKeyRef:
+      name: {{ default (printf "%s-hub" (include "pagemesh.fullname" $)) .existingSecret }}
+      key: {{ empty .token | ternary .existingSecretKey "token" }}
+{{- end }}
+{{- end }}
+{{- end -}}
