@@ -51,7 +51,7 @@
   command:
     {{- toYaml . | nindent 4 }}
   {{- else }}
-  command: [cp, -RL, {{ printf "%s/." (trimSuffix "/" .source.path) | quote }}, /model/]
+  command: [cp, -RL, {{ printf "%s/." (trimSuffix "/" (default "" .source.path)) | quote }}, /model/]
   {{- end }}
   {{- with .source.envFromSecret }}
   envFrom:

@@ -1,0 +1,160 @@
+"""Wrong values are refused by the name of their key before anything is installed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import helm_python as helm
+import pytest
+
+from tests.charts.rendering import CHART, Rendered, chart
+
+
+class Wrong(NamedTuple):
+    """Values as `helm --set` has them, and words that the refusal must have."""
+
+    values: str
+    words: tuple[str, ...]
+
+
+def path(*keys: str) -> str:
+    """A key as JSON schema errors name it."""
+    return "/" + "/".join(keys)
+
+
+BY_SCHEMA = (
+    Wrong("rooter.replicas=2", ("rooter",)),
+    Wrong("router.replica=2", (path("router"), "replica")),
+    Wrong("router.replicas=two", (path("router", "replicas"), "want integer")),
+    Wrong("router.replicas=0", (path("router", "replicas"),)),
+    Wrong("router.policy=random", (path("router", "policy"), "kv_aware", "round_robin")),
+    Wrong("router.gracePeriod=-1", (path("router", "gracePeriod"),)),
+    Wrong("router.resources.limit.cpu=1", (path("router", "resources"), "limit")),
+    Wrong("router.resources.limits.memory=2GB", (path("router", "resources", "limits", "memory"),)),
+    Wrong("router.tolerations[0].effects=NoSchedule", (path("router", "tolerations", "0"), "effects")),
+    Wrong("router.modelAliases={gpt}", (path("router", "modelAliases", "0"),)),
+    Wrong("decode.gpus=-1", (path("decode", "gpus"),)),
+    Wrong("decode.gpuMemoryUtilization=90", (path("decode", "gpuMemoryUtilization"),)),
+    Wrong("decode.multiNode.size=0", (path("decode", "multiNode", "size"),)),
+    Wrong("decode.autoscaling.kvCacheUsage=180", (path("decode", "autoscaling", "kvCacheUsage"),)),
+    Wrong("decode.disruptionBudget=0", (path("decode", "disruptionBudget"),)),
+    Wrong("models=null", ("missing property 'models'",)),
+    Wrong("decode=null", ("missing property 'decode'",)),
+    Wrong("router.policy=null", (path("router"), "policy")),
+    Wrong("models[0].name=Demo", (path("models", "0"), "name")),
+    Wrong("models[0].name=demo", (path("models", "0"), "source")),
+    Wrong("models[0].name=demo,models[0].source.type=disk", (path("models", "0", "source", "type"), "bundled", "claim")),
+    Wrong("models[0].name=demo,models[0].source.type=bundled,models[0].decode.gpu=1", (path("models", "0", "decode"), "gpu")),
+    Wrong("models[0].name=demo,models[0].source.type=bundled,models[0].servedName=/demo", (path("models", "0", "servedName"),)),
+    Wrong("models[0].name=demo,models[0].source.type=bundled,models[0].dtype=int8", (path("models", "0", "dtype"), "bfloat16")),
+    Wrong("gateway.service.type=Ingress", (path("gateway", "service", "type"), "LoadBalancer")),
+    Wrong("gateway.service.port=70000", (path("gateway", "service", "port"),)),
+    Wrong("kvstore.heartbeatInterval=0", (path("kvstore", "heartbeatInterval"),)),
+    Wrong("redis.type=cluster", (path("redis", "type"), "external")),
+    Wrong("redis.host=redis://redis", (path("redis", "host"),)),
+    Wrong("auth.apiKeys={a key}", (path("auth", "apiKeys", "0"),)),
+    Wrong("meshTls.duration=1d", (path("meshTls", "duration"),)),
+    Wrong("tracing.otlpEndpoint=collector", (path("tracing", "otlpEndpoint"),)),
+    Wrong("monitoring.type=prometheus", (path("monitoring", "type"), "podMonitor")),
+    Wrong("autoscaling.prometheusAddress=prometheus:9090", (path("autoscaling", "prometheusAddress"),)),
+    Wrong("logLevel=trace", (path("logLevel"), "debug")),
+    Wrong("listenAddress=127.0.0.1", (path("listenAddress"),)),
+    Wrong("networkPolicy.clientsFrom[0].cidr=10.0.0.0/8", (path("networkPolicy", "clientsFrom", "0"), "cidr")),
+    Wrong("image.pullPolicy=Sometimes", (path("image", "pullPolicy"), "IfNotPresent")),
+    Wrong("hub.endpoint=hub.example.com", (path("hub", "endpoint"),)),
+    Wrong("modelCache.accessModes={Everybody}", (path("modelCache", "accessModes", "0"),)),
+)  # fmt: skip
+
+ONE = "models[0].name=a,models[0].source.type="
+TWO = "models[0].name=a,models[0].source.type=bundled,models[0].source.path=/a,models[1].name=b,models[1].source.type="
+BY_CHART = (
+    Wrong("kvstore.replicas=2", ("kvstore.replicas is 2", "redis.type is none")),
+    Wrong("redis.type=external", ("redis.host is empty",)),
+    Wrong("redis.host=elsewhere", ('redis.host is "elsewhere"', "redis.type is none")),
+    Wrong("redis.type=bundled,redis.tls=true", ("redis.tls is true",)),
+    Wrong("redis.type=bundled,redis.existingSecret=x", ("redis.existingSecret",)),
+    Wrong(ONE + "bundled", ("models[0].source.path is empty",)),
+    Wrong(ONE + "bundled,models[0].source.path=a", ('models[0].source.path is "a"',)),
+    Wrong(ONE + "hub", ("models[0].source.repository is empty",)),
+    Wrong(ONE + "claim", ("models[0].source.claimName is empty",)),
+    Wrong(ONE + "image", ("models[0].source.image is empty",)),
+    Wrong(ONE + "init,models[0].source.image=x:1", ("models[0].source.path is empty",)),
+    Wrong(ONE + "claim,models[0].source.claimName=c,models[0].source.revision=main", ("models[0].source.revision", "hub")),
+    Wrong(TWO + "hub,models[1].source.repository=org/b,models[1].source.revision=v1", ("models[1].source.revision", "several models")),
+    Wrong(TWO + "bundled,models[1].source.path=/b,models[1].name=a", ('models[1].name is "a"',)),
+    Wrong(TWO + "bundled,models[1].source.path=/b,models[1].servedName=a", ('models[1].servedName is "a"',)),
+    Wrong("router.modelAliases={chat=demu}", ("router.modelAliases", '"demu"', "demo")),
+    Wrong("router.modelAliases={demo=demo}", ("router.modelAliases", "is a model itself")),
+    Wrong("decode.maxNumSeqs=600", ("decode.maxNumBatchedTokens is 512", "decode.maxNumSeqs, 600")),
+    Wrong(ONE + "bundled,models[0].source.path=/a,models[0].prefill.maxNumBatchedTokens=8", ("models[0].prefill.maxNumBatchedTokens is 8",)),
+    Wrong(ONE + "bundled,models[0].source.path=/a,models[0].kvCacheDtype=fp8", ("models[0].kvCacheDtype is fp8", "gpus is 0")),
+    Wrong("decode.maxSurge=0", ("decode.maxSurge", "decode.maxUnavailable")),
+    Wrong("gateway.maxRequestTime=600", ("gateway.maxRequestTime is 600", "router.requestTimeout")),
+    Wrong("decode.extraArgs={--grace-period,60s}", ("decode.extraArgs has --grace-period",)),
+    Wrong("decode.extraArgs={--model=/x}", ("decode.extraArgs has --model",)),
+    Wrong("router.extraArgs={--api-key,secret}", ("router.extraArgs has --api-key",)),
+    Wrong("gateway.extraArgs={--port=1}", ("gateway.extraArgs has --port",)),
+    Wrong("kvstore.extraArgs={--index,memory}", ("kvstore.extraArgs has --index",)),
+    Wrong("auth.apiKeys={a},auth.existingSecret=b", ("auth.apiKeys and auth.existingSecret",)),
+    Wrong("auth.keyFile=x,auth.keyFileSecret=b", ("auth.keyFile and auth.keyFileSecret",)),
+    Wrong("hub.token=a,hub.existingSecret=b", ("hub.token and hub.existingSecret",)),
+    Wrong("meshTls.enabled=true,meshTls.provider=secrets", ("meshTls.secretNames.router is empty",)),
+    Wrong("clientTls.enabled=true", ("clientTls.secretName is empty",)),
+    Wrong("clientTls.enabled=true,clientTls.secretName=a,clientTls.issuer.name=b", ("clientTls.dnsNames is empty",)),
+    Wrong("autoscaling.provider=keda", ("autoscaling.prometheusAddress is empty",)),
+    Wrong("decode.autoscaling.enabled=true,decode.autoscaling.minReplicas=5", ("decode.autoscaling.minReplicas is 5",)),
+    Wrong("decode.autoscaling.enabled=true,decode.autoscaling.minReplicas=0", ("decode.autoscaling.minReplicas is 0", "keda")),
+    Wrong(ONE + "bundled,models[0].source.path=/a,models[0].servedName=org/a,decode.autoscaling.enabled=true", ("decode.autoscaling.queuedRequests", '"org/a"')),
+    Wrong("prefill.autoscaling.enabled=true,prefill.autoscaling.waitingRequests=0,prefill.autoscaling.kvCacheUsage=0", ("prefill.autoscaling.enabled",)),
+    Wrong("router.autoscaling.enabled=true,router.resources.requests.cpu=null", ("router.resources.requests.cpu",)),
+    Wrong("gatewayApi.enabled=true", ("gatewayApi.parentRefs is empty",)),
+    Wrong("gatewayApi.enabled=true,gatewayApi.parentRefs[0].name=g,gateway.enabled=false", ("gatewayApi.http is true", "gateway.enabled is false")),
+    Wrong("gatewayApi.enabled=true,gatewayApi.parentRefs[0].name=g,gatewayApi.grpc=true,gatewayApi.grpcBackend=router", ("networkPolicy.grpcClientsFrom is empty",)),
+    Wrong("gatewayApi.enabled=true,gatewayApi.parentRefs[0].name=g,gatewayApi.grpc=true,gatewayApi.grpcBackend=router,meshTls.enabled=true", ("gatewayApi.grpcBackend is router", "meshTls.enabled")),
+    Wrong("inferenceExtension.enabled=true", ("inferenceExtension.enabled is true", "gatewayApi.enabled")),
+    Wrong("inferenceExtension.enabled=true,gatewayApi.enabled=true,gatewayApi.parentRefs[0].name=g", ("inferenceExtension.endpointPicker.name is empty",)),
+)  # fmt: skip
+
+
+def values_from(expression: str) -> dict[str, Any]:
+    return helm.parse_set_string(expression)
+
+
+@pytest.mark.parametrize("wrong", BY_SCHEMA, ids=lambda wrong: wrong.values)
+def test_the_schema_refuses_a_wrong_value_by_its_key(wrong: Wrong) -> None:
+    with pytest.raises(helm.HelmValuesError) as refusal:
+        Rendered(values_from(wrong.values))
+    assert [word for word in wrong.words if word not in str(refusal.value)] == []
+
+
+@pytest.mark.parametrize("wrong", BY_CHART, ids=lambda wrong: wrong.values)
+def test_values_that_do_not_fit_together_are_refused_by_their_keys(wrong: Wrong) -> None:
+    with pytest.raises(helm.HelmRenderError) as refusal:
+        Rendered(values_from(wrong.values))
+    assert [word for word in wrong.words if word not in str(refusal.value)] == []
+
+
+def test_an_image_volume_is_refused_where_kubernetes_has_none(tmp_path: Path) -> None:
+    # Helm renders for one version of Kubernetes here, so a copy of the chart asks for a later one.
+    copy = tmp_path / "pagemesh"
+    shutil.copytree(CHART, copy)
+    checks = copy / "templates/_checks.tpl"
+    text = checks.read_text(encoding="utf-8")
+    assert text.count("<1.31-0") == 1
+    checks.write_text(text.replace("<1.31-0", "<1.99-0"), encoding="utf-8")
+    values = values_from(ONE + "image,models[0].source.image=models:1")
+    with pytest.raises(helm.HelmRenderError, match=r"models\[0\].source.type is image, but Kubernetes"):
+        helm.Chart.load(copy).render(values, name="mesh")
+    Rendered(values)
+
+
+def test_a_kubernetes_that_is_too_old_is_refused() -> None:
+    assert chart().metadata["kubeVersion"] == ">=1.28.0-0"
+
+
+def test_a_refusal_shows_no_key() -> None:
+    with pytest.raises(helm.HelmRenderError) as refusal:
+        Rendered({"auth": {"apiKeys": ["sk-secret"], "keyFile": "tenants: {}"}})
+    assert "sk-secret" not in str(refusal.value)
