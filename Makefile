@@ -25,7 +25,7 @@ GPU_UNIT_TESTS := --ignore=tests/unit/kernels/test_resources.py tests/unit/kerne
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos kernels bench test-gpu bench-gpu clean
+.PHONY: help run test fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos kernels bench test-gpu bench-gpu clean chart-test
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -35,6 +35,9 @@ run: $(VENV)/.ready ## Start a whole mesh with the demo model on http://127.0.0.
 
 test: $(VENV)/.ready-dev ## Run all tests
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+chart-test: $(VENV)/.ready-dev ## Check the Helm chart with the real Helm, for Kubernetes 1.28 to 1.37, and start it where podman can
+	@$(BIN)/pytest tests/charts $(ARGS)
 
 fuzz: $(VENV)/.ready-dev ## Odd requests to a mesh, NUMBER times as many as in `make test` (20)
 	@PAGEMESH_FUZZ_FACTOR=$(or $(NUMBER),20) $(BIN)/pytest tests/fuzz -o timeout=0 $(ARGS)

@@ -1,0 +1,77 @@
+"""What network policies let through: who may connect to whom, as a cluster's network would decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+Labels = Mapping[str, str]
+
+
+class Pod(NamedTuple):
+    """Somebody in the cluster, or an address outside of it, which has no labels."""
+
+    name: str
+    labels: Labels
+    namespace: str
+    namespace_labels: Labels
+
+
+class Arrow(NamedTuple):
+    """A connection that is allowed."""
+
+    source: str
+    target: str
+    port: int
+
+
+def _selects(selector: Mapping[str, Any] | None, labels: Labels) -> bool:
+    """An empty selector selects everything; only matchLabels are understood."""
+    selector = selector or {}
+    assert set(selector) <= {"matchLabels"}
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+
+
+def _is_peer(peer: Mapping[str, Any], pod: Pod, own_namespace: str) -> bool:
+    if "ipBlock" in peer:
+        return False
+    if "namespaceSelector" in peer:
+        if not _selects(peer["namespaceSelector"], pod.namespace_labels):
+            return False
+    elif pod.namespace != own_namespace:
+        return False
+    return _selects(peer.get("podSelector"), pod.labels)
+
+
+def _allows(rules: list[Any], peers: str, other: Pod, port: int, namespace: str) -> bool:
+    """A rule without ports or peers is for all of them."""
+    return any(
+        (not rule.get("ports") or any(each["port"] == port for each in rule["ports"]))
+        and (not rule.get(peers) or any(_is_peer(each, other, namespace) for each in rule[peers]))
+        for rule in rules
+    )
+
+
+def _one_side(policies: list[Any], pod: Pod, direction: str, other: Pod, port: int) -> bool:
+    """Whether a pod's own policies let it; everything goes where none is for it."""
+    peers = "from" if direction == "Ingress" else "to"
+    chosen = [
+        policy
+        for policy in policies
+        if policy["metadata"]["namespace"] == pod.namespace
+        and direction in policy["spec"]["policyTypes"]
+        and _selects(policy["spec"]["podSelector"], pod.labels)
+    ]
+    rules = [rule for policy in chosen for rule in policy["spec"].get(direction.lower()) or []]
+    return not chosen or _allows(rules, peers, other, port, pod.namespace)
+
+
+def arrows(policies: list[Any], pods: list[Pod], ports: list[int]) -> Iterator[Arrow]:
+    """Every connection between two different kinds of pods, or within one, that both sides allow."""
+    for source in pods:
+        for target in pods:
+            for port in ports:
+                if _one_side(policies, source, "Egress", target, port) and _one_side(
+                    policies, target, "Ingress", source, port
+                ):
+                    yield Arrow(source.name, target.name, port)

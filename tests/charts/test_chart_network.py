@@ -1,0 +1,157 @@
+"""Network policies allow the arrows of the architecture, and no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.charts.policies import Arrow, Pod, arrows
+from tests.charts.rendering import NAMESPACE, RELEASE, ROLES, Rendered
+
+PORTS = [4317, 443, 53, 6379, 8000, 9000, 9090]
+MESH = {
+    Arrow("gateway", "router", 9000),
+    Arrow("router", "decode", 9000),
+    Arrow("router", "kvstore", 9000),
+    Arrow("decode", "prefill", 9000),
+    Arrow("decode", "decode", 9000),
+    Arrow("decode", "kvstore", 9000),
+    Arrow("prefill", "prefill", 9000),
+    Arrow("prefill", "decode", 9000),
+    Arrow("prefill", "kvstore", 9000),
+}
+"""Prefill, Session, Lookup, Publish, and Fetch between workers of both kinds."""
+
+
+def pod(role: str) -> Pod:
+    labels = {
+        "app.kubernetes.io/name": "pagemesh",
+        "app.kubernetes.io/instance": RELEASE,
+        "app.kubernetes.io/component": role,
+    }
+    return Pod(role, labels, NAMESPACE, {"kubernetes.io/metadata.name": NAMESPACE})
+
+
+def elsewhere(name: str, namespace: str, **labels: str) -> Pod:
+    return Pod(name, labels, namespace, {"kubernetes.io/metadata.name": namespace})
+
+
+STRANGER = elsewhere("stranger", "other", app="stranger")
+NEIGHBOUR = Pod("neighbour", {"app": "x"}, NAMESPACE, {"kubernetes.io/metadata.name": NAMESPACE})
+OTHER_RELEASE = Pod(
+    "other-release",
+    {**pod("decode").labels, "app.kubernetes.io/instance": "another"},
+    NAMESPACE,
+    {"kubernetes.io/metadata.name": NAMESPACE},
+)
+PROMETHEUS = elsewhere("prometheus", "monitoring", app="prometheus")
+DNS = elsewhere("dns", "kube-system", app="dns")
+
+
+def allowed(values: dict[str, Any], *others: Pod) -> set[Arrow]:
+    """Connections of which at least one end is a pod of the mesh."""
+    policies = Rendered(values).of_kind("NetworkPolicy")
+    ours = [pod(role) for role in ROLES]
+    names = {each.name for each in ours}
+    found = set(arrows(policies, [*ours, *others], PORTS))
+    return {arrow for arrow in found if {arrow.source, arrow.target} & names}
+
+
+def between(values: dict[str, Any], *others: Pod) -> set[Arrow]:
+    """The allowed connections to pods that are not DNS."""
+    return {arrow for arrow in allowed(values, *others) if arrow.port != 53}
+
+
+def test_the_processes_reach_whom_they_call_and_nobody_else() -> None:
+    assert between({}) == MESH
+
+
+def test_strangers_neighbours_and_other_releases_reach_the_gateway_alone() -> None:
+    found = between({}, STRANGER, NEIGHBOUR, OTHER_RELEASE) - MESH
+    assert found == {
+        Arrow("stranger", "gateway", 8000),
+        Arrow("neighbour", "gateway", 8000),
+        Arrow("other-release", "gateway", 8000),
+    }
+
+
+def test_only_named_clients_reach_the_gateway_when_some_are_named() -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}
+    values = {"networkPolicy": {"clientsFrom": [peer]}}
+    found = between(values, STRANGER, NEIGHBOUR, pod("test")) - MESH
+    # The pod of `helm test` is a client, too.
+    assert found == {Arrow("stranger", "gateway", 8000), Arrow("test", "gateway", 8000)}
+
+
+def test_grpc_clients_reach_routers_only_when_they_are_named() -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}
+    found = between({"networkPolicy": {"grpcClientsFrom": [peer]}}, STRANGER) - MESH
+    assert Arrow("stranger", "router", 9000) in found
+    assert {arrow.target for arrow in found} == {"router", "gateway"}
+
+
+def test_every_process_may_ask_for_names() -> None:
+    found = {arrow for arrow in allowed({}, DNS) if arrow.target == "dns"}
+    assert found == {Arrow(role, "dns", 53) for role in ROLES}
+
+
+@pytest.mark.parametrize("kind", ["podMonitor", "serviceMonitor"])
+def test_prometheus_reads_metrics_of_every_process(kind: str) -> None:
+    found = between({"monitoring": {"type": kind}}, PROMETHEUS, STRANGER) - MESH
+    clients = {Arrow(name, "gateway", 8000) for name in ("prometheus", "stranger")}
+    assert found - clients == {Arrow("prometheus", role, 9090) for role in ROLES}
+
+
+def test_nobody_reads_metrics_without_monitoring() -> None:
+    assert 9090 not in {arrow.port for arrow in allowed({}, PROMETHEUS)}
+
+
+def test_traces_go_where_the_collector_is() -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    values: dict[str, Any] = {"tracing": {"otlpEndpoint": "http://collector.monitoring:4317"}}
+    anywhere = {arrow for arrow in allowed(values, PROMETHEUS, STRANGER) if arrow.port == 4317}
+    assert anywhere >= {Arrow(role, "stranger", 4317) for role in ROLES}
+    values["networkPolicy"] = {"tracesTo": [peer]}
+    there = {arrow for arrow in allowed(values, PROMETHEUS, STRANGER) if arrow.port == 4317}
+    assert there == {Arrow(role, "prometheus", 4317) for role in ROLES}
+
+
+def test_only_who_reads_models_reaches_the_hub_and_only_when_models_come_from_it() -> None:
+    assert 443 not in {arrow.port for arrow in allowed({}, STRANGER)}
+    hub = [{"name": "m", "source": {"type": "hub", "repository": "org/m"}}]
+    found = {arrow for arrow in allowed({"models": hub}, STRANGER) if arrow.port == 443}
+    assert found == {Arrow(role, "stranger", 443) for role in ("router", "prefill", "decode")}
+
+
+def test_init_containers_reach_a_bucket_unless_told_otherwise() -> None:
+    source = {"type": "init", "image": "x:1", "command": ["fetch"]}
+    values: dict[str, Any] = {"models": [{"name": "m", "source": source}]}
+    assert Arrow("decode", "stranger", 443) in allowed(values, STRANGER)
+    values["networkPolicy"] = {"initPort": 0}
+    assert Arrow("decode", "stranger", 443) not in allowed(values, STRANGER)
+
+
+def test_only_kvstores_reach_redis() -> None:
+    redis = Pod("valkey", pod("redis").labels, NAMESPACE, pod("redis").namespace_labels)
+    values = {"redis": {"type": "bundled"}, "kvstore": {"replicas": 2}}
+    found = {arrow for arrow in allowed(values, redis, STRANGER, NEIGHBOUR) if arrow.port == 6379}
+    assert found == {Arrow("kvstore", "valkey", 6379)}
+    assert [arrow for arrow in allowed(values, redis) if arrow.source == "valkey"] == []
+
+
+def test_an_external_redis_is_reached_by_kvstores_alone() -> None:
+    values = {"redis": {"type": "external", "host": "redis"}}
+    found = {arrow for arrow in allowed(values, STRANGER) if arrow.port == 6379}
+    assert found == {Arrow("kvstore", "stranger", 6379)}
+
+
+def test_a_doctor_that_is_named_asks_every_process() -> None:
+    peer = {"podSelector": {"matchLabels": {"app": "x"}}}
+    found = between({"networkPolicy": {"doctorFrom": [peer]}}, NEIGHBOUR) - MESH
+    assert {arrow.target for arrow in found if arrow.port == 9000} == set(ROLES)
+
+
+def test_policies_can_be_turned_off() -> None:
+    values = {"networkPolicy": {"enabled": False}, "redis": {"type": "bundled"}}
+    assert Rendered(values).of_kind("NetworkPolicy") == []

@@ -1,0 +1,296 @@
+"""Secrets, certificates, autoscaling, monitoring, routes and notes."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from pagemesh.identity.roles import REQUIRED, MeshRole
+from pagemesh.telemetry import metrics
+from tests.charts.rendering import CHART, ROLES, Rendered, environment, mounts, volumes
+
+KEY = "sk-very-secret"
+KEDA = {"provider": "keda", "prometheusAddress": "http://prometheus:9090"}
+ROUTES = {"enabled": True, "parentRefs": [{"name": "public"}]}
+
+
+def test_keys_of_the_values_are_in_a_secret_and_nowhere_else() -> None:
+    rendered = Rendered({"auth": {"apiKeys": [KEY, "sk-2"]}, "hub": {"token": "hf_secret"}})
+    secrets = rendered.of_kind("Secret")
+    assert {tuple(each["stringData"].items()) for each in secrets} == {
+        (("api-keys", f"{KEY},sk-2"),),
+        (("token", "hf_secret"),),
+    }
+    others = [each for each in rendered.objects if each["kind"] != "Secret"]
+    assert not re.search("sk-very|hf_secret", json.dumps(others) + rendered.notes)
+
+
+def test_routers_get_keys_from_a_secret_and_gateways_refuse_calls_without() -> None:
+    rendered = Rendered({"auth": {"existingSecret": "there", "existingSecretKey": "k"}})
+    assert environment(rendered.container("router"))["PAGEMESH_API_KEY"] == {
+        "secretKeyRef": {"name": "there", "key": "k"}
+    }
+    assert "--api-key-required" in rendered.flags("gateway")
+    assert "--api-key-required" not in Rendered().flags("gateway")
+    for role in ("gateway", "prefill", "decode", "kvstore"):
+        assert "PAGEMESH_API_KEY" not in environment(rendered.container(role))
+
+
+@pytest.mark.parametrize("auth", [{"keyFile": "tenants: {}"}, {"keyFileSecret": "there"}])
+def test_a_key_file_is_a_folder_that_the_kubelet_keeps_up_to_date(auth: dict[str, str]) -> None:
+    rendered = Rendered({"auth": auth})
+    assert rendered.flags("router")["--api-key-file"] == ["/etc/pagemesh/keys/keys.yaml"]
+    mount = mounts(rendered.container("router"))["/etc/pagemesh/keys"]
+    assert "subPath" not in mount
+    secret = volumes(rendered.pod("router"))["keys"]["secret"]["secretName"]
+    assert secret == auth.get("keyFileSecret", "mesh-pagemesh-key-file")
+
+
+def test_pods_are_replaced_when_a_key_of_the_values_changes() -> None:
+    def annotations(key: str) -> Any:
+        rendered = Rendered({"auth": {"apiKeys": [key]}})
+        return rendered.one("Deployment", "router")["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations("a") != annotations("b")
+    assert annotations("a") == annotations("a")
+
+
+def test_the_hub_token_comes_from_a_secret() -> None:
+    models = [{"name": "m", "source": {"type": "hub", "repository": "org/m"}}]
+    rendered = Rendered({"models": models, "hub": {"existingSecret": "there"}})
+    for role in ("router", "prefill", "decode"):
+        assert environment(rendered.container(role))["HF_TOKEN"] == {
+            "secretKeyRef": {"name": "there", "key": "token"}
+        }
+
+
+def test_the_password_of_redis_is_in_no_object() -> None:
+    redis = {"type": "external", "host": "redis", "existingSecret": "there", "tls": True}
+    rendered = Rendered({"redis": redis})
+    assert rendered.flags("kvstore")["--index"] == ["rediss://:$(REDIS_PASSWORD)@redis:6379/0"]
+    assert environment(rendered.container("kvstore"))["REDIS_PASSWORD"] == {
+        "secretKeyRef": {"name": "there", "key": "password"}
+    }
+
+
+def test_certificates_name_the_roles_that_the_processes_check() -> None:
+    rendered = Rendered({"meshTls": {"enabled": True}})
+    for role in MeshRole:
+        if role in (MeshRole.WORKER, MeshRole.CLIENT):
+            continue
+        spec = rendered.one("Certificate", f"{role.value}-mesh-tls")["spec"]
+        assert set(spec["dnsNames"]) == {each.dns_name for each in REQUIRED[role]}
+        assert spec["usages"] == ["server auth", "client auth"]
+    for role in ROLES:
+        secret = volumes(rendered.pod(role))["mesh-tls"]["secret"]["secretName"]
+        assert secret == rendered.one("Certificate", f"{role}-mesh-tls")["spec"]["secretName"]
+        assert rendered.flags(role)["--mesh-cert"] == ["/etc/pagemesh/mesh-tls/tls.crt"]
+
+
+def test_the_mesh_has_an_authority_of_its_own_unless_it_is_given_one() -> None:
+    own = Rendered({"meshTls": {"enabled": True}})
+    assert own.names("Issuer") == ["mesh-ca", "mesh-self-signed"]
+    assert own.one("Certificate", "mesh-ca")["spec"]["isCA"] is True
+    issuer = {"name": "ours", "kind": "ClusterIssuer", "group": "cert-manager.io"}
+    given = Rendered({"meshTls": {"enabled": True, "issuer": issuer}})
+    assert given.names("Issuer") == []
+    assert given.one("Certificate", "router-mesh-tls")["spec"]["issuerRef"] == issuer
+
+
+def test_given_certificates_are_mounted_and_none_are_asked_for() -> None:
+    names = {role: f"given-{role}" for role in ROLES}
+    values = {"meshTls": {"enabled": True, "provider": "secrets", "secretNames": names}}
+    rendered = Rendered(values)
+    assert rendered.of_kind("Certificate") == []
+    for role in ROLES:
+        assert volumes(rendered.pod(role))["mesh-tls"]["secret"]["secretName"] == f"given-{role}"
+
+
+def test_clients_are_served_by_tls_and_shown_their_authority() -> None:
+    client = {"enabled": True, "secretName": "clients", "clientCaSecret": "partners"}
+    rendered = Rendered({"clientTls": client})
+    flags = rendered.flags("gateway")
+    assert flags["--ssl-certfile"] == ["/etc/pagemesh/client-tls/tls.crt"]
+    assert flags["--ssl-ca-certs"] == ["/etc/pagemesh/client-ca/ca.crt"]
+    assert volumes(rendered.pod("gateway"))["client-ca"]["secret"]["secretName"] == "partners"
+
+
+def test_workers_scale_by_the_queue_their_own_queue_and_kv_use() -> None:
+    rendered = Rendered({"decode": {"autoscaling": {"enabled": True, "kvCacheUsage": 75}}})
+    scaler = rendered.one("HorizontalPodAutoscaler", "decode-demo")["spec"]
+    assert scaler["scaleTargetRef"]["kind"] == "Deployment"
+    asked = {
+        (each.get("external") or each["pods"])["metric"]["name"]: (
+            each.get("external") or each["pods"]
+        )["target"]["averageValue"]
+        for each in scaler["metrics"]
+    }
+    assert asked == {
+        "pagemesh_requests_queued": "8",
+        "vllm_num_requests_waiting": "4",
+        "vllm_kv_cache_usage_perc": "750m",
+    }
+    assert "replicas" not in rendered.one("Deployment", "decode-demo")["spec"]
+
+
+def test_the_adapters_rules_make_the_metrics_that_autoscalers_ask_for() -> None:
+    rules = yaml.safe_load((CHART / "files/prometheus-adapter.yaml").read_text(encoding="utf-8"))
+    [custom], [external] = rules["rules"]["custom"], rules["rules"]["external"]
+    for spec in (metrics.NUM_REQUESTS_WAITING, metrics.KV_CACHE_USAGE):
+        assert re.search(spec.name.removeprefix("vllm:"), custom["seriesQuery"])
+        matched = re.sub(custom["name"]["matches"], r"vllm_\1", spec.name)
+        assert matched in ("vllm_num_requests_waiting", "vllm_kv_cache_usage_perc")
+    assert custom["name"]["as"] == "vllm_${1}"
+    assert metrics.REQUESTS_QUEUED.name in external["seriesQuery"]
+    assert external["name"]["as"] == "pagemesh_requests_queued"
+
+
+def test_keda_asks_prometheus_for_metrics_that_there_are() -> None:
+    values = {"autoscaling": KEDA, "decode": {"autoscaling": {"enabled": True, "minReplicas": 0}}}
+    scaled = Rendered(values).one("ScaledObject", "decode-demo")["spec"]
+    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (0, 4)
+    asked = {each["metadata"]["query"]: each["metadata"]["threshold"] for each in scaled["triggers"]}
+    assert asked == {
+        'sum(pagemesh:requests_queued{namespace="llm",model_name="demo",pod=~"mesh-pagemesh-router-.+"})': "8",
+        'sum(vllm:num_requests_waiting{namespace="llm",model_name="demo",pod=~"mesh-pagemesh-decode-.+"})': "4",
+        'sum(vllm:kv_cache_usage_perc{namespace="llm",model_name="demo",pod=~"mesh-pagemesh-decode-.+"})': "0.8",
+    }
+    declared = {metrics.REQUESTS_QUEUED, metrics.NUM_REQUESTS_WAITING, metrics.KV_CACHE_USAGE}
+    for spec in declared:
+        assert any(f"({spec.name}{{" in query for query in asked)
+        assert spec.labels == ("model_name",)
+
+
+def test_groups_are_scaled_as_groups() -> None:
+    values = {"decode": {"multiNode": {"enabled": True}, "autoscaling": {"enabled": True}}}
+    rendered = Rendered(values)
+    assert rendered.one("HorizontalPodAutoscaler", "decode-demo")["spec"]["scaleTargetRef"] == {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "name": "mesh-pagemesh-decode-demo",
+    }
+    assert "replicas" not in rendered.one("LeaderWorkerSet", "decode-demo")["spec"]
+
+
+@pytest.mark.parametrize("role", ["gateway", "router"])
+def test_gateways_and_routers_scale_by_cpu(role: str) -> None:
+    rendered = Rendered({role: {"autoscaling": {"enabled": True, "cpuUtilization": 55}}})
+    [metric] = rendered.one("HorizontalPodAutoscaler", role)["spec"]["metrics"]
+    assert metric["resource"]["target"]["averageUtilization"] == 55
+
+
+def test_limits_are_divided_among_as_many_routers_as_there_may_be() -> None:
+    scaled = {"router": {"autoscaling": {"enabled": True, "maxReplicas": 6}}}
+    assert Rendered(scaled).flags("router")["--limits-shared-by"] == ["6"]
+    assert Rendered({"router": {"limitsSharedBy": 2}}).flags("router")["--limits-shared-by"] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "endpoints"),
+    [
+        ("podMonitor", "PodMonitor", "podMetricsEndpoints"),
+        ("serviceMonitor", "ServiceMonitor", "endpoints"),
+    ],
+)
+def test_monitors_show_prometheus_a_certificate_where_the_mesh_has_tls(
+    kind: str, name: str, endpoints: str
+) -> None:
+    rendered = Rendered({"monitoring": {"type": kind}, "meshTls": {"enabled": True}})
+    assert rendered.names(name) == sorted(ROLES)
+    [endpoint] = rendered.one(name, "decode")["spec"][endpoints]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"]["serverName"] == "decode.pagemesh"
+    assert endpoint["tlsConfig"]["keySecret"]["name"] == "mesh-pagemesh-health-mesh-tls"
+    [plain] = Rendered({"monitoring": {"type": kind}}).one(name, "decode")["spec"][endpoints]
+    assert "tlsConfig" not in plain
+
+
+def test_service_monitors_have_services_to_look_at() -> None:
+    rendered = Rendered({"monitoring": {"type": "serviceMonitor"}})
+    for role in ROLES:
+        service = rendered.one("Service", f"{role}-metrics")
+        wanted = rendered.one("ServiceMonitor", role)["spec"]["selector"]["matchLabels"]
+        assert wanted.items() <= service["metadata"]["labels"].items()
+
+
+def test_http_goes_to_the_gateway_which_turns_it_into_grpc() -> None:
+    rendered = Rendered({"gatewayApi": ROUTES})
+    [rule] = rendered.of_kind("HTTPRoute")[0]["spec"]["rules"]
+    assert rule["backendRefs"] == [{"name": "mesh-pagemesh-gateway", "port": 8000}]
+    assert rule["timeouts"] == {"request": "0s"}
+
+
+def test_grpc_may_go_to_the_routers_without_a_hop() -> None:
+    values = {
+        "gatewayApi": {**ROUTES, "grpc": True, "grpcBackend": "router"},
+        "networkPolicy": {"grpcClientsFrom": [{"namespaceSelector": {}}]},
+    }
+    rendered = Rendered(values)
+    [rule] = rendered.of_kind("GRPCRoute")[0]["spec"]["rules"]
+    assert rule["backendRefs"] == [{"name": "mesh-pagemesh-router", "port": 9000}]
+    assert [each["method"]["service"] for each in rule["matches"]] == [
+        "pagemesh.v1.Inference", "grpc.health.v1.Health",
+    ]  # fmt: skip
+    [port] = rendered.one("Service", "router")["spec"]["ports"]
+    assert port["appProtocol"] == "kubernetes.io/h2c"
+
+
+def test_the_gateways_are_an_inference_pool() -> None:
+    extension = {
+        "enabled": True,
+        "endpointPicker": {"name": "picker"},
+        "objectives": [{"name": "chat", "priority": 10}],
+    }
+    rendered = Rendered({"gatewayApi": ROUTES, "inferenceExtension": extension})
+    [pool] = rendered.of_kind("InferencePool")
+    [labels] = [each["metadata"]["labels"] for role, _, each in rendered.workloads() if role == "gateway"]
+    assert pool["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert pool["spec"]["targetPorts"] == [{"number": 8000}]
+    [rule] = rendered.of_kind("HTTPRoute")[0]["spec"]["rules"]
+    assert rule["backendRefs"] == [
+        {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "mesh-pagemesh"}
+    ]
+    [objective] = rendered.of_kind("InferenceObjective")
+    assert objective["spec"]["poolRef"]["name"] == pool["metadata"]["name"]
+
+
+def test_without_a_gateway_nothing_of_it_is_left() -> None:
+    rendered = Rendered({"gateway": {"enabled": False}, "monitoring": {"type": "podMonitor"}})
+    text = json.dumps(rendered.objects)
+    assert "mesh-pagemesh-gateway" not in text
+    assert "There is no HTTP" in rendered.notes
+
+
+def test_notes_say_how_to_ask_and_what_to_know() -> None:
+    plain = Rendered().notes
+    assert "kubectl -n llm port-forward service/mesh-pagemesh-gateway 8000:8000" in plain
+    assert '"model": "demo"' in plain
+    assert "auth is empty: everybody who reaches the gateway may call" in plain
+    assert "authorization" not in plain
+    closed = Rendered({"auth": {"existingSecret": "a"}, "meshTls": {"enabled": True}}).notes
+    assert "authorization: Bearer $PAGEMESH_API_KEY" in closed
+    assert "To know" not in closed
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"gateway": {"service": {"type": "LoadBalancer"}}}, "gateway.service.type is LoadBalancer"),
+        ({"router": {"gracePeriod": 5}}, "router.gracePeriod is 5, less than"),
+        ({"gateway": {"gracePeriod": 5}}, "gateway.gracePeriod is 5, less than"),
+        ({"redis": {"type": "bundled"}}, "redis.type is bundled"),
+        ({"networkPolicy": {"enabled": False}}, "networkPolicy.enabled is false"),
+        ({"decode": {"gpus": 2}}, "gpus is 2 for decode of model demo"),
+        ({"decode": {"replicas": 0}}, "replicas is 0 for decode of model demo"),
+        ({"decode": {"maxSurge": 0, "maxUnavailable": 1}}, "an update leaves requests without"),
+        ({"decode": {"multiNode": {"enabled": True}}}, "a whole copy of the model"),
+        ({"decode": {"autoscaling": {"enabled": True}}}, "monitoring.type is none"),
+    ],
+)
+def test_notes_warn_of_what_is_rarely_meant(values: dict[str, Any], words: str) -> None:
+    assert words in Rendered(values).notes
+    assert words not in Rendered().notes
