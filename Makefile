@@ -37,7 +37,7 @@ test: $(VENV)/.ready-dev ## Run all tests
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 chart-test: $(VENV)/.ready-dev ## Check the Helm chart with the real Helm, for Kubernetes 1.28 to 1.37, and start it where podman can
-	@$(BIN)/pytest tests/charts $(ARGS)
+	@PAGEMESH_CHART_PLAY=1 $(BIN)/pytest -rs tests/charts $(ARGS)
 
 fuzz: $(VENV)/.ready-dev ## Odd requests to a mesh, NUMBER times as many as in `make test` (20)
 	@PAGEMESH_FUZZ_FACTOR=$(or $(NUMBER),20) $(BIN)/pytest tests/fuzz -o timeout=0 $(ARGS)

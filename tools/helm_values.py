@@ -91,14 +91,17 @@ def readme(chart: Path) -> str:
     ]
     values = read(chart / "values.yaml")
     alone = [_row(value) for value in values if "." not in value.path and value.default is not None]
-    lines = [_HEAD.format(description=metadata["description"], setups="\n".join(setups)), *_TABLE, *alone]
+    lines = [
+        _HEAD.format(description=metadata["description"], setups="\n".join(setups)),
+        *_TABLE,
+        *alone,
+    ]
     for value in values:
         if "." in value.path:
             lines.append(_row(value))
         elif value.default is None:
             lines += [f"\n### {value.path}\n", f"{value.comment}\n", *_TABLE]
     return "\n".join(lines) + "\n"
-
 
 
 def _row(value: Value) -> str:

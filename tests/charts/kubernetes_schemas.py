@@ -22,7 +22,9 @@ CUSTOM = Path(__file__).parent / "custom_resources.yaml"
 @cache
 def _definitions(version: str) -> tuple[str, Resource[Any]]:
     # Patch releases are listed; the folder of a minor release is that of its newest one.
-    [*_, newest] = [each for each in all_versions() if each == version or each.startswith(f"{version}.")]
+    [*_, newest] = [
+        each for each in all_versions() if each == version or each.startswith(f"{version}.")
+    ]
     folder = f"kubernetes-json-schema/v{newest}-local-strict"
     return folder, Resource.from_contents(schema_contents(f"{folder}/_definitions.json", version))
 
@@ -58,6 +60,4 @@ def complaints(found: dict[str, Any], version: str) -> list[str]:
     validator = _custom_validators().get((found["apiVersion"], found["kind"])) or _validator(
         version, found["kind"], found["apiVersion"]
     )
-    return [
-        f"{name}: {error.json_path}: {error.message}" for error in validator.iter_errors(found)
-    ]
+    return [f"{name}: {error.json_path}: {error.message}" for error in validator.iter_errors(found)]

@@ -85,10 +85,10 @@ def test_certificates_name_the_roles_that_the_processes_check() -> None:
         spec = rendered.one("Certificate", f"{role.value}-mesh-tls")["spec"]
         assert set(spec["dnsNames"]) == {each.dns_name for each in REQUIRED[role]}
         assert spec["usages"] == ["server auth", "client auth"]
-    for role in ROLES:
-        secret = volumes(rendered.pod(role))["mesh-tls"]["secret"]["secretName"]
-        assert secret == rendered.one("Certificate", f"{role}-mesh-tls")["spec"]["secretName"]
-        assert rendered.flags(role)["--mesh-cert"] == ["/etc/pagemesh/mesh-tls/tls.crt"]
+    for name in ROLES:
+        secret = volumes(rendered.pod(name))["mesh-tls"]["secret"]["secretName"]
+        assert secret == rendered.one("Certificate", f"{name}-mesh-tls")["spec"]["secretName"]
+        assert rendered.flags(name)["--mesh-cert"] == ["/etc/pagemesh/mesh-tls/tls.crt"]
 
 
 def test_the_mesh_has_an_authority_of_its_own_unless_it_is_given_one() -> None:
@@ -153,7 +153,9 @@ def test_keda_asks_prometheus_for_metrics_that_there_are() -> None:
     values = {"autoscaling": KEDA, "decode": {"autoscaling": {"enabled": True, "minReplicas": 0}}}
     scaled = Rendered(values).one("ScaledObject", "decode-demo")["spec"]
     assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (0, 4)
-    asked = {each["metadata"]["query"]: each["metadata"]["threshold"] for each in scaled["triggers"]}
+    asked = {
+        each["metadata"]["query"]: each["metadata"]["threshold"] for each in scaled["triggers"]
+    }
     assert asked == {
         'sum(pagemesh:requests_queued{namespace="llm",model_name="demo",pod=~"mesh-pagemesh-router-.+"})': "8",
         'sum(vllm:num_requests_waiting{namespace="llm",model_name="demo",pod=~"mesh-pagemesh-decode-.+"})': "4",
@@ -186,7 +188,9 @@ def test_gateways_and_routers_scale_by_cpu(role: str) -> None:
 def test_limits_are_divided_among_as_many_routers_as_there_may_be() -> None:
     scaled = {"router": {"autoscaling": {"enabled": True, "maxReplicas": 6}}}
     assert Rendered(scaled).flags("router")["--limits-shared-by"] == ["6"]
-    assert Rendered({"router": {"limitsSharedBy": 2}}).flags("router")["--limits-shared-by"] == ["2"]
+    assert Rendered({"router": {"limitsSharedBy": 2}}).flags("router")["--limits-shared-by"] == [
+        "2"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +251,9 @@ def test_the_gateways_are_an_inference_pool() -> None:
     }
     rendered = Rendered({"gatewayApi": ROUTES, "inferenceExtension": extension})
     [pool] = rendered.of_kind("InferencePool")
-    [labels] = [each["metadata"]["labels"] for role, _, each in rendered.workloads() if role == "gateway"]
+    [labels] = [
+        each["metadata"]["labels"] for role, _, each in rendered.workloads() if role == "gateway"
+    ]
     assert pool["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert pool["spec"]["targetPorts"] == [{"number": 8000}]
     [rule] = rendered.of_kind("HTTPRoute")[0]["spec"]["rules"]
@@ -279,7 +285,10 @@ def test_notes_say_how_to_ask_and_what_to_know() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"gateway": {"service": {"type": "LoadBalancer"}}}, "gateway.service.type is LoadBalancer"),
+        (
+            {"gateway": {"service": {"type": "LoadBalancer"}}},
+            "gateway.service.type is LoadBalancer",
+        ),
         ({"router": {"gracePeriod": 5}}, "router.gracePeriod is 5, less than"),
         ({"gateway": {"gracePeriod": 5}}, "gateway.gracePeriod is 5, less than"),
         ({"redis": {"type": "bundled"}}, "redis.type is bundled"),

@@ -33,9 +33,7 @@ def test_a_pod_keeps_to_the_restricted_standard(role: str) -> None:
 
 def test_init_containers_and_the_bundled_redis_are_restricted_too() -> None:
     source = {"type": "init", "image": "models:1", "path": "/m"}
-    rendered = Rendered(
-        {"models": [{"name": "m", "source": source}], "redis": {"type": "bundled"}}
-    )
+    rendered = Rendered({"models": [{"name": "m", "source": source}], "redis": {"type": "bundled"}})
     [init] = rendered.pod("decode")["initContainers"]
     redis = rendered.one("Deployment", "redis")["spec"]["template"]["spec"]
     for security in (init["securityContext"], redis["containers"][0]["securityContext"]):
@@ -112,15 +110,7 @@ def test_a_missing_gpu_is_said_by_the_scheduler_or_by_the_worker() -> None:
     assert rendered.flags("prefill")["--device"] == ["cpu"]
 
 
-@pytest.mark.parametrize(
-    ("limit", "threads"), [("2", "2"), (3, "3"), ("500m", "1"), ("2500m", "3"), (1.5, "2")]
-)
-def test_threads_fit_the_cpu_limit(limit: Any, threads: str) -> None:
-    rendered = Rendered({"decode": {"resources": {"limits": {"cpu": limit}}}})
-    assert rendered.flags("decode")["--threads"] == [threads]
-
-
-def test_threads_are_left_alone_without_a_limit_and_can_be_given() -> None:
+def test_threads_are_left_to_the_worker_unless_given() -> None:
     assert "--threads" not in Rendered().flags("decode")
     assert Rendered({"decode": {"threads": 6}}).flags("decode")["--threads"] == ["6"]
 
@@ -134,7 +124,7 @@ def test_a_worker_says_how_others_reach_it_and_has_its_pods_name() -> None:
 
 def test_pods_are_put_where_the_values_say() -> None:
     toleration = {"key": "gpu", "operator": "Exists"}
-    affinity = {"nodeAffinity": {}}
+    affinity: dict[str, Any] = {"nodeAffinity": {}}
     pod = Rendered(
         {
             "decode": {
@@ -169,7 +159,9 @@ def test_drains_of_nodes_take_one_pod_of_a_role_at_a_time(role: str) -> None:
         if each["metadata"]["labels"]["app.kubernetes.io/component"] == role
     ]
     assert budget["spec"]["maxUnavailable"] == 1
-    [labels] = [each["metadata"]["labels"] for name, _, each in rendered.workloads() if name == role]
+    [labels] = [
+        each["metadata"]["labels"] for name, _, each in rendered.workloads() if name == role
+    ]
     assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 

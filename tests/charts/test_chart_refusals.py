@@ -145,7 +145,9 @@ def test_an_image_volume_is_refused_where_kubernetes_has_none(tmp_path: Path) ->
     assert text.count("<1.31-0") == 1
     checks.write_text(text.replace("<1.31-0", "<1.99-0"), encoding="utf-8")
     values = values_from(ONE + "image,models[0].source.image=models:1")
-    with pytest.raises(helm.HelmRenderError, match=r"models\[0\].source.type is image, but Kubernetes"):
+    with pytest.raises(
+        helm.HelmRenderError, match=r"models\[0\].source.type is image, but Kubernetes"
+    ):
         helm.Chart.load(copy).render(values, name="mesh")
     Rendered(values)
 

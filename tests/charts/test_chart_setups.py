@@ -78,7 +78,9 @@ def test_pod_templates_of_custom_resources_are_valid_for_kubernetes(setup: Path)
 
 
 def test_the_setups_have_every_custom_resource_that_there_is_a_schema_for() -> None:
-    kinds = {one["kind"] for setup in SETUPS for one in rendered_setup(setup).objects if is_custom(one)}
+    kinds = {
+        one["kind"] for setup in SETUPS for one in rendered_setup(setup).objects if is_custom(one)
+    }
     assert kinds == {
         "Certificate", "GRPCRoute", "HTTPRoute", "InferenceObjective", "InferencePool", "Issuer",
         "LeaderWorkerSet", "PodMonitor", "ScaledObject", "ServiceMonitor",
@@ -91,7 +93,9 @@ def test_every_process_understands_its_arguments(setup: Path) -> None:
     for role, workload, template in rendered_setup(setup).workloads():
         container = template["spec"]["containers"][0]
         words = [
-            word.replace("$(POD_IP)", "10.1.2.3").replace("$(POD_NAME)", workload["metadata"]["name"])
+            word.replace("$(POD_IP)", "10.1.2.3").replace(
+                "$(POD_NAME)", workload["metadata"]["name"]
+            )
             for word in container["args"]
         ]
         words = [word.replace("$(REDIS_PASSWORD)", "secret") for word in words]

@@ -86,7 +86,9 @@ def test_values_and_schema_have_the_same_keys() -> None:
         "extraEgress[]", "parentRefs[]", "objectives[]", "global",
     )  # fmt: skip
     assert documented - known == set()
-    assert {key for key in known - documented if not any(part in key for part in kubernetes)} == set()
+    assert {
+        key for key in known - documented if not any(part in key for part in kubernetes)
+    } == set()
 
 
 def test_every_key_has_a_comment() -> None:
@@ -104,9 +106,9 @@ def test_the_keys_that_are_read_are_those_that_yaml_has() -> None:
     loaded = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
     documented = [each.path for each in helm_values.read(CHART / "values.yaml")]
     assert [path for path in documented if "." not in path] == list(loaded)
-    assert [path for path in documented if path.startswith("models[].") and path.count(".") == 1] == [
-        f"models[].{key}" for key in loaded["models"][0]
-    ]
+    assert [
+        path for path in documented if path.startswith("models[].") and path.count(".") == 1
+    ] == [f"models[].{key}" for key in loaded["models"][0]]
 
 
 def test_the_readme_is_what_the_values_say() -> None:

@@ -83,20 +83,8 @@
 {{- include "pagemesh.flag" (list "--swap-space" $settings.swapSpace) }}
 {{- include "pagemesh.flag" (list "--max-num-seqs" $settings.maxNumSeqs) }}
 {{- include "pagemesh.flag" (list "--max-num-batched-tokens" $settings.maxNumBatchedTokens) }}
-{{- include "pagemesh.flag" (list "--threads" (include "pagemesh.threads" $settings)) }}
+{{- include "pagemesh.flag" (list "--threads" $settings.threads) }}
 {{- include "pagemesh.extraArgs" $settings }}
-{{- end -}}
-
-{{/* Threads that fit the CPU limit, rounded up; tensor libraries would count the node's cores. */}}
-{{- define "pagemesh.threads" -}}
-{{- $limit := toString (default "" (dig "limits" "cpu" "" .resources)) -}}
-{{- if .threads -}}
-{{- int .threads -}}
-{{- else if hasSuffix "m" $limit -}}
-{{- ceil (divf (trimSuffix "m" $limit | float64) 1000) | int -}}
-{{- else if $limit -}}
-{{- ceil (float64 $limit) | int -}}
-{{- end -}}
 {{- end -}}
 
 {{- define "pagemesh.routerArgs" -}}

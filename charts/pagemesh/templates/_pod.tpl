@@ -216,7 +216,8 @@ Ready is who serves; a process starts over when it does not answer any more. The
 TLS, so with it the image asks itself. A gateway is alive without routers, and ready when one of them answers.
 */}}
 {{- define "pagemesh.probes" -}}
-{{- $every := 5 -}}
+{{- /* Asking by a program costs a start of Python. */ -}}
+{{- $every := ternary 10 5 (and .root.Values.meshTls.enabled (ne .component "gateway")) -}}
 {{- $check := include "pagemesh.check" . -}}
 {{- $alive := eq .component "gateway" | ternary "tcpSocket:\n  port: http" $check -}}
 startupProbe:
@@ -231,7 +232,7 @@ readinessProbe:
   failureThreshold: 2
 livenessProbe:
   {{- $alive | nindent 2 }}
-  periodSeconds: 10
+  periodSeconds: {{ mul 2 $every }}
   timeoutSeconds: 10
   failureThreshold: 6
 {{- end -}}
