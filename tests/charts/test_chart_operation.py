@@ -150,9 +150,9 @@ def test_the_adapters_rules_make_the_metrics_that_autoscalers_ask_for() -> None:
 
 
 def test_keda_asks_prometheus_for_metrics_that_there_are() -> None:
-    values = {"autoscaling": KEDA, "decode": {"autoscaling": {"enabled": True, "minReplicas": 0}}}
+    values = {"autoscaling": KEDA, "decode": {"autoscaling": {"enabled": True, "minReplicas": 2}}}
     scaled = Rendered(values).one("ScaledObject", "decode-demo")["spec"]
-    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (0, 4)
+    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (2, 4)
     asked = {
         each["metadata"]["query"]: each["metadata"]["threshold"] for each in scaled["triggers"]
     }

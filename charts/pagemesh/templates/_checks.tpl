@@ -85,9 +85,6 @@
 {{- if not (or .queuedRequests .waitingRequests .kvCacheUsage) -}}
 {{- fail (printf "%s.autoscaling.enabled is true, but queuedRequests, waitingRequests and kvCacheUsage are all 0" $where) -}}
 {{- end -}}
-{{- if and $adapter (eq (int .minReplicas) 0) -}}
-{{- fail (printf "%s.autoscaling.minReplicas is 0, which autoscaling.provider keda can do alone" $where) -}}
-{{- end -}}
 {{- $name := default $.model.name $.model.servedName -}}
 {{- if and $adapter .queuedRequests (not (regexMatch "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$" $name)) -}}
 {{- fail (printf "%s.autoscaling.queuedRequests is %d, but the Prometheus Adapter cannot be asked for the model %q, whose name is no label value: set it to 0, or take autoscaling.provider keda" $where (int .queuedRequests) $name) -}}
