@@ -66,12 +66,18 @@ def _one_side(policies: list[Any], pod: Pod, direction: str, other: Pod, port: i
     return not chosen or _allows(rules, peers, other, port, pod.namespace)
 
 
-def arrows(policies: list[Any], pods: list[Pod], ports: list[int]) -> Iterator[Arrow]:
-    """Every connection between two different kinds of pods, or within one, that both sides allow."""
+def arrows(
+    policies: list[Any], pods: list[Pod], ports: list[int], direction: str | None = None
+) -> Iterator[Arrow]:
+    """Every connection between pods that both sides allow, or the side that a direction names."""
     for source in pods:
         for target in pods:
             for port in ports:
-                if _one_side(policies, source, "Egress", target, port) and _one_side(
+                sends = direction == "Ingress" or _one_side(
+                    policies, source, "Egress", target, port
+                )
+                takes = direction == "Egress" or _one_side(
                     policies, target, "Ingress", source, port
-                ):
+                )
+                if sends and takes:
                     yield Arrow(source.name, target.name, port)

@@ -67,6 +67,16 @@ def test_the_processes_reach_whom_they_call_and_nobody_else() -> None:
     assert between({}) == MESH
 
 
+@pytest.mark.parametrize("direction", ["Ingress", "Egress"])
+def test_each_side_alone_allows_no_more(direction: str) -> None:
+    policies = Rendered().of_kind("NetworkPolicy")
+    found = set(arrows(policies, [pod(role) for role in ROLES], PORTS, direction))
+    # Everybody may ask for names, of whichever pod answers, and everybody may ask a gateway.
+    public = {arrow for arrow in found if arrow.port == 53 or arrow.target == "gateway"}
+    assert found - public == MESH
+    assert {arrow.port for arrow in public} == ({8000} if direction == "Ingress" else {53})
+
+
 def test_strangers_neighbours_and_other_releases_reach_the_gateway_alone() -> None:
     found = between({}, STRANGER, NEIGHBOUR, OTHER_RELEASE) - MESH
     assert found == {
