@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from pagemesh.cli.arguments import parse
+from pagemesh.cli.settings import HealthConfig
 from tests.charts.rendering import ROLES, Rendered, environment, mounts, volumes
 
 TLS = {"meshTls": {"enabled": True}}
@@ -54,6 +56,9 @@ def test_with_tls_the_image_asks_itself_as_the_kubelet_speaks_none(role: str) ->
     container = Rendered(TLS).container(role)
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert "grpc" not in container[probe]
+        # Understood by the command itself; its first argument is the address.
+        _, command, address, *flags = container[probe]["exec"]["command"]
+        parse(HealthConfig, f"pagemesh {command}", "", ["--address", address, *flags])
         assert container[probe]["exec"]["command"] == [
             "pagemesh", "health", "127.0.0.1:9000", *TLS_FLAGS
         ]  # fmt: skip
