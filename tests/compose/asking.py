@@ -17,8 +17,12 @@ QUESTIONS: Final = (
 )
 
 
+class CutOffError(Exception):
+    """A stream ended, and nothing said why."""
+
+
 def ask(client: OpenAI, question: str, max_tokens: int = 64) -> str:
-    """The whole answer of the likeliest tokens, streamed."""
+    """The whole answer of the likeliest tokens, streamed. CutOffError when it ends without a reason."""
     chunks = client.chat.completions.create(
         model="demo",
         messages=[{"role": "user", "content": question}],
@@ -27,7 +31,15 @@ def ask(client: OpenAI, question: str, max_tokens: int = 64) -> str:
         max_tokens=max_tokens,
         extra_body={"ignore_eos": True},
     )
-    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    text, reason, request = "", None, ""
+    for chunk in chunks:
+        request = chunk.id
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            reason = choice.finish_reason
+    if reason is None:
+        raise CutOffError(f"{request} ends with {text[-40:]!r}")
+    return text
 
 
 class Traffic:
