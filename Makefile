@@ -25,7 +25,7 @@ GPU_UNIT_TESTS := --ignore=tests/unit/kernels/test_resources.py tests/unit/kerne
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos kernels bench test-gpu bench-gpu clean chart-test
+.PHONY: help run test docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos kernels bench test-gpu bench-gpu clean chart-test
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -38,6 +38,19 @@ test: $(VENV)/.ready-dev ## Run all tests
 
 chart-test: $(VENV)/.ready-dev ## Check the Helm chart with the real Helm, for Kubernetes 1.28 to 1.37, and start it where podman can
 	@PAGEMESH_CHART_PLAY=1 $(BIN)/pytest -rs tests/charts $(ARGS)
+
+docs: $(VENV)/.ready-dev ## Build the documentation as a site in build/site; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+	@$(BIN)/python -m tools.docsite.self_contained build/site
+
+docs-serve: $(VENV)/.ready-dev ## Show the documentation on http://127.0.0.1:8010 while it is written
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --dev-addr 127.0.0.1:8010 $(ARGS)
+
+docs-test: $(VENV)/.ready-dev ## Run every command of the documents, the slow ones too (some minutes)
+	@PAGEMESH_SLOW_DOCS=1 $(BIN)/pytest tests/docs -o timeout=0 $(ARGS)
+
+pictures: $(VENV)/.ready-dev ## Draw the pictures of the documents anew
+	@$(BIN)/python -m tools.pictures $(ARGS)
 
 fuzz: $(VENV)/.ready-dev ## Odd requests to a mesh, NUMBER times as many as in `make test` (20)
 	@PAGEMESH_FUZZ_FACTOR=$(or $(NUMBER),20) $(BIN)/pytest tests/fuzz -o timeout=0 $(ARGS)

@@ -22,9 +22,9 @@ Response = TypeVar("Response")
 class AsyncClient:
     """A connection to a mesh for one event loop. Close it, or use it in an `async with` block.
 
-    >>> async with AsyncClient("127.0.0.1:8000") as client:
-    ...     answer = await client.complete(messages=[{"role": "user", "content": "Hello!"}])
-    ...     print(answer.text)
+        async with AsyncClient("127.0.0.1:8000") as client:
+            answer = await client.complete(messages=[{"role": "user", "content": "Hello!"}])
+            print(answer.text)
 
     Every method raises a `pagemesh.errors.PagemeshError` when the mesh refuses or fails.
     """
@@ -65,8 +65,8 @@ class AsyncClient:
         The prompt is `prompt`, or else `messages` or `token_ids` among the settings; `Settings`
         explains them all.
 
-        >>> async for chunk in client.generate("Once upon a time", max_tokens=32):
-        ...     print(chunk.text, end="", flush=True)
+            async for chunk in client.generate("Once upon a time", max_tokens=32):
+                print(chunk.text, end="", flush=True)
         """
         request = requests.generate_request(prompt, settings)
         return self._chunks(request, settings.get("timeout", DEFAULT_TIMEOUT_S))
@@ -74,7 +74,7 @@ class AsyncClient:
     async def complete(self, prompt: str | None = None, **settings: Unpack[Settings]) -> Completion:
         """The whole answer; takes what `generate` takes.
 
-        >>> (await client.complete("2 + 2 =", max_tokens=4)).text
+        (await client.complete("2 + 2 =", max_tokens=4)).text
         """
         return results.only_one(await self.complete_all(prompt, **settings))
 
@@ -83,7 +83,7 @@ class AsyncClient:
     ) -> list[Completion]:
         """All of `n` answers, whole.
 
-        >>> [answer.text for answer in await client.complete_all("Once", n=3, temperature=1.0)]
+        [answer.text for answer in await client.complete_all("Once", n=3, temperature=1.0)]
         """
         return results.join_chunks([chunk async for chunk in self.generate(prompt, **settings)])
 
@@ -109,7 +109,7 @@ class AsyncClient:
     async def embed(self, inputs: Inputs, **settings: Unpack[EmbedSettings]) -> Embeddings:
         """Vectors of one or several texts, or the same as token ids; at most 2048.
 
-        >>> (await client.embed("A text.")).vectors[0]
+        (await client.embed("A text.")).vectors[0]
         """
         request = texts.embed_request(inputs, settings)
         timeout = settings.get("timeout", DEFAULT_TIMEOUT_S)
@@ -123,7 +123,7 @@ class AsyncClient:
     ) -> Scores:
         """How alike texts are: each of the second with its partner, or with the only one of the first.
 
-        >>> (await client.score("Rome", ["Paris", "a cat"])).values
+        (await client.score("Rome", ["Paris", "a cat"])).values
         """
         request = inference_pb2.ScoreRequest(
             model=settings.get("model", ""),
@@ -143,7 +143,7 @@ class AsyncClient:
     ) -> Ranking:
         """Documents by how near they are to a query, the nearest first; with `top_n`, so many of them.
 
-        >>> (await client.rerank("Rome", ["a cat", "Paris"])).documents[0].index
+        (await client.rerank("Rome", ["a cat", "Paris"])).documents[0].index
         """
         request = inference_pb2.RerankRequest(
             model=settings.get("model", ""), query=query, documents=documents, top_count=top_n

@@ -22,9 +22,9 @@ Response = TypeVar("Response")
 class Client:
     """A connection to a mesh, usable from several threads. Close it, or use it in a `with` block.
 
-    >>> with Client("127.0.0.1:8000") as client:
-    ...     answer = client.complete(messages=[{"role": "user", "content": "Hello!"}])
-    ...     print(answer.text)
+        with Client("127.0.0.1:8000") as client:
+            answer = client.complete(messages=[{"role": "user", "content": "Hello!"}])
+            print(answer.text)
 
     Every method raises a `pagemesh.errors.PagemeshError` when the mesh refuses or fails.
     """
@@ -62,8 +62,8 @@ class Client:
         The prompt is `prompt`, or else `messages` or `token_ids` among the settings; `Settings`
         explains them all.
 
-        >>> for chunk in client.generate("Once upon a time", max_tokens=32):
-        ...     print(chunk.text, end="", flush=True)
+            for chunk in client.generate("Once upon a time", max_tokens=32):
+                print(chunk.text, end="", flush=True)
         """
         request = requests.generate_request(prompt, settings)
         return self._chunks(request, settings.get("timeout", DEFAULT_TIMEOUT_S))
@@ -71,7 +71,7 @@ class Client:
     def complete(self, prompt: str | None = None, **settings: Unpack[Settings]) -> Completion:
         """The whole answer; takes what `generate` takes.
 
-        >>> client.complete("2 + 2 =", max_tokens=4).text
+        client.complete("2 + 2 =", max_tokens=4).text
         """
         return results.only_one(self.complete_all(prompt, **settings))
 
@@ -80,7 +80,7 @@ class Client:
     ) -> list[Completion]:
         """All of `n` answers, whole.
 
-        >>> [answer.text for answer in client.complete_all("Once", n=3, temperature=1.0)]
+        [answer.text for answer in client.complete_all("Once", n=3, temperature=1.0)]
         """
         return results.join_chunks(self.generate(prompt, **settings))
 
@@ -100,7 +100,7 @@ class Client:
     def embed(self, inputs: Inputs, **settings: Unpack[EmbedSettings]) -> Embeddings:
         """Vectors of one or several texts, or the same as token ids; at most 2048.
 
-        >>> client.embed("A text.").vectors[0]
+        client.embed("A text.").vectors[0]
         """
         request = texts.embed_request(inputs, settings)
         timeout = settings.get("timeout", DEFAULT_TIMEOUT_S)
@@ -114,7 +114,7 @@ class Client:
     ) -> Scores:
         """How alike texts are: each of the second with its partner, or with the only one of the first.
 
-        >>> client.score("Rome", ["Paris", "a cat"]).values
+        client.score("Rome", ["Paris", "a cat"]).values
         """
         request = inference_pb2.ScoreRequest(
             model=settings.get("model", ""),
@@ -134,7 +134,7 @@ class Client:
     ) -> Ranking:
         """Documents by how near they are to a query, the nearest first; with `top_n`, so many of them.
 
-        >>> client.rerank("Rome", ["a cat", "Paris"]).documents[0].index
+        client.rerank("Rome", ["a cat", "Paris"]).documents[0].index
         """
         request = inference_pb2.RerankRequest(
             model=settings.get("model", ""), query=query, documents=documents, top_count=top_n

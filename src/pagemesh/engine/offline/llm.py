@@ -46,9 +46,9 @@ _calls = count()
 class LLM:
     """A model, loaded and running until `close`; use it in a `with` block or close it.
 
-    >>> with LLM("models/demo") as llm:
-    ...     (output,) = llm.generate("The capital of France is", SamplingParams(temperature=0))
-    ...     print(output.outputs[0].text)
+        with LLM("models/demo") as llm:
+            (output,) = llm.generate("The capital of France is", SamplingParams(temperature=0))
+            print(output.outputs[0].text)
 
     Its methods may be called from several threads: the engine batches what they ask for together.
     """
