@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.hygiene.tree import ROOT
+from tests.support.browser import running_chromium
 from tools.docsite.self_contained import loads_from_elsewhere
 
 BUILD_DEADLINE_S = 120
@@ -29,6 +34,23 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert (built.returncode, built.stderr) == (0, ""), built.stderr
     return folder
+
+
+@pytest.fixture(scope="module")
+def url(site: Path) -> Iterator[str]:
+    """The site on a web server."""
+    handler = partial(QuietHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join(10)
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
 
 
 def page(site: Path, name: str) -> str:
@@ -52,6 +74,18 @@ def test_what_a_page_loads_from_elsewhere_is_found(tmp_path: Path) -> None:
         "a.html: //fonts.example/f",
         "b.css: https://fonts.example/b.css",
     ]
+
+
+def test_a_browser_asks_nobody_else_and_finds_what_is_searched(url: str) -> None:
+    with running_chromium() as browser:
+        opened = browser.new_page()
+        asked: list[str] = []
+        opened.on("request", lambda request: asked.append(request.url))
+        opened.goto(f"{url}/concepts/batching/")
+        opened.get_by_placeholder("Search").first.fill("preempted")
+        opened.locator(".md-search-result__item").first.wait_for(timeout=20_000)
+        assert [address for address in asked if not address.startswith(url)] == []
+        assert len(asked) > 5
 
 
 def test_links_to_code_lead_to_the_repository(site: Path) -> None:

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.mesh.harness import Mesh, running_mesh
+from tests.support.browser import running_chromium
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 MODEL = '<img src=x onerror="window.harmed=1">'
 """Under which the demo model is served here."""
 
 WAIT_MS = 20_000
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 REFUSED = re.compile(r"Failed to load resource: .* status of (\d+)")
 
 
@@ -43,13 +32,8 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """Debian's, or another one of the machine."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+    with running_chromium() as browser:
         yield browser
-        browser.close()
 
 
 class Look:
