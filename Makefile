@@ -39,8 +39,9 @@ test: $(VENV)/.ready-dev ## Run all tests
 chart-test: $(VENV)/.ready-dev ## Check the Helm chart with the real Helm, for Kubernetes 1.28 to 1.37, and start it where podman can
 	@PAGEMESH_CHART_PLAY=1 $(BIN)/pytest -rs tests/charts $(ARGS)
 
+# Without --quiet, which would drop warnings before --strict counts them.
 docs: $(VENV)/.ready-dev ## Build the documentation as a site in build/site; a warning is an error
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 	@$(BIN)/python -m tools.docsite.self_contained build/site
 
 docs-serve: $(VENV)/.ready-dev ## Show the documentation on http://127.0.0.1:8010 while it is written
