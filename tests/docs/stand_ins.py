@@ -123,7 +123,9 @@ def _serve(command: Sequence[str], is_ready: Callable[[], bool]) -> NoReturn:
             print(output.read_text())
             sys.exit(process.returncode or 1)
         time.sleep(0.05)
-    print(output.read_text(), end="", flush=True)
+    # What `pagemesh up` says only where the machine is busy is in no document.
+    lines = output.read_text().splitlines()
+    print(*(line for line in lines if "still starting after" not in line), sep="\n", flush=True)
     sys.exit(0)
 
 
