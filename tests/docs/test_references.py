@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -22,7 +23,7 @@ REPOSITORY = "https://example.com/r"
 def test_all_flags_of_a_command_are_described(name: str) -> None:
     helped = subprocess.run(
         [sys.executable, "-m", "pagemesh.cli", name, "--help"],
-        capture_output=True, text=True, check=True, env={"COLUMNS": "300", "NO_COLOR": "1"},
+        capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "300", "NO_COLOR": "1"},
     ).stdout  # fmt: skip
     offered = set(re.findall(r"(?<=│ |, )--(?!no-|help)[a-z-]+", helped))
     flags = [flag for _, found in command_line.areas(COMMANDS[name].settings) for flag in found]

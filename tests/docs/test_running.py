@@ -77,7 +77,7 @@ def test_curl_notices_that_nobody_is_there(reading: Reading) -> None:
 
 def test_curl_notices_an_errors_status(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        serving = threading.Thread(target=server.handle_request)
+        serving = threading.Thread(target=server.handle_request, daemon=True)
         serving.start()
         with (
             desk_at(tmp_path, {8000: server.server_port}) as desk,
