@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 from tests.docs.blocks import Block
 from tests.hygiene.tree import ROOT
+
+_SETTINGS: Final = re.compile(r"^(?:[A-Z0-9_]+=\S* +)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,8 @@ class Entry:
         if not block.runs:
             return False
         if self.command:
-            lines = [line.strip().removeprefix("sudo ") for line in block.text.splitlines()]
+            # Behind settings for this command alone.
+            lines = [_SETTINGS.sub("", line.strip()) for line in block.text.splitlines()]
             return any(f"{line} ".startswith(f"{self.command} ") for line in lines)
         return (block.document, block.first_line) == (self.document, self.line)
 

@@ -22,7 +22,7 @@ from tests.docs.blocks import (
     documents,
     indented_code,
 )
-from tests.docs.listed import Entry, entries
+from tests.docs.listed import Entry, entries, is_elsewhere, is_slow
 from tests.hygiene.tree import ROOT, name_of
 
 READERS: dict[str, Callable[[str], Any]] = {
@@ -71,11 +71,9 @@ def test_what_is_listed_has_a_reason_and_is_run_somewhere() -> None:
     assert all(entry.reason for entry in entries("slow"))
 
 
-def test_no_block_is_listed_twice() -> None:
-    listed = [*entries("elsewhere"), *entries("slow")]
-    for block in all_blocks():
-        covering = [entry for entry in listed if entry.covers(block)]
-        assert len(covering) <= 1, block.place
+def test_no_block_is_run_elsewhere_and_slow() -> None:
+    both = [block.place for block in all_blocks() if is_elsewhere(block) and is_slow(block)]
+    assert both == []
 
 
 def test_blocks_are_found_with_their_output_and_options() -> None:
@@ -107,5 +105,7 @@ def test_an_entry_covers_one_block_or_all_with_a_command() -> None:
     assert block.first_line == "kubectl get pods"
     assert Entry("r", command="helm").covers(block)
     assert not Entry("r", command="hel").covers(block)
+    (behind,) = blocks_in("```sh\nA=1 \\\n  B_2=x helm list\n```\n", "a.md")
+    assert Entry("r", command="helm").covers(behind)
     assert Entry("r", document="a.md", line="kubectl get pods").covers(block)
     assert not Entry("r", document="b.md", line="kubectl get pods").covers(block)

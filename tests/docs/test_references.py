@@ -77,6 +77,7 @@ def test_all_errors_are_described() -> None:
         ("contributing.md", "docs/architecture.md", "architecture.md"),
         ("routing.md", "decisions/0001-one-namespace-several-roots.md", None),
         ("routing.md", "#here", None),
+        ("routing.md", "gone.md", None),
         ("routing.md", "https://grpc.io/docs", None),
         ("grpc-api.md", "../protos/pagemesh/v1/inference.proto",
          f"{REPOSITORY}/blob/main/protos/pagemesh/v1/inference.proto"),

@@ -21,6 +21,7 @@ OUTSIDE: Final = {
     "services/decode/README.md": "services/decode.md",
     "services/kvstore/README.md": "services/kvstore.md",
     "gateway/README.md": "services/gateway.md",
+    "charts/pagemesh/README.md": "deployment/chart.md",
     "models/demo/README.md": "demo-model.md",
     "benchmarks/README.md": "benchmarks.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -63,9 +64,12 @@ def _for_the_site(target: str, page: str, repository: str) -> str:
         return target
     here = posixpath.dirname(source_of(page))
     named = posixpath.normpath(posixpath.join(here, path))
+    if not (ROOT / named).exists():
+        # MkDocs has the words for it.
+        return target
     behind = f"#{anchor}" if anchor else ""
     known = page_of(named)
-    if known is not None and (ROOT / named).is_file():
+    if known is not None and not (ROOT / named).is_dir():
         return posixpath.relpath(known, posixpath.dirname(page) or ".") + behind
     kind = "tree" if (ROOT / named).is_dir() else "blob"
     return f"{repository}/{kind}/main/{named}{behind}"
