@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,9 @@ import pytest
 
 from tests.charts.podman import Podman, adapted, workload
 from tests.charts.rendering import CHART, ROLES, Rendered, values_of
+
+# The images must be of the present code.
+pytestmark = pytest.mark.containers
 
 DEMO = CHART / "ci/demo-values.yaml"
 # Podman's names: the Deployment, its pod, the container.
@@ -42,8 +44,6 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 
 @pytest.fixture(scope="module")
 def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
-    if "PAGEMESH_CHART_PLAY" not in os.environ:
-        pytest.skip("it takes images of the present code; `make chart-test` starts them")
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed")
     podman = Podman(tmp_path_factory.mktemp("podman"))
