@@ -6,6 +6,7 @@ from pagemesh.config import (
     MemberConfig,
     ModelConfig,
     ServerConfig,
+    TracesConfig,
     WorkerConfig,
 )
 from pagemesh.worker.server import Role, WorkerServer
@@ -24,11 +25,13 @@ class FakeWorker:
         engine: FakeEngine,
         model: str = "demo",
         grace_period: float = 0.2,
+        traces: TracesConfig | None = None,
     ) -> None:
         config = WorkerConfig(
             model=ModelConfig(model="demo", served_model_name=model),
             member=MemberConfig(kvstore=kvstore, worker_id=worker_id),
             server=ServerConfig(grace_period=grace_period),
+            traces=traces or TracesConfig(),
         )
         self.worker_id = worker_id
         self.engine = engine

@@ -64,6 +64,8 @@ class Mesh:
             channel
         )
         self.workers: dict[str, FakeWorker] = {}
+        self.traces: config.TracesConfig | None = None
+        """Of the workers to come."""
 
     async def add(
         self,
@@ -76,7 +78,13 @@ class Mesh:
     ) -> FakeWorker:
         """Start a worker and wait until the router can use it."""
         worker = FakeWorker(
-            role, worker_id, self.kvstore_address, FakeEngine(**engine), served, grace_period
+            role,
+            worker_id,
+            self.kvstore_address,
+            FakeEngine(**engine),
+            served,
+            grace_period,
+            self.traces,
         )
         await worker.start()
         self.workers[worker_id] = worker
@@ -163,12 +171,17 @@ async def running_mesh(
     explain_routes: bool = False,
     stream_interval: int = 1,
     otlp_traces_endpoint: str | None = None,
+    traces: config.TracesConfig | None = None,
     tenants: config.TenantsConfig | None = None,
     migration: config.MigrationConfig | None = None,
     **engine: Any,
 ) -> AsyncIterator[Mesh]:
-    """A mesh whose workers are named decode-0, prefill-0 …; the grace period is the router's."""
-    kvstore = KvStoreService(config.KvStoreConfig(server=SHORT_GRACE))
+    """A mesh whose workers are named decode-0, prefill-0 …; the grace period is the router's.
+
+    `otlp_traces_endpoint` has the router alone traced, `traces` everybody.
+    """
+    everybody = traces or config.TracesConfig()
+    kvstore = KvStoreService(config.KvStoreConfig(server=SHORT_GRACE, traces=everybody))
     address = await kvstore.start()
     settings = config.RouterConfig(
         model=tuple(map(str, models)),
@@ -180,13 +193,14 @@ async def running_mesh(
         routing=_routing(policy, remote_prefill_min_tokens, explain_routes),
         tenants=tenants or config.TenantsConfig(),
         migration=migration or config.MigrationConfig(),
-        traces=config.TracesConfig(otlp_traces_endpoint),
+        traces=traces or config.TracesConfig(otlp_traces_endpoint),
         server=config.ServerConfig(grace_period=grace_period),
     )
     router = RouterProcess(settings)
     mesh: Mesh | None = None
     try:
         mesh = Mesh(kvstore, address, router, await router.start())
+        mesh.traces = traces
         await mesh.add_all(DECODE_ROLE, decode, **engine)
         await mesh.add_all(PREFILL_ROLE, prefill, **engine)
         yield mesh

@@ -53,7 +53,7 @@ async def test_a_request_is_a_span_of_the_callers_trace(
 ) -> None:
     answer = await mesh.chat(CHAT, traceparent=SAMPLED, tracestate="a=1", x_request_id="client-7")
     assert answer.status == 200
-    await eventually(lambda: len(receiver.spans) == 2)
+    await eventually(lambda: len(receiver.spans) == 3)
     (request,) = receiver.named("chat demo")
     assert (request.trace_id, request.parent_id) == (TRACE_ID, PARENT_ID)
     assert request.span.kind == Span.SPAN_KIND_SERVER
@@ -91,11 +91,11 @@ async def test_the_decision_is_a_child_and_what_came_of_it_an_event(
     while max((await mesh.holders(PROMPT)).values(), default=0) < 4:
         assert time.monotonic() < deadline, "the index never knew the prompt"
         await asyncio.sleep(0.01)
-    await eventually(lambda: len(receiver.spans) == 2)
+    await eventually(lambda: len(receiver.spans) == 3)
     (worker_id,) = await mesh.holders(PROMPT)
     receiver.spans.clear()
     await mesh.completions({"prompt": PROMPT, "max_tokens": 2})
-    await eventually(lambda: len(receiver.spans) == 2)
+    await eventually(lambda: len(receiver.spans) == 3)
     (request,) = receiver.named("text_completion demo")
     (route,) = receiver.named("route")
     assert (route.trace_id, route.parent_id) == (request.trace_id, request.span_id)
@@ -122,7 +122,7 @@ async def test_the_decision_is_a_child_and_what_came_of_it_an_event(
     assert request.attributes["gen_ai.usage.cache_read.input_tokens"] == 64
 
 
-async def test_workers_are_told_that_the_routers_span_is_their_parent(
+async def test_workers_are_told_that_the_submission_is_their_parent(
     receiver: TraceReceiver,
 ) -> None:
     async with (
@@ -136,10 +136,17 @@ async def test_workers_are_told_that_the_routers_span_is_their_parent(
         length = types_pb2.FINISH_REASON_LENGTH
         worker.answer(submit, token_ids=[20, 21], finish_reason=length)
         await call
-        await eventually(lambda: len(receiver.spans) == 2)
+        await eventually(lambda: len(receiver.spans) == 3)
         (request,) = receiver.named("text_completion demo")
-        assert submit.traceparent == f"00-{TRACE_ID}-{request.span_id}-01"
+        (sent,) = receiver.named("submit")
+        assert submit.traceparent == f"00-{TRACE_ID}-{sent.span_id}-01"
         assert submit.tracestate == "a=1"
+        assert sent.parent_id == request.span_id
+        assert sent.span.kind == Span.SPAN_KIND_CLIENT
+        assert sent.attributes == {
+            "pagemesh.worker": "scripted",
+            "pagemesh.request_id": request.attributes["pagemesh.request_id"],
+        }
 
 
 async def test_a_trace_that_is_not_sampled_is_not_exported_and_goes_on_so(
@@ -160,7 +167,7 @@ async def test_a_trace_that_is_not_sampled_is_not_exported_and_goes_on_so(
             worker.answer(submit, token_ids=[20], finish_reason=length)
             await reading
         # Spans come in the order in which they end: there was none of the first request.
-        await eventually(lambda: len(receiver.spans) == 2)
+        await eventually(lambda: len(receiver.spans) == 3)
         assert {span.parent_id for span in receiver.named("text_completion demo")} == {PARENT_ID}
         assert len(receiver.named("text_completion demo")) == 1
 
@@ -169,7 +176,8 @@ async def test_streams_and_the_typed_interface_are_traced_likewise(
     mesh: Mesh, receiver: TraceReceiver
 ) -> None:
     await read(mesh.openai.Completions(completion(stream=True, n=2)))
-    await eventually(lambda: len(receiver.spans) == 2)
+    await eventually(lambda: len(receiver.spans) == 4)
+    assert len(receiver.named("submit")) == 2
     (request,) = receiver.named("text_completion demo")
     assert request.attributes["gen_ai.response.finish_reasons"] == ["length", "length"]
     assert request.attributes["gen_ai.request.choice.count"] == 2
@@ -179,7 +187,7 @@ async def test_streams_and_the_typed_interface_are_traced_likewise(
     typed.sampling.max_tokens = 2
     async for _ in mesh.inference.Generate(typed):
         pass
-    await eventually(lambda: len(receiver.spans) == 2)
+    await eventually(lambda: len(receiver.spans) == 3)
     (request,) = receiver.named("text_completion demo")
     assert request.attributes["gen_ai.usage.input_tokens"] == 70
 
@@ -188,7 +196,7 @@ async def test_embeddings_are_traced(receiver: TraceReceiver) -> None:
     pooling = Pooling("last", normalize=False)
     async with running_mesh(otlp_traces_endpoint=receiver.address, pooling=pooling) as mesh:
         await read(mesh.openai.Embeddings(http_body({"input": [PROMPT, PROMPT[:20]]})))
-        await eventually(lambda: len(receiver.spans) == 3)
+        await eventually(lambda: len(receiver.spans) == 5)
     (request,) = receiver.named("embeddings demo")
     assert request.attributes["gen_ai.usage.input_tokens"] == 90
     assert len(receiver.named("route")) == 2
@@ -213,7 +221,7 @@ async def test_what_goes_wrong_is_said_and_only_the_servers_faults_are_errors(
             call = mesh.openai.Completions(completion())
             await eventually(lambda: len(worker.submits) == 1)
             call.cancel()
-            await eventually(lambda: len(receiver.spans) == 2)
+            await eventually(lambda: len(receiver.spans) == 3)
             (request,) = receiver.named("text_completion demo")
             assert request.attributes["error.type"] == "CANCELLED"
 
@@ -223,8 +231,8 @@ async def test_other_calls_have_no_spans(mesh: Mesh, receiver: TraceReceiver) ->
     await read(mesh.openai.ListModels(openai_pb2.OpenAIListModelsRequest()))
     await mesh.inference.Tokenize(inference_pb2.TokenizeRequest(text="word"))
     await mesh.completions({"prompt": PROMPT, "max_tokens": 1})
-    await eventually(lambda: len(receiver.spans) == 2)
-    assert {span.name for span in receiver.spans} == {"text_completion demo", "route"}
+    await eventually(lambda: len(receiver.spans) == 3)
+    assert {span.name for span in receiver.spans} == {"text_completion demo", "route", "submit"}
 
 
 async def test_the_last_spans_are_sent_when_the_router_stops(
@@ -234,7 +242,7 @@ async def test_the_last_spans_are_sent_when_the_router_stops(
     async with running_mesh(otlp_traces_endpoint=receiver.address) as mesh:
         await mesh.completions({"prompt": PROMPT, "max_tokens": 1})
         assert receiver.spans == []
-    assert len(receiver.spans) == 2
+    assert len(receiver.spans) == 3
 
 
 async def test_a_receiver_that_is_not_there_costs_one_line_of_log(
@@ -250,7 +258,7 @@ async def test_a_receiver_that_is_not_there_costs_one_line_of_log(
         assert time.monotonic() - stopped_at < 4
     lines = [line for line in logs if "trace" in line["event"]]
     assert [(line["event"], line["endpoint"]) for line in lines] == [
-        ("traces cannot be exported", endpoint)
+        ("traces cannot be exported", f"http://{endpoint}")
     ]
     assert "UNAVAILABLE" in lines[0]["error"]
     assert [record for record in caplog.records if "opentelemetry" in record.name] == []
@@ -274,4 +282,4 @@ async def test_the_endpoint_may_come_from_the_environment(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{receiver.address}")
     async with running_mesh() as mesh:
         await mesh.completions({"prompt": PROMPT, "max_tokens": 1})
-        await eventually(lambda: len(receiver.spans) == 2)
+        await eventually(lambda: len(receiver.spans) == 4)

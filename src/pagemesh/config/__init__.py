@@ -7,7 +7,6 @@ checked on construction; a bad one raises `ConfigError` naming the setting and t
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -28,6 +27,7 @@ from pagemesh.config.mesh_tls import MeshTlsConfig
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.config.store_url import check_store_url
 from pagemesh.config.tenants import TenantsConfig
+from pagemesh.config.traces import TracesConfig
 
 __all__ = [
     "CPU_KV_CACHE_MEMORY",
@@ -143,6 +143,7 @@ class WorkerConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     member: MemberConfig = field(default_factory=MemberConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    traces: TracesConfig = field(default_factory=TracesConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,8 @@ class KvStoreConfig:
     """Different blocks that the index keeps at most, for each of which it takes some 100 to 150 bytes in memory
     and some 30 in Redis; when there are more, those go that were neither stored nor looked for the longest
     time. 0 keeps all that the workers have. The same for all kvstores that share a Redis."""
+
+    traces: TracesConfig = field(default_factory=TracesConfig)
 
     def __post_init__(self) -> None:
         require_seconds("--heartbeat-interval", self.heartbeat_interval, most=3600)
@@ -253,21 +256,6 @@ class MigrationConfig:
             self.migration_timeout,
             f"between 0 and {_WEEK} seconds",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class TracesConfig:
-    """Whether requests are traced."""
-
-    otlp_traces_endpoint: str | None = None
-    """host:port or URL of a collector that takes OpenTelemetry's spans by gRPC; with https:// it is called by TLS.
-    Unset, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT of the environment says where;
-    without them, nothing is traced, and what callers say of their traces is passed on unchanged."""
-
-    def __post_init__(self) -> None:
-        url = self.otlp_traces_endpoint
-        is_url = url is None or re.fullmatch(r"(https?://)?[^/\s]+:\d{1,5}/?", url) is not None
-        require(is_url, "--otlp-traces-endpoint", url, "host:port, or that behind http(s)://")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pagemesh.config.checks import require, require_seconds
 from pagemesh.config.mesh_tls import MeshTlsConfig
+from pagemesh.config.traces import TracesConfig
 from pagemesh.errors import ConfigError
 
 _WEEK = 7 * 24 * 3600
@@ -178,6 +179,7 @@ class GatewayConfig:
     cors: CorsConfig = field(default_factory=CorsConfig)
     limits: HttpLimitsConfig = field(default_factory=HttpLimitsConfig)
     mesh: MeshTlsConfig = field(default_factory=MeshTlsConfig)
+    traces: TracesConfig = field(default_factory=TracesConfig)
 
     def __post_init__(self) -> None:
         require(len(self.routers) > 0, "--routers", self.routers, "one or more host:port")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Final, ParamSpec, TypeVar
 
 from pagemesh.errors import DeadlineError
@@ -69,6 +70,18 @@ def run_for(call: CallContext, function: Callable[P, T], *args: P.args, **kwargs
         return function(*args, **kwargs)
 
     return contextvars.copy_context().run(bound)
+
+
+@contextmanager
+def working_within(trace: TraceContext) -> Iterator[None]:
+    """Have this task work, within the block, for a part of its call: what it calls is told that this is its parent."""
+    call = replace(_current.get(), trace=trace)
+    token = _current.set(call)
+    bind_call_ids(call.request_id, trace.trace_id)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def read_metadata(

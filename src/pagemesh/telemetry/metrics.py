@@ -337,6 +337,11 @@ INDEX_LOOKUP_SECONDS: Final = HistogramSpec(
     "pagemesh:index_lookup_seconds", "Time in the index for one lookup.", LOOKUP_BUCKETS
 )
 
+SPANS_DROPPED: Final = CounterSpec(
+    "pagemesh:spans_dropped",
+    "Spans that were recorded and that no collector took: it was away, or too slow for them.",
+)
+
 
 class Metrics:
     """The metrics of one process, in a registry of its own so that tests can have many."""

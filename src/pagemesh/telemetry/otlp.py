@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -18,10 +18,11 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from pagemesh.errors import PagemeshError
 from pagemesh.telemetry.span_names import ERROR_TYPE
-from pagemesh.telemetry.spans import Attributes, Span, use_span
+from pagemesh.telemetry.spans import Attributes, BegunSpan, Span, SpanKind, use_span
 from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
 
 CLOSE_TIMEOUT: Final = 1.0
@@ -36,36 +37,57 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class OtlpTracer:
     """Makes the spans of one process. Spans may be made and ended on any thread."""
 
-    def __init__(self, endpoint: str, service_name: str, version: str) -> None:
-        """`endpoint` is host:port or a URL; with https, TLS as OpenTelemetry's environment variables say.
+    def __init__(
+        self,
+        endpoint: str,
+        service_name: str,
+        version: str,
+        share: float = 1.0,
+        on_lost: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`endpoint` is a URL; with https, TLS as OpenTelemetry's environment variables say.
 
-        So are headers, the sampler of traces that begin here, and the sizes of queue and batches.
+        So are headers, and the sizes of queue and batches. Of the traces that begin here, `share` is recorded.
+        `on_lost` is told, on any thread, how many spans nobody took.
         """
         for name in (_EXPORTER_LOG, _QUEUE_LOG):
             logging.getLogger(name).addFilter(_LAST_WORDS)
-        url = endpoint if "://" in endpoint else f"http://{endpoint}"
-        self._exporter = _LoggedOnce(OTLPSpanExporter(url, timeout=EXPORT_TIMEOUT), endpoint)
+        exporter = OTLPSpanExporter(endpoint, timeout=EXPORT_TIMEOUT)
+        self._exporter = _LoggedOnce(exporter, endpoint, on_lost)
         self._provider = TracerProvider(
+            sampler=ParentBased(TraceIdRatioBased(share)),
             resource=Resource.create({SERVICE_NAME: service_name, SERVICE_VERSION: version}),
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
+        self._provider.add_span_processor(_BoundedQueue(self._exporter, on_lost))
         self._tracer = self._provider.get_tracer("pagemesh", version)
         self._closed = False
 
-    @contextmanager
-    def serve(self, name: str, parent: TraceContext, attributes: Attributes) -> Iterator[Span]:
-        """A span for a call that came from outside, the present one within the block, and ended with it.
+    def begin(
+        self, name: str, parent: TraceContext, attributes: Attributes, kind: SpanKind = "server"
+    ) -> BegunSpan:
+        """A span below one of this or another process, or of a trace that begins with it.
 
-        It is sampled as its parent is; one that begins a trace, as OTEL_TRACES_SAMPLER says, else always.
+        It is recorded if its parent is.
         """
-        span = self._tracer.start_span(
+        return _OtlpSpan(
+            self._tracer,
+            self._tracer.start_span(
+                name,
+                context=api.set_span_in_context(api.NonRecordingSpan(_remote(parent))),
+                kind=_KINDS[kind],
+                attributes=attributes,
+            ),
             name,
-            context=api.set_span_in_context(api.NonRecordingSpan(_remote(parent))),
-            kind=api.SpanKind.SERVER,
-            attributes=attributes,
+            parent.tracestate,
         )
-        with _running(_OtlpSpan(self._tracer, span, name, parent.tracestate)) as running:
+
+    @contextmanager
+    def span(
+        self, name: str, parent: TraceContext, attributes: Attributes, kind: SpanKind = "server"
+    ) -> Iterator[Span]:
+        """Likewise, the present one within the block, and ended with it."""
+        with _running(self.begin(name, parent, attributes, kind)) as running:
             yield running
 
     def close(self) -> None:
@@ -82,8 +104,14 @@ class OtlpTracer:
             stopping.join(CLOSE_TIMEOUT)
 
 
+_KINDS: Final[Mapping[SpanKind, api.SpanKind]] = {
+    "server": api.SpanKind.SERVER,
+    "client": api.SpanKind.CLIENT,
+}
+
+
 @contextmanager
-def _running(span: _OtlpSpan) -> Iterator[Span]:
+def _running(span: BegunSpan) -> Iterator[Span]:
     try:
         with use_span(span):
             yield span
@@ -95,7 +123,7 @@ def _running(span: _OtlpSpan) -> Iterator[Span]:
 
 
 class _OtlpSpan:
-    """Implements `Span`."""
+    """Implements `BegunSpan`."""
 
     def __init__(self, tracer: api.Tracer, span: api.Span, name: str, tracestate: str) -> None:
         """`tracestate` is the vendors' data that came with the trace, unchanged."""
@@ -146,7 +174,7 @@ class _OtlpSpan:
             yield running
 
     def end(self) -> None:
-        """It is over."""
+        """See `BegunSpan`."""
         self._span.end()
 
 
@@ -171,16 +199,48 @@ class _LastWords(logging.Filter):
 _LAST_WORDS: Final = _LastWords()
 
 
+class _BoundedQueue(BatchSpanProcessor):
+    """A queue that says what does not fit into it."""
+
+    def __init__(self, exporter: _LoggedOnce, on_lost: Callable[[int], None]) -> None:
+        super().__init__(exporter)
+        self._most = self._batch_processor._max_queue_size
+        self._exporter = exporter
+        self._on_lost = on_lost
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Have it exported, if there is room."""
+        context = span.context
+        if context is None or not context.trace_flags.sampled:
+            return
+        if self._exporter.wait_for(self._most):
+            super().on_end(span)
+        else:
+            self._on_lost(1)
+
+
 class _LoggedOnce(SpanExporter):
     """An exporter whose failures are logged when they begin and when they are over, and not for each batch."""
 
-    def __init__(self, inner: SpanExporter, endpoint: str) -> None:
+    def __init__(self, inner: SpanExporter, endpoint: str, on_lost: Callable[[int], None]) -> None:
         self._inner = inner
         self._endpoint = endpoint
+        self._on_lost = on_lost
+        self._lock = threading.Lock()
+        self._num_waiting = 0
         self._num_lost = 0
+
+    def wait_for(self, most: int) -> bool:
+        """Whether one more span may wait to be exported, where `most` may."""
+        with self._lock:
+            has_room = self._num_waiting < most
+            self._num_waiting += has_room
+            return has_room
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """As the inner exporter's."""
+        with self._lock:
+            self._num_waiting -= len(spans)
         result = self._inner.export(spans)
         if result is not SpanExportResult.SUCCESS:
             if not self._num_lost:
@@ -188,6 +248,7 @@ class _LoggedOnce(SpanExporter):
                     "traces cannot be exported", endpoint=self._endpoint, error=_LAST_WORDS.error
                 )
             self._num_lost += len(spans)
+            self._on_lost(len(spans))
         elif self._num_lost:
             log.info(
                 "traces are exported again", endpoint=self._endpoint, num_lost_spans=self._num_lost

@@ -1,15 +1,33 @@
-"""Every attribute that spans have, and their events.
+"""Every span but the gateway's, which Envoy makes, with its attributes and events.
 
-`gen_ai.*` and `error.type` are OpenTelemetry's semantic conventions for generative AI and for errors, ours are
-`pagemesh.*`.
+`gen_ai.*` and `error.type` are OpenTelemetry's semantic conventions for generative AI and for errors, and vLLM's
+where those have no name; ours are `pagemesh.*`. The text below each name is what `docs/tracing.md` says of it.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+ROUTE: Final = "route"
+"""Of the router: one decision, below the request."""
+SUBMIT: Final = "submit"
+"""Of the router: a prompt on one decode worker, from its submission to its end or the worker's."""
+LOOKUP: Final = "lookup"
+"""Of a kvstore: who holds which part of a prefix, below `route`."""
+DECODE: Final = "decode"
+"""Of a decode worker: a request from its submission to its end, below `submit`."""
+REMOTE_PREFILL: Final = "remote_prefill"
+"""Of a decode worker: what it has a prefill worker compute and send."""
+PULL: Final = "pull"
+"""Of a worker: what it fetches out of another worker's cache."""
+PREFILL: Final = "prefill"
+"""Of a prefill worker: a prompt, below `remote_prefill`."""
+FETCH: Final = "fetch"
+"""Of a worker: what another one pulls from it, below `pull`."""
+
 ERROR_TYPE: Final = "error.type"
-"""The error's reason, as in the answer; CANCELLED when the client went away."""
+"""The error's reason, as in the answer; CANCELLED when the client, or whoever asked, went away."""
+CANCELLED: Final = "CANCELLED"
 
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
@@ -24,7 +42,14 @@ INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
 
+TIME_IN_QUEUE: Final = "gen_ai.latency.time_in_queue"
+"""Seconds until the engine had blocks for a prompt whose KV comes from elsewhere. As vLLM calls it, as the next two."""
+TIME_TO_FIRST_TOKEN: Final = "gen_ai.latency.time_to_first_token"
+E2E: Final = "gen_ai.latency.e2e"
+
 REQUEST_ID: Final = "pagemesh.request_id"
+WORKER: Final = "pagemesh.worker"
+"""The worker whose span it is, or whom it is about."""
 
 ROUTE_POLICY: Final = "pagemesh.route.policy"
 ROUTE_WORKER: Final = "pagemesh.route.worker"
@@ -50,5 +75,29 @@ PREFIX_AVAILABLE: Final = "pagemesh.prefix.available"
 PREFIX_CAPTURED: Final = "pagemesh.prefix.captured"
 PREFIX_DELIVERED: Final = "pagemesh.prefix.delivered"
 
+KV_PATH: Final = "pagemesh.kv.path"
+"""The way on which a prompt's KV came: local, remote, pull or remote_pull."""
+KV_SECONDS: Final = "pagemesh.kv.seconds"
+"""From the submission until the first token and all KV in front of it were there."""
+KV_RECEIVED: Final = "pagemesh.kv.received_tokens"
+"""Tokens whose KV came from other workers."""
+KV_REUSED: Final = "pagemesh.kv.reused_tokens"
+"""Tokens of the prompt that came out of a cache."""
+KV_COMPUTED: Final = "pagemesh.kv.computed_tokens"
+"""Tokens of the prompt that were computed."""
+KV_BYTES: Final = "pagemesh.kv.bytes"
+"""Of KV that was sent, or handed over in shared memory."""
+KV_BLOCKS: Final = "pagemesh.kv.blocks"
+"""Blocks that were asked for, or are sent."""
+HOLDERS: Final = "pagemesh.kv.holders"
+"""Workers that hold the first of them."""
+
+RESUMED_TOKENS: Final = "pagemesh.resumed_tokens"
+"""Tokens that other workers had generated before."""
+
 KV_READY: Final = "kv_ready"
 """Event: a prompt's first token and the KV in front of it are on its decode worker."""
+FIRST_TOKEN: Final = "first_token"
+"""Event: the first token of a request, or of what is left of it, is there."""
+WORKER_LOST: Final = "worker_lost"
+"""Event: a decode worker has ended a request unfinished, which goes on elsewhere."""

@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from pagemesh.errors import PagemeshError
 from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
 
 AttributeValue = str | bool | int | float | Sequence[str]
 Attributes = Mapping[str, AttributeValue]
+
+SpanKind = Literal["server", "client"]
+"""Whether a span is that of a call as it is served, or as its caller sees it."""
 
 
 class Span(Protocol):
@@ -53,6 +56,14 @@ class Span(Protocol):
 
     def child(self, name: str) -> AbstractContextManager[Span]:
         """A part of it, the present span within the block; a PagemeshError that leaves the block is its error."""
+        ...
+
+
+class BegunSpan(Span, Protocol):
+    """A span that no block of code is around: whoever began it ends it."""
+
+    def end(self) -> None:
+        """It is over; it says nothing any more."""
         ...
 
 

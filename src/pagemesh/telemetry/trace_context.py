@@ -1,7 +1,7 @@
 """W3C trace context: which trace a request belongs to, as every hop is told.
 
-Source: W3C Trace Context, sections 3 and 4 (https://www.w3.org/TR/trace-context/). No process makes
-spans of its own here, so what a caller sent goes on unchanged.
+Source: W3C Trace Context, sections 3 and 4 (https://www.w3.org/TR/trace-context/). Where a process makes no
+span of its own, what a caller sent goes on unchanged.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _TRACEPARENT: Final = re.compile(
 # Printable ASCII, as an HTTP header may have; anything else could not be sent on.
 _TRACESTATE: Final = re.compile(r"[\x20-\x7e]{1,512}")
 _MAX_STATE_MEMBERS: Final = 32
+_ODD: Final = frozenset("13579bdf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,12 @@ class TraceContext:
     def trace_id(self) -> str:
         """32 hex digits, the same in every process; empty for no trace."""
         return self.traceparent[3:35]
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether whoever began the trace has it recorded; False for no trace."""
+        # The last bit of two hex digits.
+        return self.traceparent[54:55] in _ODD
 
 
 NO_TRACE: Final = TraceContext("")

@@ -14,6 +14,7 @@ from pagemesh.worker.kv_transports import KvTransports
 from pagemesh.worker.lease import BlockWorkers
 from pagemesh.worker.link_meter import LinkMeter
 from pagemesh.worker.link_metrics import LinkMetrics
+from pagemesh.worker.tracing import Tracing
 from pagemesh.worker.worker import Worker
 
 
@@ -23,6 +24,7 @@ def assemble_worker(
     member: MemberConfig,
     metrics: Metrics,
     identity: Identity | None,
+    tracing: Tracing,
 ) -> Worker:
     """A worker over an engine that has loaded; starts nothing."""
     return Worker(
@@ -35,4 +37,5 @@ def assemble_worker(
         failures=KvFailures(),
         metrics=metrics,
         identity=identity,
+        tracing=tracing,
     )

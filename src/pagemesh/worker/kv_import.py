@@ -6,6 +6,7 @@ import asyncio
 import secrets
 
 from pagemesh.engine.interface import EngineRequest, KvGrant
+from pagemesh.errors import PagemeshError
 from pagemesh.kvship.receive import KvReceiver
 from pagemesh.kvship.received import ReceivedKv
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
@@ -37,6 +38,8 @@ class KvImport:
         """Whether the request has not come to its own end, which may be its first token."""
         self.num_pulled_tokens = 0
         """Tokens whose KV came out of another worker's cache; the others' was computed for this."""
+        self.failure: PagemeshError | None = None
+        """Why the last stream that failed did; None while none has."""
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self.token_ids = (*request.prompt_token_ids, *request.resume_token_ids)

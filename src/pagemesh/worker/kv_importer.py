@@ -182,6 +182,7 @@ class KvImporter:
     def _note_failure(
         self, rpc: str, kv: KvImport, peer: types_pb2.PeerWorker, error: PagemeshError
     ) -> None:
+        kv.failure = error
         self._failures.labels(rpc, self._known_reason(error.reason)).inc()
         self._worker.failures.note(peer.worker_id, error.message)
         log.warning(

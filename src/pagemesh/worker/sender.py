@@ -97,6 +97,10 @@ class SentStream:
         self._on_part(part)
         return message
 
+    def num_bytes(self, part: KvPart) -> int:
+        """Of KV in one part."""
+        return self._worker.engine.info.layout.num_bytes_of(part.num_blocks, part.num_layers)
+
     async def finish(self) -> None:
         """Return when the blocks may be given back, behind the last message.
 

@@ -27,6 +27,7 @@ from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.kv_methods import FETCH
 from pagemesh.worker.messages import links_to_proto
 from pagemesh.worker.reach import PEERS_SERVICE, PeersServicer
+from pagemesh.worker.tracing import start_tracing
 from pagemesh.worker.worker import Worker, describe_worker, name_worker
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -59,9 +60,11 @@ class WorkerServer:
         self._metrics_address: str | None = None
         self._stack = AsyncExitStack()
         self._identity = Identity.load(config.server.mesh, role.name, self._metrics)
+        self._tracing = start_tracing(config.traces, role.name, self._metrics)
         self._server = GrpcServer(
             config.server,
             (role.service_name, FETCH.service.full_name, PEERS_SERVICE),
+            self._tracing.around,
             # Whoever goes on with its requests needs their KV.
             drain_methods=(FETCH.path,),
             identity=self._identity,
@@ -89,6 +92,8 @@ class WorkerServer:
 
     async def start(self) -> None:
         """Bind the ports; ConfigError if one is taken."""
+        # The last spans are those of the calls that end with the server.
+        self._stack.push_async_callback(asyncio.to_thread, self._tracing.close)
         self._stack.push_async_callback(self._server.close)
         self.address = await self._server.start()
         self._describer.loading(name_worker(self._config, self._role.name, self.address))
@@ -106,7 +111,9 @@ class WorkerServer:
     async def serve(self, engine: Engine) -> Worker:
         """Start the engine and answer RPCs from now on."""
         info = describe_worker(self._config, self._role.name, self.address, engine.info)
-        worker = assemble_worker(info, engine, self._config.member, self._metrics, self._identity)
+        worker = assemble_worker(
+            info, engine, self._config.member, self._metrics, self._identity, self._tracing
+        )
         self._stack.callback(worker.transports.close)
         self._stack.push_async_callback(asyncio.to_thread, worker.block_workers.close)
         self._stack.push_async_callback(asyncio.to_thread, engine.stop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pagemesh.config import WorkerConfig
 from pagemesh.engine.interface import Engine, EngineInfo
@@ -17,6 +17,7 @@ from pagemesh.worker.kv_failures import KvFailures
 from pagemesh.worker.kv_transports import KvTransports
 from pagemesh.worker.lease import BlockWorkers
 from pagemesh.worker.link_meter import LinkMeter
+from pagemesh.worker.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Worker:
     metrics: Metrics
     identity: Identity | None
     """What it shows to others; None without TLS."""
+    tracing: Tracing = field(default_factory=Tracing)
 
 
 def name_worker(config: WorkerConfig, role: str, address: str) -> types_pb2.WorkerInfo:

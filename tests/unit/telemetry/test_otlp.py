@@ -32,17 +32,17 @@ def receiver() -> Iterator[TraceReceiver]:
 
 
 def make_tracer(receiver: TraceReceiver) -> OtlpTracer:
-    return OtlpTracer(receiver.address, "service", "1.0")
+    return OtlpTracer(f"http://{receiver.address}", "service", "1.0")
 
 
 def make_span(tracer: OtlpTracer) -> None:
-    with tracer.serve("name", NO_TRACE, {}):
+    with tracer.span("name", NO_TRACE, {}):
         pass
 
 
 def test_children_and_sums_and_events(receiver: TraceReceiver) -> None:
     tracer = make_tracer(receiver)
-    with tracer.serve("outer", NO_TRACE, {"a": 1}) as outer:
+    with tracer.span("outer", NO_TRACE, {"a": 1}) as outer:
         assert current_span() is outer
         outer.add({"sum": 2})
         outer.add({"sum": 3, "other": 1})
@@ -73,7 +73,7 @@ def test_an_error_that_leaves_the_block_is_the_spans(
     receiver: TraceReceiver, error: Any, status: int
 ) -> None:
     tracer = make_tracer(receiver)
-    with pytest.raises(type(error)), tracer.serve("outer", NO_TRACE, {}):
+    with pytest.raises(type(error)), tracer.span("outer", NO_TRACE, {}):
         raise error
     tracer.close()
     (span,) = receiver.spans

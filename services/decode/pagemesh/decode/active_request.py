@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from pagemesh.decode.kv_outcome import KvOutcomeWatch
-from pagemesh.decode.outbox import Outbox
-from pagemesh.decode.remote_prefill import RemotePrefiller
+from pagemesh.decode.outbox import OutputSink
+from pagemesh.decode.remote_prefill import Prefiller
 from pagemesh.decode.submission import Submission
 from pagemesh.engine.interface import FinishReason, KvGrant, RequestOutput
 from pagemesh.errors import DeadlineError, PagemeshError
@@ -40,8 +40,8 @@ class ActiveRequest:
     def __init__(
         self,
         worker: Worker,
-        prefiller: RemotePrefiller,
-        outbox: Outbox,
+        prefiller: Prefiller,
+        outbox: OutputSink,
         submission: Submission,
         on_end: Callable[[int], None],
     ) -> None:
@@ -66,7 +66,11 @@ class ActiveRequest:
 
     def start(self) -> None:
         """Submit to the engine; raises UnavailableError when that is stopped."""
-        self._worker.dispatcher.submit(self._submission.request, self._on_event)
+        try:
+            self._worker.dispatcher.submit(self._submission.request, self._on_event)
+        except PagemeshError:
+            self._end()
+            raise
         self._timer = self._loop.call_at(self._deadline, self._expire)
 
     def cancel(self) -> None:
@@ -86,14 +90,14 @@ class ActiveRequest:
 
     def move(self) -> None:
         """End the request with the output that it is to go on elsewhere; what is cached of it stays."""
-        self.abandon()
         handle, moved = self._submission.handle, types_pb2.FINISH_REASON_MOVED
         self._outbox.add(decode_pb2.RequestOutput(handle=handle, finish_reason=moved))
+        self.abandon()
 
     def _expire(self) -> None:
-        self.abandon()
         error = DeadlineError(f"the request took longer than {self._submission.timeout:g} s")
         self._outbox.add(error_output(self._submission.handle, error))
+        self.abandon()
 
     def _end(self) -> None:
         if self._timer is not None:

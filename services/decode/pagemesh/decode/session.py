@@ -8,7 +8,7 @@ import structlog
 
 from pagemesh.decode.active_request import ActiveRequest, error_output
 from pagemesh.decode.outbox import Outbox
-from pagemesh.decode.remote_prefill import RemotePrefiller
+from pagemesh.decode.requests import MakeRequest
 from pagemesh.decode.submission import parse_submit
 from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError, UnavailableError
 from pagemesh.v1 import decode_pb2
@@ -20,9 +20,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Session:
     """The requests of one stream; they live no longer than it. Belongs to one event loop."""
 
-    def __init__(self, worker: Worker, prefiller: RemotePrefiller, *, draining: bool) -> None:
+    def __init__(self, worker: Worker, make_request: MakeRequest, *, draining: bool) -> None:
         self._worker = worker
-        self._prefiller = prefiller
+        self._make_request = make_request
         self._outbox = Outbox()
         self._requests: dict[int, ActiveRequest] = {}
         self._moved: set[int] = set()
@@ -93,13 +93,8 @@ class Session:
         engine_request_id = self._worker.dispatcher.unique_id(submit.request_id)
         leader = self._requests.get(submit.fork_of_handle) if submit.fork_of_handle else None
         fork_of = leader.engine_request_id if leader is not None else None
-        request = ActiveRequest(
-            self._worker,
-            self._prefiller,
-            self._outbox,
-            parse_submit(submit, engine_request_id, fork_of),
-            on_end=self._forget,
-        )
+        submission = parse_submit(submit, engine_request_id, fork_of)
+        request = self._make_request(self._outbox, submission, self._forget)
         request.start()
         self._requests[submit.handle] = request
 

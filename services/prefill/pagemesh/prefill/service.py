@@ -15,10 +15,10 @@ from pagemesh.worker.worker import Worker
 
 
 def _add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
-    importer = KvImporter(worker)
+    importer = worker.tracing.importer(KvImporter(worker))
     stack.push_async_callback(importer.close)
     servicer = PrefillServicer(worker, importer)
-    server.add(PREFILL.add_to_server, servicer.Prefill)
+    server.add(PREFILL.add_to_server, worker.tracing.prefill(servicer.Prefill))
 
 
 PREFILL_ROLE = Role(

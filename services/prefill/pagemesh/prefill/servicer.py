@@ -18,9 +18,9 @@ from pagemesh.prefill.source import SourcePull, has_source
 from pagemesh.rpc.call_context import current_call
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2
 from pagemesh.worker.dispatcher import RequestEvent
-from pagemesh.worker.kv_importer import KvImporter
+from pagemesh.worker.interfaces import Importer, OutgoingStream
 from pagemesh.worker.messages import logprobs_to_proto, prompt_from_proto, sampling_from_proto
-from pagemesh.worker.sender import KvSender, SentStream
+from pagemesh.worker.sender import KvSender
 from pagemesh.worker.worker import Worker
 
 ALIVE_INTERVAL: Final = 2.0
@@ -31,10 +31,10 @@ fit into the time after which it gives up a sender."""
 class PrefillServicer:
     """Ships each prompt's KV as it becomes ready. The lease of the blocks is the stream."""
 
-    def __init__(self, worker: Worker, importer: KvImporter) -> None:
+    def __init__(self, worker: Worker, importer: Importer) -> None:
         self._worker = worker
         self._importer = importer
-        self._sender = KvSender(worker, rpc="prefill")
+        self._sender = worker.tracing.sender(KvSender(worker, rpc="prefill"), worker.info.worker_id)
 
     async def Prefill(  # noqa: N802  # the name of the RPC
         self,
@@ -93,7 +93,7 @@ class PrefillServicer:
         )
 
     async def _ship(
-        self, export: Export, pull: SourcePull, stream: SentStream
+        self, export: Export, pull: SourcePull, stream: OutgoingStream
     ) -> AsyncGenerator[bytes]:
         started_at = time.monotonic()
         while not export.is_shipped:

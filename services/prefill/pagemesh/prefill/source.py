@@ -7,8 +7,8 @@ import asyncio
 from pagemesh.engine.interface import EngineRequest, KvGrant
 from pagemesh.rpc.call_context import current_call, run_for
 from pagemesh.v1 import prefill_pb2
+from pagemesh.worker.interfaces import Importer
 from pagemesh.worker.kv_import import KvImport
-from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.messages import require_peer
 from pagemesh.worker.worker import Worker
 
@@ -27,7 +27,7 @@ class SourcePull:
     def __init__(
         self,
         worker: Worker,
-        importer: KvImporter,
+        importer: Importer,
         request: prefill_pb2.PrefillRequest,
         engine_request: EngineRequest,
     ) -> None:

@@ -11,8 +11,8 @@ from pagemesh.router.routing.candidate import WorkerFacts
 from pagemesh.router.routing.decision import Decision
 from pagemesh.router.routing.in_flight import Flight
 from pagemesh.router.routing.route import Route
-from pagemesh.router.session import WorkerSession
-from pagemesh.v1 import types_pb2
+from pagemesh.router.session import Sink
+from pagemesh.v1 import decode_pb2, types_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,28 @@ class Wanted:
     """A decode worker that is about to stop, perhaps no member of the mesh any more, and has KV of all full blocks."""
 
 
+class SubmitSession(Protocol):
+    """Where requests are sent to their worker, as `WorkerSession` does it."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether requests can be submitted and would be taken."""
+        ...
+
+    def submit(self, submit: decode_pb2.Submit, sink: Sink) -> int:
+        """Start a request and give it a handle; UnavailableError when the stream is not open."""
+        ...
+
+    def cancel(self, handle: int) -> None:
+        """End a request early; its sink is not called again. Ended handles are ignored."""
+        ...
+
+
 class Placement(NamedTuple):
     """Where a request goes, already counted there until `flight.end()`."""
 
     route: Route
-    session: WorkerSession
+    session: SubmitSession
     flight: Flight
 
     decision: Decision

@@ -51,7 +51,7 @@ class RouterProcess:
         self._directory = Directory(config.kvstore, identity=self._identity)
         self._sessions = SessionPool(self._identity)
         self._parity = Parity({model.name: model.tokenizer for model in self._served})
-        self._tracing = start_tracing(config)
+        self._tracing = start_tracing(config.traces, self._metrics)
         self._tenants = Tenants(config.tenants, self._metrics)
         gate = Gate(self._tenants, self._metrics)
         self._server = GrpcServer(

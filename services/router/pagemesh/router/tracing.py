@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager, nullcontext
-from importlib.metadata import version
-from typing import Final
 
-from pagemesh.config import RouterConfig
+from pagemesh.config import TracesConfig
 from pagemesh.router.embedding.vectors import PromptEmbedder
 from pagemesh.router.generation.interface import TextGenerator
 from pagemesh.router.placer import Placer
-
-_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-"""OpenTelemetry's, the more special one first."""
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.tracer import start_tracer
 
 
 class Tracing:
@@ -39,18 +35,11 @@ class Tracing:
         """Send what is left. May block for two seconds; idempotent."""
 
 
-def _from_environment() -> str | None:
-    given = (os.environ.get(name) for name in _VARIABLES)
-    return next((endpoint for endpoint in given if endpoint), None)
-
-
-def start_tracing(config: RouterConfig) -> Tracing:
+def start_tracing(config: TracesConfig, metrics: Metrics) -> Tracing:
     """As the settings say; what spans need is loaded only where they are wanted."""
-    endpoint = config.traces.otlp_traces_endpoint or _from_environment()
-    if endpoint is None:
+    tracer = start_tracer(config, "router", metrics)
+    if tracer is None:
         return Tracing()
     from pagemesh.router.traced.tracing import SpanTracing
-    from pagemesh.telemetry.otlp import OtlpTracer
 
-    tracer = OtlpTracer(endpoint, "pagemesh-router", version("pagemesh"))
     return SpanTracing(tracer)

@@ -111,7 +111,7 @@ def make_plan(
     tls = _TlsFiles(run_folder / "tls", is_on=config.tls)
     server = _Servers(iter(ports), tls, config.grace_period, config.log_level)
     kvstores = [
-        KvStoreConfig(server=server(name), index=config.index)
+        KvStoreConfig(server=server(name), index=config.index, traces=config.traces)
         for name in _names("kvstore", config.kvstore)
     ]
     kvstore = ",".join(f"{LOOPBACK}:{replica.server.port}" for replica in kvstores)
@@ -228,6 +228,7 @@ def _gateway(
         tls=config.client_tls,
         cors=config.cors,
         limits=config.limits,
+        traces=config.traces,
     )
 
 
@@ -288,6 +289,7 @@ def _worker(
             kvstore=kvstore, worker_id=place.name, share_kv_memory=config.share_kv_memory
         ),
         server=server,
+        traces=config.traces,
     )
     return _part(place.name, Stage.WORKER, place.role, settings, server, environment)
 

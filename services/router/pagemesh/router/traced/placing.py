@@ -9,7 +9,10 @@ from pagemesh.router.path_metrics import path_of
 from pagemesh.router.placer import Placement, Placer, Wanted
 from pagemesh.router.route_header import considered_object
 from pagemesh.router.routing.ways import Path
+from pagemesh.router.traced.submitting import TracedSession
+from pagemesh.rpc.call_spans import part_span
 from pagemesh.telemetry import span_names as names
+from pagemesh.telemetry.otlp import OtlpTracer
 from pagemesh.telemetry.spans import Attributes, AttributeValue, current_span
 from pagemesh.v1 import types_pb2
 
@@ -17,19 +20,23 @@ from pagemesh.v1 import types_pb2
 class TracedPlacer:
     """A `Placer` that the present span is told of."""
 
-    def __init__(self, inner: Placer) -> None:
+    def __init__(self, inner: Placer, tracer: OtlpTracer) -> None:
         self._inner = inner
+        self._tracer = tracer
 
     async def place(self, wanted: Wanted) -> Placement:
         """See `Placer`."""
-        with current_span().child("route") as span:
+        with part_span(names.ROUTE) as span:
             placement = await self._inner.place(wanted)
-            if span.is_recording:
-                span.set(_decision(placement))
-        return placement
+            if not span.is_recording:
+                return placement
+            span.set(_decision(placement))
+        worker_id = placement.route.decode.worker_id
+        session = TracedSession(placement.session, worker_id, current_span(), self._tracer)
+        return placement._replace(session=session)
 
     def place_beside(self, placement: Placement) -> Placement:
-        """See `Placer`."""
+        """See `Placer`. What that one's session tells of its requests, it tells of this one."""
         return self._inner.place_beside(placement)
 
     def on_answer(self, num_tokens: int) -> None:

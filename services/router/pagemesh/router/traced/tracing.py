@@ -27,7 +27,7 @@ class SpanTracing(Tracing):
 
     def placer(self, placer: Placer) -> Placer:
         """See `Tracing`."""
-        return TracedPlacer(placer)
+        return TracedPlacer(placer, self._tracer)
 
     def generator(self, model_name: str, generator: TextGenerator) -> TextGenerator:
         """See `Tracing`."""
