@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pagemesh.config import CorsConfig, GatewayConfig, HttpLimitsConfig, TlsConfig
+from pagemesh.config import CorsConfig, GatewayConfig, HttpLimitsConfig, TlsConfig, TracesConfig
 from pagemesh.gateway.process import envoy_command
 from tests.support.certificates import Pair, make_certificate
 
@@ -37,6 +37,11 @@ def tls(folder: Path) -> st.SearchStrategy[TlsConfig]:
     return st.sampled_from(made)
 
 
+def traces() -> st.SearchStrategy[TracesConfig]:
+    endpoint = st.sampled_from([None, "[::1]:4317", "http://collector:4317", "https://c.example:1"])
+    return st.builds(TracesConfig, endpoint, st.sampled_from([None, 0.0, 0.001, 1.0]))
+
+
 def configs(folder: Path) -> st.SearchStrategy[GatewayConfig]:
     router = st.sampled_from(["127.0.0.1:1", "[::1]:2", "router.example:50051"])
     sizes = st.sampled_from([1, 7, 1024])
@@ -54,6 +59,7 @@ def configs(folder: Path) -> st.SearchStrategy[GatewayConfig]:
         tls=tls(folder),
         cors=st.builds(CorsConfig, WORDS, WORDS, WORDS, st.booleans()),
         limits=st.builds(HttpLimitsConfig, sizes, sizes, sizes, sizes, seconds, seconds),
+        traces=traces(),
     )
 
 

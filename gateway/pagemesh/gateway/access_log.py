@@ -12,6 +12,7 @@ STANDARD_OUTPUT = "-"
 _FIELDS = {
     "time": "%START_TIME%",
     "request_id": "%REQ(X-REQUEST-ID)%",
+    "trace_id": "%TRACE_ID%",
     "tenant": f"%DYNAMIC_METADATA({':'.join(TENANT_METADATA)})%",
     "client": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
     "user_agent": "%REQ(USER-AGENT)%",

@@ -12,6 +12,7 @@ from pagemesh.gateway.names import TYPE
 from pagemesh.gateway.replies import headers_timeout, local_reply_config
 from pagemesh.gateway.routes import route_config
 from pagemesh.gateway.tls import transport_socket
+from pagemesh.gateway.tracing import request_tracing, trace_clusters, tracing_runtime
 from pagemesh.gateway.upstream import router_cluster
 from pagemesh.gateway.upstream_tls import router_transport_socket
 
@@ -60,8 +61,9 @@ def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
         "node": {"id": "gateway", "cluster": "pagemesh"},
         "static_resources": {
             "listeners": listeners,
-            "clusters": [cluster],
+            "clusters": [cluster, *trace_clusters(config.traces)],
         },
+        **tracing_runtime(config.traces),
         "overload_manager": {"resource_monitors": [_max_connections(config)]},
     }
     if config.admin_socket is not None:
@@ -110,6 +112,7 @@ def _connection_manager(config: GatewayConfig) -> dict[str, Any]:
         "codec_type": "AUTO",
         "use_remote_address": True,
         **_request_ids(),
+        **request_tracing(config.traces),
         "server_name": "pagemesh",
         # Older proxies, nginx's default among them, speak HTTP/1.0.
         "http_protocol_options": {
@@ -152,6 +155,8 @@ def _request_ids() -> dict[str, Any]:
                 "@type": TYPE + "request_id.uuid.v3.UuidRequestIdConfig",
                 # It would write into the client's id whether the request is traced.
                 "pack_trace_reason": False,
+                # Clients choose theirs, which must not choose whether they are traced.
+                "use_request_id_for_trace_sampling": False,
             }
         },
     }

@@ -24,6 +24,7 @@ from pagemesh.config import (
     SchedulerConfig,
     ServerConfig,
     TlsConfig,
+    TracesConfig,
     WorkerConfig,
 )
 from pagemesh.errors import ConfigError
@@ -36,6 +37,7 @@ WORKER = WorkerConfig(
     SchedulerConfig(4, 32),
     MemberConfig("a:1", "decode-0", "b:2", False),
     ServerConfig("::1", 5, 0, 1.5, "debug", "console"),
+    TracesConfig("c:4317", 0.25),
 )
 
 

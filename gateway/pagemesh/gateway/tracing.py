@@ -1,0 +1,149 @@
+"""Envoy's span of each request, which is the router's parent: how it is made, and where it is sent."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pagemesh.config import TracesConfig
+from pagemesh.errors import ConfigError
+from pagemesh.gateway.names import TYPE
+
+_CLUSTER: Final = "traces"
+_SERVICE: Final = "pagemesh-gateway"
+
+_AUTHORITIES_VARIABLES: Final = (
+    "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_CERTIFICATE",
+)
+"""OpenTelemetry's, the more special one first."""
+
+_FLUSH_MS: Final = 1000
+"""How long spans wait for others. Envoy's own 5 s would show a trace without its root for as long."""
+
+_METHOD: Final = "%REQ(X-ENVOY-ORIGINAL-METHOD?:METHOD)%"
+_PATH: Final = "%PATH(NQ)%"
+"""The client's, which the transcoder replaces by the names of RPCs."""
+
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def request_tracing(config: TracesConfig) -> dict[str, Any]:
+    """Settings of the connection manager; none where nothing is traced.
+
+    A request that comes with a trace is recorded if its caller records it; of the others, the share that is wanted.
+    """
+    if config.endpoint is None:
+        return {}
+    share = {"numerator": round(1_000_000 * config.share), "denominator": "MILLION"}
+    of_share = _sampler("trace_id_ratio_based", "TraceIdRatioBased", sampling_percentage=share)
+    provider = {
+        "name": "envoy.tracers.opentelemetry",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig",
+            "grpc_service": {"envoy_grpc": {"cluster_name": _CLUSTER}, "timeout": "5s"},
+            "service_name": _SERVICE,
+            # Envoy's own sampling takes no notice of what a caller has decided.
+            "sampler": _sampler("parent_based", "ParentBased", wrapped_sampler=of_share),
+        },
+    }
+    return {
+        "tracing": {
+            "provider": provider,
+            "operation": f"{_METHOD} {_PATH}",
+            # Without query strings, in which clients may have put anything.
+            "max_path_tag_length": 0,
+            "custom_tags": [
+                {"tag": tag, "value": value}
+                for tag, value in (
+                    ("http.method", _METHOD),
+                    ("url.path", _PATH),
+                    ("pagemesh.request_id", "%REQ(X-REQUEST-ID)%"),
+                )
+            ],
+        }
+    }
+
+
+def _sampler(name: str, kind: str, **settings: Any) -> dict[str, Any]:
+    return {
+        "name": f"envoy.tracers.opentelemetry.samplers.{name}",
+        "typed_config": {
+            "@type": f"{TYPE}tracers.opentelemetry.samplers.v3.{kind}SamplerConfig",
+            **settings,
+        },
+    }
+
+
+def trace_clusters(config: TracesConfig) -> list[dict[str, Any]]:
+    """Envoy's `Cluster` of the collector; none where nothing is traced. ConfigError for TLS without authorities."""
+    if config.endpoint is None:
+        return []
+    url = urlsplit(config.endpoint)
+    host, port = url.hostname, url.port or _PORTS[url.scheme]
+    address = {"address": host, "port_value": port}
+    endpoint = {"endpoint": {"address": {"socket_address": address}}}
+    cluster: dict[str, Any] = {
+        "name": _CLUSTER,
+        "cluster_type": {
+            "name": "envoy.clusters.dns",
+            "typed_config": {"@type": TYPE + "clusters.dns.v3.DnsCluster"},
+        },
+        "connect_timeout": "1s",
+        # What a collector that hangs keeps waiting: more spans are dropped.
+        "circuit_breakers": {"thresholds": [{"max_requests": 64, "max_pending_requests": 64}]},
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": TYPE + "upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {"http2_protocol_options": {}},
+            }
+        },
+        "load_assignment": {
+            "cluster_name": _CLUSTER,
+            "endpoints": [{"lb_endpoints": [endpoint]}],
+        },
+    }
+    if url.scheme == "https":
+        cluster["transport_socket"] = _tls(str(host), _authorities(os.environ))
+    return [cluster]
+
+
+def tracing_runtime(config: TracesConfig) -> dict[str, Any]:
+    """Envoy's `layered_runtime`; none where nothing is traced."""
+    if config.endpoint is None:
+        return {}
+    layer = {"tracing.opentelemetry.flush_interval_ms": _FLUSH_MS}
+    return {"layered_runtime": {"layers": [{"name": "traces", "static_layer": layer}]}}
+
+
+def _tls(host: str, authorities: str) -> dict[str, Any]:
+    matcher = {"san_type": "DNS", "matcher": {"exact": host}}
+    return {
+        "name": "tls",
+        "typed_config": {
+            "@type": TYPE + "transport_sockets.tls.v3.UpstreamTlsContext",
+            "sni": host,
+            "common_tls_context": {
+                "alpn_protocols": ["h2"],
+                "validation_context": {
+                    "trusted_ca": {"filename": authorities},
+                    "match_typed_subject_alt_names": [matcher],
+                },
+            },
+        },
+    }
+
+
+def _authorities(environment: Mapping[str, str]) -> str:
+    given = (environment.get(name) for name in _AUTHORITIES_VARIABLES)
+    known = ssl.get_default_verify_paths()
+    path = next((each for each in (*given, known.cafile) if each), None)
+    if path is None:
+        raise ConfigError(
+            f"{_AUTHORITIES_VARIABLES[1]} is unset, but must name a PEM file with the authorities of the"
+            " collector's certificate: this machine has none of its own"
+        )
+    return path
