@@ -16,6 +16,7 @@ from pagemesh.config import (
     HubConfig,
     KvCacheDtype,
     MigrationConfig,
+    RequestLogConfig,
     RoutingConfig,
     SchedulerConfig,
     TenantsConfig,
@@ -105,6 +106,7 @@ class UpConfig:
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     migration: MigrationConfig = field(default_factory=MigrationConfig)
     traces: TracesConfig = field(default_factory=TracesConfig)
+    request_log: RequestLogConfig = field(default_factory=RequestLogConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
     client_tls: TlsConfig = field(default_factory=TlsConfig)
     cors: CorsConfig = field(default_factory=CorsConfig)

@@ -24,6 +24,7 @@ from pagemesh.config.engine import (
 )
 from pagemesh.config.gateway import CorsConfig, GatewayConfig, HttpLimitsConfig, TlsConfig
 from pagemesh.config.mesh_tls import MeshTlsConfig
+from pagemesh.config.request_log import RequestLogConfig
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.config.store_url import check_store_url
 from pagemesh.config.tenants import TenantsConfig
@@ -44,6 +45,7 @@ __all__ = [
     "MeshTlsConfig",
     "MigrationConfig",
     "ModelConfig",
+    "RequestLogConfig",
     "RouterConfig",
     "RoutingConfig",
     "RoutingPolicy",
@@ -296,6 +298,7 @@ class RouterConfig:
     chat: ChatConfig = field(default_factory=ChatConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     tenants: TenantsConfig = field(default_factory=TenantsConfig)
+    request_log: RequestLogConfig = field(default_factory=RequestLogConfig)
 
     def __post_init__(self) -> None:
         require_for_one(self.served, "--revision", self.hub.revision)

@@ -29,7 +29,7 @@ from pagemesh.rpc.cancelling import run_to_end
 from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.patient_writer import PatientWriter
 from pagemesh.rpc.process import PROCESS_SERVICE
-from pagemesh.rpc.status import abort, as_pagemesh_error
+from pagemesh.rpc.status import abort, as_pagemesh_error, for_log
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -73,7 +73,11 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
         refusal: Callable[[str], PagemeshError | None],
         around: Around = nullcontext,
         identity: Identity | None = None,
+        *,
+        serves_clients: bool = False,
     ) -> None:
+        """With `serves_clients`, what callers are told of their mistakes may quote prompts, and is not logged."""
+        self._serves_clients = serves_clients
         self._refusal = refusal
         self._identity = identity
         self._around = around
@@ -124,7 +128,10 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
                 if self._identity is not None:
                     self._identity.check(method, context.auth_context())
                 with self._around(method):
-                    return await _run(behavior, request, context)
+                    try:
+                        return await _run(behavior, request, context)
+                    finally:
+                        log.debug("rpc over", method=method)
             except grpc.aio.InternalError:
                 # A write failed because the peer is gone. grpc is about to cancel the call for that, which
                 # is no fault; what is raised before it does, it logs as one.
@@ -134,11 +141,21 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
                 raise
             except Exception as error:
                 mapped = as_pagemesh_error(error)
-                _log_failure(method, mapped, error)
+                self._log_failure(method, mapped, error)
                 await abort(context, mapped)
 
         factory = _HANDLER_FACTORIES[handler.request_streaming, handler.response_streaming]
         return factory(call, handler.request_deserializer, handler.response_serializer)
+
+    def _log_failure(self, method: str, mapped: PagemeshError, cause: Exception) -> None:
+        if not isinstance(cause, (PagemeshError, grpc.RpcError, TimeoutError)):
+            log.error("rpc failed", method=method, exc_info=cause)
+            return
+        told = for_log(mapped) if self._serves_clients else {"error": mapped.message}
+        log.info(
+            "rpc refused",
+            **{"method": method, "code": mapped.grpc_code, "reason": mapped.reason, **told},
+        )
 
     def _note_call(self) -> None:
         task = asyncio.current_task()
@@ -180,16 +197,3 @@ async def _run(
 async def _send_head(context: grpc.aio.ServicerContext[Any, Any]) -> None:
     if metadata := answer_metadata():
         await context.send_initial_metadata(metadata)
-
-
-def _log_failure(method: str, mapped: PagemeshError, cause: Exception) -> None:
-    if isinstance(cause, (PagemeshError, grpc.RpcError, TimeoutError)):
-        log.info(
-            "rpc refused",
-            method=method,
-            code=mapped.grpc_code,
-            reason=mapped.reason,
-            error=mapped.message,
-        )
-    else:
-        log.error("rpc failed", method=method, exc_info=cause)

@@ -112,11 +112,13 @@ class GrpcServer:
         gate: grpc.aio.ServerInterceptor | None = None,
         drain_methods: Collection[str] = (),
         identity: Identity | None = None,
+        *,
+        serves_clients: bool = False,
     ) -> None:
         """Every call of the services is run in what `around` gives for it, if the gate lets it in.
 
         `drain_methods` may be called until all drain hooks have ended. With an identity the port speaks TLS alone,
-        and callers may call what their certificates allow.
+        and callers may call what their certificates allow. Of the mistakes of clients no log says more than which field it was.
         """
         self._config = config
         self._identity = identity
@@ -129,7 +131,7 @@ class GrpcServer:
         self._drain_hooks: list[DrainHook] = []
         self._serving = False
         self._closing: asyncio.Task[None] | None = None
-        self._boundary = RpcBoundary(self._refusal, around, identity)
+        self._boundary = RpcBoundary(self._refusal, around, identity, serves_clients=serves_clients)
         self._server = grpc.aio.server(
             handlers=[self._services],
             interceptors=[self._boundary, *([] if gate is None else [gate])],

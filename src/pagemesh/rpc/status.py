@@ -7,6 +7,7 @@ code and default reason match, else the broadest one of that code.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final, cast
 
@@ -30,6 +31,9 @@ from pagemesh.errors import (
 )
 
 ERROR_DOMAIN: Final = "pagemesh"
+
+_FIELD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\[\]-]{0,63}")
+"""Names of fields and headers."""
 
 CLASS_BY_CODE: Final[dict[str, type[PagemeshError]]] = {
     "CANCELLED": UnavailableError,  # by the peer: our own cancellation is never read as an error
@@ -117,6 +121,19 @@ def from_rpc_error(error: grpc.RpcError) -> PagemeshError:
     if isinstance(known, OverloadedError) and wait.HasField("retry_delay"):
         known.retry_after = wait.retry_delay.ToNanoseconds() / 1e9
     return known
+
+
+def for_log(error: PagemeshError) -> dict[str, str | int]:
+    """What a log may say of an error that a client is told.
+
+    What is the client's mistake is often explained in its own words, which may be those of a prompt.
+    """
+    told: dict[str, str | int] = {"reason": error.reason, "status": error.http_status}
+    if error.http_status >= 500 and not isinstance(error, UnsupportedError):
+        told["error"] = error.message
+    elif error.param is not None and _FIELD.fullmatch(error.param):
+        told["param"] = error.param
+    return told
 
 
 async def abort(context: grpc.aio.ServicerContext[object, object], error: PagemeshError) -> None:

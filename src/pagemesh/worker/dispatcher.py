@@ -125,6 +125,10 @@ class StepDispatcher:
             listener(event)
         except Exception:
             # One request's fault must not keep the step from the others.
-            log.exception("request listener failed", engine_request_id=event.request_id)
+            log.exception(
+                "request listener failed",
+                request_id=event.request_id.rpartition("#")[0],
+                engine_request_id=event.request_id,
+            )
             return False
         return True

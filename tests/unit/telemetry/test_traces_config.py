@@ -24,7 +24,9 @@ def test_anything_else_is_refused_by_name(endpoint: str) -> None:
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
 def test_shares_are_between_nothing_and_all(ratio: float) -> None:
-    with pytest.raises(ConfigError, match=r"--traces-sample-ratio is .*, but must be between 0 and"):
+    with pytest.raises(
+        ConfigError, match=r"--traces-sample-ratio is .*, but must be between 0 and"
+    ):
         TracesConfig(traces_sample_ratio=ratio)
 
 

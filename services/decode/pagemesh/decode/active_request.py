@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+
 from pagemesh.decode.kv_outcome import KvOutcomeWatch
 from pagemesh.decode.outbox import OutputSink
 from pagemesh.decode.remote_prefill import Prefiller
@@ -18,6 +20,8 @@ from pagemesh.worker.dispatcher import RequestEvent
 from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.messages import error_to_proto, finish_reason_to_proto, logprobs_to_proto
 from pagemesh.worker.worker import Worker
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _ENDS_OF_ITS_OWN: Final = (FinishReason.STOP, FinishReason.LENGTH)
 
@@ -103,7 +107,14 @@ class ActiveRequest:
         if self._timer is not None:
             self._timer.cancel()
         self._stop_import()
-        self._on_end(self._submission.handle)
+        submission = self._submission
+        log.debug(
+            "request over",
+            request_id=submission.client_request_id,
+            trace_id=submission.trace.trace_id,
+            engine_request_id=self.engine_request_id,
+        )
+        self._on_end(submission.handle)
 
     def _stop_import(self) -> None:
         if self._remote_prefill is not None:

@@ -11,6 +11,7 @@ from pagemesh.decode.outbox import Outbox
 from pagemesh.decode.requests import MakeRequest
 from pagemesh.decode.submission import parse_submit
 from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError, UnavailableError
+from pagemesh.telemetry.trace_context import parse_trace
 from pagemesh.v1 import decode_pb2
 from pagemesh.worker.worker import Worker
 
@@ -80,7 +81,11 @@ class Session:
             self._outbox.add(error_output(submit.handle, error))
         except Exception:
             # A bug may cost this request, but not the others of the session.
-            log.exception("submission failed", request_id=submit.request_id)
+            log.exception(
+                "submission failed",
+                request_id=submit.request_id,
+                trace_id=parse_trace(submit.traceparent).trace_id,
+            )
             self._outbox.add(error_output(submit.handle, InternalError("internal error")))
 
     def _start(self, submit: decode_pb2.Submit) -> None:

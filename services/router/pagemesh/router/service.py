@@ -19,6 +19,7 @@ from pagemesh.router.migration import Migrations
 from pagemesh.router.model_crew import ModelCrew, make_crews
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.parity import Parity
+from pagemesh.router.request_lines import RequestLines
 from pagemesh.router.served_model import ServedModel
 from pagemesh.router.servicers import services as rpc_services
 from pagemesh.router.servicers.gate import Gate
@@ -60,6 +61,7 @@ class RouterProcess:
             self._tracing.around,
             gate,
             identity=self._identity,
+            serves_clients=True,
         )
 
     async def start(self) -> str:
@@ -144,11 +146,12 @@ class RouterProcess:
             dispatch,
         )
         embedder = Embedder(model, workers, placer, metrics, in_progress, migrations, dispatch)
+        lines = RequestLines(self._config.request_log, name, model.tokenizer)
         return ModelService(
             model,
             workers,
-            tracing.generator(name, state.generator(name, generator)),
-            tracing.embedder(name, state.embedder(name, embedder)),
+            lines.generator(tracing.generator(name, state.generator(name, generator))),
+            lines.embedder(tracing.embedder(name, state.embedder(name, embedder))),
         )
 
 

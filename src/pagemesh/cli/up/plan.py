@@ -245,6 +245,7 @@ def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfi
         routing=config.routing,
         migration=config.migration,
         traces=config.traces,
+        request_log=config.request_log,
         server=server,
         tenants=replace(
             config.tenants,

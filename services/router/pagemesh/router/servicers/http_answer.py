@@ -12,7 +12,7 @@ from pagemesh.errors import InvalidRequestError, PagemeshError
 from pagemesh.router.openai.errors import error_body, error_headers
 from pagemesh.router.openai.sse import encode_json
 from pagemesh.rpc.answer_metadata import add_answer_metadata
-from pagemesh.rpc.status import as_pagemesh_error
+from pagemesh.rpc.status import as_pagemesh_error, for_log
 from pagemesh.telemetry.spans import current_span
 
 _log = structlog.get_logger(__name__)
@@ -73,7 +73,7 @@ def as_answerable(error: Exception) -> PagemeshError:
     The present span is told, too: the call itself ends as if nothing had happened.
     """
     if isinstance(error, PagemeshError):
-        _log.info("request refused", reason=error.reason, error=error.message)
+        _log.info("request refused", **for_log(error))
     else:
         _log.error("request failed", exc_info=error)
     mapped = as_pagemesh_error(error)

@@ -1,0 +1,54 @@
+"""A real collector of OpenTelemetry's data in a process of its own, which passes spans on to a receiver of a test."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import rotel
+
+from tests.support.ports import free_port
+
+_AGENT = Path(rotel.__file__).with_name("rotel-agent")
+_START_DEADLINE_S = 20.0
+
+
+@contextmanager
+def running_collector(folder: Path, receiver: str) -> Iterator[str]:
+    """The host:port of one that sends what it gets to the receiver's."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [
+        str(_AGENT),
+        "start",
+        *("--otlp-grpc-endpoint", address),
+        *("--otlp-http-endpoint", f"127.0.0.1:{free_port()}"),
+        *("--exporter", "otlp"),
+        *("--otlp-exporter-endpoint", f"http://{receiver}"),
+        *("--batch-timeout", "100ms"),
+        *("--pid-file", str(folder / "collector.pid")),
+    ]
+    with (folder / "collector.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        _wait_for(address, process)
+        yield address
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + _START_DEADLINE_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return
+    raise AssertionError("the collector does not listen")
