@@ -63,15 +63,15 @@ def ours(stack: ExitStack) -> Side:
     mesh.await_members(["decode-0"])
     mesh.await_serving("router")
     port = free_port()
-    gateway = _start_gateway(stack, mesh.address("router"), port)
+    gateway = start_gateway(stack, mesh.address("router"), port)
     clocks = {"router": CpuClock(mesh.pid("router")), "gateway": CpuClock(gateway.pid)}
     return Side(port, "demo", clocks)
 
 
-def _start_gateway(stack: ExitStack, router: str, port: int) -> psutil.Process:
+def start_gateway(stack: ExitStack, router: str, port: int, *flags: str) -> psutil.Process:
     """Envoy's process."""
     program = (sys.executable, "-P", "-m", "pagemesh.cli", "gateway")
-    command = (*program, "--routers", router, "--port", str(port))
+    command = (*program, "--routers", router, "--port", str(port), *flags)
     gateway = subprocess.Popen(bound_to(os.getpid(), command), stdin=subprocess.DEVNULL)
     stack.callback(gateway.wait)
     stack.callback(gateway.kill)
@@ -92,7 +92,7 @@ def floor(stack: ExitStack) -> Side:
     address = child.answer()
     stack.callback(child.kill)
     port = free_port()
-    gateway = _start_gateway(stack, address, port)
+    gateway = start_gateway(stack, address, port)
     return Side(port, "bare", {"router": CpuClock(child.pid), "gateway": CpuClock(gateway.pid)})
 
 

@@ -32,6 +32,7 @@ from tests.fakes.engine import FakeEngine
 
 MODEL = Path(__file__).resolve().parents[2] / "models/demo"
 DEADLINE_S = 10.0
+UNTRACED = config.TracesConfig()
 SHORT_GRACE = config.ServerConfig(grace_period=0.2)
 
 
@@ -64,7 +65,7 @@ class Mesh:
             channel
         )
         self.workers: dict[str, FakeWorker] = {}
-        self.traces: config.TracesConfig | None = None
+        self.traces = UNTRACED
         """Of the workers to come."""
 
     async def add(
@@ -171,17 +172,13 @@ async def running_mesh(
     explain_routes: bool = False,
     stream_interval: int = 1,
     otlp_traces_endpoint: str | None = None,
-    traces: config.TracesConfig | None = None,
+    traces: config.TracesConfig = UNTRACED,
     tenants: config.TenantsConfig | None = None,
     migration: config.MigrationConfig | None = None,
     **engine: Any,
 ) -> AsyncIterator[Mesh]:
-    """A mesh whose workers are named decode-0, prefill-0 …; the grace period is the router's.
-
-    `otlp_traces_endpoint` has the router alone traced, `traces` everybody.
-    """
-    everybody = traces or config.TracesConfig()
-    kvstore = KvStoreService(config.KvStoreConfig(server=SHORT_GRACE, traces=everybody))
+    """A mesh whose workers are named decode-0, prefill-0 …; the grace period and the endpoint are the router's."""
+    kvstore = KvStoreService(config.KvStoreConfig(server=SHORT_GRACE, traces=traces))
     address = await kvstore.start()
     settings = config.RouterConfig(
         model=tuple(map(str, models)),
@@ -193,7 +190,7 @@ async def running_mesh(
         routing=_routing(policy, remote_prefill_min_tokens, explain_routes),
         tenants=tenants or config.TenantsConfig(),
         migration=migration or config.MigrationConfig(),
-        traces=traces or config.TracesConfig(otlp_traces_endpoint),
+        traces=config.TracesConfig(otlp_traces_endpoint) if otlp_traces_endpoint else traces,
         server=config.ServerConfig(grace_period=grace_period),
     )
     router = RouterProcess(settings)

@@ -78,11 +78,20 @@ async def test_a_prompt_that_is_prefilled_elsewhere_is_one_trace_through_all_pro
             ),
         )
     ]
+    assert_lookup(spans)
+    assert_decode(spans)
+    assert_prefill(spans)
+
+
+def assert_lookup(spans: Sequence[ReceivedSpan]) -> None:
     assert only(spans, "lookup").attributes == {
         "pagemesh.request_id": "client-7",
         "pagemesh.kv.blocks": 4,
         "pagemesh.kv.holders": 0,
     }
+
+
+def assert_decode(spans: Sequence[ReceivedSpan]) -> None:
     decode = only(spans, "decode").attributes
     seconds = {key: decode.pop(key) for key in list(decode) if "latency" in key or "seconds" in key}
     assert decode == {
@@ -105,6 +114,9 @@ async def test_a_prompt_that_is_prefilled_elsewhere_is_one_trace_through_all_pro
     )
     assert 0 < seconds["pagemesh.kv.seconds"] < 10
     assert [name for name, _ in only(spans, "decode").events] == ["first_token"]
+
+
+def assert_prefill(spans: Sequence[ReceivedSpan]) -> None:
     assert only(spans, "remote_prefill").attributes == {
         "pagemesh.worker": "prefill-0",
         "pagemesh.kv.received_tokens": 70,

@@ -31,9 +31,9 @@ REQUIREMENTS = {
 SHARED = {
     "gateway": ("cli.main", "cli.health", "cli.certificates"),
     "router": ("cli.main", "cli.health", "models.hub", "telemetry.otlp"),
-    "prefill": ("cli.main", "cli.health", "models.hub", "engine.loading"),
-    "decode": ("cli.main", "cli.health", "models.hub", "engine.loading"),
-    "kvstore": ("cli.main", "cli.health", "cli.certificates"),
+    "prefill": ("cli.main", "cli.health", "models.hub", "engine.loading", "telemetry.otlp"),
+    "decode": ("cli.main", "cli.health", "models.hub", "engine.loading", "telemetry.otlp"),
+    "kvstore": ("cli.main", "cli.health", "cli.certificates", "telemetry.otlp"),
 }
 
 # Imports modules where nothing can be found but the standard library, pagemesh, and the named distributions with

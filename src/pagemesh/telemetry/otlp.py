@@ -213,7 +213,7 @@ class _BoundedQueue(BatchSpanProcessor):
         context = span.context
         if context is None or not context.trace_flags.sampled:
             return
-        if self._exporter.wait_for(self._most):
+        if self._exporter.take_place(self._most):
             super().on_end(span)
         else:
             self._on_lost(1)
@@ -230,8 +230,8 @@ class _LoggedOnce(SpanExporter):
         self._num_waiting = 0
         self._num_lost = 0
 
-    def wait_for(self, most: int) -> bool:
-        """Whether one more span may wait to be exported, where `most` may."""
+    def take_place(self, most: int) -> bool:
+        """Have one more span wait to be exported, if fewer than `most` do; whether it may."""
         with self._lock:
             has_room = self._num_waiting < most
             self._num_waiting += has_room

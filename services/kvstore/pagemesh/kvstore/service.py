@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 
 import structlog
 import uvloop
@@ -20,15 +20,13 @@ from pagemesh.kvstore.housekeeping import Housekeeper
 from pagemesh.kvstore.index_choice import make_index, open_store
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.membership_choice import open_membership
-from pagemesh.kvstore.servicer import KvStoreServicer
-from pagemesh.rpc.boundary import Around
+from pagemesh.kvstore.tracing import start_tracing
 from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.rpc.settling import settle
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics_server import MetricsServer
-from pagemesh.telemetry.tracer import start_tracer
 from pagemesh.v1 import kvstore_pb2_grpc
 
 _log = structlog.get_logger(__name__)
@@ -107,7 +105,7 @@ class KvStoreService:
         async def drain() -> None:
             draining.set()
 
-        around, make_servicer = _traced(config, metrics, resources)
+        around, make_servicer = start_tracing(config.traces, metrics, resources)
         server = GrpcServer(config.server, [SERVICE_NAME], around, identity=identity)
         server.describe_with(KvStoreDescriber(catalog, config.index).describe)
         resources.push_async_callback(server.close)
@@ -119,16 +117,3 @@ class KvStoreService:
         )
         await server.set_serving()
         return address
-
-
-def _traced(
-    config: KvStoreConfig, metrics: Metrics, resources: AsyncExitStack
-) -> tuple[Around, type[KvStoreServicer]]:
-    """What goes around calls, and what serves them; what spans need is loaded only where they are wanted."""
-    tracer = start_tracer(config.traces, "kvstore", metrics)
-    if tracer is None:
-        return nullcontext, KvStoreServicer
-    from pagemesh.kvstore.traced import TracedServicer, served_spans
-
-    resources.push_async_callback(asyncio.to_thread, tracer.close)
-    return served_spans(tracer).around, TracedServicer

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from pagemesh.config import RouterConfig
+from pagemesh.config import RequestLogConfig, RouterConfig
 from pagemesh.config.served import NamedModel
 from pagemesh.errors import ContextLengthError, InvalidRequestError
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.router.chat.rendering import Rendering
 from pagemesh.router.chat.rules import ChatRules
 from pagemesh.router.openai.truncation import Truncation
+from pagemesh.router.request_lines import RequestLines
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS
 from pagemesh.tokenizer.bad_words import encode_bad_words
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults, load_generation_defaults
@@ -54,6 +55,10 @@ class ServedModel:
             matryoshka=Matryoshka.read(folder),
             chat=ChatRules.of(config.chat, tokenizer),
         )
+
+    def request_lines(self, config: RequestLogConfig) -> RequestLines:
+        """What the log says of its requests."""
+        return RequestLines(config, self.name, self.tokenizer)
 
     async def encode_prompt(
         self,

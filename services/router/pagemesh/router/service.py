@@ -19,7 +19,6 @@ from pagemesh.router.migration import Migrations
 from pagemesh.router.model_crew import ModelCrew, make_crews
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.parity import Parity
-from pagemesh.router.request_lines import RequestLines
 from pagemesh.router.served_model import ServedModel
 from pagemesh.router.servicers import services as rpc_services
 from pagemesh.router.servicers.gate import Gate
@@ -146,7 +145,7 @@ class RouterProcess:
             dispatch,
         )
         embedder = Embedder(model, workers, placer, metrics, in_progress, migrations, dispatch)
-        lines = RequestLines(self._config.request_log, name, model.tokenizer)
+        lines = model.request_lines(self._config.request_log)
         return ModelService(
             model,
             workers,
