@@ -102,13 +102,14 @@ async def test_a_receiver_that_takes_nothing_is_logged_when_it_begins_and_when_i
     assert logs[1]["num_lost_spans"] == 2
 
 
-async def test_more_spans_than_the_queue_takes_are_dropped(
+async def test_more_spans_than_the_queue_takes_are_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch, receiver: TraceReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
     receiver.gate.clear()
-    tracer = make_tracer(receiver)
+    lost: list[int] = []
+    tracer = OtlpTracer(f"http://{receiver.address}", "service", "1.0", on_lost=lost.append)
     make_span(tracer)
     await wait_until(lambda: receiver.num_calls == 1, "the first batch")
     for _ in range(100):
@@ -116,6 +117,7 @@ async def test_more_spans_than_the_queue_takes_are_dropped(
     receiver.gate.set()
     tracer.close()
     assert len(receiver.spans) == 5
+    assert sum(lost) == 96
     assert caplog.records == []
 
 
