@@ -99,13 +99,16 @@ def _free_port() -> int:
 
 @contextmanager
 def compose_mesh(
-    engine: ContainerEngine, overlays: Sequence[str] = (), variables: dict[str, str] | None = None
+    engine: ContainerEngine,
+    overlays: Sequence[str] = (),
+    variables: dict[str, str] | None = None,
+    services: Sequence[str] = (),
 ) -> Iterator[ComposeMesh]:
-    """Built, up and healthy; gone at the end, with its volumes."""
+    """Built, up and healthy, all or the named services with what they need; gone at the end, with its volumes."""
     mesh = ComposeMesh(engine, overlays, variables)
     try:
         mesh.compose("build", timeout=1200)
-        mesh.compose("up", "--detach", timeout=300)
+        mesh.compose("up", "--detach", *services, timeout=300)
         mesh.wait_until_healthy()
         yield mesh
     finally:

@@ -10,7 +10,7 @@ import yaml
 
 from tests.compose.compose_mesh import ComposeMesh, compose_mesh
 from tests.compose.container_engine import ContainerEngine, container_engine
-from tests.compose.public_images import provide_debian, provide_valkey, torch_index
+from tests.compose.public_images import provide, provide_debian, torch_index
 from tests.hygiene.tree import ROOT
 
 
@@ -24,6 +24,16 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerEngine
         yield found
 
 
+def public_images() -> list[str]:
+    """All that the compose files name and do not build, but for Grafana, which nothing stands for."""
+    files = (ROOT / "docker-compose.yml", ROOT / "deploy/compose/observability.yml")
+    services = [
+        each for path in files for each in yaml.safe_load(path.read_text())["services"].values()
+    ]
+    images = [str(each["image"]) for each in services if "image" in each]
+    return [image for image in images if not image.startswith(("ghcr.io/pagemesh/", "grafana/"))]
+
+
 @pytest.fixture(scope="session")
 def variables(
     engine: ContainerEngine, tmp_path_factory: pytest.TempPathFactory
@@ -32,8 +42,8 @@ def variables(
     folder: Path = tmp_path_factory.mktemp("images")
     if missing := provide_debian(engine, folder):
         pytest.skip(missing)
-    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    provide_valkey(engine, services["valkey"]["image"], folder)
+    for image in public_images():
+        provide(engine, image, folder)
     with torch_index(engine, folder) as index:
         yield index
 

