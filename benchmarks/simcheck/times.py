@@ -9,8 +9,8 @@ from typing import Final
 from simcheck.replay import Replayed
 
 from pagemesh.sim.records import Outcome, Record
-from pagemesh.sim.slo import Slo
 from pagemesh.sim.summary import is_good
+from pagemesh.workload.slo import Slo
 
 LIMITS: Final = Slo(ttft=0.2, tpot=0.04)
 """Of a good request, seconds."""

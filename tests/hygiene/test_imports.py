@@ -13,6 +13,7 @@ from tests.hygiene.tree import ROOT, package_roots
 
 # Packages and modules of the processes that must stay small.
 WITHOUT_TORCH = (
+    "bench",
     "cache",
     "cli",
     "client",
@@ -45,9 +46,11 @@ WITHOUT_TORCH = (
     "tokenizer",
     "v1",
     "worker",
+    "workload",
 )
 # Plain Python over ids, numbers and text.
 WITHOUT_GRPC = (
+    "bench",
     "cache",
     "config",
     "engine.interface",
@@ -64,6 +67,7 @@ WITHOUT_GRPC = (
     "scheduler",
     "sim",
     "tokenizer",
+    "workload",
 )
 
 # Prints, for each module named as an argument, which forbidden package it was the first to load.

@@ -1,27 +1,16 @@
-"""Plots, which differ by markers, dashes and brightness, so that they can be read without colours."""
+"""Plots of simulations."""
 
 from __future__ import annotations
 
-import importlib
 import math
-import tempfile
 from collections.abc import Callable, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pagemesh.errors import ConfigError
 from pagemesh.sim.simulation import Run
 from pagemesh.sim.summary import Summary
-
-_STYLES: Final = (
-    ("o", "-", "0.0"),
-    ("s", "--", "0.25"),
-    ("^", "-.", "0.4"),
-    ("D", ":", "0.5"),
-    ("v", (0, (5, 1)), "0.1"),
-    ("x", (0, (1, 1)), "0.6"),
-)
+from pagemesh.workload.drawing import Line, draw_lines
 
 
 def _ms(seconds: float | None) -> float:
@@ -42,21 +31,6 @@ _OVER_RATE: Final = (
     _Plot("ttft_p99.png", "time to first token, 99 % (ms)", lambda s: _ms(s.ttft_p99), True),
     _Plot("goodput.png", "good requests (requests/s)", lambda s: s.goodput),
 )
-
-
-def require_plots(folder: str) -> None:
-    """Make the folder; ConfigError unless plots can be drawn there: asked before anything is simulated."""
-    try:
-        importlib.import_module("matplotlib")
-    except ImportError:
-        raise ConfigError(
-            f"--plots is {folder!r}, but there is no matplotlib: pip install 'pagemesh[plots]'"
-        ) from None
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ConfigError(f"--plots is {folder!r}: {error.strerror}") from error
 
 
 def draw_plots(folder: str, results: Sequence[tuple[Summary, Run]]) -> None:
@@ -91,24 +65,11 @@ def _draw_all(target: Path, results: Sequence[tuple[Summary, Run]]) -> None:
 
 
 def _draw_over_rate(axes: Any, plot: _Plot, summaries: Sequence[Summary]) -> None:
-    styles = cycle(_STYLES)
-    for policy in dict.fromkeys(summary.policy for summary in summaries):
-        marker, dashes, grey = next(styles)
-        points = sorted((s.request_rate, plot.value(s)) for s in summaries if s.policy == policy)
-        rates, values = zip(*points, strict=True)
-        axes.plot(rates, values, marker=marker, linestyle=dashes, color=grey, label=policy)
-    axes.set_xlabel("request rate (requests/s)")
-    axes.set_ylabel(plot.label)
-    if plot.is_logarithmic:
-        axes.set_yscale("log")
-        # 30 instead of 3 x 10^1.
-        for axis_ticks in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            axis_ticks("{x:g}")
-    else:
-        # Marks at the top are not to be cut off.
-        axes.set_ylim(0, 1.08 * axes.dataLim.y1 or 1)
-    axes.grid(color="0.85")
-    axes.legend()
+    lines = [
+        Line(policy, [(s.request_rate, plot.value(s)) for s in summaries if s.policy == policy])
+        for policy in dict.fromkeys(summary.policy for summary in summaries)
+    ]
+    draw_lines(axes, lines, plot.label, is_logarithmic=plot.is_logarithmic)
 
 
 def _draw_loads(axes: Any, summary: Summary, run: Run) -> Any:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from pagemesh.errors import ConfigError
 from pagemesh.sim.summary import Summary
 
 _COLUMNS = (
@@ -63,23 +61,6 @@ def as_json(summaries: Sequence[Summary], settings: dict[str, Any]) -> str:
     """All figures, in seconds and shares, and what they are of."""
     content = {"settings": settings, "runs": [asdict(summary) for summary in summaries]}
     return json.dumps(content, indent=2) + "\n"
-
-
-def require_writable(path: str) -> None:
-    """Raise ConfigError unless --json can be written: asked before anything is simulated."""
-    try:
-        with Path(path).open("a"):
-            pass
-    except OSError as error:
-        raise ConfigError(f"--json is {path!r}: {error.strerror}") from error
-
-
-def write_json(path: str, summaries: Sequence[Summary], settings: dict[str, Any]) -> None:
-    """Write them; ConfigError when the file cannot be written."""
-    try:
-        Path(path).write_text(as_json(summaries, settings), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--json is {path!r}: {error.strerror}") from error
 
 
 def _cells(summary: Summary) -> list[str]:

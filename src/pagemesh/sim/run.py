@@ -12,14 +12,16 @@ from typing import Any, Final, NamedTuple
 from pagemesh.config import RoutingConfig
 from pagemesh.errors import ConfigError
 from pagemesh.sim.model import MeshModel, read_model
-from pagemesh.sim.plots import draw_plots, require_plots
-from pagemesh.sim.report import as_table, require_writable, write_json
+from pagemesh.sim.plots import draw_plots
+from pagemesh.sim.report import as_json, as_table
 from pagemesh.sim.settings import PolicyName, SimConfig
 from pagemesh.sim.simulation import MeshSize, Run, Simulation
-from pagemesh.sim.slo import parse_slo
 from pagemesh.sim.sources import at_rate, load_workload, write_trace
 from pagemesh.sim.summary import Summary, summarize
 from pagemesh.sim.trace import Trace
+from pagemesh.workload.drawing import require_plots
+from pagemesh.workload.files import require_writable, write_text
+from pagemesh.workload.slo import parse_slo
 
 ORACLES_LOAD_WEIGHT: Final = 0.0001
 """So little that a block more always counts for more: prompts have fewer than ten thousand."""
@@ -45,7 +47,7 @@ def run(config: SimConfig) -> None:
     if config.plots is not None:
         require_plots(config.plots)
     if config.json is not None:
-        require_writable(config.json)
+        require_writable("--json", config.json)
     results = []
     for result in simulate_all(config):
         _show_progress(result)
@@ -54,7 +56,7 @@ def run(config: SimConfig) -> None:
     summaries = [result.summary for result in results]
     print(as_table(summaries))
     if config.json is not None:
-        write_json(config.json, summaries, settings_of(config))
+        write_text("--json", config.json, as_json(summaries, settings_of(config)))
     if config.plots is not None:
         draw_plots(config.plots, [(result.summary, result.run) for result in results])
 

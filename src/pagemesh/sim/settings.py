@@ -8,7 +8,7 @@ from typing import Final, Literal
 from pagemesh.config import RoutingConfig, RoutingPolicy
 from pagemesh.config.checks import require, require_seconds
 from pagemesh.sim.lengths import MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS
-from pagemesh.sim.slo import parse_slo
+from pagemesh.workload.slo import parse_slo
 
 PolicyName = RoutingPolicy | Literal["oracle"]
 

@@ -1,7 +1,4 @@
-"""Conversations in the form of ShareGPT's files, as turns whose prompts hold all that was said before.
-
-[{"id": "…", "conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}, …]}, …]
-"""
+"""Conversations of ShareGPT's files, as turns whose prompts hold all that was said before."""
 
 from __future__ import annotations
 
@@ -10,15 +7,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pagemesh.errors import ConfigError
-from pagemesh.sim.arrivals import arrival_times
 from pagemesh.sim.settings import WorkloadConfig
 from pagemesh.sim.trace import Span, Trace, TraceRequest
+from pagemesh.workload.arrivals import arrival_times
+from pagemesh.workload.chats import Message, read_chats
 
-_ASKS: Final = {"human", "user"}
-_ANSWERS: Final = {"gpt", "assistant", "chatgpt", "bing", "bard"}
 _WORD: Final = "word "
 """What generated messages are made of; as many as it takes."""
 
@@ -45,18 +41,9 @@ def read_sharegpt(path: str, content: object, chars_per_token: float) -> list[Co
 
     Texts are taken to have a token for every `chars_per_token` characters.
     """
-    if not isinstance(content, list):
-        raise ConfigError(f"--trace is {path!r}, which is no list of conversations")
-    found = []
-    for number, entry in enumerate(content):
-        try:
-            conversation = _conversation(entry, chars_per_token)
-        except (ValueError, TypeError, KeyError) as error:
-            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise ConfigError(f"--trace is {path!r}: conversation {number}: {reason}") from None
-        if conversation is not None:
-            found.append(conversation)
-    return found
+    chats = read_chats("--trace", path, content)
+    found = (_conversation(messages, chars_per_token) for messages in chats)
+    return [conversation for conversation in found if conversation is not None]
 
 
 def write_sharegpt(
@@ -115,37 +102,17 @@ def converse(conversations: Sequence[Conversation], config: WorkloadConfig) -> T
     return trace
 
 
-def _conversation(entry: Any, chars_per_token: float) -> Conversation | None:
-    if not isinstance(entry, dict):
-        raise TypeError(f"it is {str(entry)[:80]!r}, but must be an object")
-    messages = entry["conversations"]
-    if not isinstance(messages, list):
-        raise TypeError(f"conversations is {str(messages)[:80]!r}, but must be a list")
+def _conversation(messages: Sequence[Message], chars_per_token: float) -> Conversation | None:
     system = asked = 0
     turns: list[Turn] = []
-    for number, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise TypeError(f"message {number} is {str(message)[:80]!r}, but must be an object")
-        who, value = (_text(message, name, number) for name in ("from", "value"))
-        num_tokens = max(1, round(len(value) / chars_per_token)) if value else 0
-        if who == "system" and not turns and not asked:
+    for role, text in messages:
+        num_tokens = max(1, round(len(text) / chars_per_token)) if text else 0
+        if role == "system":
             system += num_tokens
-        elif who in _ASKS:
+        elif role == "user":
             asked += num_tokens
-        elif who in _ANSWERS:
-            # An answer to nothing was cut off from what is in front of it.
-            if asked and num_tokens:
-                turns.append(Turn(asked, num_tokens))
-                asked = 0
-        else:
-            raise ValueError(f"message {number}: from is {who!r}, but must be system, human or gpt")
+        # An answer to nothing was cut off from what is in front of it.
+        elif asked and num_tokens:
+            turns.append(Turn(asked, num_tokens))
+            asked = 0
     return Conversation(turns, system) if turns else None
-
-
-def _text(message: dict[str, Any], name: str, number: int) -> str:
-    if name not in message:
-        raise ValueError(f"message {number}: {name!r} is missing")
-    value = message[name]
-    if not isinstance(value, str):
-        raise TypeError(f"message {number}: {name} is {str(value)[:80]!r}, but must be text")
-    return value

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from pagemesh.config.checks import require
@@ -14,6 +12,8 @@ from pagemesh.sim.settings import WorkloadConfig
 from pagemesh.sim.sharegpt import converse, read_sharegpt, write_sharegpt
 from pagemesh.sim.trace import Trace
 from pagemesh.sim.workloads import make_conversations, make_mooncake, make_trace
+from pagemesh.workload.chats import parse_json
+from pagemesh.workload.files import read_text
 
 
 class Workload(NamedTuple):
@@ -28,18 +28,9 @@ def load_workload(config: WorkloadConfig) -> Workload:
     """From --trace or by --workload."""
     if config.trace is None:
         return Workload(make_trace(config), is_timed=False)
-    try:
-        text = Path(config.trace).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
-        raise ConfigError(f"--trace is {config.trace!r}: {reason}") from error
-    if not text.strip():
-        raise ConfigError(f"--trace is {config.trace!r}, which has no requests")
+    text = read_text("--trace", config.trace)
     if text.lstrip().startswith("["):
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"--trace is {config.trace!r}: {error}") from error
+        content = parse_json("--trace", config.trace, text)
         conversations = read_sharegpt(config.trace, content, config.chars_per_token)
         trace = converse(conversations, config)
         is_timed = False

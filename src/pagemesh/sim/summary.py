@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pagemesh.router.routing.candidate import Role
 from pagemesh.sim.records import Outcome, Record
 from pagemesh.sim.simulation import Run
-from pagemesh.sim.slo import Slo
+from pagemesh.workload.slo import Slo
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from pagemesh.sim.arrivals import arrival_times
 from pagemesh.sim.lengths import MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS, Zipf, draw_length
 from pagemesh.sim.mooncake import BLOCK_TOKENS, MooncakeRequest, trace_of
 from pagemesh.sim.settings import WorkloadConfig
 from pagemesh.sim.sharegpt import Conversation, Turn, converse
 from pagemesh.sim.trace import Span, Trace, TraceRequest
+from pagemesh.workload.arrivals import arrival_times
 
 _PROMPT_SIGMA: Final = 1.1
 _OUTPUT_SIGMA: Final = 0.9

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pagemesh.errors import ConfigError
-from pagemesh.sim.arrivals import arrival_times
 from pagemesh.sim.lengths import Zipf
 from pagemesh.sim.mooncake import MooncakeRequest, read_mooncake, trace_of
 from pagemesh.sim.settings import WorkloadConfig
@@ -19,6 +18,7 @@ from pagemesh.sim.sharegpt import Conversation, Turn, converse, read_sharegpt
 from pagemesh.sim.sources import Workload, at_rate, load_workload, write_trace
 from pagemesh.sim.trace import SharedCache, Span, TraceRequest, block_names
 from pagemesh.sim.workloads import make_conversations, make_mooncake, make_trace
+from pagemesh.workload.arrivals import arrival_times
 from tests.unit.sim.sim_builders import make_request
 
 LINE = '{"timestamp": 1500, "input_length": 1000, "output_length": 52, "hash_ids": [46, 47]}'

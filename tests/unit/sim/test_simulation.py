@@ -12,9 +12,9 @@ from pagemesh.sim.records import Outcome
 from pagemesh.sim.report import as_table
 from pagemesh.sim.settings import PolicyName
 from pagemesh.sim.simulation import Run, Simulation
-from pagemesh.sim.slo import Slo
 from pagemesh.sim.summary import summarize
 from pagemesh.sim.trace import Span
+from pagemesh.workload.slo import Slo
 from tests.unit.sim.sim_builders import make_model, make_request, mixed_trace, simulate
 
 
