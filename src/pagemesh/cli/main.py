@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 from pagemesh import config
+from pagemesh.bench.settings import BenchLatencyConfig, BenchServeConfig, BenchThroughputConfig
 from pagemesh.cli.arguments import UsageError, parse
 from pagemesh.cli.doctor.settings import DoctorConfig
 from pagemesh.cli.settings import (
@@ -50,7 +51,39 @@ class Command:
     """Flag that the first argument is the value of when it is no flag itself."""
 
 
-COMMANDS = {
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A subcommand with commands of its own."""
+
+    summary: str
+    """One line for the list of commands."""
+
+    commands: dict[str, Command]
+    """By name."""
+
+
+BENCH = Group(
+    "measures an endpoint, or a model in this process: pagemesh bench serve",
+    {
+        "serve": Command(
+            "an OpenAI endpoint under load, at one or several rates of requests",
+            BenchServeConfig,
+            "pagemesh.bench.serve",
+        ),
+        "throughput": Command(
+            "how much a model in this process answers when it is asked all at once",
+            BenchThroughputConfig,
+            "pagemesh.bench.throughput",
+        ),
+        "latency": Command(
+            "how long a model in this process takes for one batch",
+            BenchLatencyConfig,
+            "pagemesh.bench.latency",
+        ),
+    },
+)
+
+COMMANDS: dict[str, Command | Group] = {
     "up": Command("a whole mesh on this machine", UpConfig, "pagemesh.cli.up.run"),
     "gateway": Command("Envoy: HTTP for clients", config.GatewayConfig, "pagemesh.gateway.process"),
     "router": Command(
@@ -98,6 +131,7 @@ COMMANDS = {
     "sim": Command(
         "how a mesh of any size would do under each routing policy", SimConfig, "pagemesh.sim.run"
     ),
+    "bench": BENCH,
 }
 
 
@@ -115,18 +149,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """Help of the command itself."""
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
     return "\n".join(
         [
             "usage: pagemesh [--version] [--help] COMMAND [OPTIONS]",
             "",
             "An LLM serving mesh. COMMAND starts one part of it, all of them, or looks ahead:",
-            *lines,
+            *_lines(COMMANDS),
             "",
             "`pagemesh COMMAND --help` lists the options of each.",
         ]
     )
+
+
+def group_usage(name: str, group: Group) -> str:
+    """Help of a command that has commands of its own."""
+    return "\n".join(
+        [
+            f"usage: pagemesh {name} [--help] COMMAND [OPTIONS]",
+            "",
+            *_lines(group.commands),
+            "",
+            f"`pagemesh {name} COMMAND --help` lists the options of each.",
+        ]
+    )
+
+
+def _lines(commands: Mapping[str, Command | Group]) -> list[str]:
+    width = max(map(len, commands))
+    return [f"  {name:<{width}}  {command.summary}" for name, command in commands.items()]
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
@@ -142,12 +192,26 @@ def _dispatch(arguments: Sequence[str]) -> int:
         return 0
     if name not in COMMANDS:
         return _fail("pagemesh", f"there is no command {name!r}; see pagemesh --help", EXIT_USAGE)
-    return _run(name, arguments[1:])
-
-
-def _run(name: str, arguments: Sequence[str]) -> int:
     command = COMMANDS[name]
-    prog = f"pagemesh {name}"
+    if isinstance(command, Group):
+        return _dispatch_in(name, command, arguments[1:])
+    return _run(f"pagemesh {name}", command, arguments[1:])
+
+
+def _dispatch_in(group_name: str, group: Group, arguments: Sequence[str]) -> int:
+    if not arguments:
+        print(group_usage(group_name, group), file=sys.stderr)
+        return EXIT_USAGE
+    name, prog = arguments[0], f"pagemesh {group_name}"
+    if name in ("-h", "--help"):
+        print(group_usage(group_name, group))
+        return 0
+    if name not in group.commands:
+        return _fail(prog, f"there is no command {name!r}; see {prog} --help", EXIT_USAGE)
+    return _run(f"{prog} {name}", group.commands[name], arguments[1:])
+
+
+def _run(prog: str, command: Command, arguments: Sequence[str]) -> int:
     if command.positional and arguments and not arguments[0].startswith("-"):
         arguments = [command.positional, *arguments]
     try:

@@ -11,11 +11,19 @@ from pagemesh.errors import ConfigError
 API_KEY_VARIABLE: Final = "PAGEMESH_API_KEY"
 """One key, or several with commas in between."""
 
+OPENAI_KEY_VARIABLE: Final = "OPENAI_API_KEY"
+
 
 def api_keys_of_environment(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """The keys that routers ask for and clients send, where nothing else says which."""
     keys = (key.strip() for key in environment.get(API_KEY_VARIABLE, "").split(","))
     return tuple(key for key in keys if key)
+
+
+def endpoint_key_of_environment(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The key for an endpoint that need not be a mesh: OpenAI's variable goes first, as for OpenAI's own client."""
+    keys = (environment.get(OPENAI_KEY_VARIABLE, "").strip(), *api_keys_of_environment(environment))
+    return next((key for key in keys if key), None)
 
 
 ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
