@@ -83,8 +83,7 @@ class Client:
     async def send(self, body: bytes, record: Record) -> None:
         """Send a request and read its answer; what goes wrong is in the record."""
         try:
-            async with asyncio.timeout(self._config.request_timeout):
-                await self.stream(body, record)
+            await self.stream(body, record, self._config.request_timeout)
         except TimeoutError:
             record.error = f"no end within {self._config.request_timeout:g} s"
         except RefusedError as refusal:
@@ -96,25 +95,29 @@ class Client:
         if record.error:
             record.end = time.perf_counter()
 
-    async def stream(self, body: bytes, record: Record) -> None:
-        """Likewise, with an exception for what goes wrong: RefusedError, or one of aiohttp."""
+    async def stream(self, body: bytes, record: Record, seconds: float) -> None:
+        """Likewise, with an exception for what goes wrong: RefusedError, TimeoutError, or one of aiohttp."""
         answer = AnswerStream(record)
-        async with self._opened.post(
-            self._config.url, data=body, allow_redirects=False
-        ) as response:
+        async with (
+            asyncio.timeout(seconds),
+            self._opened.post(self._config.url, data=body, allow_redirects=False) as response,
+        ):
             if response.status != 200:
-                raise await _refusal(response)
+                raise _refusal(response, await response.read())
             try:
                 async for data in response.content.iter_any():
                     answer.feed(data, time.perf_counter())
             finally:
                 answer.close()
 
-    async def models(self) -> list[str]:
+    async def models(self, seconds: float) -> list[str]:
         """Names of the models that the server lists. Raises as `stream` does, and ValueError for another answer."""
-        async with self._opened.get(self._config.models_url, allow_redirects=False) as response:
+        async with (
+            asyncio.timeout(seconds),
+            self._opened.get(self._config.models_url, allow_redirects=False) as response,
+        ):
             if response.status != 200:
-                raise await _refusal(response)
+                raise _refusal(response, await response.read())
             content = json.loads(await response.read())
         try:
             return [str(model["id"]) for model in content["data"]]
@@ -137,8 +140,8 @@ def describe(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> RefusedError:
-    text = (await response.read()).decode(errors="replace")
+def _refusal(response: aiohttp.ClientResponse, body: bytes) -> RefusedError:
+    text = body.decode(errors="replace")
     try:
         content = json.loads(text)
     except ValueError:

@@ -24,6 +24,9 @@ _INK: Final = "#0b0001"
 _GRID: Final = "#0b0002"
 """Colours that stand for variables of the page: its style sheet says what they look like."""
 
+_NO_METADATA: Final = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+"""Equal figures make equal pages, which name no address but that of SVG's own language."""
+
 _PAGE: Final = """<!doctype html>
 <html lang="en">
 <head>
@@ -134,15 +137,14 @@ def _draw(results: Sequence[RateResult], look: _Look, kind: str) -> bytes:
         )
         content = io.BytesIO()
         figure.savefig(
-            content, format=kind, dpi=150, transparent=kind == "svg", metadata=_undated(kind)
+            content,
+            format=kind,
+            dpi=150,
+            transparent=kind == "svg",
+            metadata=_NO_METADATA if kind == "svg" else None,
         )
         pyplot.close(figure)
     return content.getvalue()
-
-
-def _undated(kind: str) -> dict[str, None] | None:
-    """Equal figures make equal files."""
-    return {"Date": None} if kind == "svg" else None
 
 
 def _latency_lines(name: str, results: Sequence[RateResult]) -> list[Line]:
@@ -154,7 +156,8 @@ def _latency_lines(name: str, results: Sequence[RateResult]) -> list[Line]:
 
     lines = [line("median", lambda metrics: metrics.times[name].median)]
     for index, (which, _) in enumerate(results[0].metrics.times[name].percentiles):
-        lines.append(line(f"p{percentile_name(which)}", percentile(index)))
+        if which != 50:
+            lines.append(line(f"p{percentile_name(which)}", percentile(index)))
     return lines
 
 

@@ -51,8 +51,7 @@ async def await_ready(client: Client, config: EndpointConfig) -> str:
     deadline = time.monotonic() + config.ready_check_timeout_sec
     while True:
         try:
-            async with asyncio.timeout(_ANSWER_S):
-                return await _ask(client, config)
+            return await _ask(client, config)
         except RefusedError as refusal:
             failure = _refused(config, refusal)
             if refusal.status not in _AWAITED:
@@ -73,7 +72,7 @@ async def await_ready(client: Client, config: EndpointConfig) -> str:
 async def _ask(client: Client, config: EndpointConfig) -> str:
     model = config.model or await _first_model(client, config)
     record = Record(due=0.0)
-    await client.stream(client.body(_PROBE, model, ignores_eos=False), record)
+    await client.stream(client.body(_PROBE, model, ignores_eos=False), record, _ANSWER_S)
     if record.error:
         raise RefusedError(500, record.error)
     if not record.is_finished:
@@ -82,7 +81,7 @@ async def _ask(client: Client, config: EndpointConfig) -> str:
 
 
 async def _first_model(client: Client, config: EndpointConfig) -> str:
-    names = await client.models()
+    names = await client.models(_ANSWER_S)
     if not names:
         raise ModelNotFoundError(f"{config.models_url} lists no model; see --model")
     return names[0]

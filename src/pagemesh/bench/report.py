@@ -53,7 +53,7 @@ def as_table(result: RateResult, shown: Sequence[str], max_concurrency: int | No
         rows.append(("Largest delay of sending (ms):", metrics.max_send_delay_ms))
     lines = [" Serving Benchmark Result ".center(_WIDTH, "="), *map(_row, rows)]
     for name in METRICS:
-        if name in shown and name in metrics.times:
+        if name in shown and name in metrics.times and metrics.completed:
             lines += _metric_lines(name, metrics)
     lines.append("=" * _WIDTH)
     if result.first_error:

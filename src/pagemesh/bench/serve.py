@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import math
 import resource
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import uvloop
 
 from pagemesh.bench.client import Client
-from pagemesh.bench.datasets import Dataset, Sample
-from pagemesh.bench.load import Run, run_load
-from pagemesh.bench.metric_names import parse_metrics, parse_percentiles
+from pagemesh.bench.datasets import Dataset
+from pagemesh.bench.endpoint_tokenizer import endpoint_tokenizer, load_tokenizer
 from pagemesh.bench.metrics import count_tokens, measure
+from pagemesh.bench.offered_load import send_all
 from pagemesh.bench.plots import draw_plots
-from pagemesh.bench.progress import Progress
 from pagemesh.bench.prompt_writer import PromptWriter
 from pagemesh.bench.readiness import await_ready
 from pagemesh.bench.report import RateResult, as_overview, as_table
 from pagemesh.bench.result_files import ResultFiles, first_error
 from pagemesh.bench.schedule import due_times
 from pagemesh.bench.settings import BenchServeConfig
-from pagemesh.errors import ConfigError
-from pagemesh.models.resolve import resolve_model_path
-from pagemesh.tokenizer.tokenizer import Tokenizer
 from pagemesh.workload.drawing import require_plots
-from pagemesh.workload.slo import parse_slo
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -74,9 +65,9 @@ class _Bench(NamedTuple):
     @classmethod
     def prepare(cls, config: BenchServeConfig, model: str) -> _Bench:
         """All that can be wrong is found here. Raises ConfigError."""
-        name = _tokenizer_name(config, model)
+        name = endpoint_tokenizer(config, model)
         files = ResultFiles(config, model, name)
-        writer = PromptWriter(_load_tokenizer(name))
+        writer = PromptWriter(load_tokenizer(name))
         dataset = Dataset(config.dataset, writer)
         num_wanted = config.dataset.num_prompts * len(config.traffic.request_rate)
         if dataset.num_conversations is not None and dataset.num_conversations < num_wanted:
@@ -102,7 +93,7 @@ class _Bench(NamedTuple):
 
     def _warm_up(self) -> None:
         samples = self.dataset.take(self.config.traffic.num_warmups)
-        run = uvloop.run(self._send(samples, [0.0] * len(samples), "warm-up"))
+        run = send_all(self.config, self.model, samples, [0.0] * len(samples), "warm-up")
         if run.is_stopped:
             raise KeyboardInterrupt
 
@@ -113,68 +104,21 @@ class _Bench(NamedTuple):
         # What is there by now stays: the collector need not look at it while times are taken.
         gc.collect()
         gc.freeze()
-        run = uvloop.run(
-            self._send(
-                samples, times, "all at once" if rate == math.inf else f"{rate:g} requests/s"
-            )
-        )
+        title = "all at once" if rate == math.inf else f"{rate:g} requests/s"
+        run = send_all(config, self.model, samples, times, title)
         gc.unfreeze()
         count_tokens(run.records, [s.num_prompt_tokens for s in samples], self.writer.count)
         metrics = measure(
             run,
-            parse_percentiles(config.results.metric_percentiles),
-            parse_slo(config.results.goodput) if config.results.goodput else None,
+            config.results.percentiles,
+            config.results.slo,
             is_limited=traffic.max_concurrency is not None,
         )
         result = RateResult(rate, metrics, run.is_stopped, first_error(run))
-        shown = parse_metrics(config.results.percentile_metrics)
-        print(as_table(result, shown, traffic.max_concurrency), flush=True)
+        print(as_table(result, config.results.shown, traffic.max_concurrency), flush=True)
         if (path := self.files.write(result, run)) is not None:
             print(f"{path} is written")
         return result
-
-    async def _send(self, samples: Sequence[Sample], times: Sequence[float], title: str) -> Run:
-        config = self.config
-        ignores_eos = config.endpoint.ignore_eos or config.dataset.dataset_name == "random"
-        is_shown = not config.results.disable_tqdm
-        async with Client(config.endpoint) as client:
-            bodies = [
-                client.body(sample, self.model, ignores_eos=ignores_eos) for sample in samples
-            ]
-            limit = config.traffic.max_concurrency
-            with _stop_signal() as stop:
-                async with Progress(len(samples), title, is_shown=is_shown) as progress:
-                    return await run_load(client.send, bodies, times, limit, stop, progress)
-
-
-def _tokenizer_name(config: BenchServeConfig, model: str) -> str:
-    name = config.endpoint.tokenizer
-    if name is None and "/" not in model and not Path(model).is_dir():
-        raise ConfigError(
-            f"--tokenizer is unset, but must be a folder or a hub id: the model's name, {model!r}, is none"
-        )
-    return name or model
-
-
-def _load_tokenizer(name: str) -> Tokenizer:
-    try:
-        return Tokenizer(resolve_model_path(name, need="tokenizer"))
-    except ConfigError as error:
-        raise ConfigError(error.message.replace("--model is", "--tokenizer is", 1)) from error
-
-
-@contextlib.contextmanager
-def _stop_signal() -> Iterator[asyncio.Event]:
-    """An event that Ctrl-C, or a request to end, sets in place of an exception."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield stop
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
 
 
 def _allow_many_connections() -> None:

@@ -10,7 +10,7 @@ from pagemesh.bench.endpoint_settings import EndpointConfig
 from pagemesh.bench.metric_names import parse_metrics, parse_percentiles
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.config.checks import require
-from pagemesh.workload.slo import parse_slo
+from pagemesh.workload.slo import Slo, parse_slo
 
 MAX_TOKENS: Final = 10_000_000
 """Of one prompt, and of one answer."""
@@ -216,6 +216,21 @@ class ResultConfig:
         )
         for pair in self.metadata:
             require(pair.find("=") > 0, "--metadata", pair, "KEY=VALUE")
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Names of the metrics of the table."""
+        return parse_metrics(self.percentile_metrics)
+
+    @property
+    def percentiles(self) -> tuple[float, ...]:
+        """Of each metric."""
+        return parse_percentiles(self.metric_percentiles)
+
+    @property
+    def slo(self) -> Slo | None:
+        """The limits of --goodput; None without any."""
+        return parse_slo(self.goodput) if self.goodput else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from pagemesh.sim.summary import Summary, summarize
 from pagemesh.sim.trace import Trace
 from pagemesh.workload.drawing import require_plots
 from pagemesh.workload.files import require_writable, write_text
-from pagemesh.workload.slo import parse_slo
 
 ORACLES_LOAD_WEIGHT: Final = 0.0001
 """So little that a block more always counts for more: prompts have fewer than ten thousand."""
@@ -72,7 +71,7 @@ def simulate_all(config: SimConfig) -> Iterator[Result]:
             gc.collect()
             started = time.perf_counter()
             run = simulate(config, model, trace, policy)
-            summary = summarize(run, policy, parse_slo(config.goodput))
+            summary = summarize(run, policy, config.slo)
             yield Result(summary, run, time.perf_counter() - started)
 
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from pagemesh.config import RoutingConfig, RoutingPolicy
 from pagemesh.config.checks import require, require_seconds
 from pagemesh.sim.lengths import MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS
-from pagemesh.workload.slo import parse_slo
+from pagemesh.workload.slo import Slo, parse_slo
 
 PolicyName = RoutingPolicy | Literal["oracle"]
 
@@ -198,3 +198,8 @@ class SimConfig:
         parse_slo(self.goodput)
         _require_within("--index-lag", self.index_lag, 0, MAX_SECONDS)
         _require_within("--report-delay", self.report_delay, 0, MAX_SECONDS)
+
+    @property
+    def slo(self) -> Slo:
+        """The limits of --goodput."""
+        return parse_slo(self.goodput)
