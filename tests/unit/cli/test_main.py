@@ -11,7 +11,7 @@ from importlib import metadata
 
 import pytest
 
-from pagemesh.cli.main import COMMANDS, main
+from pagemesh.cli.main import BENCH, COMMANDS, main
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,11 +25,24 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "decode",
         "kvstore",
         "keys",
+        "certificates",
+        "health",
         "plan",
         "doctor",
         "sim",
+        "bench",
     ]
     assert all(f"  {name}" in printed for name in COMMANDS)
+
+
+def test_a_group_of_commands_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "usage: pagemesh bench" in printed
+    assert list(BENCH.commands) == ["serve", "throughput", "latency"]
+    assert all(f"  {name}" in printed for name in BENCH.commands)
+    assert main(["bench"]) == 2
+    assert capsys.readouterr().err == printed
 
 
 def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,6 +54,11 @@ def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) ->
     ("arguments", "sentence"),
     [
         (["upp"], "pagemesh: there is no command 'upp'; see pagemesh --help\n"),
+        (["bench", "srve"], "pagemesh bench: there is no command 'srve'; see pagemesh bench --help\n"),
+        (
+            ["bench", "serve", "--port", "0"],
+            "pagemesh bench serve: --port is 0, but must be between 1 and 65535\n",
+        ),
         (["up", "--decode", "0"], "pagemesh up: --decode is 0, but must be at least 1\n"),
         (["decode"], "pagemesh decode: --model is '', but must be a folder or a hub id\n"),
         (["plan"], "pagemesh plan: --model is '', but must be a folder or a hub id\n"),
