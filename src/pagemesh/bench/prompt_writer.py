@@ -52,11 +52,13 @@ class PromptWriter:
                 best = found
             if num_missing == 0:
                 break
+            per_word = max(1.0, (found.num_tokens - prefix.num_tokens) / max(1, len(words)))
+            num_words = max(1, round(abs(num_missing) / per_word))
             if num_missing > 0:
-                words += draws.choices(self._words, k=num_missing)
+                words += draws.choices(self._words, k=num_words)
             else:
                 # Another last word, too: the same one would be joined again.
-                del words[num_missing - 1 :]
+                del words[-num_words - 1 :]
                 words += draws.choices(self._words, k=1)
         return best
 

@@ -54,7 +54,10 @@ def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) ->
     ("arguments", "sentence"),
     [
         (["upp"], "pagemesh: there is no command 'upp'; see pagemesh --help\n"),
-        (["bench", "srve"], "pagemesh bench: there is no command 'srve'; see pagemesh bench --help\n"),
+        (
+            ["bench", "srve"],
+            "pagemesh bench: there is no command 'srve'; see pagemesh bench --help\n",
+        ),
         (
             ["bench", "serve", "--port", "0"],
             "pagemesh bench serve: --port is 0, but must be between 1 and 65535\n",
