@@ -14,7 +14,7 @@ ROOTS  := src services/router services/prefill services/decode services/kvstore 
 GPU_PYTHON ?=
 FIND_GPU = $(or $(GPU_PYTHON),$(BIN)/python) -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "torch finds no CUDA device here")'
 ROOT_PATHS := $(subst $() ,:,$(addprefix $(CURDIR)/,$(ROOTS)) $(CURDIR))
-BENCHMARKS := kernels first_token mesh_overhead cancellation resumption overload memory scheduler index offline online kv_transfer routing gateway tls tracing sim_check
+BENCHMARKS := kernels first_token mesh_overhead cancellation resumption overload memory scheduler index offline online kv_transfer routing gateway tls tracing sim_check bench_client
 GPU_BENCHMARKS := kernels gpu_engine
 # Compiling ahead of time, for GPUs that are not there, is left to the tests without one.
 # Most of the time kernels are compiled, on eight cores; tests/gpu measures memory and is alone.
