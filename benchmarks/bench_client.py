@@ -33,7 +33,9 @@ _FRAME: Final = (
     b'data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" word",'
     b'"logprobs":null,"finish_reason":null}]}\n\n'
 )
-_END: Final = b'data: {"choices":[{"index":0,"text":"","finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
+_END: Final = (
+    b'data: {"choices":[{"index":0,"text":"","finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
+)
 _BODY: Final = {"model": "m", "prompt": "Hello", "max_tokens": 1, "stream": True}
 
 Ask = Callable[[], Awaitable[int]]
@@ -184,7 +186,11 @@ def main() -> None:
     report = Report("bench_client", QUESTION, {"streams": NUM_STREAMS, "rounds": num_rounds})
     for name in PACES:
         measure(report, name, num_rounds)
-    for name, unit in (("paced", "per token"), ("single tokens", "per request"), ("flat out", "per token")):
+    for name, unit in (
+        ("paced", "per token"),
+        ("single tokens", "per request"),
+        ("flat out", "per token"),
+    ):
         ours = report.samples(f"{name}: ours (aiohttp), {unit}")
         for other in ("httpx", "openai"):
             theirs = report.samples(f"{name}: {other}, {unit}")
