@@ -12,6 +12,7 @@ from pagemesh.config import (
 from pagemesh.worker.server import Role, WorkerServer
 from tests.fakes.engine import FakeEngine
 from tests.support.leaks import assert_nothing_leaked
+from tests.support.metrics import with_engine
 
 
 class FakeWorker:
@@ -43,7 +44,8 @@ class FakeWorker:
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of one of the worker's metrics; 0 when absent."""
-        return self.server._metrics.registry.get_sample_value(name, labels) or 0.0
+        registry = self.server._metrics.registry
+        return registry.get_sample_value(name, with_engine(name, labels)) or 0.0
 
     async def kill(self) -> None:
         """Break all connections at once, as the end of the process would."""

@@ -140,6 +140,11 @@ class Mesh:
 
     async def metric(self, line: str) -> float:
         """The value of a metric by its name and labels as they are exported; 0 when absent."""
+        name, has_labels, labels = line.partition("{")
+        if has_labels and name.startswith("vllm:"):
+            # Every series of vLLM's names says of which engine it is; each process has one.
+            pairs = sorted([*labels.rstrip("}").split(","), 'engine="0"'])
+            line = f"{name}{{{','.join(pairs)}}}"
         page = await read(self.console.Metrics(console_pb2.ConsoleMetricsRequest()))
         for found in page.data.decode().splitlines():
             if found.startswith(line + " "):

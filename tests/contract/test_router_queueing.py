@@ -63,9 +63,9 @@ async def test_a_heavy_tenant_slows_itself_alone(tenants: TenantsConfig) -> None
         assert max(beside) <= 24
         assert max(waits) > 150
         registry = mesh.router._metrics.registry
-        name = "vllm:request_queue_time_seconds"
-        assert registry.get_sample_value(f"{name}_count", {"model_name": "demo"}) == 205
-        assert (registry.get_sample_value(f"{name}_sum", {"model_name": "demo"}) or 0) > 1
+        name, labels = "vllm:request_queue_time_seconds", {"model_name": "demo", "engine": "0"}
+        assert registry.get_sample_value(f"{name}_count", labels) == 205
+        assert (registry.get_sample_value(f"{name}_sum", labels) or 0) > 1
 
 
 async def test_who_waits_is_counted_as_waiting() -> None:

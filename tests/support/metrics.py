@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client.parser import text_string_to_metric_families
 
 
@@ -13,6 +15,11 @@ def metric(page: str, name: str, **labels: str) -> float:
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     )
+
+
+def with_engine(name: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """All labels of a series; those of vLLM's names have an engine as well, of which each process has one."""
+    return {**labels, "engine": "0"} if name.startswith("vllm:") else dict(labels)
 
 
 def num_used_blocks(page: str) -> int:

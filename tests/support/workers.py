@@ -54,7 +54,8 @@ class RunningWorker:
 
     def sample(self, name: str, **labels: str) -> float:
         """The present value of a metric; 0 when it was never touched."""
-        return self.worker.metrics.registry.get_sample_value(name, labels) or 0.0
+        engine = {"engine": "0"} if name.startswith("vllm:") else {}
+        return self.worker.metrics.registry.get_sample_value(name, labels | engine) or 0.0
 
     async def step_has_passed(self) -> None:
         """Return when the engine did everything that was asked of it before, and its load shows so."""

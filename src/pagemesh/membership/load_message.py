@@ -20,6 +20,7 @@ def load_to_proto(load: EngineLoad, links: Sequence[types_pb2.LinkRate]) -> type
         waiting_request_count=load.num_waiting,
         queued_request_count=load.num_queued,
         free_block_count=load.num_free_blocks,
+        preemption_count=load.num_preemptions,
         pending_prefill_token_count=load.num_pending_prefill_tokens,
         prefill_rate=_rate_to_proto(load.prefill_rate) if load.prefill_rate.is_known else None,
         links=links,

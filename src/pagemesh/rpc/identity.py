@@ -12,7 +12,8 @@ from pagemesh.config.mesh_tls import MeshTlsConfig
 from pagemesh.errors import PermissionDeniedError
 from pagemesh.identity.certificates import Certificates, Credentials
 from pagemesh.identity.roles import MeshRole, may_call, roles_of
-from pagemesh.telemetry.metrics import CALLS_REFUSED, CERTIFICATE_EXPIRY, Metrics
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics.security import CALLS_REFUSED, CERTIFICATE_EXPIRY
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

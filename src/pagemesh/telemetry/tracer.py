@@ -6,7 +6,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal
 
 from pagemesh.config import TracesConfig
-from pagemesh.telemetry.metrics import SPANS_DROPPED, Metrics
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics.tracing import SPANS_DROPPED
 
 if TYPE_CHECKING:
     from pagemesh.telemetry.otlp import OtlpTracer

@@ -688,6 +688,7 @@ class WorkerLoad(_message.Message):
     PREFILL_RATE_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     QUEUED_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    PREEMPTION_COUNT_FIELD_NUMBER: _builtins.int
     running_request_count: _builtins.int
     """Requests in the running batch."""
     waiting_request_count: _builtins.int
@@ -698,6 +699,8 @@ class WorkerLoad(_message.Message):
     """Prompt tokens not yet computed, over all requests."""
     queued_request_count: _builtins.int
     """Of the waiting requests, those without a place in the batch; the others wait for KV on its way."""
+    preemption_count: _builtins.int
+    """Times that a request lost its blocks to another one, since the worker's engine was started."""
     @_builtins.property
     def prefill_rate(self) -> Global___PrefillRate:
         """How long prompts take here."""
@@ -716,10 +719,11 @@ class WorkerLoad(_message.Message):
         prefill_rate: Global___PrefillRate | None = ...,
         links: _abc.Iterable[Global___LinkRate] | None = ...,
         queued_request_count: _builtins.int = ...,
+        preemption_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prefill_rate", b"prefill_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_block_count", b"free_block_count", "links", b"links", "pending_prefill_token_count", b"pending_prefill_token_count", "prefill_rate", b"prefill_rate", "queued_request_count", b"queued_request_count", "running_request_count", b"running_request_count", "waiting_request_count", b"waiting_request_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_block_count", b"free_block_count", "links", b"links", "pending_prefill_token_count", b"pending_prefill_token_count", "preemption_count", b"preemption_count", "prefill_rate", b"prefill_rate", "queued_request_count", b"queued_request_count", "running_request_count", b"running_request_count", "waiting_request_count", b"waiting_request_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

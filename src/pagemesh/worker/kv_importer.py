@@ -20,7 +20,7 @@ from pagemesh.errors import PagemeshError, UnavailableError
 from pagemesh.rpc.call_context import outgoing_metadata
 from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.telemetry import metrics as declared
+from pagemesh.telemetry.metrics import transfer as declared
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, types_pb2
 from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.kv_methods import FETCH, PREFILL

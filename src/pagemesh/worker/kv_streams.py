@@ -17,7 +17,7 @@ from pagemesh.errors import KvIntegrityError, UnavailableError
 from pagemesh.kvship.receive import Accepted
 from pagemesh.rpc.cancelling import until_done
 from pagemesh.rpc.channels import BulkCall, end_bulk_call
-from pagemesh.telemetry import metrics as declared
+from pagemesh.telemetry.metrics import transfer as declared
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.lease import NUM_THREADS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics import transfer as declared
 from pagemesh.worker.link_meter import LinkSpeed
 
 

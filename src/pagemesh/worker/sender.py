@@ -11,7 +11,7 @@ from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.parts import KvPart
 from pagemesh.kvship.transports import SendingTransport
 from pagemesh.rpc.call_context import current_call
-from pagemesh.telemetry import metrics as declared
+from pagemesh.telemetry.metrics import transfer as declared
 from pagemesh.v1 import kv_transfer_pb2
 from pagemesh.worker.worker import Worker
 

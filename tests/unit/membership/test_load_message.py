@@ -16,7 +16,12 @@ RATE = PrefillRate(0.5, 0.25, 0.125, 512, 100.0)
 
 def test_a_load_is_told_with_the_links_to_the_worker() -> None:
     load = EngineLoad(
-        num_running=1, num_waiting=2, num_queued=5, num_free_blocks=3, num_pending_prefill_tokens=4
+        num_running=1,
+        num_waiting=2,
+        num_queued=5,
+        num_free_blocks=3,
+        num_pending_prefill_tokens=4,
+        num_preemptions=6,
     )
     link = types_pb2.LinkRate(worker_id="p", bytes_per_second=5.0, latency_seconds=6.0)
     assert load_to_proto(load, [link]) == types_pb2.WorkerLoad(
@@ -24,6 +29,7 @@ def test_a_load_is_told_with_the_links_to_the_worker() -> None:
         waiting_request_count=2,
         queued_request_count=5,
         free_block_count=3,
+        preemption_count=6,
         pending_prefill_token_count=4,
         links=[link],
     )

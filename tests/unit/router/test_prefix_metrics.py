@@ -43,6 +43,9 @@ class Watched:
             f"pagemesh:prefix_tokens_{name}_total", {"model_name": "demo", "path": path, **labels}
         )
 
+    def total(self, name: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, {"model_name": "demo", "engine": "0"})
+
 
 def test_a_prompt_counts_in_all_four_numbers() -> None:
     watched = Watched()
@@ -62,9 +65,9 @@ def test_where_the_index_did_not_answer_nothing_is_said_of_what_was_available(
     watched.prompt(lookup)
     assert watched.sample("queried", lookup=lookup.value) == 100
     assert watched.sample("delivered", lookup=lookup.value) == 48
-    assert watched.sample("queried", lookup="answered") is None
-    assert watched.sample("available") is None
-    assert watched.sample("captured") is None
+    assert watched.sample("queried", lookup="answered") == 0
+    assert watched.sample("available") == 0
+    assert watched.sample("captured") == 0
 
 
 @pytest.mark.parametrize(("path", "label"), PATHS.items(), ids=PATHS.values())
@@ -74,12 +77,21 @@ def test_prompts_count_under_the_way_that_was_taken(
     watched = Watched()
     watched.prompt(path=path)
     for name in ("available", "captured"):
-        assert watched.sample(name, label) is not None
+        assert watched.sample(name, label)
     for name in ("queried", "delivered"):
-        assert watched.sample(name, label, lookup="answered") is not None
+        assert watched.sample(name, label, lookup="answered")
 
 
 def test_a_worker_that_does_not_say_which_way_it_took_counts_nowhere() -> None:
     watched = Watched()
     watched.prompt(path=types_pb2.KV_PATH_UNSPECIFIED)
-    assert watched.sample("queried", lookup="answered") is None
+    assert watched.sample("queried", lookup="answered") == 0
+    assert watched.total("vllm:prefix_cache_queries_total") == 0
+
+
+def test_vllms_numbers_are_the_same_whatever_the_index_said() -> None:
+    watched = Watched()
+    watched.prompt(Lookup.SKIPPED)
+    watched.prompt(Lookup.ANSWERED, path=types_pb2.KV_PATH_REMOTE)
+    assert watched.total("vllm:prefix_cache_queries_total") == 200
+    assert watched.total("vllm:prefix_cache_hits_total") == 96

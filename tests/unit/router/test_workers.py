@@ -28,6 +28,7 @@ LOAD = types_pb2.WorkerLoad(
     queued_request_count=1,
     free_block_count=9,
     pending_prefill_token_count=70,
+    preemption_count=4,
     prefill_rate=types_pb2.PrefillRate(seconds_per_token=0.5, step_token_count=512),
     links=[
         types_pb2.LinkRate(worker_id="d", bytes_per_second=1e9, latency_seconds=0.25),
@@ -96,6 +97,7 @@ def test_facts_are_what_a_worker_said(directory: Directory, workers: Workers) ->
             num_running=2,
             num_waiting=3,
             num_queued=1,
+            num_preemptions=4,
             prefill_rate=PrefillRate(seconds_per_token=0.5, num_tokens_per_step=512),
             num_pending_tokens=70,
             links={"d": Link(1e9, 0.25)},
@@ -154,6 +156,7 @@ def test_the_load_is_that_of_all_decode_workers_known(
         join(directory, worker_id, DECODE)
     join(directory, "p", PREFILL)
     assert workers.reported_load() == (4, 6)
+    assert [each.worker_id for each in workers.decoders()] == ["d", "e"]
 
 
 def test_no_context_is_on_offer_while_no_decode_worker_can_be_reached(

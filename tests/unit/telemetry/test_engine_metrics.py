@@ -20,6 +20,7 @@ from pagemesh.telemetry.engine import EngineMetrics
 from pagemesh.telemetry.metrics import Metrics
 from tests.fakes.clock import FakeClock
 from tests.fakes.engine import FakeEngine
+from tests.support.metrics import with_engine
 
 
 class Watched:
@@ -29,16 +30,25 @@ class Watched:
         self.metrics = Metrics()
         self.observer = EngineMetrics(self.metrics, "demo", self.engine, self.clock)
 
-    def submit(self, request_id: str, num_prompt_tokens: int) -> None:
-        prompt = tuple(range(num_prompt_tokens))
-        self.observer.on_submit(EngineRequest(request_id, prompt, SamplingParams()))
+    def submit(
+        self,
+        request_id: str,
+        num_prompt_tokens: int,
+        *,
+        await_kv: bool = False,
+        max_tokens: int = 16,
+    ) -> None:
+        prompt, sampling = tuple(range(num_prompt_tokens)), SamplingParams(max_tokens=max_tokens)
+        self.observer.on_submit(EngineRequest(request_id, prompt, sampling, await_kv=await_kv))
 
     def step(self, seconds: float, *outputs: RequestOutput) -> None:
         self.clock.advance(seconds)
         self.observer.on_step(StepOutput(outputs=outputs))
 
     def sample(self, name: str, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(name, {"model_name": "demo", **labels})
+        return self.metrics.registry.get_sample_value(
+            name, with_engine(name, {"model_name": "demo", **labels})
+        )
 
 
 @pytest.fixture
@@ -69,6 +79,73 @@ def test_tokens_are_counted(watched: Watched) -> None:
     assert watched.sample("vllm:generation_tokens_total") == 3
     assert watched.sample("vllm:prefix_cache_queries_total") == 20
     assert watched.sample("vllm:prefix_cache_hits_total") == 16
+
+
+def test_the_parts_of_a_requests_time(watched: Watched) -> None:
+    watched.submit("a", 20, max_tokens=30)
+    watched.step(0.5, RequestOutput("a", (7,), num_cached_tokens=16))
+    watched.step(0.25, RequestOutput("a", (8, 9)))
+    watched.step(0.25, RequestOutput("a", (), FinishReason.LENGTH))
+    assert watched.sample("vllm:request_prefill_time_seconds_sum") == 0.5
+    assert watched.sample("vllm:request_decode_time_seconds_sum") == 0.25
+    assert watched.sample("vllm:request_inference_time_seconds_sum") == 1.0
+    assert watched.sample("vllm:request_prompt_tokens_sum") == 20
+    assert watched.sample("vllm:request_generation_tokens_sum") == 3
+    assert watched.sample("vllm:request_prefill_kv_computed_tokens_sum") == 4
+    assert watched.sample("vllm:request_params_max_tokens_sum") == 30
+
+
+def test_prompt_tokens_are_parted_by_where_their_kv_came_from(watched: Watched) -> None:
+    watched.submit("a", 100, await_kv=True)
+    watched.submit("b", 20)
+    watched.step(
+        0.1,
+        RequestOutput("a", (1,), num_cached_tokens=16, num_received_tokens=80),
+        RequestOutput("b", (1,)),
+    )
+    for source, number in {
+        "local_compute": 24,
+        "local_cache_hit": 16,
+        "external_kv_transfer": 80,
+    }.items():
+        assert watched.sample("vllm:prompt_tokens_by_source_total", source=source) == number
+    assert watched.sample("vllm:prompt_tokens_total") == 120
+    assert watched.sample("vllm:prompt_tokens_cached_total") == 96
+    assert watched.sample("vllm:external_prefix_cache_queries_total") == 84
+    assert watched.sample("vllm:external_prefix_cache_hits_total") == 80
+
+
+def test_a_resumed_request_has_no_more_of_its_prompt_than_there_is(watched: Watched) -> None:
+    watched.submit("a", 20, await_kv=True)
+    watched.step(0.1, RequestOutput("a", (1,), num_cached_tokens=16, num_received_tokens=32))
+    assert watched.sample("vllm:prompt_tokens_cached_total") == 20
+    assert watched.sample("vllm:prompt_tokens_by_source_total", source="local_compute") == 0
+
+
+def test_a_step_counts_the_prompts_that_it_finished_and_the_tokens_that_it_made(
+    watched: Watched,
+) -> None:
+    watched.submit("a", 20)
+    watched.submit("b", 30)
+    watched.step(0.1, RequestOutput("a", (7,)))
+    watched.step(0.1, RequestOutput("a", (8,)), RequestOutput("b", (7,)))
+    # Nothing came of this one: a prompt is computed in several.
+    watched.step(0.1)
+    assert watched.sample("vllm:iteration_tokens_total_sum") == 20 + 1 + 30 + 2
+    assert watched.sample("vllm:iteration_tokens_total_count") == 2
+
+
+def test_the_cache_is_described(watched: Watched) -> None:
+    layout = watched.engine.info.layout
+    assert (
+        watched.sample(
+            "vllm:cache_config_info",
+            block_size=str(layout.block_size),
+            cache_dtype=layout.dtype,
+            num_gpu_blocks="64",
+        )
+        == 1
+    )
 
 
 def test_ends_are_counted_by_vllms_reasons(watched: Watched) -> None:
@@ -137,7 +214,7 @@ def test_the_load_is_what_the_engine_says_when_it_is_asked() -> None:
     metrics = Metrics()
     EngineMetrics(metrics, "demo", engine, FakeClock())
     told = {
-        name: metrics.registry.get_sample_value(name, {"model_name": "demo"})
+        name: metrics.registry.get_sample_value(name, with_engine(name, {"model_name": "demo"}))
         for name in (
             "vllm:num_requests_running",
             "vllm:num_requests_waiting",

@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import Protocol
 
-from pagemesh.telemetry import metrics as declared
+from pagemesh.telemetry.metrics import transfer as declared
 from pagemesh.v1 import decode_pb2
 from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.kv_importer import KvImporter

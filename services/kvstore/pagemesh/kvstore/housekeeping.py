@@ -12,8 +12,8 @@ from pagemesh.errors import UnavailableError
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.elsewhere import RemoteMember
 from pagemesh.kvstore.index import BlockIndex
-from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics import index as declared
 
 _log = structlog.get_logger(__name__)
 

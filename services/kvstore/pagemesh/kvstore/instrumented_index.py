@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from pagemesh.cache.digest import CacheDigest
 from pagemesh.kvstore.index import NOTHING_HELD, BlockIndex, IndexUsage
-from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics import index as declared
 
 
 class InstrumentedIndex:

@@ -25,8 +25,8 @@ from redis.exceptions import (
 
 from pagemesh.config.store_url import without_password
 from pagemesh.errors import ConfigError, UnavailableError
-from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics import index as declared
 
 _log = structlog.get_logger(__name__)
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from pagemesh.errors import UnavailableError
-from pagemesh.router.dispatch.dispatch import Dispatch
+from pagemesh.router.mesh_metrics import MeshReadings, measure_mesh
 from pagemesh.router.model_crew import ModelCrew
 from pagemesh.router.models import ServedName
-from pagemesh.router.parity import Difference, Parity
+from pagemesh.router.parity import Parity
 from pagemesh.router.routing.candidate import Role
-from pagemesh.router.workers import Workers
-from pagemesh.telemetry import metrics as names
 from pagemesh.telemetry.metrics import Metrics
 
 
@@ -28,22 +25,8 @@ class MeshView:
         self._parity = parity
         self._metrics = metrics
         for crew in crews:
-            self._measure(crew.workers, crew.dispatch)
-
-    def _measure(self, workers: Workers, dispatch: Dispatch) -> None:
-        # Read when somebody scrapes, here or on the router's own metrics port.
-        metrics, model_name = self._metrics, workers.model_name
-        for role in Role:
-            number = metrics.gauge(names.WORKERS).labels(model_name, role.value)
-            number.set_function(partial(_num_reachable, workers, role))
-            for difference in Difference:
-                degraded = metrics.gauge(names.WORKERS_DEGRADED)
-                number = degraded.labels(model_name, role.value, difference.value)
-                number.set_function(partial(self._num_degraded, model_name, role, difference))
-        running = metrics.gauge(names.NUM_REQUESTS_RUNNING).labels(model_name)
-        running.set_function(lambda: workers.reported_load()[0])
-        waiting = metrics.gauge(names.NUM_REQUESTS_WAITING).labels(model_name)
-        waiting.set_function(lambda: workers.reported_load()[1] + dispatch.num_waiting)
+            measure_mesh(metrics, crew, parity)
+        self._readings = MeshReadings(metrics, self._workers)
 
     def model_objects(self, served: Sequence[ServedName]) -> list[dict[str, Any]]:
         """Those that somebody can run at the moment; UnavailableError when nobody can run any."""
@@ -110,13 +93,3 @@ class MeshView:
     def metrics_page(self) -> tuple[str, bytes]:
         """Content type and text of the metrics, with the workers' loads as last reported."""
         return CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)
-
-    def _num_degraded(self, model_name: str, role: Role, difference: Difference) -> int:
-        return sum(
-            (found.model_name, found.role, found.difference) == (model_name, role, difference)
-            for found in self._parity.degraded()
-        )
-
-
-def _num_reachable(workers: Workers, role: Role) -> int:
-    return len(workers.reachable(role))

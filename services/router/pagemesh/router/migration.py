@@ -18,7 +18,8 @@ from pagemesh.config import MigrationConfig
 from pagemesh.errors import DeviceLostError, PagemeshError, UnavailableError
 from pagemesh.router.placed_request import PlacedRequest
 from pagemesh.rpc.status import as_pagemesh_error
-from pagemesh.telemetry.metrics import MIGRATION_PAUSE, REQUESTS_RESUBMITTED, Metrics
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics.routing import MIGRATION_PAUSE, REQUESTS_RESUBMITTED
 from pagemesh.v1 import decode_pb2, types_pb2
 
 _log = structlog.get_logger(__name__)

@@ -6,8 +6,8 @@ from typing import Final
 
 from pagemesh.router.routing.prefill_plan import PrefillPlan
 from pagemesh.router.routing.ways import Path
-from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics import routing as declared
 from pagemesh.v1 import types_pb2
 
 _PATHS: Final = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
@@ -9,6 +10,7 @@ import structlog
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.membership.directory import Directory
+from pagemesh.router.decision_metrics import DecisionMetrics
 from pagemesh.router.path_metrics import PathMetrics
 from pagemesh.router.placer import Placement, Wanted
 from pagemesh.router.prefix_metrics import Lookup, PrefixMetrics, PrefixQuery
@@ -17,7 +19,7 @@ from pagemesh.router.routing.decider import Decider
 from pagemesh.router.routing.route import Route
 from pagemesh.router.session_pool import SessionPool
 from pagemesh.router.workers import Workers
-from pagemesh.telemetry.metrics import ROUTING_WITHOUT_INDEX, Metrics
+from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 
 _log = structlog.get_logger(__name__)
@@ -42,7 +44,7 @@ class Planner:
         self._lookup_timeout = lookup_timeout
         self._paths = PathMetrics(metrics)
         self._prefixes = PrefixMetrics(metrics, workers.model_name)
-        self._without_index = metrics.counter(ROUTING_WITHOUT_INDEX)
+        self._decisions = DecisionMetrics(metrics, workers.model_name, decider.policy)
 
     async def place(self, wanted: Wanted) -> Placement:
         """See `Placer`."""
@@ -74,11 +76,14 @@ class Planner:
             closed.unreachable.discard(left.worker_id)
             closed.draining.add(left.worker_id)
             held = held | {left.worker_id: (len(token_ids) - 1) // left.layout.block_size}
-        decision = self._decider.decide(facts, held, request, *closed)
+        with self._decisions.deciding():
+            decision = self._decider.decide(facts, held, request, *closed)
         route = decision.route if decision is not None else None
         session = self._sessions.get(route.decode.worker_id) if route is not None else None
         if decision is None or route is None or session is None:
+            self._decisions.on_decision(None)
             raise workers.nobody()
+        self._decisions.on_decision(decision)
         if route.plan is not None:
             self._paths.on_plan(route.plan)
         query = PrefixQuery(len(token_ids), lookup) if wanted.is_cacheable else None
@@ -116,11 +121,13 @@ class Planner:
         """Leading blocks of the prompt on each worker; None when the kvstore is silent."""
         held: dict[str, int] = {}
         for naming, hashes in chains.items():
+            started_at = time.perf_counter()
             found = await self._directory.lookup(
                 hashes, naming.model_fingerprint, self._lookup_timeout
             )
+            seconds = time.perf_counter() - started_at
+            self._decisions.on_lookup(seconds, is_answered=found is not None)
             if found is None:
-                self._without_index.inc()
                 return None
             held |= found
         return held

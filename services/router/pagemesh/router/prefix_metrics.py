@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from pagemesh.router.path_metrics import path_of
 from pagemesh.router.routing.decision import Decision
-from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics import routing as declared
+from pagemesh.telemetry.metrics.of_model import ModelMetrics
+from pagemesh.telemetry.metrics.requests import PREFIX_CACHE_HITS, PREFIX_CACHE_QUERIES
 from pagemesh.v1 import types_pb2
 
 
@@ -35,20 +37,24 @@ class PrefixMetrics:
     """Told of each prompt once, when its KV is there. Prompts that never got that far are in no number."""
 
     def __init__(self, metrics: Metrics, model_name: str) -> None:
-        self._model_name = model_name
-        self._queried = metrics.counter(declared.PREFIX_TOKENS_QUERIED)
-        self._delivered = metrics.counter(declared.PREFIX_TOKENS_DELIVERED)
-        self._available = metrics.counter(declared.PREFIX_TOKENS_AVAILABLE)
-        self._captured = metrics.counter(declared.PREFIX_TOKENS_CAPTURED)
+        of_model = ModelMetrics(metrics, model_name)
+        self._queried = of_model.counters(declared.PREFIX_TOKENS_QUERIED)
+        self._delivered = of_model.counters(declared.PREFIX_TOKENS_DELIVERED)
+        self._available = of_model.counters(declared.PREFIX_TOKENS_AVAILABLE)
+        self._captured = of_model.counters(declared.PREFIX_TOKENS_CAPTURED)
+        self._queries = of_model.counter(PREFIX_CACHE_QUERIES)
+        self._hits = of_model.counter(PREFIX_CACHE_HITS)
 
     def on_kv(self, query: PrefixQuery, decision: Decision, outcome: types_pb2.KvOutcome) -> None:
         """The first token and the KV in front of it are there, or the embedding."""
         path = path_of(outcome)
         if path is None:
             return
-        labels = self._model_name, path.value
-        self._queried.labels(*labels, query.lookup.value).inc(query.num_prompt_tokens)
-        self._delivered.labels(*labels, query.lookup.value).inc(outcome.cached_token_count)
+        num_tokens, num_cached = query.num_prompt_tokens, outcome.cached_token_count
+        self._queries.inc(num_tokens)
+        self._hits.inc(num_cached)
+        self._queried[path.value, query.lookup.value].inc(num_tokens)
+        self._delivered[path.value, query.lookup.value].inc(num_cached)
         if query.lookup is Lookup.ANSWERED:
-            self._available.labels(*labels).inc(decision.num_available_tokens)
-            self._captured.labels(*labels).inc(decision.num_captured_tokens)
+            self._available[path.value,].inc(decision.num_available_tokens)
+            self._captured[path.value,].inc(decision.num_captured_tokens)

@@ -55,10 +55,14 @@ class Workers:
         workers = self._of_model[role]
         return workers if role is Role.PREFILL else list(filter(self._is_live, workers))
 
+    def decoders(self) -> list[WorkerFacts]:
+        """The model's decode workers, whether or not they can be reached."""
+        self._refresh()
+        return self._of_model[Role.DECODE]
+
     def reported_load(self) -> tuple[int, int]:
         """Requests that the model's decode workers last said they run, and those that wait there."""
-        self._refresh()
-        workers = self._of_model[Role.DECODE]
+        workers = self.decoders()
         return sum(w.num_running for w in workers), sum(w.num_waiting for w in workers)
 
     def max_model_len(self) -> int | None:
@@ -136,6 +140,7 @@ class Workers:
             num_waiting=load.waiting_request_count,
             num_queued=load.queued_request_count,
             num_pending_tokens=load.pending_prefill_token_count,
+            num_preemptions=load.preemption_count,
             num_free_blocks=info.block_count
             if state.reported_at is None
             else load.free_block_count,

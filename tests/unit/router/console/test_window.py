@@ -16,8 +16,9 @@ from pagemesh.router.console.window import (
     Window,
     quantiles,
 )
-from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics import requests as of_requests
+from pagemesh.telemetry.metrics import routing as of_routing
 
 INF = math.inf
 
@@ -107,20 +108,20 @@ def test_many_requests_cost_few_samples() -> None:
 def test_counters_are_summed_over_labels_and_parted_by_what_the_index_said() -> None:
     metrics = Metrics()
     counters = Counters(metrics, lambda: 5.0)
-    queried = metrics.counter(declared.PREFIX_TOKENS_QUERIED)
-    delivered = metrics.counter(declared.PREFIX_TOKENS_DELIVERED)
+    queried = metrics.counter(of_routing.PREFIX_TOKENS_QUERIED)
+    delivered = metrics.counter(of_routing.PREFIX_TOKENS_DELIVERED)
     queried.labels("a", "local", "answered").inc(100)
     queried.labels("b", "remote", "answered").inc(10)
     queried.labels("a", "local", "skipped").inc(7)
     queried.labels("a", "local", "failed").inc(3)
     delivered.labels("a", "local", "answered").inc(64)
     delivered.labels("a", "local", "skipped").inc(4)
-    metrics.counter(declared.PREFIX_TOKENS_AVAILABLE).labels("a", "local").inc(80)
-    metrics.counter(declared.PREFIX_TOKENS_CAPTURED).labels("a", "local").inc(72)
-    metrics.counter(declared.GENERATION_TOKENS).labels("a").inc(12)
+    metrics.counter(of_routing.PREFIX_TOKENS_AVAILABLE).labels("a", "local").inc(80)
+    metrics.counter(of_routing.PREFIX_TOKENS_CAPTURED).labels("a", "local").inc(72)
+    metrics.counter(of_requests.GENERATION_TOKENS).labels("a", "0").inc(12)
     for seconds in (0.03, 0.07):
-        metrics.histogram(declared.TIME_TO_FIRST_TOKEN).labels("a").observe(seconds)
-        metrics.histogram(declared.TIME_TO_FIRST_TOKEN).labels("b").observe(seconds)
+        metrics.histogram(of_requests.TIME_TO_FIRST_TOKEN).labels("a", "0").observe(seconds)
+        metrics.histogram(of_requests.TIME_TO_FIRST_TOKEN).labels("b", "0").observe(seconds)
     sample = counters.take()
     assert sample.at == 5.0
     assert sample.totals == {

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 from prometheus_client import Counter, Histogram
 
 from pagemesh.router.prefix_metrics import Lookup
-from pagemesh.telemetry import metrics as declared
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics import requests as of_requests
+from pagemesh.telemetry.metrics import routing as of_routing
 
 WINDOW_S: Final = 60.0
 PERIOD_S: Final = 5.0
@@ -97,14 +98,14 @@ class Counters:
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._time_to_first_token = metrics.histogram(declared.TIME_TO_FIRST_TOKEN)
-        self._inter_token_latency = metrics.histogram(declared.INTER_TOKEN_LATENCY)
-        self._prompt_tokens = metrics.counter(declared.PROMPT_TOKENS)
-        self._generation_tokens = metrics.counter(declared.GENERATION_TOKENS)
-        self._queried = metrics.counter(declared.PREFIX_TOKENS_QUERIED)
-        self._delivered = metrics.counter(declared.PREFIX_TOKENS_DELIVERED)
-        self._available = metrics.counter(declared.PREFIX_TOKENS_AVAILABLE)
-        self._captured = metrics.counter(declared.PREFIX_TOKENS_CAPTURED)
+        self._time_to_first_token = metrics.histogram(of_requests.TIME_TO_FIRST_TOKEN)
+        self._inter_token_latency = metrics.histogram(of_requests.INTER_TOKEN_LATENCY)
+        self._prompt_tokens = metrics.counter(of_requests.PROMPT_TOKENS)
+        self._generation_tokens = metrics.counter(of_requests.GENERATION_TOKENS)
+        self._queried = metrics.counter(of_routing.PREFIX_TOKENS_QUERIED)
+        self._delivered = metrics.counter(of_routing.PREFIX_TOKENS_DELIVERED)
+        self._available = metrics.counter(of_routing.PREFIX_TOKENS_AVAILABLE)
+        self._captured = metrics.counter(of_routing.PREFIX_TOKENS_CAPTURED)
 
     def take(self) -> Sample:
         """All of it, as it is now, over all models."""

@@ -17,8 +17,10 @@ from pagemesh.router.dispatch.seating import LOOK_S, Seating
 from pagemesh.router.dispatch.turn import Turn
 from pagemesh.router.dispatch.waiting_room import WaitingRoom
 from pagemesh.router.tenants.caller import current_caller
-from pagemesh.telemetry import metrics as names
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics.admission import REQUESTS_QUEUED, REQUESTS_REFUSED
+from pagemesh.telemetry.metrics.of_model import ModelMetrics
+from pagemesh.telemetry.metrics.requests import REQUEST_QUEUE_TIME
 
 NOBODY_S: Final = 5.0
 """Seconds for which requests wait for a worker of which there is none: it may just be starting again."""
@@ -51,10 +53,11 @@ class Dispatch:
         self._run_time = RunTime()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._queue_time = metrics.histogram(names.REQUEST_QUEUE_TIME).labels(model_name)
-        refused = metrics.counter(names.REQUESTS_REFUSED)
+        of_model = ModelMetrics(metrics, model_name)
+        self._queue_time = of_model.histogram(REQUEST_QUEUE_TIME)
+        refused = metrics.counter(REQUESTS_REFUSED)
         self._refused = {reason: refused.labels(reason) for reason in ("deadline", "no_worker")}
-        metrics.gauge(names.REQUESTS_QUEUED).labels(model_name).set_function(self._queue.__len__)
+        of_model.gauge(REQUESTS_QUEUED).set_function(self._queue.__len__)
 
     @property
     def num_waiting(self) -> int:
@@ -106,10 +109,9 @@ class Dispatch:
         turn.on_seat_free = self._on_end
         self._seating.num_seated += turn.num_seats
         self._room.leave(turn.tenant)
-        waited = now - turn.joined_at if turn.number else 0.0
         turn.came_at = now
         for _ in range(turn.num_seats):
-            self._queue_time.observe(waited)
+            self._queue_time.observe(turn.queue_seconds)
 
     def _on_end(self, turn: Turn) -> None:
         """A sequence has ended by itself."""

@@ -64,6 +64,11 @@ class Turn:
     number: int = 0
     """In order of arrival in the queue; 0 for one that never waited."""
 
+    @property
+    def queue_seconds(self) -> float:
+        """How long it waited until it came; 0 for one that never had to, or still does."""
+        return self.came_at - self.joined_at if self.number and self.has_come else 0.0
+
     def end_seat(self) -> None:
         """A sequence has ended on its worker, whenever the client is told."""
         if self.on_seat_free is not None and self.num_seats:

@@ -14,11 +14,17 @@ from pagemesh.router.in_progress import InProgress
 from pagemesh.router.migration import Migrations
 from pagemesh.router.placed_request import Order
 from pagemesh.router.placer import Placer
+from pagemesh.router.prompt_metrics import PromptMetrics
 from pagemesh.router.served_model import ServedModel
 from pagemesh.router.tenants.caller import current_caller
 from pagemesh.router.workers import Workers
-from pagemesh.telemetry import metrics as names
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics.of_model import ModelMetrics
+from pagemesh.telemetry.metrics.requests import (
+    E2E_REQUEST_LATENCY,
+    REQUEST_PROMPT_TOKENS,
+    REQUEST_SUCCESS,
+)
 
 
 class Embedder:
@@ -40,12 +46,11 @@ class Embedder:
         self._in_progress = in_progress
         self._migrations = migrations
         self._dispatch = dispatch
-        self._latency = metrics.histogram(names.E2E_REQUEST_LATENCY).labels(model.name)
-        self._prompt_tokens = metrics.counter(names.PROMPT_TOKENS).labels(model.name)
-        success = metrics.counter(names.REQUEST_SUCCESS)
-        self._ended = {
-            reason: success.labels(model.name, reason) for reason in ("stop", "abort", "error")
-        }
+        of_model = ModelMetrics(metrics, model.name)
+        self._latency = of_model.histogram(E2E_REQUEST_LATENCY)
+        self._lengths = of_model.histogram(REQUEST_PROMPT_TOKENS)
+        self._prompts = PromptMetrics(of_model)
+        self._ended = of_model.counters(REQUEST_SUCCESS)
 
     async def embed(
         self,
@@ -77,10 +82,11 @@ class Embedder:
                     tally.num_used = 0
                     raise
                 finally:
-                    self._ended[reason].inc(len(prompts))
-        self._prompt_tokens.inc(embeddings.num_prompt_tokens)
-        for _ in prompts:
+                    self._ended[reason,].inc(len(prompts))
+        self._prompts.on_prompt(embeddings.num_prompt_tokens, embeddings.num_cached_tokens)
+        for length in lengths:
             self._latency.observe(time.perf_counter() - started_at)
+            self._lengths.observe(length)
         return embeddings
 
     async def _encode(self, inputs: Sequence[Input], field: str) -> list[list[int]]:

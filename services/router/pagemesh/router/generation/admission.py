@@ -12,7 +12,8 @@ from pagemesh.router.dispatch.waiting_room import WaitingRoom
 from pagemesh.router.tenants.allowance import LIMIT_NAMES
 from pagemesh.router.tenants.caller import current_caller
 from pagemesh.router.tenants.tenant import Tenant
-from pagemesh.telemetry.metrics import REQUESTS_IN_PROGRESS, REQUESTS_REFUSED, Metrics
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics.admission import REQUESTS_IN_PROGRESS, REQUESTS_REFUSED
 
 _QUEUE_FULL = "queue_full"
 

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from pagemesh.router.dispatch.dispatch import Dispatch
 from pagemesh.router.generation.generation import Generation
-from pagemesh.router.generation.instrumented import GenerationMetrics, InstrumentedGeneration
+from pagemesh.router.generation.generation_metrics import GenerationMetrics
+from pagemesh.router.generation.instrumented import InstrumentedGeneration
 from pagemesh.router.generation.interface import RunningGeneration
 from pagemesh.router.generation.request import GenerationRequest
 from pagemesh.router.in_progress import InProgress
@@ -61,7 +62,7 @@ class Generator:
                 self._stream_interval,
                 turn,
             )
-            generation = InstrumentedGeneration(inner, request, self._metrics)
+            generation = InstrumentedGeneration(inner, request, turn, self._metrics)
             with self._in_progress.hold(inner):
                 try:
                     yield generation

@@ -1,4 +1,4 @@
-"""Measures generations from the client's side, in vLLM's metric names."""
+"""Measures generations from the client's side."""
 
 from __future__ import annotations
 
@@ -7,54 +7,34 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
+from pagemesh.router.dispatch.turn import Turn
 from pagemesh.router.generation.generation import Generation
+from pagemesh.router.generation.generation_metrics import GenerationMetrics, Progress
 from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, Idle, Usage
 from pagemesh.router.route_header import Explanation
-from pagemesh.telemetry import metrics as names
-from pagemesh.telemetry.metrics import Metrics
 
 _WORST_FIRST: Final = ("error", "abort", "", "length", "stop")
-
-
-class GenerationMetrics:
-    """The metrics of one model's generations, with their labels filled in."""
-
-    def __init__(self, metrics: Metrics, model_name: str) -> None:
-        self.time_to_first_token = metrics.histogram(names.TIME_TO_FIRST_TOKEN).labels(model_name)
-        self.inter_token_latency = metrics.histogram(names.INTER_TOKEN_LATENCY).labels(model_name)
-        self.time_per_token = metrics.histogram(names.TIME_PER_OUTPUT_TOKEN).labels(model_name)
-        self.request_latency = metrics.histogram(names.E2E_REQUEST_LATENCY).labels(model_name)
-        self.prompt_tokens = metrics.counter(names.PROMPT_TOKENS).labels(model_name)
-        self.generation_tokens = metrics.counter(names.GENERATION_TOKENS).labels(model_name)
-        success = metrics.counter(names.REQUEST_SUCCESS)
-        self.ended = {
-            reason: success.labels(model_name, reason)
-            for reason in ("stop", "length", "abort", "error")
-        }
-
-
-class _Progress:
-    """When the tokens of one choice came."""
-
-    def __init__(self) -> None:
-        self.first = 0.0
-        self.last = 0.0
-        self.num_tokens = 0
-        self.end = ""
-        """Why it is over; empty while it runs."""
+_WELL: Final = ("length", "stop")
 
 
 class InstrumentedGeneration:
     """A generation that is measured while it is read; each choice counts as a request, as in vLLM."""
 
     def __init__(
-        self, inner: Generation, request: GenerationRequest, metrics: GenerationMetrics
+        self,
+        inner: Generation,
+        request: GenerationRequest,
+        turn: Turn,
+        metrics: GenerationMetrics,
     ) -> None:
         self._inner = inner
         self._request = request
+        self._turn = turn
+        self._num_answers = len(request.choices) // request.num_prompts
+        self._num_cached_tokens = 0
         self._metrics = metrics
         self._start = time.perf_counter()
-        self._progress = [_Progress() for _ in request.choices]
+        self._progress = [Progress() for _ in request.choices]
         self._unfinished = "abort"
 
     async def deltas(self) -> AsyncGenerator[ChoiceDelta | Idle, None]:
@@ -98,6 +78,9 @@ class InstrumentedGeneration:
     def close(self) -> None:
         """As the inner generation's."""
         self._inner.close()
+        if self._progress and all(progress.end in _WELL for progress in self._progress):
+            lengths = [progress.num_tokens for progress in self._progress]
+            self._metrics.on_request(self._request, lengths)
         for progress in self._progress:
             self._end(progress, self._unfinished)
 
@@ -108,25 +91,38 @@ class InstrumentedGeneration:
         if num_tokens:
             metrics.generation_tokens.inc(num_tokens)
             if not progress.num_tokens:
-                progress.first = progress.last = now
-                metrics.time_to_first_token.observe(now - self._start)
-                prompt = self._request.choices[delta.index].prompt_token_ids
-                metrics.prompt_tokens.inc(len(prompt))
+                self._begin(delta.index, progress, now)
                 num_tokens -= 1
-                progress.num_tokens = 1
             for _ in range(num_tokens):
                 # Tokens that came together took equal shares of the time.
                 metrics.inter_token_latency.observe((now - progress.last) / num_tokens)
             progress.num_tokens += num_tokens
             progress.last = now
         if delta.stop_reason is not None:
-            metrics.request_latency.observe(now - self._start)
-            if progress.num_tokens > 1:
-                duration = progress.last - progress.first
-                metrics.time_per_token.observe(duration / (progress.num_tokens - 1))
+            prompt = self._request.choices[delta.index].prompt_token_ids
+            seated_at = self._start + self._turn.queue_seconds
+            metrics.on_answer(progress, len(prompt), now - self._start, now - seated_at)
             self._end(progress, delta.stop_reason.value)
 
-    def _end(self, progress: _Progress, reason: str) -> None:
+    def _begin(self, index: int, progress: Progress, now: float) -> None:
+        """The first token of a choice: what its prompt was worth is known."""
+        metrics = self._metrics
+        progress.first = progress.last = now
+        progress.num_tokens = 1
+        metrics.time_to_first_token.observe(now - self._start)
+        num_prompt_tokens = len(self._request.choices[index].prompt_token_ids)
+        # Further answers to a prompt share the KV of the first.
+        num_cached = num_prompt_tokens
+        if index % self._num_answers == 0:
+            num_known, self._num_cached_tokens = (
+                self._num_cached_tokens,
+                self._inner.usage().num_cached_tokens,
+            )
+            num_cached = self._num_cached_tokens - num_known
+        progress.num_cached_tokens = num_cached
+        metrics.prompts.on_prompt(num_prompt_tokens, num_cached)
+
+    def _end(self, progress: Progress, reason: str) -> None:
         if not progress.end:
             progress.end = reason
-            self._metrics.ended[reason].inc()
+            self._metrics.on_end(reason)

@@ -73,6 +73,9 @@ class WorkerFacts:
     num_free_blocks: int = 0
     """Blocks that no request owns, cached ones included; all of them before the first report."""
 
+    num_preemptions: int = 0
+    """Times that a request lost its blocks there, since it was started."""
+
     reported_at: float | None = None
     """When the last report came, in seconds of the decider's clock; None before the first."""
 

@@ -36,6 +36,7 @@ class Decider:
     """
 
     def __init__(self, config: RoutingConfig, clock: Callable[[], float]) -> None:
+        self.policy: str = config.policy
         self._policy = make_policy(config)
         self._min_tokens = config.remote_prefill_min_tokens
         self._in_flight = InFlight(clock)

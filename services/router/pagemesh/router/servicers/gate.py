@@ -19,7 +19,8 @@ from pagemesh.rpc.answer_metadata import add_answer_metadata
 from pagemesh.rpc.call_context import current_call
 from pagemesh.rpc.status import abort
 from pagemesh.telemetry.logs import bind_tenant
-from pagemesh.telemetry.metrics import REQUESTS_REFUSED, Metrics
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics.admission import REQUESTS_REFUSED
 
 _OPEN_PREFIX: Final = "/grpc.health."
 OPEN_METHODS: Final = frozenset(

@@ -10,7 +10,8 @@ import structlog
 
 from pagemesh.errors import ConfigError
 from pagemesh.router.tenants.registry import Registry
-from pagemesh.telemetry.metrics import KEY_FILE_READS, Metrics
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics.admission import KEY_FILE_READS
 
 INTERVAL_S: Final = 0.5
 """Between two looks at the file. Its content is compared, not its time, which may not change with it; it has

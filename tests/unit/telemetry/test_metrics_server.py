@@ -1,8 +1,7 @@
-"""The declarations and the HTTP server."""
+"""The HTTP server of a process's metrics."""
 
 from __future__ import annotations
 
-import re
 import socket
 import ssl
 import urllib.error
@@ -14,57 +13,10 @@ import pytest
 from pagemesh.config import MeshTlsConfig
 from pagemesh.errors import ConfigError
 from pagemesh.identity.roles import MeshRole
-from pagemesh.telemetry import metrics as declared
-from pagemesh.telemetry.metric_specs import CounterSpec, GaugeSpec, HistogramSpec
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics import transfer as declared
 from pagemesh.telemetry.metrics_server import MetricsServer
 from tests.support.mesh_certificates import MeshAuthority
-
-ROOT = Path(__file__).resolve().parents[3]
-SPECS = {
-    name: value
-    for name, value in vars(declared).items()
-    if isinstance(value, (CounterSpec, GaugeSpec, HistogramSpec))
-}
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_a_declaration_is_complete(name: str) -> None:
-    spec = SPECS[name]
-    assert re.fullmatch(r"(vllm|pagemesh):[a-z0-9_]+", spec.name)
-    assert not spec.name.endswith("_total")
-    assert spec.help.endswith(".")
-    if isinstance(spec, HistogramSpec):
-        assert list(spec.buckets) == sorted(set(spec.buckets))
-        assert spec.name.endswith("_seconds")
-
-
-def test_no_two_declarations_have_one_name() -> None:
-    names = [spec.name for spec in SPECS.values()]
-    assert len(names) == len(set(names))
-
-
-def test_all_of_them_fit_into_one_registry() -> None:
-    metrics = Metrics()
-    for spec in SPECS.values():
-        if isinstance(spec, CounterSpec):
-            assert metrics.counter(spec) is metrics.counter(spec)
-        elif isinstance(spec, GaugeSpec):
-            assert metrics.gauge(spec) is metrics.gauge(spec)
-        else:
-            assert metrics.histogram(spec) is metrics.histogram(spec)
-
-
-def test_nobody_else_makes_metrics() -> None:
-    roots = [ROOT / "src", ROOT / "services"]
-    makers = {
-        path.relative_to(ROOT).as_posix()
-        for root in roots
-        for path in root.rglob("*.py")
-        if "prometheus_client" in (text := path.read_text())
-        and re.search(r"\b(Counter|Gauge|Histogram|Summary|Info|Enum)\(", text)
-    }
-    assert makers == {"src/pagemesh/telemetry/metrics.py"}
 
 
 def test_metrics_are_served_over_http_until_closed() -> None:

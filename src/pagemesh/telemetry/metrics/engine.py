@@ -1,0 +1,156 @@
+"""The state of engines: batch, KV cache, and what was measured of their steps."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pagemesh.telemetry.metrics import buckets
+from pagemesh.telemetry.metrics.labels import MODEL, SERVING, VLLM, WORKERS
+from pagemesh.telemetry.metrics.specs import CounterSpec, GaugeSpec, HistogramSpec, Label, Unit
+
+NUM_REQUESTS_RUNNING: Final = GaugeSpec(
+    name="vllm:num_requests_running",
+    help="Requests in the running batch; for a router, of all decode workers as they last reported it.",
+    unit=Unit.REQUESTS,
+    labels=VLLM,
+    processes=SERVING,
+    look_at="vllm:kv_cache_usage_perc beside it: with room left it is only busy",
+)
+NUM_REQUESTS_WAITING: Final = GaugeSpec(
+    name="vllm:num_requests_waiting",
+    help="Requests waiting for blocks, KV or a place in the batch; for a router, those on decode workers and those "
+    "in its own queue.",
+    unit=Unit.REQUESTS,
+    labels=VLLM,
+    processes=SERVING,
+    look_at="whether all decode workers are full (vllm:kv_cache_usage_perc): then there are too few. Scale by this",
+)
+NUM_REQUESTS_SWAPPED: Final = GaugeSpec(
+    name="vllm:num_requests_swapped",
+    help="Waiting requests whose KV is in the swap space.",
+    unit=Unit.REQUESTS,
+    labels=VLLM,
+    processes=WORKERS,
+    look_at="vllm:num_preemptions: the worker has too few blocks for what it runs",
+)
+NUM_PREEMPTIONS: Final = CounterSpec(
+    name="vllm:num_preemptions",
+    help="Times that a request lost its blocks to another; for a router, on decode workers since it knows them.",
+    unit=Unit.COUNT,
+    labels=VLLM,
+    processes=SERVING,
+    look_at="vllm:kv_cache_usage_perc; fewer seats (--max-num-seqs), more memory, or another worker",
+)
+ITERATION_TOKENS: Final = HistogramSpec(
+    name="vllm:iteration_tokens_total",
+    help="Tokens of an engine step that gave out any: prompts whose first token came with it, and tokens generated.",
+    unit=Unit.TOKENS,
+    buckets=buckets.STEP_TOKENS,
+    labels=VLLM,
+    processes=WORKERS,
+    look_at="vllm:inter_token_latency_seconds: prompts delay the tokens of those that decode beside them",
+)
+KV_CACHE_USAGE: Final = GaugeSpec(
+    name="vllm:kv_cache_usage_perc",
+    help="Share of KV blocks that requests own; 1 means all. For a router, of all decode workers together.",
+    unit=Unit.SHARE,
+    labels=VLLM,
+    processes=SERVING,
+    look_at="vllm:num_requests_waiting and vllm:num_preemptions: near 1 the worker takes no more. Scale by this",
+)
+CACHE_CONFIG_INFO: Final = GaugeSpec(
+    name="vllm:cache_config_info",
+    help="Always 1; the labels say what the KV cache is like. For a router, one series for each kind of block that "
+    "its decode workers have, with the sum of their blocks.",
+    unit=Unit.FLAG,
+    labels=(
+        *VLLM,
+        Label("block_size", source="the kinds of KV blocks in the mesh, mostly one"),
+        Label("cache_dtype", source="the kinds of KV blocks in the mesh, mostly one"),
+        Label("num_gpu_blocks", source="one number for each kind of KV block at a time"),
+    ),
+    processes=SERVING,
+    look_at="nothing: it never changes while the workers stay",
+)
+KV_BLOCKS: Final = GaugeSpec(
+    name="pagemesh:kv_blocks",
+    help="KV blocks in the pool.",
+    unit=Unit.BLOCKS,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="nothing: it is the size of the KV cache",
+)
+KV_BLOCKS_FREE: Final = GaugeSpec(
+    name="pagemesh:kv_blocks_free",
+    help="KV blocks that no request owns, cached ones included.",
+    unit=Unit.BLOCKS,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="nothing: high is idle. When it stays below what pagemesh:kv_blocks says on an idle worker, a stream "
+    "still holds blocks",
+)
+KV_WASTE: Final = GaugeSpec(
+    name="pagemesh:kv_waste",
+    help="Share of the token slots in blocks that requests own that hold no KV.",
+    unit=Unit.SHARE,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="--block-size: with short prompts, half-filled last blocks are most of it",
+)
+PENDING_PREFILL_TOKENS: Final = GaugeSpec(
+    name="pagemesh:pending_prefill_tokens",
+    help="Prompt tokens not yet computed, over all requests.",
+    unit=Unit.TOKENS,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="whether there are prefill workers enough: times pagemesh:prefill_seconds_per_token it is what a new "
+    "prompt waits",
+)
+PREFILL_SECONDS_PER_TOKEN: Final = GaugeSpec(
+    name="pagemesh:prefill_seconds_per_token",
+    help="What a token of a prompt costs by itself, as measured; 0 before the first prompt.",
+    unit=Unit.SECONDS,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="other programs on the worker's cores or GPU; workers of one kind should be alike",
+)
+PREFILL_SECONDS_PER_PAIR: Final = GaugeSpec(
+    name="pagemesh:prefill_seconds_per_pair",
+    help="What a token of a prompt costs for each token that it attends to, as measured.",
+    unit=Unit.SECONDS,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="as for pagemesh:prefill_seconds_per_token",
+)
+PREFILL_SECONDS_PER_STEP: Final = GaugeSpec(
+    name="pagemesh:prefill_seconds_per_step",
+    help="What a step with prompts costs besides, with the decodes that run now, as measured.",
+    unit=Unit.SECONDS,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="vllm:num_requests_running: the more decodes, the longer each step",
+)
+GRAMMAR_REQUESTS: Final = CounterSpec(
+    name="pagemesh:grammar_requests",
+    help="Requests for structured output.",
+    unit=Unit.REQUESTS,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="pagemesh:grammar_hits beside it",
+)
+GRAMMAR_HITS: Final = CounterSpec(
+    name="pagemesh:grammar_hits",
+    help="Of these, those whose grammar had been compiled before.",
+    unit=Unit.REQUESTS,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="nothing: high is good. When it is low, clients send a new schema with each request",
+)
+GRAMMAR_WAIT_SECONDS: Final = CounterSpec(
+    name="pagemesh:grammar_wait_seconds",
+    help="Seconds that all others waited until their grammars were compiled or refused.",
+    unit=Unit.SECONDS,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="large schemas in requests; the router's log names the tenant",
+)

@@ -1,0 +1,100 @@
+"""Makes the declared metrics of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from pagemesh.telemetry.metrics.specs import CounterSpec, GaugeSpec, HistogramSpec, Spec
+
+Reading = tuple[Sequence[str], float]
+"""The values of the labels of one series, and its value."""
+
+_Made = TypeVar("_Made", Counter, Gauge, Histogram)
+
+
+class Metrics:
+    """The metrics of one process, in a registry of its own so that tests can have many."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._counters: dict[CounterSpec, Counter] = {}
+        self._gauges: dict[GaugeSpec, Gauge] = {}
+        self._histograms: dict[HistogramSpec, Histogram] = {}
+        ProcessCollector(registry=self.registry)
+
+    def counter(self, spec: CounterSpec) -> Counter:
+        """The counter of a declaration; the same object every time."""
+        if spec not in self._counters:
+            made = Counter(spec.name, spec.help, spec.label_names, registry=self.registry)
+            self._counters[spec] = _with_known_series(made, spec)
+        return self._counters[spec]
+
+    def gauge(self, spec: GaugeSpec) -> Gauge:
+        """The gauge of a declaration; the same object every time."""
+        if spec not in self._gauges:
+            self._gauges[spec] = Gauge(
+                spec.name, spec.help, spec.label_names, registry=self.registry
+            )
+        return self._gauges[spec]
+
+    def histogram(self, spec: HistogramSpec) -> Histogram:
+        """The histogram of a declaration; the same object every time."""
+        if spec not in self._histograms:
+            made = Histogram(
+                spec.name,
+                spec.help,
+                spec.label_names,
+                registry=self.registry,
+                buckets=spec.buckets,
+            )
+            self._histograms[spec] = _with_known_series(made, spec)
+        return self._histograms[spec]
+
+    def read_at_scrape(
+        self, spec: CounterSpec | GaugeSpec, read: Callable[[], Iterable[Reading]]
+    ) -> None:
+        """Ask for the series of a declaration whenever somebody scrapes: for those that come and go."""
+        self.registry.register(_Reader(spec, read))
+
+
+class _Reader(Collector):
+    def __init__(
+        self, spec: CounterSpec | GaugeSpec, read: Callable[[], Iterable[Reading]]
+    ) -> None:
+        self._spec = spec
+        self._read = read
+
+    def describe(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """The family without series, so that registering it asks for none."""
+        yield self._family()
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """The family with what there is now."""
+        family = self._family()
+        for values, value in self._read():
+            family.add_metric(list(values), value)
+        yield family
+
+    def _family(self) -> CounterMetricFamily | GaugeMetricFamily:
+        spec = self._spec
+        made = CounterMetricFamily if isinstance(spec, CounterSpec) else GaugeMetricFamily
+        return made(spec.name, spec.help, labels=spec.label_names)
+
+
+def _with_known_series(metric: _Made, spec: Spec) -> _Made:
+    """All series that there can be from the start: what begins at 1 has never grown, for Prometheus."""
+    if spec.labels:
+        for values in spec.known_values():
+            metric.labels(*values)
+    return metric
