@@ -8,7 +8,8 @@ from pagemesh.config import GatewayConfig
 from pagemesh.gateway.access_log import access_log
 from pagemesh.gateway.filters import http_filters
 from pagemesh.gateway.keepalive import IDLE_SECONDS, VANISHED_SECONDS, keepalive_options
-from pagemesh.gateway.names import TYPE
+from pagemesh.gateway.metrics_listener import admin_cluster, metrics_chain
+from pagemesh.gateway.names import MANAGER, TYPE
 from pagemesh.gateway.replies import headers_timeout, local_reply_config
 from pagemesh.gateway.routes import route_config
 from pagemesh.gateway.tls import transport_socket
@@ -30,6 +31,25 @@ def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
     One that stands `alone` refers to no file that this process writes; Envoy then reads certificates
     once.
     """
+    settings: dict[str, Any] = {
+        # Without a name Envoy watches no files.
+        "node": {"id": "gateway", "cluster": "pagemesh"},
+        "static_resources": {
+            "listeners": _listeners(config, watched=not alone),
+            "clusters": _clusters(config, watched=not alone),
+        },
+        **tracing_runtime(config.traces),
+        "overload_manager": {"resource_monitors": [_max_connections(config)]},
+    }
+    if config.admin_socket is not None:
+        settings["admin"] = {
+            "address": _pipe(config.admin_socket),
+            "ignore_global_conn_limit": True,
+        }
+    return settings
+
+
+def _listeners(config: GatewayConfig, *, watched: bool) -> list[dict[str, Any]]:
     chain: dict[str, Any] = {
         "filters": [
             {
@@ -39,7 +59,7 @@ def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
         ]
     }
     secured = {**chain, "transport_socket_connect_timeout": _HANDSHAKE_TIMEOUT}
-    transport = transport_socket(config.tls, watched=not alone)
+    transport = transport_socket(config.tls, watched=watched)
     if transport is not None:
         secured["transport_socket"] = transport
     listeners = [
@@ -52,26 +72,23 @@ def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
         local = _listener("local", _pipe(config.local_socket), chain)
         # Whoever watches over the gateway must not take one that is full for dead.
         listeners.append({**local, "ignore_global_conn_limit": True})
-    cluster = router_cluster(config.routers)
-    to_routers = router_transport_socket(config.mesh, watched=not alone)
-    if to_routers is not None:
-        cluster["transport_socket"] = to_routers
-    settings: dict[str, Any] = {
-        # Without a name Envoy watches no files.
-        "node": {"id": "gateway", "cluster": "pagemesh"},
-        "static_resources": {
-            "listeners": listeners,
-            "clusters": [cluster, *trace_clusters(config.traces)],
-        },
-        **tracing_runtime(config.traces),
-        "overload_manager": {"resource_monitors": [_max_connections(config)]},
-    }
-    if config.admin_socket is not None:
-        settings["admin"] = {
-            "address": _pipe(config.admin_socket),
-            "ignore_global_conn_limit": True,
-        }
-    return settings
+    if config.metrics_port is not None:
+        address = _tcp(config.host, config.metrics_port)
+        metrics = _listener("metrics", address, metrics_chain(config.mesh, watched=watched))
+        listeners.append({**metrics, "ignore_global_conn_limit": True})
+    return listeners
+
+
+def _clusters(config: GatewayConfig, *, watched: bool) -> list[dict[str, Any]]:
+    routers = router_cluster(config.routers)
+    secured = router_transport_socket(config.mesh, watched=watched)
+    if secured is not None:
+        routers["transport_socket"] = secured
+    clusters = [routers, *trace_clusters(config.traces)]
+    if config.metrics_port is not None:
+        assert config.admin_socket is not None, "who starts Envoy has chosen one"
+        clusters.append(admin_cluster(_pipe(config.admin_socket)))
+    return clusters
 
 
 def _listener(name: str, address: dict[str, Any], chain: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +125,7 @@ def _connection_manager(config: GatewayConfig) -> dict[str, Any]:
     limits = config.limits
     return {
         "@type": TYPE + "filters.network.http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": "gateway",
+        "stat_prefix": MANAGER,
         "codec_type": "AUTO",
         "use_remote_address": True,
         **_request_ids(),

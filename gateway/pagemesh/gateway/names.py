@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from pagemesh.telemetry.metrics import envoy
+
 TYPE: Final = "type.googleapis.com/envoy.extensions."
 """Beginning of the type of every extension."""
 
-CLUSTER: Final = "routers"
+MANAGER: Final = envoy.MANAGER
+"""Under which Envoy counts the requests of clients."""
+
+CLUSTER: Final = envoy.CLUSTER
+"""Of the routers."""
 
 MIB: Final = 1024 * 1024
 

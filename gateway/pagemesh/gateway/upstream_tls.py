@@ -1,4 +1,4 @@
-"""TLS from the gateway to the routers: what it shows them, and whom it takes for one."""
+"""TLS with the gateway's certificate of the mesh: what it shows to others, and whom it takes for one of the mesh."""
 
 from __future__ import annotations
 
@@ -15,23 +15,38 @@ _TLS = TYPE + "transport_sockets.tls.v3."
 
 def router_transport_socket(mesh: MeshTlsConfig, *, watched: bool) -> dict[str, Any] | None:
     """Envoy's `TransportSocket` for the routers' cluster, None without TLS; writes SDS files when `watched`."""
+    common = mesh_certificates(mesh, MeshRole.ROUTER, watched=watched)
+    if common is None:
+        return None
+    return {
+        "name": "tls",
+        "typed_config": {
+            "@type": _TLS + "UpstreamTlsContext",
+            "common_tls_context": {**common, "alpn_protocols": ["h2"]},
+            "sni": MeshRole.ROUTER.dns_name,
+        },
+    }
+
+
+def mesh_certificates(
+    mesh: MeshTlsConfig, peer: MeshRole | None, *, watched: bool
+) -> dict[str, Any] | None:
+    """Envoy's `CommonTlsContext` for a peer of this role, or any of the mesh; None without TLS."""
     if not (mesh.mesh_cert and mesh.mesh_key and mesh.mesh_ca):
         return None
-    router = {"san_type": "DNS", "matcher": {"exact": MeshRole.ROUTER.dns_name}}
     certificate: dict[str, Any] = {
         "certificate_chain": file_source(mesh.mesh_cert),
         "private_key": file_source(mesh.mesh_key),
     }
-    authorities: dict[str, Any] = {
-        "trusted_ca": file_source(mesh.mesh_ca),
-        "match_typed_subject_alt_names": [router],
-    }
+    authorities: dict[str, Any] = {"trusted_ca": file_source(mesh.mesh_ca)}
+    if peer is not None:
+        role = {"san_type": "DNS", "matcher": {"exact": peer.dns_name}}
+        authorities["match_typed_subject_alt_names"] = [role]
     common: dict[str, Any] = {
         "tls_params": {
             "tls_minimum_protocol_version": "TLSv1_2",
             "tls_maximum_protocol_version": "TLSv1_3",
         },
-        "alpn_protocols": ["h2"],
     }
     if watched:
         # Whole folders: Kubernetes replaces a link beside the files, and none of them.
@@ -40,20 +55,14 @@ def router_transport_socket(mesh: MeshTlsConfig, *, watched: bool) -> dict[str, 
         common["tls_certificate_sds_secret_configs"] = [
             secret_source("mesh-certificate", "tls_certificate", certificate)
         ]
+        name = "mesh-authorities" if peer is None else f"mesh-authorities-{peer.value}"
         common["validation_context_sds_secret_config"] = secret_source(
-            "mesh-authorities", "validation_context", authorities
+            name, "validation_context", authorities
         )
     else:
         common["tls_certificates"] = [certificate]
         common["validation_context"] = authorities
-    return {
-        "name": "tls",
-        "typed_config": {
-            "@type": _TLS + "UpstreamTlsContext",
-            "common_tls_context": common,
-            "sni": MeshRole.ROUTER.dns_name,
-        },
-    }
+    return common
 
 
 def _folder(path: str) -> dict[str, str]:

@@ -152,6 +152,10 @@ class GatewayConfig:
     port: int = 8000
     """HTTP port."""
 
+    metrics_port: int | None = None
+    """Port for Prometheus, on the same address: Envoy's metrics at /metrics and /stats/prometheus, and nothing else of
+    Envoy. By TLS, for whoever has a certificate of the mesh, when --mesh-cert is set. Unset serves none."""
+
     local_socket: str | None = None
     """Path of a unix socket that serves the same, without TLS, to processes of this user; unset serves none."""
 
@@ -184,6 +188,15 @@ class GatewayConfig:
     def __post_init__(self) -> None:
         require(len(self.routers) > 0, "--routers", self.routers, "one or more host:port")
         require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
+        if self.metrics_port is not None:
+            port = self.metrics_port
+            require(1 <= port <= 65535, "--metrics-port", port, "between 1 and 65535")
+            require(port != self.port, "--metrics-port", port, "another one than --port")
+            if self.print_config is not None and self.admin_socket is None:
+                raise ConfigError(
+                    f"--metrics-port is {port}, which needs --admin-socket in a printed configuration: what is "
+                    "shown comes from there"
+                )
         require(self.concurrency > 0, "--concurrency", self.concurrency, "positive")
         require(
             0 <= self.grace_period <= _WEEK,
