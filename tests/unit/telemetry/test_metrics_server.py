@@ -31,6 +31,20 @@ def test_metrics_are_served_over_http_until_closed() -> None:
         socket.create_connection((host, int(port)), timeout=5)
 
 
+def test_names_have_their_colons_in_whatever_prometheus_asks_for() -> None:
+    metrics = Metrics()
+    metrics.counter(declared.KV_BYTES_RECEIVED).inc(7)
+    server = MetricsServer("127.0.0.1", 0, metrics)
+    wanted = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+    request = urllib.request.Request(f"http://{server.address}/metrics", headers={"accept": wanted})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as response:
+            assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+            assert b"\npagemesh:kv_bytes_received_total 7.0" in response.read()
+    finally:
+        server.close()
+
+
 def test_with_an_identity_metrics_are_for_those_with_a_certificate(tmp_path: Path) -> None:
     authority = MeshAuthority(tmp_path / "mesh")
     metrics = Metrics()
