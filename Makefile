@@ -25,7 +25,7 @@ GPU_UNIT_TESTS := --ignore=tests/unit/kernels/test_resources.py tests/unit/kerne
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos kernels bench test-gpu bench-gpu clean chart-test
+.PHONY: help run test docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos observability observability-test kernels bench test-gpu bench-gpu clean chart-test
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -84,9 +84,16 @@ lint: $(VENV)/.ready-dev ## Check style, types and protos
 	MYPYPATH=models/demo $(BIN)/mypy models/demo
 	MYPYPATH=benchmarks:benchmarks/engines:benchmarks/kernels $(BIN)/mypy benchmarks
 	$(BIN)/python tools/protos.py --check
+	$(BIN)/python -m tools.observability --check
 
 protos: $(VENV)/.ready-dev ## Regenerate the gRPC stubs from protos/
 	$(BIN)/python tools/protos.py
+
+observability: $(VENV)/.ready-dev ## Write docs/metrics.md, docs/alerts.md, the rules and the dashboards from the declared metrics
+	@$(BIN)/python -m tools.observability
+
+observability-test: $(VENV)/.ready-dev ## Scrape a mesh with a real Prometheus; test the rules with promtool (Debian: prometheus)
+	@$(BIN)/pytest tests/observability $(ARGS)
 
 kernels: $(VENV)/.ready-dev ## Compile the GPU's kernels ahead of time and write docs/kernel-resources.md
 	@$(BIN)/python tools/kernel_resources.py $(ARGS)

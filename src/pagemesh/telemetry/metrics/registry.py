@@ -11,11 +11,15 @@ from prometheus_client import (
     Gauge,
     Histogram,
     ProcessCollector,
+    disable_created_metrics,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pagemesh.telemetry.metrics.specs import CounterSpec, GaugeSpec, HistogramSpec, Spec
+
+# When each series began is a series of its own, which nobody reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 Reading = tuple[Sequence[str], float]
 """The values of the labels of one series, and its value."""

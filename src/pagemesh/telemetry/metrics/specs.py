@@ -56,7 +56,7 @@ class Spec:
     unit: Unit
     processes: tuple[Process, ...]
     look_at: str
-    """What to look at when it is high, or grows faster than usual."""
+    """What to look at when it is high, or grows faster than usual; "nothing: " and why, when that is no trouble."""
     labels: tuple[Label, ...] = ()
     only_with: str = ""
     """The setting without which nobody exports it; empty where there is none."""
@@ -70,6 +70,14 @@ class Spec:
     def label_names(self) -> tuple[str, ...]:
         """In their order."""
         return tuple(label.name for label in self.labels)
+
+    @property
+    def advice(self) -> str:
+        """Sentences for people about what to look at."""
+        nothing, rest = self.look_at.split(": ", 1) if ": " in self.look_at else ("", "")
+        if nothing == "nothing":
+            return f"{rest[0].upper()}{rest[1:]}."
+        return f"When it is high: {self.look_at}."
 
     def label(self, name: str) -> Label:
         """One of its labels; KeyError when it has none of this name."""

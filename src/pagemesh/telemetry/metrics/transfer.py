@@ -20,6 +20,26 @@ _SENDER: Final = (
     Label("sender", source="workers of the mesh from which KV came lately, at most 256"),
 )
 
+KV_REASONS: Final = (
+    "KV_AFTER_ERROR",
+    "KV_DUPLICATE",
+    "KV_EMPTY",
+    "KV_INTEGRITY",
+    "KV_MALFORMED",
+    "KV_NO_HEADER",
+    "KV_OUT_OF_RANGE",
+    "KV_WRONG_CHECKSUM",
+    "KV_WRONG_COUNT",
+    "KV_WRONG_EPOCH",
+    "KV_WRONG_HASH",
+    "KV_WRONG_LAYOUT",
+    "KV_WRONG_MODEL",
+    "KV_WRONG_SENDER",
+    "KV_WRONG_SIZE",
+    "KV_WRONG_STREAM",
+)
+"""All that can be wrong with a KV message: reasons of `KvIntegrityError`."""
+
 LINK_BYTES_PER_SECOND: Final = GaugeSpec(
     name="pagemesh:link_bytes_per_second",
     help="KV bytes per second from a sender that has them ready, as measured; 0 while unknown.",
@@ -70,7 +90,7 @@ KV_REJECTED: Final = CounterSpec(
     name="pagemesh:kv_rejected",
     help="KV messages that were refused, by what was wrong.",
     unit=Unit.COUNT,
-    labels=(Label("reason", source="what the checks of KV messages can find, about 20"),),
+    labels=(Label("reason", KV_REASONS),),
     processes=WORKERS,
     look_at="the worker's log, which names the sender. KV_WRONG_EPOCH is a sender that was restarted; "
     "KV_WRONG_CHECKSUM is damage on the way and wants a look at the machine or network",
