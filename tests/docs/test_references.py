@@ -22,7 +22,7 @@ REPOSITORY = "https://example.com/r"
 @pytest.mark.parametrize("name", COMMANDS)
 def test_all_flags_of_a_command_are_described(name: str) -> None:
     helped = subprocess.run(
-        [sys.executable, "-m", "pagemesh.cli", name, "--help"],
+        [sys.executable, "-m", "pagemesh.cli", *name.split(), "--help"],
         capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "300", "NO_COLOR": "1"},
     ).stdout  # fmt: skip
     offered = set(re.findall(r"(?<=│ |, )--(?!no-|help)[a-z-]+", helped))

@@ -51,39 +51,7 @@ class Command:
     """Flag that the first argument is the value of when it is no flag itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A subcommand with commands of its own."""
-
-    summary: str
-    """One line for the list of commands."""
-
-    commands: dict[str, Command]
-    """By name."""
-
-
-BENCH = Group(
-    "measures an endpoint, or a model in this process: pagemesh bench serve",
-    {
-        "serve": Command(
-            "an OpenAI endpoint under load, at one or several rates of requests",
-            BenchServeConfig,
-            "pagemesh.bench.serve",
-        ),
-        "throughput": Command(
-            "how much a model in this process answers when it is asked all at once",
-            BenchThroughputConfig,
-            "pagemesh.bench.throughput",
-        ),
-        "latency": Command(
-            "how long a model in this process takes for one batch",
-            BenchLatencyConfig,
-            "pagemesh.bench.latency",
-        ),
-    },
-)
-
-COMMANDS: dict[str, Command | Group] = {
+COMMANDS = {
     "up": Command("a whole mesh on this machine", UpConfig, "pagemesh.cli.up.run"),
     "gateway": Command("Envoy: HTTP for clients", config.GatewayConfig, "pagemesh.gateway.process"),
     "router": Command(
@@ -131,8 +99,25 @@ COMMANDS: dict[str, Command | Group] = {
     "sim": Command(
         "how a mesh of any size would do under each routing policy", SimConfig, "pagemesh.sim.run"
     ),
-    "bench": BENCH,
+    "bench serve": Command(
+        "an OpenAI endpoint under load, at one or several rates of requests",
+        BenchServeConfig,
+        "pagemesh.bench.serve",
+    ),
+    "bench throughput": Command(
+        "how much a model in this process answers when it is asked all at once",
+        BenchThroughputConfig,
+        "pagemesh.bench.throughput",
+    ),
+    "bench latency": Command(
+        "how long a model in this process takes for one batch",
+        BenchLatencyConfig,
+        "pagemesh.bench.latency",
+    ),
 }
+
+GROUPS = {"bench": "measures an endpoint, or a model in this process: pagemesh bench serve"}
+"""First words of several commands, with a line for the list of commands."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -149,34 +134,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """Help of the command itself."""
+    summaries = {name: command.summary for name, command in COMMANDS.items() if " " not in name}
     return "\n".join(
         [
             "usage: pagemesh [--version] [--help] COMMAND [OPTIONS]",
             "",
             "An LLM serving mesh. COMMAND starts one part of it, all of them, or looks ahead:",
-            *_lines(COMMANDS),
+            *_lines(summaries | GROUPS),
             "",
             "`pagemesh COMMAND --help` lists the options of each.",
         ]
     )
 
 
-def group_usage(name: str, group: Group) -> str:
-    """Help of a command that has commands of its own."""
+def group_usage(group: str) -> str:
+    """Help of the commands with the same first word."""
     return "\n".join(
         [
-            f"usage: pagemesh {name} [--help] COMMAND [OPTIONS]",
+            f"usage: pagemesh {group} [--help] COMMAND [OPTIONS]",
             "",
-            *_lines(group.commands),
+            *_lines({name: COMMANDS[f"{group} {name}"].summary for name in names_in(group)}),
             "",
-            f"`pagemesh {name} COMMAND --help` lists the options of each.",
+            f"`pagemesh {group} COMMAND --help` lists the options of each.",
         ]
     )
 
 
-def _lines(commands: Mapping[str, Command | Group]) -> list[str]:
-    width = max(map(len, commands))
-    return [f"  {name:<{width}}  {command.summary}" for name, command in commands.items()]
+def names_in(group: str) -> list[str]:
+    """Second words of the commands with this first word."""
+    return [name.removeprefix(f"{group} ") for name in COMMANDS if name.startswith(f"{group} ")]
+
+
+def _lines(summaries: Mapping[str, str]) -> list[str]:
+    width = max(map(len, summaries))
+    return [f"  {name:<{width}}  {summary}" for name, summary in summaries.items()]
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
@@ -190,28 +181,29 @@ def _dispatch(arguments: Sequence[str]) -> int:
     if name == "--version":
         print(f"pagemesh {metadata.version('pagemesh')}")
         return 0
+    if name in GROUPS:
+        return _dispatch_in(name, arguments[1:])
     if name not in COMMANDS:
         return _fail("pagemesh", f"there is no command {name!r}; see pagemesh --help", EXIT_USAGE)
-    command = COMMANDS[name]
-    if isinstance(command, Group):
-        return _dispatch_in(name, command, arguments[1:])
-    return _run(f"pagemesh {name}", command, arguments[1:])
+    return _run(name, arguments[1:])
 
 
-def _dispatch_in(group_name: str, group: Group, arguments: Sequence[str]) -> int:
+def _dispatch_in(group: str, arguments: Sequence[str]) -> int:
     if not arguments:
-        print(group_usage(group_name, group), file=sys.stderr)
+        print(group_usage(group), file=sys.stderr)
         return EXIT_USAGE
-    name, prog = arguments[0], f"pagemesh {group_name}"
+    name, prog = arguments[0], f"pagemesh {group}"
     if name in ("-h", "--help"):
-        print(group_usage(group_name, group))
+        print(group_usage(group))
         return 0
-    if name not in group.commands:
+    if name not in names_in(group):
         return _fail(prog, f"there is no command {name!r}; see {prog} --help", EXIT_USAGE)
-    return _run(f"{prog} {name}", group.commands[name], arguments[1:])
+    return _run(f"{group} {name}", arguments[1:])
 
 
-def _run(prog: str, command: Command, arguments: Sequence[str]) -> int:
+def _run(name: str, arguments: Sequence[str]) -> int:
+    command = COMMANDS[name]
+    prog = f"pagemesh {name}"
     if command.positional and arguments and not arguments[0].startswith("-"):
         arguments = [command.positional, *arguments]
     try:

@@ -11,7 +11,7 @@ from importlib import metadata
 
 import pytest
 
-from pagemesh.cli.main import BENCH, COMMANDS, main
+from pagemesh.cli.main import COMMANDS, main, names_in
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,17 +30,19 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "plan",
         "doctor",
         "sim",
-        "bench",
+        "bench serve",
+        "bench throughput",
+        "bench latency",
     ]
-    assert all(f"  {name}" in printed for name in COMMANDS)
+    assert all(f"  {name.split()[0]}" in printed for name in COMMANDS)
 
 
 def test_a_group_of_commands_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--help"]) == 0
     printed = capsys.readouterr().out
     assert "usage: pagemesh bench" in printed
-    assert list(BENCH.commands) == ["serve", "throughput", "latency"]
-    assert all(f"  {name}" in printed for name in BENCH.commands)
+    assert names_in("bench") == ["serve", "throughput", "latency"]
+    assert all(f"  {name}" in printed for name in names_in("bench"))
     assert main(["bench"]) == 2
     assert capsys.readouterr().err == printed
 
