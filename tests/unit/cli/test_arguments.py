@@ -88,6 +88,7 @@ WORKER = WorkerConfig(
             ("a:1", "b:2"),
             "0.0.0.0",
             80,
+            9090,
             "/run/http.sock",
             "/run/x.sock",
             "-",
