@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy/observability"
 RULES = [DEPLOY / "prometheus" / name for name in ("recording.rules.yml", "alerts.rules.yml")]
 WINDOW: Final = "2m"
-NUM_ROUNDS: Final = 2
+REQUEST_TIMES: Final = "envoy_http_downstream_rq_time_count"
 
 EMPTY: Final = {
     "Pause of requests that moved to another worker": "no worker was lost",
@@ -99,16 +99,17 @@ def prometheus(
     ]
     with running_prometheus(tmp_path_factory.mktemp("prometheus"), scrapes, RULES) as server:
         until(lambda: sum(server.values("up")) == len(PARTS) + 1, "all targets are scraped")
-        for _ in range(NUM_ROUNDS):
-            observed.load.run()
+        observed.load.run()
+        # Envoy tells of a histogram's values every five seconds, and of one only when it has any: what comes with it
+        # has not grown yet.
+        until(lambda: server.values(REQUEST_TIMES), "the first times of requests are scraped")
+        observed.load.run()
         started_at = time.time()
         until(
             lambda: (
-                server.values(f"min (timestamp(up) > {started_at})") != []
-                and len(server.values(f"timestamp(up) > {started_at}")) == len(PARTS) + 1
-                and server.values("model:time_to_first_token_seconds:p99_5m") != []
-                # Envoy tells of a histogram's values every five seconds.
-                and server.values("envoy_http_downstream_rq_time_count > 0") != []
+                len(server.values(f"timestamp(up) > {started_at}")) == len(PARTS) + 1
+                and server.values("model:time_to_first_token_seconds:p99_5m")
+                and server.values(f"increase({REQUEST_TIMES}[{WINDOW}]) > 0")
             ),
             "what the load did is scraped and recorded",
         )
