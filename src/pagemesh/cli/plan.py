@@ -1,4 +1,7 @@
-"""`pagemesh plan`: what a model would take of given hardware, and how many requests would fit beside it."""
+"""`pagemesh plan`: what a model would take of given hardware, and how many requests would fit beside it.
+
+With traffic, how many workers it takes: see `pagemesh.plan`.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ from pagemesh.models.choices import (
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
+from pagemesh.models.spec import DecoderSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,20 @@ class Answer:
     hardware: Hardware
     limits: StepLimits
     plan: MemoryPlan
+    spec: DecoderSpec | None = None
+    """None of a model that transformers runs."""
 
 
 def run(config: PlanConfig) -> None:
     """Print the plan; ConfigError when the model or the hardware cannot be."""
     answer = plan_model(config)
-    print(json.dumps(as_json(answer), indent=2) if config.json else as_table(answer))
+    if not config.deployment.is_wanted:
+        print(json.dumps(as_json(answer), indent=2) if config.json else as_table(answer))
+        return
+    # Imported here, as the simulator takes a while that sums of memory need not wait for.
+    from pagemesh.cli.plan_deployment import run_deployment
+
+    run_deployment(answer)
 
 
 def plan_model(config: PlanConfig) -> Answer:
@@ -72,7 +84,9 @@ def plan_model(config: PlanConfig) -> Answer:
     hardware = _hardware(config)
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, hardware.kind, causal=spec.causal)
     plan = make_plan(spec, dtype, config.block_size, limits, hardware, kv_dtype)
-    return Answer(config, spec.architecture, num_parameters(spec), dtype, hardware, limits, plan)
+    return Answer(
+        config, spec.architecture, num_parameters(spec), dtype, hardware, limits, plan, spec
+    )
 
 
 def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJson) -> Answer:
@@ -154,14 +168,15 @@ def as_table(answer: Answer) -> str:
         lines += ["", f"KV of a token takes {per_token}."]
     else:
         lines += ["", f"KV of a token takes {per_token}: of one layer at a time, for one step."]
-    return "\n".join([*lines, _verdict(plan)])
+    return "\n".join([*lines, verdict(plan)])
 
 
 def _count(number: int) -> str:
     return f"{number / 1e9:.2f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"
 
 
-def _verdict(plan: MemoryPlan) -> str:
+def verdict(plan: MemoryPlan) -> str:
+    """How many requests fit, or that none does."""
     if plan.max_concurrency and plan.step is not None:
         return (
             f"Prompts of up to {plan.max_model_len} tokens are computed whole,"
@@ -182,8 +197,8 @@ def _verdict(plan: MemoryPlan) -> str:
 
 def _hardware(config: PlanConfig) -> Hardware:
     size = config.tensor_parallel_size
-    if config.gpu_memory is not None:
-        usable = int(config.gpu_memory * config.gpu_memory_utilization * GIB)
+    if config.memory_of_gpu is not None:
+        usable = int(config.memory_of_gpu * config.gpu_memory_utilization * GIB)
         return Hardware("cuda", usable, size)
     if config.memory is not None:
         return Hardware("cpu", int(config.memory * GIB), size)

@@ -29,6 +29,7 @@ from pagemesh.config.checks import require_seconds
 from pagemesh.config.mesh_tls import MeshTlsConfig
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.config.tenants import TENANT_NAME
+from pagemesh.plan.settings import DeploymentConfig, GpuConfig
 
 _HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:.]+")
 
@@ -178,7 +179,8 @@ class KeysConfig:
 
 @dataclass(frozen=True, slots=True)
 class PlanConfig:
-    """Settings of `pagemesh plan`: what a model would need, from its config.json alone."""
+    """Settings of `pagemesh plan`: what a model would need, from its config.json alone, and with traffic how many
+    workers of it."""
 
     model: str = ""
     """Folder with config.json, or a Hugging Face hub id, of which no weights are fetched."""
@@ -186,7 +188,9 @@ class PlanConfig:
     hub: HubConfig = field(default_factory=HubConfig)
 
     gpu_memory: float | None = None
-    """GiB of each GPU."""
+    """GiB of each GPU; those of --gpu when unset."""
+
+    gpu: GpuConfig = field(default_factory=GpuConfig)
 
     gpu_memory_utilization: float = 0.9
     """Share of a GPU's memory that may be used."""
@@ -214,22 +218,37 @@ class PlanConfig:
     json: bool = False
     """Print one JSON object instead of a table."""
 
+    deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
+
     def __post_init__(self) -> None:
         require(self.model != "", "--model", self.model, "a folder or a hub id")
         for flag, value in (("--gpu-memory", self.gpu_memory), ("--memory", self.memory)):
             require(value is None or value > 0, flag, value, "positive")
-        require(
-            self.gpu_memory is None or self.memory is None,
-            "--memory",
-            self.memory,
-            "unset when --gpu-memory is given",
-        )
+        for flag, given in (("--gpu-memory", self.gpu_memory), ("--gpu", self.gpu.gpu)):
+            require(
+                given is None or self.memory is None,
+                "--memory",
+                self.memory,
+                f"unset when {flag} is given",
+            )
         require_share(self.gpu_memory_utilization)
         size = self.tensor_parallel_size
         require(size > 0, "--tensor-parallel-size", size, "positive")
         if self.max_model_len is not None:
             require(self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2")
         require(self.block_size > 0, "--block-size", self.block_size, "positive")
+        require(
+            self.deployment.is_wanted or self.deployment == DeploymentConfig(),
+            "--request-rate",
+            None,
+            "given, or --trace, with settings of a deployment",
+        )
+
+    @property
+    def memory_of_gpu(self) -> float | None:
+        """GiB of --gpu-memory, or of --gpu; None for a CPU."""
+        sheet = self.gpu.data_sheet
+        return sheet.memory if self.gpu_memory is None and sheet else self.gpu_memory
 
 
 @dataclass(frozen=True, slots=True)

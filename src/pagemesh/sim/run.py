@@ -39,9 +39,8 @@ class Result(NamedTuple):
 
 def run(config: SimConfig) -> None:
     """Simulate and print; ConfigError when a file cannot be used."""
-    workload = config.workload
-    if workload.write_trace is not None:
-        write_trace(workload, workload.write_trace)
+    if config.write_trace is not None:
+        write_trace(config.workload, config.write_trace)
         return
     if config.plots is not None:
         require_plots(config.plots)

@@ -74,14 +74,7 @@ class WorkloadConfig:
     chars_per_token: float = 4.0
     """Characters of a token in ShareGPT's files."""
 
-    write_trace: str | None = None
-    """File for the requests of --workload sharegpt or mooncake, in the form that --trace reads; nothing is
-    simulated then."""
-
     def __post_init__(self) -> None:
-        if self.trace is not None:
-            no_file = "unset with --trace: what --workload makes is written"
-            require(self.write_trace is None, "--write-trace", self.write_trace, no_file)
         _require_within("--num-prompts", self.num_prompts, 1, 10_000_000)
         _require_within("--burstiness", self.burstiness, 0.001, 1_000_000)
         _require_within("--prefixes", self.prefixes, 1, 10_000_000)
@@ -176,10 +169,17 @@ class SimConfig:
     plots: str | None = None
     """Folder for plots."""
 
+    write_trace: str | None = None
+    """File for the requests of --workload sharegpt or mooncake, in the form that --trace reads; nothing is
+    simulated then."""
+
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     faults: FaultConfig = field(default_factory=FaultConfig)
 
     def __post_init__(self) -> None:
+        if self.workload.trace is not None:
+            no_file = "unset with --trace: what --workload makes is written"
+            require(self.write_trace is None, "--write-trace", self.write_trace, no_file)
         require(len(self.policies) > 0, "--policies", self.policies, "one or more names")
         for rate in self.request_rate:
             _require_within("--request-rate", rate, 0.001, 1_000_000)

@@ -74,8 +74,13 @@ class Simulation:
         seed: int = 0,
         sample_seconds: float | None = None,
         namer: Namer | None = None,
+        is_decided: Callable[[Record], bool] = lambda record: False,
     ) -> None:
-        """`seed` is that of failures; `namer` gives other names than `block_names`."""
+        """`seed` is that of failures; `namer` gives other names than `block_names`.
+
+        `is_decided` is asked with each request that has ended whether all is known that is wanted; if so, the run
+        is over, and the other requests have no outcome.
+        """
         self.clock = Clock()
         self.model = model
         self.namer = namer or partial(block_names, block_size=model.block_size)
@@ -108,6 +113,8 @@ class Simulation:
             if request.after is not None:
                 self._next_turns[request.after].append(number)
         self._num_left = len(trace)
+        self._is_decided = is_decided
+        self._is_over = not trace
         self._num_taken = 0
         self._faults = random.Random(seed)
         self._sample_seconds = sample_seconds
@@ -125,8 +132,8 @@ class Simulation:
                 self._await_failure(worker)
         if self._sample_seconds is not None:
             self._sample()
-        self.clock.run(lambda: self._num_left == 0)
-        assert self._num_left == 0, "a request never ended"
+        self.clock.run(lambda: self._is_over)
+        assert self._is_over, "a request never ended"
         for worker in self.workers.values():
             worker.settle()
         return Run(
@@ -166,6 +173,8 @@ class Simulation:
                     record.outcome = Outcome.ABANDONED
                     record.arrived_at = record.ended_at = self.clock.now
                     ended.append(following)
+            if self._num_left == 0 or self._is_decided(self._records[number]):
+                self._is_over = True
 
     def _await_failure(self, worker: Worker) -> None:
         mean = self._size.mean_seconds_between_failures

@@ -1,0 +1,131 @@
+"""Settings of `pagemesh plan` beyond a single worker's memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from pagemesh.config import RoutingPolicy
+from pagemesh.config.checks import require, require_seconds
+from pagemesh.plan.gpus import GPUS, Gpu, GpuName
+from pagemesh.sim.settings import WorkloadConfig
+from pagemesh.sim.slo import Slo, parse_slo
+
+MAX_WORKERS = 10_000
+"""More are never tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuConfig:
+    """What the GPUs are, where they are not there to be measured."""
+
+    gpu: GpuName | None = None
+    """Kind of GPU; its memory, TFLOP/s and bandwidth are those of its data sheet unless they are given."""
+
+    gpu_tflops: float | None = None
+    """TFLOP/s of each GPU for dense products of the model's type."""
+
+    gpu_bandwidth: float | None = None
+    """GB/s of each GPU's memory."""
+
+    gpu_efficiency: float = 0.6
+    """Share of --gpu-tflops and --gpu-bandwidth that is reached, where a worker's rates are estimated."""
+
+    def __post_init__(self) -> None:
+        for flag, value in (
+            ("--gpu-tflops", self.gpu_tflops),
+            ("--gpu-bandwidth", self.gpu_bandwidth),
+        ):
+            require(value is None or 0 < value < math.inf, flag, value, "positive")
+        efficiency = self.gpu_efficiency
+        require(0 < efficiency <= 1, "--gpu-efficiency", efficiency, "more than 0 and at most 1")
+
+    @property
+    def data_sheet(self) -> Gpu | None:
+        """Of --gpu."""
+        return None if self.gpu is None else GPUS[self.gpu]
+
+    @property
+    def tflops(self) -> float | None:
+        """As given, or as of the data sheet."""
+        sheet = self.data_sheet
+        return sheet.tflops if self.gpu_tflops is None and sheet else self.gpu_tflops
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Likewise, in GB/s."""
+        sheet = self.data_sheet
+        return sheet.bandwidth if self.gpu_bandwidth is None and sheet else self.gpu_bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentConfig:
+    """What is asked of a deployment; nothing without --request-rate or --trace."""
+
+    request_rate: float | None = None
+    """Requests per second, for which a deployment is planned; with --trace, a Mooncake file's own when unset."""
+
+    goodput: tuple[str, ...] = ("ttft:1000", "tpot:50")
+    """As of `vllm bench serve`: name:milliseconds for each limit that a good request keeps to, of ttft (to the
+    first token), tpot (mean for each token behind it) and e2el (to the last token)."""
+
+    goodput_share: float = 0.99
+    """Share of all requests that must be good."""
+
+    rates: str | None = None
+    """YAML or JSON file with the times that were measured of workers and links, see docs/simulator.md; unset,
+    they are estimated from --gpu, or --gpu-tflops and --gpu-bandwidth."""
+
+    policy: RoutingPolicy = "kv_aware"
+    """How routers choose decode workers."""
+
+    prefill_ratios: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0)
+    """Prefill workers for each decode worker, of the deployments to compare; 0 has decode workers prefill by
+    themselves."""
+
+    max_workers: int = 256
+    """Most workers of a deployment that is tried."""
+
+    spare: int = 1
+    """Workers of each kind that may fail without the SLO being missed."""
+
+    plan_timeout: float = 300.0
+    """Seconds after which the best deployment that was found until then is the answer."""
+
+    values: str | None = None
+    """File for a values.yaml of charts/pagemesh with the planned deployment."""
+
+    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+
+    def __post_init__(self) -> None:
+        rate = self.request_rate
+        require(
+            rate is None or 0.001 <= rate <= 1_000_000,
+            "--request-rate",
+            rate,
+            "from 0.001 to 1,000,000",
+        )
+        parse_slo(self.goodput)
+        share = self.goodput_share
+        require(0 < share <= 1, "--goodput-share", share, "more than 0 and at most 1")
+        require(len(self.prefill_ratios) > 0, "--prefill-ratios", (), "one or more numbers")
+        for ratio in self.prefill_ratios:
+            require(0 <= ratio <= 100, "--prefill-ratios", ratio, "from 0 to 100")
+        require(
+            1 <= self.max_workers <= MAX_WORKERS,
+            "--max-workers",
+            self.max_workers,
+            f"from 1 to {MAX_WORKERS:,}",
+        )
+        require(0 <= self.spare <= 1000, "--spare", self.spare, "from 0 to 1,000")
+        require_seconds("--plan-timeout", self.plan_timeout, most=86_400)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether traffic is given, so that a deployment is to be planned for it."""
+        return self.request_rate is not None or self.workload.trace is not None
+
+    @property
+    def slo(self) -> Slo:
+        """Of --goodput."""
+        return parse_slo(self.goodput)
