@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from pagemesh.cli.plan import Answer, as_json, as_table, verdict
@@ -41,6 +42,7 @@ def run_deployment(answer: Answer) -> None:
         answer.plan,
     )
     deployment = plan_deployment(subject, make_worker(subject, config.gpu, wanted.rates), wanted)
+    print(f"planned in {deployment.seconds:.1f} s", file=sys.stderr)
     if config.json:
         content = as_json(answer) | {"deployment": report.as_json(deployment, wanted)}
         print(json.dumps(content, indent=2))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
 from pagemesh.engine.memory_plan import size_text
 from pagemesh.plan.deployment import Deployment
-from pagemesh.plan.search import Found, Size
+from pagemesh.plan.search import Size
 from pagemesh.plan.settings import DeploymentConfig
 from pagemesh.plan.trial import Trial
 
-_COLUMNS = (("prefill:decode", 15), ("decode", 7), ("prefill", 8), ("devices", 8), ("good", 8))
+_COLUMNS = (("prefill:decode", 22), ("decode", 7), ("prefill", 8), ("devices", 8), ("good", 8))
 _TIMES = (("TTFT", 8), ("TPOT", 8), ("E2E", 8))
 
 
@@ -30,11 +31,10 @@ def as_text(deployment: Deployment, config: DeploymentConfig) -> str:
         f"rates: {deployment.worker.rates_source}",
         "",
         head,
-        *(_row(deployment, each) for each in deployment.found),
+        *_rows(deployment),
         "",
-        f"TTFT, TPOT and E2E in ms, to which {share} of the requests keep; {config.policy}, simulated with"
-        f" {deployment.num_requests} requests,",
-        f"{len(deployment.trials)} deployments in {deployment.seconds:.0f} s.",
+        f"TTFT, TPOT and E2E in ms, to which {share} of the requests keep; {config.policy}, {len(deployment.trials)} deployments"
+        f" were simulated with {deployment.num_requests} requests.",
         "",
         *_answer(deployment),
     ]
@@ -90,23 +90,27 @@ def sentence_of_limit(deployment: Deployment) -> str:
     binding = deployment.binding
     if binding is None:
         return "Fewer workers there are not." if deployment.least.decode == 1 else ""
-    terms = ", ".join(f"{name} ({count})" for name, count in binding.misses.items())
+    terms = ", ".join(f"{count} miss {name}" for name, count in binding.misses.items())
     resource = binding.resource
-    helps = (
-        f"what would help most is more {resource}" if resource else "no resource alone would help"
-    )
-    return f"{binding.fewer} are not enough: too many miss {terms}; {helps}."
+    helps = f"what would help most is more {resource}" if resource else "nothing alone would help"
+    return f"With {binding.fewer}, of {deployment.num_requests} requests {terms}; {helps}."
 
 
-def _row(deployment: Deployment, found: Found) -> str:
-    name = _ratio(found.ratio)
-    if found.size is None:
-        return f"{name.ljust(_COLUMNS[0][1])}  more than {found.most} workers"
-    size, trial = found.size, deployment.trials[found.size]
+def _rows(deployment: Deployment) -> Iterator[str]:
+    """One for each size: several ratios may come to the same."""
+    ratios: dict[tuple[Size | None, int], list[float]] = {}
+    for found in deployment.found:
+        ratios.setdefault((found.size, 0 if found.size else found.most), []).append(found.ratio)
+    for (size, most), equal in ratios.items():
+        name = ", ".join(map(_ratio, equal)).ljust(_COLUMNS[0][1])
+        yield _row(deployment, name, size) if size else f"{name}  more than {most} workers"
+
+
+def _row(deployment: Deployment, name: str, size: Size) -> str:
+    trial = deployment.trials[size]
     cells = [size.decode, size.prefill, size.total * deployment.worker.num_devices]
     texts = [*map(str, cells), f"{trial.good_share:.1%}"]
-    row = name.ljust(_COLUMNS[0][1])
-    row += "".join(text.rjust(w) for text, (_, w) in zip(texts, _COLUMNS[1:], strict=True))
+    row = name + "".join(text.rjust(w) for text, (_, w) in zip(texts, _COLUMNS[1:], strict=True))
     return row + "".join(
         _ms(seconds).rjust(width) for seconds, (_, width) in zip(_times(trial), _TIMES, strict=True)
     )

@@ -70,7 +70,7 @@ def make_worker(subject: Subject, gpu: GpuConfig, rates_path: str | None) -> Wor
         source = _source(gpu, size)
     else:
         mesh = _with_times(read_model(rates_path), worker)
-        source = f"--rates {rates_path}"
+        source = f"measured, of {rates_path}"
     mesh = replace(
         mesh,
         block_size=memory.layout.block_size,
