@@ -58,31 +58,21 @@ def search(ratios: Sequence[float], passes: Passes, max_workers: int) -> Iterato
 
 def least(passes: Callable[[int], bool], start: int, most: int) -> int | None:
     """The least number from 1 to `most` that passes; None if none does. Begins at `start`."""
-    fails, number, step = 0, min(start, most), 1
-    if number < 1:
-        return None
-    if passes(number):
-        passing = number
-        while passing > 1:
-            number = max(1, passing - step)
-            if not passes(number):
-                fails = number
-                break
-            passing, step = number, 2 * step
-    else:
-        while not passes(number):
-            fails = number
-            if number == most:
-                return None
-            number, step = min(most, number + step), 2 * step
-        passing = number
+    fails, passing = 0, most + 1
+    number, step = min(start, most), 1
     while passing - fails > 1:
-        middle = (fails + passing) // 2
-        if passes(middle):
-            passing = middle
+        if passes(number):
+            passing = number
         else:
-            fails = middle
-    return passing
+            fails = number
+        if fails == 0:
+            number = max(1, passing - step)
+        elif passing > most:
+            number = min(most, fails + step)
+        else:
+            number = (fails + passing) // 2
+        step *= 2
+    return passing if passing <= most else None
 
 
 def trim(size: Size, passes: Passes) -> Size:
