@@ -137,10 +137,13 @@ def _reasons(trial: Trial, slo: Slo, share: float) -> str:
     for name in trial.misses:
         if name in ("ttft", "tpot", "e2el"):
             limit, seconds = getattr(slo, name), getattr(trial, name)
-            reasons.append(
-                f"--goodput {name}:{1000 * limit:g} is less than the {1000 * seconds:.1f} ms that"
-                f" {share:.0%} of them keep to"
-            )
+            if seconds > limit:
+                reasons.append(
+                    f"--goodput {name}:{1000 * limit:g} is less than the {1000 * seconds:.1f} ms that"
+                    f" {share:g} of them keep to"
+                )
+            else:
+                reasons.append(f"{trial.misses[name]} miss {name}")
         elif name == "rejected":
             reasons.append(
                 f"{trial.misses[name]} do not fit into --max-model-len, or a worker's KV"

@@ -5,6 +5,7 @@ The smaller deployment is simulated again with as much more of one resource at a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -58,7 +59,7 @@ def _more_kv(model: MeshModel, factor: float) -> MeshModel:
 
 def _more_seats(model: MeshModel, factor: float) -> MeshModel:
     def change(worker: WorkerModel) -> WorkerModel:
-        seats = int(worker.max_num_seqs * factor) + 1
+        seats = math.ceil(worker.max_num_seqs * factor)
         tokens = max(seats, worker.max_num_batched_tokens)
         return replace(worker, max_num_seqs=seats, max_num_batched_tokens=tokens)
 

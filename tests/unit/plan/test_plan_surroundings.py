@@ -30,12 +30,7 @@ def test_routers_take_what_was_measured(num_workers: int, num_tokens: int) -> No
 
 def test_streams_and_lookups_take_what_was_measured() -> None:
     gateway, index = measured("gateway"), measured("index_grpc")
-    assert {
-        "router": surroundings.ROUTER_SECONDS_PER_TOKEN * 1e6,
-        "gateway": surroundings.GATEWAY_SECONDS_PER_TOKEN * 1e6,
-        "request": surroundings.GATEWAY_SECONDS_PER_REQUEST * 1e6,
-        "lookups": surroundings.LOOKUPS_PER_SECOND,
-    } == pytest.approx(
+    assert pytest.approx(
         {
             "router": gateway["64 streams: pagemesh, CPU of the router per token"],
             "gateway": gateway["64 streams: pagemesh, CPU of the gateway per token"],
@@ -43,7 +38,12 @@ def test_streams_and_lookups_take_what_was_measured() -> None:
             "lookups": index["memory: lookups, 32 at once"],
         },
         rel=0.05,
-    )
+    ) == {
+        "router": surroundings.ROUTER_SECONDS_PER_TOKEN * 1e6,
+        "gateway": surroundings.GATEWAY_SECONDS_PER_TOKEN * 1e6,
+        "request": surroundings.GATEWAY_SECONDS_PER_REQUEST * 1e6,
+        "lookups": surroundings.LOOKUPS_PER_SECOND,
+    }
 
 
 def test_an_index_takes_what_was_measured() -> None:
@@ -52,7 +52,7 @@ def test_an_index_takes_what_was_measured() -> None:
     name = "64 workers: memory per block, by the process"
     assert pytest.approx(memory[name], rel=0.1) == surroundings.INDEX_BYTES_PER_BLOCK
     assert pytest.approx(redis[name], rel=0.1) == surroundings.VALKEY_BYTES_PER_BLOCK
-    assert surroundings.KVSTORE_BYTES / 1e6 > measured("memory")["kvstore"]
+    assert measured("memory")["kvstore"] < surroundings.KVSTORE_BYTES / 1e6
 
 
 def test_replicas_are_busy_to_seven_tenths() -> None:

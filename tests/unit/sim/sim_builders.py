@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pagemesh.sim.model import DecodeModel, LinkModel, MeshModel, PrefillModel, WorkerModel
+from pagemesh.sim.records import Record
 from pagemesh.sim.run import routing_of
 from pagemesh.sim.settings import PolicyName, SimConfig
 from pagemesh.sim.simulation import MeshSize, Simulation
@@ -55,12 +56,14 @@ def simulate(
     trace: Sequence[TraceRequest],
     policy: PolicyName = "kv_aware",
     model: MeshModel | None = None,
+    is_decided: Callable[[Record], bool] = lambda record: False,
     **size: Any,
 ) -> Simulation:
     """A simulation that is yet to run."""
     config = SimConfig(remote_prefill_min_tokens=size.pop("remote_prefill_min_tokens", None))
     routing = routing_of(config, policy)
-    return Simulation(trace, model or make_model(), MeshSize(**size), routing, seed=1)
+    mesh = MeshSize(**size)
+    return Simulation(trace, model or make_model(), mesh, routing, seed=1, is_decided=is_decided)
 
 
 def mixed_trace(seed: int, num_requests: int, rate: float) -> list[TraceRequest]:

@@ -8,7 +8,7 @@ import pytest
 
 from pagemesh.router.routing.candidate import Role
 from pagemesh.sim.model import PrefillModel
-from pagemesh.sim.records import Outcome
+from pagemesh.sim.records import Outcome, Record
 from pagemesh.sim.report import as_table
 from pagemesh.sim.settings import PolicyName
 from pagemesh.sim.simulation import Run, Simulation
@@ -343,3 +343,17 @@ def test_a_request_that_fits_into_no_cache_is_refused() -> None:
     model = make_model()
     assert model.decode.max_model_len == 2000
     assert {w.role for w in simulate(trace).workers.values()} == {Role.DECODE}
+
+
+def test_a_run_is_over_when_all_is_known_that_is_wanted() -> None:
+    trace = [make_request(float(at), 100, 3, text=at) for at in range(1, 6)]
+    ended: list[float] = []
+
+    def is_decided(record: Record) -> bool:
+        ended.append(record.arrived_at)
+        return len(ended) == 2
+
+    simulation = simulate(trace, num_decode=1, is_decided=is_decided)
+    outcomes = [record.outcome for record in simulation.run().records]
+    assert outcomes == [Outcome.COMPLETED, Outcome.COMPLETED, None, None, None]
+    assert ended == [1.0, 2.0]
