@@ -26,7 +26,7 @@ QUICK += ("--prompt-tokens", "60", "--output-tokens", "8", "--goodput", "ttft:20
 CONFIG = DeploymentConfig(
     request_rate=5,
     prefill_ratios=(1,),
-    workload=WorkloadConfig(num_prompts=40, prefix_tokens=200, output_tokens=8),
+    workload=WorkloadConfig(num_prompts=40, prefix_tokens=200, prompt_tokens=60, output_tokens=8),
 )
 HUB = Served(
     model="Qwen/Qwen3-8B",
@@ -140,5 +140,5 @@ def test_every_number_says_why(deployment: Deployment, subject: Subject) -> None
     assert len(numbers) == 5
     assert all(lines[number - 1].strip().startswith("# ") for number in numbers)
     assert f"{deployment.least.decode} are enough, 1 spare." in text
-    assert lines[0].startswith("# Planned by `pagemesh plan Qwen/Qwen3-8B` for 5")
+    assert lines[0].startswith("# Planned by `pagemesh plan Qwen/Qwen3-8B` for 4.4 requests/s")
     assert json.dumps("kv_aware") in text

@@ -1,4 +1,7 @@
-"""YAML with a comment above each value, for files that people read and edit on."""
+"""YAML with a comment above each value, for files that people read and edit on.
+
+The first key of an item of a list has none.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,10 @@ def _lines(tree: Tree, indent: str) -> Iterator[str]:
         elif isinstance(node, list):
             yield f"{indent}{key}:"
             for item in node:
-                # A dash before the first key would need that key's comment in front of it.
-                yield f"{indent}  -"
-                yield from _lines(item, indent + "    ")
+                first, *others = _lines(item, indent + "    ")
+                assert not first.lstrip().startswith("#"), "a dash goes before a key"
+                yield f"{indent}  - {first.lstrip()}"
+                yield from others
         else:
             yield f"{indent}{key}:"
             yield from _lines(node, indent + "  ")

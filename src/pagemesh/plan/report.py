@@ -11,7 +11,6 @@ from pagemesh.engine.memory_plan import size_text
 from pagemesh.plan.deployment import Deployment
 from pagemesh.plan.search import Size
 from pagemesh.plan.settings import DeploymentConfig
-from pagemesh.plan.trial import Trial
 
 _COLUMNS = (("prefill:decode", 22), ("decode", 7), ("prefill", 8), ("devices", 8), ("good", 8))
 _TIMES = (("TTFT", 8), ("TPOT", 8), ("E2E", 8))
@@ -111,9 +110,8 @@ def _row(deployment: Deployment, name: str, size: Size) -> str:
     cells = [size.decode, size.prefill, size.total * deployment.worker.num_devices]
     texts = [*map(str, cells), f"{trial.good_share:.1%}"]
     row = name + "".join(text.rjust(w) for text, (_, w) in zip(texts, _COLUMNS[1:], strict=True))
-    return row + "".join(
-        _ms(seconds).rjust(width) for seconds, (_, width) in zip(_times(trial), _TIMES, strict=True)
-    )
+    times = (_ms(trial.ttft, 0), _ms(trial.tpot, 1), _ms(trial.e2el, 0))
+    return row + "".join(time.rjust(w) for time, (_, w) in zip(times, _TIMES, strict=True))
 
 
 def _ratio(ratio: float) -> str:
@@ -121,10 +119,6 @@ def _ratio(ratio: float) -> str:
         return "no prefill"
     fraction = Fraction(ratio).limit_denominator(100)
     return f"{fraction.numerator}:{fraction.denominator}"
-
-
-def _times(trial: Trial) -> tuple[float | None, float | None, float | None]:
-    return trial.ttft, trial.tpot, trial.e2el
 
 
 def _answer(deployment: Deployment) -> list[str]:
@@ -152,5 +146,5 @@ def _index_note(deployment: Deployment) -> str:
     return f"{around.index_blocks} blocks; {size_text(around.valkey_bytes)} in a Valkey"
 
 
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1000 * seconds:.0f}"
+def _ms(seconds: float | None, num_digits: int) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.{num_digits}f}"

@@ -41,7 +41,7 @@ def as_values(
     """The file's text."""
     traffic = deployment.traffic
     head = (
-        f"# Planned by `pagemesh plan {served.model}` for {traffic.request_rate:g} requests/s of"
+        f"# Planned by `pagemesh plan {served.model}` for {traffic.request_rate:.3g} requests/s of"
         f" {traffic.prompt_tokens:.0f} tokens and {traffic.output_tokens:.0f} to generate,\n"
         f"# {config.goodput_share:g} of them within {' '.join(config.goodput)} ms. Rates of workers:"
         f" {deployment.worker.rates_source}.\n"
