@@ -21,7 +21,7 @@ from pagemesh.sim.settings import WorkloadConfig
 from tests.charts.rendering import ROOT, Object, Rendered
 
 RATES = str(ROOT / "docs/examples/demo_rates.yaml")
-QUICK = ("--request-rate", "5", "--num-prompts", "40", "--prefix-tokens", "200")
+QUICK: tuple[str, ...] = ("--request-rate", "5", "--num-prompts", "40", "--prefix-tokens", "200")
 QUICK += ("--prompt-tokens", "60", "--output-tokens", "8", "--goodput", "ttft:2000", "tpot:100")
 CONFIG = DeploymentConfig(
     request_rate=5,

@@ -56,12 +56,7 @@ def _tree(
     around = deployment.surroundings
     tree: dict[str, Noted | Tree | list[Tree]] = {"models": [_model(served)]}
     if _source_type(served) == "hub":
-        gib = math.ceil(around.model_bytes * _VOLUME_SPARE / GIB) + 1
-        why = f"{size_text(around.model_bytes)} of weights, a quarter more, and a tokenizer."
-        tree["modelCache"] = {
-            "type": Noted("claim", "Downloaded once for all pods."),
-            "size": Noted(f"{gib}Gi", why),
-        }
+        tree["modelCache"] = _model_cache(around.model_bytes)
     busy = "of {:.2f} cores that are busy, each to 70 %; {} spare."
     tree["gateway"] = {
         "replicas": Noted(
@@ -101,6 +96,15 @@ def _tree(
             "host": Noted("valkey", "Put yours here."),
         }
     return tree
+
+
+def _model_cache(model_bytes: int) -> Tree:
+    gib = math.ceil(model_bytes * _VOLUME_SPARE / GIB) + 1
+    why = f"{size_text(model_bytes)} of weights, a quarter more, and a tokenizer."
+    return {
+        "type": Noted("claim", "Downloaded once for all pods."),
+        "size": Noted(f"{gib}Gi", why),
+    }
 
 
 def _model(served: Served) -> Tree:

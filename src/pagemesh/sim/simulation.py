@@ -89,13 +89,7 @@ class Simulation:
         self._token_times = TokenTimes()
         roster = Roster(model)
         self.kvstore = KvStore(self.clock, roster, size.index_lag, size.report_delay)
-        self.workers = _make_workers(
-            size,
-            model,
-            self.clock,
-            self.kvstore,
-            self._token_times,
-        )
+        self.workers = _make_workers(size, model, self.clock, self.kvstore, self._token_times)
         self._routers = [
             Router(
                 self,

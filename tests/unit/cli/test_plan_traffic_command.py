@@ -11,7 +11,7 @@ from pagemesh.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[3]
 RATES = str(ROOT / "docs/examples/demo_rates.yaml")
-QUICK = ("--request-rate", "5", "--num-prompts", "40", "--prefix-tokens", "200")
+QUICK: tuple[str, ...] = ("--request-rate", "5", "--num-prompts", "40", "--prefix-tokens", "200")
 QUICK += ("--prompt-tokens", "60", "--output-tokens", "8", "--goodput", "ttft:2000", "tpot:100")
 CPU = ("--memory", "1", "--rates", RATES)
 LLAMA = {

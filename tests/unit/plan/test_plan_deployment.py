@@ -26,7 +26,7 @@ RATES = str(ROOT / "docs/examples/demo_rates.yaml")
 WORKLOAD = WorkloadConfig(
     num_prompts=300, prefixes=20, prefix_tokens=300, prompt_tokens=60, output_tokens=24
 )
-TRAFFIC = ("--num-prompts", "300", "--prefixes", "20", "--prefix-tokens", "300")
+TRAFFIC: tuple[str, ...] = ("--num-prompts", "300", "--prefixes", "20", "--prefix-tokens", "300")
 TRAFFIC += ("--prompt-tokens", "60", "--output-tokens", "24")
 GOAL = ("ttft:200", "tpot:40")
 FLAGS = ("--memory", "1", "--rates", RATES, *TRAFFIC, "--goodput", *GOAL)
@@ -96,9 +96,9 @@ def test_what_binds_is_the_resource_of_which_more_helps(
     assert binding["resource"] == "compute"
     assert binding["good_shares"]["compute"] > binding["good_shares"]["nothing"]
     # With room for eight requests, whose answers are long.
-    flags = ("--memory", "0.35", "--output-tokens", "100", "--num-prompts", "200")
+    small = ("--memory", "0.35", "--output-tokens", "100", "--num-prompts", "200")
     goal = ("--goodput", "ttft:1000", "tpot:40", "--request-rate", "20", "--prefill-ratios", "0")
-    binding = planned(demo_model, capsys, *flags, *goal)["binding"]
+    binding = planned(demo_model, capsys, *small, *goal)["binding"]
     assert binding["resource"] == "KV memory"
 
 
