@@ -15,9 +15,9 @@ from pagemesh.plan.settings import DeploymentConfig
 from pagemesh.plan.surroundings import Surroundings, Traffic, surround, traffic_of
 from pagemesh.plan.trial import Goal, OutOfTimeError, Trial, Trials
 from pagemesh.plan.worker import Subject, Worker
-from pagemesh.sim.slo import Slo
 from pagemesh.sim.sources import Workload, at_rate, load_workload
 from pagemesh.sim.trace import Trace
+from pagemesh.workload.slo import Slo
 
 _ALONE_RATE = 0.001
 """Requests per second that practically never meet."""

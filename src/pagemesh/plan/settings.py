@@ -9,7 +9,7 @@ from pagemesh.config import RoutingPolicy
 from pagemesh.config.checks import require, require_seconds
 from pagemesh.plan.gpus import GPUS, Gpu, GpuName
 from pagemesh.sim.settings import WorkloadConfig
-from pagemesh.sim.slo import Slo, parse_slo
+from pagemesh.workload.slo import Slo, parse_slo
 
 MAX_WORKERS = 10_000
 """More are never tried."""

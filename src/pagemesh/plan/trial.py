@@ -15,9 +15,9 @@ from pagemesh.plan.surroundings import Traffic, num_routers
 from pagemesh.sim.model import MeshModel
 from pagemesh.sim.records import Outcome, Record
 from pagemesh.sim.simulation import MeshSize, Simulation
-from pagemesh.sim.slo import Slo
 from pagemesh.sim.summary import percentile
 from pagemesh.sim.trace import Trace
+from pagemesh.workload.slo import Slo
 
 _NEVER_REFUSED: Final = 1_000_000_000
 """Requests that a router takes: those that come too fast wait, and are late."""

@@ -17,9 +17,9 @@ from pagemesh.sim.model import MeshModel, read_model
 from pagemesh.sim.records import Outcome, Record
 from pagemesh.sim.run import simulate
 from pagemesh.sim.settings import SimConfig, WorkloadConfig
-from pagemesh.sim.slo import Slo, parse_slo
 from pagemesh.sim.sources import at_rate, load_workload
 from pagemesh.sim.summary import summarize
+from pagemesh.workload.slo import Slo, parse_slo
 
 ROOT = Path(__file__).resolve().parents[3]
 RATES = str(ROOT / "docs/examples/demo_rates.yaml")

@@ -156,7 +156,7 @@ def test_a_long_conversation_whose_first_turn_is_refused_is_given_up_turn_by_tur
 @pytest.mark.parametrize("policy", NAMES)
 def test_what_is_known_of_a_prompt_is_counted_as_by_routers(policy: PolicyName) -> None:
     trace = [make_request(at, 64, 2, text=1) for at in (0.0, 5.0)]
-    workers = {"num_decode": 1, "num_prefill": 1, "remote_prefill_min_tokens": 0}
+    workers: dict[str, Any] = {"num_decode": 1, "num_prefill": 1, "remote_prefill_min_tokens": 0}
     model = make_model(block_size=16)
     second = simulate(trace, policy, model, **workers).run().records[1]
     assert second.num_captured_tokens == second.num_available_tokens == 48
