@@ -210,7 +210,10 @@ def test_monitors_show_prometheus_a_certificate_where_the_mesh_has_tls(
     assert endpoint["scheme"] == "https"
     assert endpoint["tlsConfig"]["serverName"] == "decode.pagemesh"
     assert endpoint["tlsConfig"]["keySecret"]["name"] == "mesh-pagemesh-health-mesh-tls"
+    [gateway] = rendered.one(name, "gateway")["spec"][endpoints]
+    assert (gateway["scheme"], gateway["tlsConfig"]["serverName"]) == ("https", "gateway.pagemesh")
     [plain] = Rendered({"monitoring": {"type": kind}}).one(name, "decode")["spec"][endpoints]
+    assert plain["relabelings"] == [{"targetLabel": "component", "replacement": "decode"}]
     assert "tlsConfig" not in plain
 
 

@@ -71,8 +71,8 @@ def help_of(*command: str) -> str:
 
 def test_pagemesh_commands_and_flags_in_documents_exist() -> None:
     unknown = []
-    # "pagemesh serves …" is what the program prints.
-    for path, line in in_code(r"^\s*(?:\$ )?(?:\.venv/bin/)?(pagemesh (?!serves )[a-z].*)"):
+    # "pagemesh serves …" and "pagemesh plan: …" are what the program prints.
+    for path, line in in_code(r"^\s*(?:\$ )?(?:\.venv/bin/)?(pagemesh (?!serves |\w+: )[a-z].*)"):
         _, *words = line.split("#")[0].split()
         # `pagemesh bench` has commands of its own.
         command = words[: 2 if words[0] in GROUPS else 1]
