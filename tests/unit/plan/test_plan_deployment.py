@@ -77,6 +77,17 @@ def test_the_planned_workers_do_and_one_less_does_not(
     assert good_share(fewer, kv_tokens, 60, num_routers) < 0.99
 
 
+def test_a_trial_ends_when_one_too_many_has_missed(
+    demo_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = planned(demo_model, capsys, "--request-rate", "60", "--prefill-ratios", "0")
+    first = next(trial for trial in answer["trials"] if trial["size"]["decode"] == 1)
+    assert first["is_cut"]
+    assert not first["is_enough"]
+    # Of 300 requests three may miss.
+    assert first["good_share"] == pytest.approx(296 / 300)
+
+
 def test_equal_seeds_give_equal_plans(demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = (
         planned(demo_model, capsys, "--request-rate", "40", "--prefill-ratios", "0", "1")

@@ -101,3 +101,9 @@ def test_workers_of_which_a_round_ratio_has_too_many_go() -> None:
 
 def test_neither_kind_goes_altogether() -> None:
     assert trim(Size(3, 3), lambda size: True) == Size(1, 1)
+
+
+def test_near_the_beginning_nothing_far_away_is_tried() -> None:
+    asked: list[int] = []
+    assert least(at_least(98, asked), 100, 1000) == 98
+    assert asked == [100, 99, 97, 98]
