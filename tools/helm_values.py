@@ -20,7 +20,7 @@ _HEAD = """# pagemesh
 
 {description}. [docs/deployment/kubernetes.md](../../docs/deployment/kubernetes.md) says how to install it, and why things are as they are.
 
-```
+```sh
 helm install mesh charts/pagemesh
 ```
 
