@@ -98,7 +98,7 @@ def _alert(alert: Alert) -> str:
         "",
         f"{alert.summary}: {alert.severity}, {wait}.",
         "",
-        "```",
+        "```text",
         alert.expr,
         "```",
         "",
