@@ -23,7 +23,7 @@ SHORT = json.dumps({"max_tokens": 4})
 
 def test_an_answer_streams_in_and_is_accounted_for(open_page: OpenPage) -> None:
     look = open_page()
-    look.more_fields(json.dumps({"ignore_eos": True, "max_tokens": 150}))
+    look.more_fields(json.dumps({"ignore_eos": True, "max_tokens": 600}))
     look.say("What is the capital of France?")
     # Words are there while the answer is still on its way.
     look.page.locator(".message.assistant[aria-busy] > .text").filter(has_text=WORDS).wait_for()
@@ -33,7 +33,7 @@ def test_an_answer_streams_in_and_is_accounted_for(open_page: OpenPage) -> None:
     assert look.answer.startswith(partial.rstrip())
     figures = look.page.locator(".figures").last.inner_text()
     assert re.search(r"^length · TTFT [\d.]+ m?s · [\d.]+ tokens/s · \d+ prompt", figures)
-    assert "+ 150 answer tokens" in figures
+    assert "+ 600 answer tokens" in figures
 
 
 def test_settings_and_the_conversation_so_far_are_sent(open_page: OpenPage) -> None:
