@@ -175,9 +175,7 @@ def test_the_example_of_the_documentation_prints_what_it_says(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    ((code, printed),) = re.findall(
-        r"```python\n(.+?)```\n\n(?:<!-- [^\n]* -->\n)?```text\n(.+?)```", text, re.DOTALL
-    )
+    ((code, printed),) = re.findall(r"```python\n(.+?)```\n```text\n(.+?)```", text, re.DOTALL)
     names: dict[str, Any] = {}
     exec(code.replace("http://127.0.0.1:8000", served.mesh.url), names)
     names["client"].close()
