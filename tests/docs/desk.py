@@ -44,6 +44,9 @@ _HOSTS: Final = {
 STOP_DEADLINE_S: Final = 20.0
 
 
+_OF_MAKE: Final = ("ARGS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")
+
+
 class Desk:
     """One document's; `mesh_ports` are those of a mesh that is there already, by the number in documents."""
 
@@ -87,8 +90,10 @@ class Desk:
     def environment(self) -> dict[str, str]:
         """For the commands."""
         programs = [str(self.folder / ".venv/bin"), str(Path(sys.executable).parent)]
+        # `make` must not take what the `make` that runs the tests was told for meant for itself.
+        ours = {key: value for key, value in os.environ.items() if key not in _OF_MAKE}
         return {
-            **os.environ,
+            **ours,
             "PATH": os.pathsep.join([*programs, os.environ["PATH"]]),
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "NO_COLOR": "1",

@@ -90,7 +90,17 @@ def test_a_trial_ends_when_one_too_many_has_missed(
 
 def test_equal_seeds_give_equal_plans(demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = (
-        planned(demo_model, capsys, "--request-rate", "40", "--prefill-ratios", "0", "1")
+        planned(
+            demo_model,
+            capsys,
+            "--request-rate",
+            "8",
+            "--num-prompts",
+            "100",
+            "--prefill-ratios",
+            "0",
+            "1",
+        )
         for _ in range(2)
     )
     for answer in (first, second):
