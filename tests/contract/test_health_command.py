@@ -19,12 +19,8 @@ from pagemesh.rpc.server import GrpcServer
 from pagemesh.telemetry.metrics import Metrics
 
 
-def files(folder: Path, role: str) -> MeshTlsConfig:
-    return MeshTlsConfig(*(str(folder / f"{role}.{kind}") for kind in ("crt", "key", "ca")))
-
-
 def shown(folder: Path, role: str) -> list[str]:
-    settings = files(folder, role)
+    settings = MeshTlsConfig.in_folder(folder, role)
     flags = ("--mesh-cert", "--mesh-key", "--mesh-ca")
     paths = (settings.mesh_cert, settings.mesh_key, settings.mesh_ca)
     return [str(word) for pair in zip(flags, paths, strict=True) for word in pair]
@@ -70,7 +66,9 @@ async def test_a_process_is_healthy_from_when_it_serves_until_it_drains(
 async def test_with_tls_certificates_are_shown_and_asked_for(
     server_role: str, arguments: tuple[str, ...], code: int, certificates: Path
 ) -> None:
-    identity = Identity.load(files(certificates, server_role), server_role, Metrics())
+    identity = Identity.load(
+        MeshTlsConfig.in_folder(certificates, server_role), server_role, Metrics()
+    )
     server = GrpcServer(ServerConfig(), (), identity=identity)
     address = await server.start()
     await server.set_serving()

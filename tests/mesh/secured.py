@@ -34,7 +34,7 @@ def files(mesh: Mesh, part: str) -> MeshTlsConfig:
     router = option(mesh.parts()["router"], "--mesh-cert")
     assert router is not None
     folder = Path(router).parent
-    return MeshTlsConfig(*(str(folder / f"{part}.{kind}") for kind in ("crt", "key", "ca")))
+    return MeshTlsConfig.in_folder(folder, part)
 
 
 def ports(mesh: Mesh, flag: str) -> dict[str, str]:

@@ -36,9 +36,7 @@ class MeshAuthority:
 
     def files(self, name: str) -> MeshTlsConfig:
         """Where the files of an owner are."""
-        return MeshTlsConfig(
-            *(str(self._folder / f"{name}.{kind}") for kind in ("crt", "key", "ca"))
-        )
+        return MeshTlsConfig.in_folder(self._folder, name)
 
     def identity(self, *roles: MeshRole, metrics: Metrics | None = None) -> Identity:
         """Of somebody who is the first of the roles, and the others too."""

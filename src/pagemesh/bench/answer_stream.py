@@ -47,6 +47,8 @@ class AnswerStream:
         if usage := event.get("usage"):
             record.num_prompt_tokens = usage.get("prompt_tokens", record.num_prompt_tokens)
             record.num_output_tokens = usage.get("completion_tokens", record.num_output_tokens)
+            details = usage.get("prompt_tokens_details") or {}
+            record.num_cached_tokens = details.get("cached_tokens", record.num_cached_tokens)
         for choice in event.get("choices") or ():
             record.end = now
             if self._has_tokens(choice):

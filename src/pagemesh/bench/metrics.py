@@ -49,6 +49,8 @@ class Metrics:
     total_input_tokens: int
     total_output_tokens: int
     """Of completed requests."""
+    total_cached_tokens: int | None
+    """Of these prompts, those that came out of a cache; None where the server said nothing of it."""
     num_good: int | None
     """Completed requests that kept to all limits; None without limits."""
     max_output_tokens_per_s: float
@@ -117,6 +119,7 @@ def measure(
         unfinished=sum(not record.is_over for record in run.records),
         total_input_tokens=sum(record.num_prompt_tokens or 0 for record in good),
         total_output_tokens=sum(record.num_output_tokens or 0 for record in good),
+        total_cached_tokens=_total_cached(good),
         num_good=None if slo is None else sum(_keeps_to(record, slo) for record in good),
         max_output_tokens_per_s=_most_tokens_per_second(good),
         max_concurrent_requests=_most_at_a_time(run),
@@ -140,6 +143,7 @@ def as_fields(metrics: Metrics) -> dict[str, Any]:
         "unfinished": metrics.unfinished,
         "total_input_tokens": metrics.total_input_tokens,
         "total_output_tokens": metrics.total_output_tokens,
+        "total_cached_tokens": metrics.total_cached_tokens,
         "request_throughput": metrics.request_throughput,
         "request_goodput": metrics.request_goodput,
         "output_throughput": metrics.output_throughput,
@@ -156,6 +160,11 @@ def as_fields(metrics: Metrics) -> dict[str, Any]:
             for percentile, value in statistics.percentiles:
                 fields[f"p{percentile_name(percentile)}_{name}_ms"] = value
     return fields
+
+
+def _total_cached(records: Sequence[Record]) -> int | None:
+    told = [r.num_cached_tokens for r in records if r.num_cached_tokens is not None]
+    return sum(told) if told else None
 
 
 def _keeps_to(record: Record, slo: Slo) -> bool:

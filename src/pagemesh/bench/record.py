@@ -30,7 +30,8 @@ class Record:
 
     num_prompt_tokens: int | None = None
     num_output_tokens: int | None = None
-    """As the server counts them; None when it did not say."""
+    num_cached_tokens: int | None = None
+    """Of the prompt, those that came out of a cache. As the server counts them all; None when it did not say."""
 
     is_finished: bool = False
     """Whether the server said that the answer is whole."""

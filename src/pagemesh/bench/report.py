@@ -38,6 +38,7 @@ def as_table(result: RateResult, shown: Sequence[str], max_concurrency: int | No
     rows += [
         ("Benchmark duration (s):", metrics.duration),
         ("Total input tokens:", metrics.total_input_tokens),
+        *_cached_row(metrics),
         ("Total generated tokens:", metrics.total_output_tokens),
         ("Request throughput (req/s):", metrics.request_throughput),
     ]
@@ -91,6 +92,11 @@ def _overview_row(result: RateResult) -> tuple[str, ...]:
         *times,
         str(metrics.failed),
     )
+
+
+def _cached_row(metrics: Metrics) -> list[tuple[str, int | float]]:
+    cached = metrics.total_cached_tokens
+    return [] if cached is None else [("Total cached input tokens:", cached)]
 
 
 def _metric_lines(name: str, metrics: Metrics) -> list[str]:

@@ -26,7 +26,7 @@ def run(config: CertificatesConfig) -> None:
     """Write what is not there. Raises ConfigError for a folder that cannot be used, or has some of the files."""
     folder = Path(config.folder)
     owners = [*_OWNERS, *([_HTTPS] if config.hosts else [])]
-    files = {owner: _files(folder, owner) for owner in owners}
+    files = {owner: MeshTlsConfig.in_folder(folder, owner) for owner in owners}
     paths = [Path(str(path)) for owned in files.values() for path in _paths(owned)]
     present = [path for path in paths if path.exists()]
     if len(present) == len(paths):
@@ -55,10 +55,6 @@ def _issue(files: dict[str, MeshTlsConfig], config: CertificatesConfig) -> None:
             authority.issue_for_hosts(owned, config.hosts, lifetime)
         else:
             authority.issue(owned, REQUIRED[MeshRole(owner)], lifetime)
-
-
-def _files(folder: Path, owner: str) -> MeshTlsConfig:
-    return MeshTlsConfig(*(str(folder / f"{owner}.{kind}") for kind in ("crt", "key", "ca")))
 
 
 def _paths(files: MeshTlsConfig) -> tuple[str | None, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 from pagemesh.errors import ConfigError
 
@@ -25,6 +27,11 @@ class MeshTlsConfig:
 
     mesh_ca: str | None = None
     """PEM file with the authorities whose certificates are accepted."""
+
+    @classmethod
+    def in_folder(cls, folder: Path, name: str) -> Self:
+        """Files that are called after their owner."""
+        return cls(*(str(folder / f"{name}.{kind}") for kind in ("crt", "key", "ca")))
 
     def __post_init__(self) -> None:
         paths = {

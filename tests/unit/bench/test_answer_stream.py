@@ -59,10 +59,14 @@ def test_a_chats_role_is_no_token_and_thoughts_are() -> None:
 
 
 def test_the_servers_counts_are_taken_wherever_they_stand() -> None:
-    usage = {"usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+    details = {"cached_tokens": 1}
+    usage = {
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": details}
+    }
     for stream in ([text("a", "stop"), {"choices": [], **usage}], [text("a", "stop") | usage]):
         record = read(events(*stream))
         assert (record.num_prompt_tokens, record.num_output_tokens) == (3, 2)
+        assert record.num_cached_tokens == 1
 
 
 def test_an_error_in_the_stream_is_a_failure() -> None:

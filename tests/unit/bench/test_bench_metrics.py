@@ -7,6 +7,7 @@ import pytest
 from pagemesh.bench.load import Run
 from pagemesh.bench.metrics import as_fields, count_tokens, measure
 from pagemesh.bench.record import Record
+from pagemesh.bench.report import RateResult, as_table
 from pagemesh.workload.slo import Slo
 
 
@@ -33,10 +34,20 @@ def example() -> Run:
     )
 
 
+def test_cached_tokens_are_those_of_answers_whose_server_told_of_them() -> None:
+    run = example()
+    run.records[0].num_cached_tokens, run.records[2].num_cached_tokens = 6, 8
+    metrics = measure(run, (50.0,), None, is_limited=False)
+    assert metrics.total_cached_tokens == 6
+    table = as_table(RateResult(1.0, metrics, False, ""), (), None)
+    assert "Total cached input tokens:               6" in table.splitlines()
+
+
 def test_counts_and_rates() -> None:
     metrics = measure(example(), (50.0,), None, is_limited=False)
     assert (metrics.completed, metrics.failed, metrics.unfinished) == (2, 1, 1)
     assert (metrics.total_input_tokens, metrics.total_output_tokens) == (20, 4)
+    assert metrics.total_cached_tokens is None
     assert metrics.request_throughput == 0.5
     assert metrics.output_throughput == 1.0
     assert metrics.total_token_throughput == 6.0

@@ -158,8 +158,7 @@ class _TlsFiles:
     def __call__(self, name: str) -> MeshTlsConfig:
         if not self.is_on:
             return MeshTlsConfig()
-        paths = (str(self.folder / f"{name}.{kind}") for kind in ("crt", "key", "ca"))
-        return MeshTlsConfig(*paths)
+        return MeshTlsConfig.in_folder(self.folder, name)
 
 
 @dataclass(frozen=True, slots=True)
