@@ -69,22 +69,24 @@ class ComposeMesh:
         os.kill(self.inspect(service)["State"]["Pid"], signal.SIGKILL)
 
     def wait_until_healthy(self, *services: str) -> None:
-        """Of those, or all that have a health check."""
+        """Of those, or all that were started; who has no health check is, and who was to end has."""
         deadline = time.monotonic() + _HEALTHY_DEADLINE_S
         for service in services or self.services():
-            while (health := self._health(service)) not in ("healthy", None):
+            while (health := self._health(service)) != "healthy":
                 assert time.monotonic() < deadline, f"{service} is {health}:\n{self.logs(service)}"
                 time.sleep(0.5)
 
-    def _health(self, service: str) -> str | None:
-        state = self.inspect(service)["State"]
-        if "Health" not in state:
-            return None
-        return str(state["Health"]["Status"]) if state["Running"] else "not running"
+    def _health(self, service: str) -> str:
+        described = self.inspect(service)
+        state = described["State"]
+        if not state["Running"]:
+            is_done = described["HostConfig"]["RestartPolicy"]["Name"] in ("", "no")
+            return "healthy" if is_done and state["ExitCode"] == 0 else "not running"
+        return str(state["Health"]["Status"]) if "Health" in state else "healthy"
 
     def services(self) -> list[str]:
-        """That have a container, or have had one."""
-        return self.compose("ps", "--services").split()
+        """That have a container."""
+        return [name for name in self.compose("ps", "--services").split() if self.container(name)]
 
     def logs(self, *services: str) -> str:
         """The last lines that they wrote."""

@@ -19,7 +19,8 @@ def router_cluster(routers: Sequence[str]) -> dict[str, Any]:
             "name": "envoy.clusters.dns",
             "typed_config": {
                 "@type": TYPE + "clusters.dns.v3.DnsCluster",
-                "dns_refresh_rate": "5s",
+                # A router that has just started is known before the next one is replaced.
+                "dns_refresh_rate": "1s",
             },
         },
         "lb_policy": "LEAST_REQUEST",
