@@ -121,7 +121,7 @@ def test_a_gateway_that_is_replaced_is_a_pause_for_clients_that_try_again(
         ("decode-0", ("--model", "models/demo", "--device", "cuda"), "--device is 'cuda'"),
         ("kvstore", ("--index", "http://valkey"), "--index is 'http://valkey'"),
         ("router-0", ("--model", "models/demo", "--kvstore", "kvstore"), "--kvstore is 'kvstore'"),
-        ("gateway", ("--routers", "router"), "--routers is 'router'"),
+        ("gateway", ("--routers", "router"), "--routers has 'router'"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
