@@ -55,6 +55,7 @@ ENTRYPOINT ["prometheus"]
     # A collector without a store, which prints the spans that it gets.
     "jaegertracing/jaeger": (
         """
+RUN apt-get update && apt-get install -y --no-install-recommends libpython3.11
 COPY program /usr/bin/collector
 USER nobody
 WORKDIR /tmp
