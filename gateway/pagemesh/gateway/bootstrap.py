@@ -23,6 +23,8 @@ _HANDSHAKE_TIMEOUT = "10s"
 # What is read at once is also decompressed at once, to a thousand times its size at worst, before anybody
 # sees how much it has become.
 _BUFFER_BYTES = 32 * 1024
+# The listener that clients meet.
+_CLIENTS = "http"
 
 
 def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
@@ -38,15 +40,19 @@ def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
             "listeners": _listeners(config, watched=not alone),
             "clusters": _clusters(config, watched=not alone),
         },
-        **tracing_runtime(config.traces),
-        "overload_manager": {"resource_monitors": [_max_connections(config)]},
+        "layered_runtime": {"layers": [_runtime(config)]},
     }
     if config.admin_socket is not None:
-        settings["admin"] = {
-            "address": _pipe(config.admin_socket),
-            "ignore_global_conn_limit": True,
-        }
+        settings["admin"] = {"address": _pipe(config.admin_socket)}
     return settings
+
+
+def _runtime(config: GatewayConfig) -> dict[str, Any]:
+    # Envoy's limit for all listeners takes the end of a connection that it does not limit, such as a
+    # probe's, for the end of one that it does: each would let in one client more.
+    limit = f"envoy.resource_limits.listener.{_CLIENTS}.connection_limit"
+    keys = {limit: config.limits.max_connections, **tracing_runtime(config.traces)}
+    return {"name": "gateway", "static_layer": keys}
 
 
 def _listeners(config: GatewayConfig, *, watched: bool) -> list[dict[str, Any]]:
@@ -64,18 +70,17 @@ def _listeners(config: GatewayConfig, *, watched: bool) -> list[dict[str, Any]]:
         secured["transport_socket"] = transport
     listeners = [
         {
-            **_listener("http", _tcp(config.host, config.port), secured),
+            **_listener(_CLIENTS, _tcp(config.host, config.port), secured),
             "socket_options": keepalive_options(),
         }
     ]
     if config.local_socket is not None:
-        local = _listener("local", _pipe(config.local_socket), chain)
-        # Whoever watches over the gateway must not take one that is full for dead.
-        listeners.append({**local, "ignore_global_conn_limit": True})
+        # Not limited: whoever watches over the gateway must not take one that is full for dead.
+        listeners.append(_listener("local", _pipe(config.local_socket), chain))
     if config.metrics_port is not None:
         address = _tcp(config.host, config.metrics_port)
-        metrics = _listener("metrics", address, metrics_chain(config.mesh, watched=watched))
-        listeners.append({**metrics, "ignore_global_conn_limit": True})
+        chain = metrics_chain(config.mesh, watched=watched)
+        listeners.append(_listener("metrics", address, chain))
     return listeners
 
 
@@ -108,17 +113,6 @@ def _tcp(host: str, port: int) -> dict[str, Any]:
 
 def _pipe(path: str) -> dict[str, Any]:
     return {"pipe": {"path": path, "mode": 0o600}}
-
-
-def _max_connections(config: GatewayConfig) -> dict[str, Any]:
-    return {
-        "name": "envoy.resource_monitors.global_downstream_max_connections",
-        "typed_config": {
-            "@type": TYPE
-            + "resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
-            "max_active_downstream_connections": config.limits.max_connections,
-        },
-    }
 
 
 def _connection_manager(config: GatewayConfig) -> dict[str, Any]:

@@ -45,6 +45,9 @@ def envoy_command(config: GatewayConfig) -> list[str]:
         "1000",
         "--log-level",
         "warning",
+        # It warns of connections without a limit where the limit is a listener's own.
+        "--component-log-level",
+        "main:error",
     ]
 
 

@@ -112,11 +112,10 @@ def trace_clusters(config: TracesConfig) -> list[dict[str, Any]]:
 
 
 def tracing_runtime(config: TracesConfig) -> dict[str, Any]:
-    """Envoy's `layered_runtime`; none where nothing is traced."""
+    """Keys of Envoy's runtime; none where nothing is traced."""
     if config.endpoint is None:
         return {}
-    layer = {"tracing.opentelemetry.flush_interval_ms": _FLUSH_MS}
-    return {"layered_runtime": {"layers": [{"name": "traces", "static_layer": layer}]}}
+    return {"tracing.opentelemetry.flush_interval_ms": _FLUSH_MS}
 
 
 def _tls(host: str, authorities: str) -> dict[str, Any]:
