@@ -60,7 +60,7 @@ async def nothing() -> None:
 
 async def read(
     call: grpc.aio.UnaryStreamCall[Any, HttpBody],
-    disturb: Callable[[], Awaitable[None]] = nothing,
+    disturb: Callable[[], Awaitable[object]] = nothing,
     num_pieces: int = 0,
 ) -> Answer:
     """Read an answer to its end; behind its first pieces it is disturbed."""

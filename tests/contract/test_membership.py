@@ -10,8 +10,7 @@ import structlog
 
 from pagemesh.membership import publisher
 from pagemesh.membership.directory import Directory
-from pagemesh.membership.roster import MemberChange, WorkerState
-from pagemesh.v1 import types_pb2
+from pagemesh.membership.roster import MemberChange
 from tests.contract.kvstore_harness import (
     PublishingWorker,
     connected,
@@ -39,34 +38,6 @@ async def index_matches(kvstore: str, *workers: PublishingWorker) -> None:
     """Wait until the kvstore holds exactly what the workers' caches hold."""
     async with connected(kvstore) as stub:
         await index_becomes(stub, {worker.info.worker_id: worker.cached for worker in workers})
-
-
-async def test_a_worker_is_known_with_its_facts_and_its_load() -> None:
-    async with (
-        running_kvstore() as kvstore,
-        directory_of(kvstore) as directory,
-        PublishingWorker(kvstore, make_worker("a", num_blocks=32)),
-    ):
-        idle = types_pb2.WorkerLoad(free_block_count=32)
-        expected = WorkerState(make_worker("a", num_blocks=32), idle, live=True)
-        await eventually(lambda: directory.workers() == (expected,))
-
-
-async def test_how_long_prompts_take_is_told_with_the_load() -> None:
-    async with (
-        running_kvstore() as kvstore,
-        directory_of(kvstore) as directory,
-        PublishingWorker(kvstore, make_worker("a", num_blocks=32)) as worker,
-    ):
-        await eventually(lambda: len(directory.workers()) == 1)
-        assert not directory.workers()[0].load.HasField("prefill_rate")
-        await worker.generate(range(20, 60))
-        await eventually(lambda: directory.workers()[0].load.HasField("prefill_rate"))
-        rate = directory.workers()[0].load.prefill_rate
-        assert rate.seconds_per_token > 0
-        assert rate.step_token_count == 512
-        # Of 40 tokens the first attends to itself, the last to all.
-        assert rate.mean_pair_count == 20.5
 
 
 async def test_the_index_follows_the_cache_through_stores_and_evictions() -> None:

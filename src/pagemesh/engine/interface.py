@@ -191,6 +191,11 @@ class EngineLoad:
     """What prompts cost at present. It changes a little with every step, which alone makes no news: two
     loads that differ in nothing else are equal."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request runs or waits."""
+        return not self.num_running and not self.num_waiting
+
     def prefill_seconds(self, num_tokens: int, num_held_tokens: int) -> float | None:
         """Time until a prompt that comes now would be computed here, behind all that are pending.
 

@@ -34,7 +34,8 @@ REGISTER_TIMEOUT = 2.0
 """Seconds to wait for the kvstore's answer to a registration."""
 
 LOAD_PERIOD = 0.1
-"""Least seconds between two reports of a changed load; an unchanged one is a heartbeat."""
+"""Least seconds between two reports of a changed load; an unchanged one is a heartbeat. That a worker which was
+reported as busy has nothing to do any more is told at once: a chat's next turn shall find it free."""
 
 LASTING_CONNECTION = 5.0
 """A connection that lasted for so many seconds is tried again at once, not after a longer wait."""
@@ -122,7 +123,7 @@ class Publisher:
         if self._outbox.awaits_snapshot and not awaited:
             _log.warning("kvstore_too_slow", kvstore=self._replicas.present)
             self._engine.publish_snapshot()
-        if not self._outbox.is_empty:
+        if not self._outbox.is_empty or self._engine.load().is_idle:
             self._changed.set()
 
     async def close(self) -> None:
@@ -242,8 +243,9 @@ class Publisher:
             if is_snapshot or loop.time() - checked_at >= heartbeat_interval:
                 requests += digest_requests(changes)
                 checked_at = loop.time()
-            if loop.time() >= next_load_at:
-                load = self._engine.load()
+            load = self._engine.load()
+            fell_idle = load.is_idle and reported_load is not None and not reported_load.is_idle
+            if fell_idle or loop.time() >= next_load_at:
                 if load != reported_load or loop.time() - reported_at >= heartbeat_interval:
                     message = load_to_proto(load, self._links())
                     requests.append(kvstore_pb2.PublishRequest(load=message))

@@ -36,6 +36,9 @@ SERVER_OPTIONS: Final = (
 _CLEANUP_TIMEOUT: Final = 1.0
 """Seconds for servicers to give back what ended calls held; they only free things then."""
 
+_FAREWELL_S: Final = 1.0
+"""Time for calls to end by themselves, and with words of their own; half of a short grace period."""
+
 DrainHook = Callable[[], Awaitable[None]]
 
 
@@ -170,6 +173,14 @@ class GrpcServer:
         """Seconds that drain hooks and running calls have after `close`."""
         return self._config.grace_period
 
+    @property
+    def farewell(self) -> float:
+        """Seconds that running calls have behind the drain hooks, however late those have ended.
+
+        On a machine that is busy the whole grace period may be over before anybody was told that it is.
+        """
+        return min(_FAREWELL_S, self._config.grace_period / 2)
+
     def describe_with(self, describer: Describer) -> None:
         """Have `describer` say in `Process.Describe` what its kind of process knows."""
         self._process.describers.append(describer)
@@ -202,7 +213,7 @@ class GrpcServer:
                 log.warning("drain hook was cut off by the grace period")
             except Exception:
                 log.exception("drain hook failed")
-        await self._server.stop(max(deadline - loop.time(), 0.0))
+        await self._server.stop(max(deadline - loop.time(), self.farewell))
         await self._boundary.wait_until_idle(_CLEANUP_TIMEOUT)
 
     async def _set_health(self, *, serving: bool) -> None:

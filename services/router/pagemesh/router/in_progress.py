@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -41,11 +42,13 @@ class InProgress:
     async def drain(self, seconds: float) -> None:
         """Give running jobs this long, then fail the rest.
 
-        Their clients are told so: behind the gateway, a cancelled stream looks like a complete one.
+        Their clients are told so, even if this is cancelled: behind the gateway, a cancelled stream looks
+        like a complete one.
         """
         try:
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
-        except TimeoutError:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._idle.wait()
+        finally:
             for job in self._running:
                 job.fail(UnavailableError("the router is stopping", reason="DRAINING"))

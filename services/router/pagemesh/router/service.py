@@ -32,9 +32,6 @@ from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics_server import MetricsServer
 
-_FAREWELL_S = 0.5
-"""End of the grace period, or half of a short one, in which clients are told that it is over."""
-
 _log = structlog.get_logger(__name__)
 
 
@@ -104,8 +101,8 @@ class RouterProcess:
         state = MeshState(self._directory, self._sessions, self._parity, metrics)
         in_progress = InProgress()
         migrations = Migrations(config.migration, metrics)
-        grace = config.server.grace_period
-        patience = grace - min(_FAREWELL_S, grace / 2)
+        # Clients are told in the rest of it that the grace period is over.
+        patience = self._server.grace_period - self._server.farewell
         self._server.describe_with(state.describe)
         # Else those who look would be waited for until the end of the grace period.
         self._server.on_drain(state.watchers.close)
