@@ -107,10 +107,36 @@ def test_a_plan_for_gpus_becomes_pods_with_gpus(deployment: Deployment, subject:
         told = release.flags(role)
         assert told["--model"] == ["Qwen/Qwen3-8B"]
         assert told["--gpu-memory-utilization"] == ["0.9"]
-        assert release.container(role)["resources"]["limits"]["nvidia.com/gpu"] == 1
+        # 14.9 GiB of model, whose files the node may keep, beside 8 GiB.
+        assert release.container(role)["resources"] == {
+            "requests": {"cpu": "4", "memory": "8Gi"},
+            "limits": {"memory": "23Gi", "nvidia.com/gpu": 1},
+        }
     (claim,) = release.of_kind("PersistentVolumeClaim")
     # 16 GB in bfloat16, a quarter more, and one.
     assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
+
+
+def test_an_update_needs_no_gpu_that_was_not_planned(
+    deployment: Deployment, subject: Subject
+) -> None:
+    release = rendered(as_values(deployment, CONFIG, subject, HUB))
+    updates = {
+        role: workload["spec"]["strategy"]["rollingUpdate"]
+        for role, workload, _ in release.workloads()
+        if role in ("decode", "prefill")
+    }
+    one_by_one = {"maxSurge": 0, "maxUnavailable": 1}
+    assert updates == {"decode": one_by_one, "prefill": one_by_one}
+    assert "an update leaves requests without a worker" not in release.notes
+
+
+def test_the_host_holds_a_model_that_transformers_reads(
+    deployment: Deployment, subject: Subject
+) -> None:
+    release = rendered(as_values(deployment, CONFIG, replace(subject, spec=None), HUB))
+    resources = release.container("decode")["resources"]
+    assert resources["requests"]["memory"] == resources["limits"]["memory"] == "23Gi"
 
 
 def test_several_kvstores_get_a_store_of_their_own(

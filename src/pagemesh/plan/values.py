@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from pagemesh.engine.memory_plan import GIB, size_text
 from pagemesh.plan.commented_yaml import Noted, Tree, as_yaml
 from pagemesh.plan.deployment import Deployment
+from pagemesh.plan.host_memory import ALLOWANCE_GIB, host_memory
 from pagemesh.plan.report import sentence_of_limit
 from pagemesh.plan.settings import DeploymentConfig
 from pagemesh.plan.surroundings import KVSTORE_BYTES
@@ -18,6 +19,9 @@ BUNDLED: Final = "models/demo"
 """The model that images bring along."""
 
 _BUNDLED_PATH: Final = "/opt/pagemesh/models/demo"
+_CPU_BESIDE_A_GPU: Final = "4"
+"""As in deploy/compose/gpu.yml: the engine prepares steps, and the worker sends and takes KV beside it."""
+
 _VOLUME_SPARE: Final = 1.25
 """Times the size of a model's files."""
 
@@ -167,6 +171,7 @@ def _worker(deployment: Deployment, subject: Subject, served: Served) -> dict[st
             "gpus": Noted(deployment.worker.num_devices, "A worker uses one."),
             "gpuMemoryUtilization": Noted(served.gpu_memory_utilization, why),
             **tree,
+            **_beside_a_gpu(deployment, subject),
         }
     used = memory.usable_bytes - memory.cache_bytes
     why = f"{tokens} tokens, in what {size_text(used)} for all else leave of the memory."
@@ -178,6 +183,30 @@ def _worker(deployment: Deployment, subject: Subject, served: Served) -> dict[st
             {"requests": {"cpu": "1", "memory": amount}, "limits": {"memory": amount}},
             "The planned memory; as much CPU as a worker had when its rates were measured.",
         ),
+    }
+
+
+def _beside_a_gpu(deployment: Deployment, subject: Subject) -> dict[str, Noted | Tree]:
+    """What a pod with a GPU takes of its node, and how one is replaced."""
+    model_bytes = deployment.surroundings.model_bytes
+    held_first = subject.spec is None
+    memory = host_memory(model_bytes, held_first=held_first)
+    model = f"{size_text(model_bytes)} of model, " + (
+        "which transformers reads into the host's memory first"
+        if held_first
+        else "whose files the node may keep in memory"
+    )
+    meanwhile = "a spare one is missing" if deployment.spare.decode else "the SLO may be missed"
+    return {
+        "resources": Noted(
+            {
+                "requests": {"cpu": _CPU_BESIDE_A_GPU, "memory": f"{memory.request}Gi"},
+                "limits": {"memory": f"{memory.limit}Gi"},
+            },
+            f"The node's memory: {ALLOWANCE_GIB} GiB, an allowance, and {model}; swapSpace comes on top.",
+        ),
+        "maxSurge": Noted(0, "No GPU was planned for a pod more during an update."),
+        "maxUnavailable": Noted(1, f"So pods are replaced one by one, and {meanwhile} meanwhile."),
     }
 
 

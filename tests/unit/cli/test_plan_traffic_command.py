@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pagemesh.cli.main import main
 
@@ -82,6 +83,23 @@ def test_several_gpus_are_planned_but_said_not_to_be_served(
     assert "  devices                        4\n" in printed
     assert main(["plan", llama, *flags, "--values", llama + "/values.yaml"]) == 1
     assert "--tensor-parallel-size is 2, but must be 1 with --values" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("spare", "meanwhile"), [("0", "the SLO may be missed"), ("1", "a spare one is missing")]
+)
+def test_values_for_gpus_have_the_hosts_memory_and_updates_without_a_further_gpu(
+    llama: str, tmp_path: Path, spare: str, meanwhile: str
+) -> None:
+    file = tmp_path / "values.yaml"
+    flags = ("--gpu", "l4", "--spare", spare, *QUICK, "--values", str(file))
+    assert main(["plan", llama, *flags]) == 0
+    text = file.read_text()
+    decode = yaml.safe_load(text)["decode"]
+    # 0.25 GiB of weights count as one.
+    assert decode["resources"]["limits"] == {"memory": "9Gi"}
+    assert (decode["maxSurge"], decode["maxUnavailable"]) == (0, 1)
+    assert f"So pods are replaced one by one, and {meanwhile} meanwhile." in text
 
 
 @pytest.mark.parametrize(
