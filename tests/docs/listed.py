@@ -1,4 +1,4 @@
-"""The list of blocks that are run elsewhere, or only when there is time."""
+"""The list of blocks that are run elsewhere, only when there is time, or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class Entry:
 
     reason: str
     by: str = ""
-    """Of what is run elsewhere: "make TARGET", or the path of a test."""
+    """Who runs the same: "make TARGET", or the path of a test."""
+    instead: str = ""
+    """Likewise, what is tested in its place where nobody runs it."""
     command: str = ""
     document: str = ""
     line: str = ""
@@ -43,11 +45,17 @@ def entries(kind: str) -> tuple[Entry, ...]:
     return tuple(Entry(**fields) for fields in tomllib.loads(text).get(kind, []))
 
 
+def entry_of(kind: str, block: Block) -> Entry | None:
+    """The one that speaks for the block: of the block alone, or of the longest command."""
+    covering = [entry for entry in entries(kind) if entry.covers(block)]
+    return max(covering, key=lambda entry: (not entry.command, len(entry.command)), default=None)
+
+
 def is_elsewhere(block: Block) -> bool:
-    """Whether it is run somewhere else."""
-    return any(entry.covers(block) for entry in entries("elsewhere"))
+    """Whether it is run somewhere else, or cannot be."""
+    return entry_of("elsewhere", block) is not None
 
 
 def is_slow(block: Block) -> bool:
     """Whether it takes too long for every run of the tests."""
-    return any(entry.covers(block) for entry in entries("slow"))
+    return entry_of("slow", block) is not None

@@ -29,7 +29,7 @@ DESK: Final = "PAGEMESH_DOCS_DESK"
 """Variable of the environment that names the folder of the desk."""
 PORTS: Final = "ports.json"
 SERVERS: Final = "servers"
-NAMES: Final = ("pagemesh", "make", "curl", "python", "python3", "envoy", "pkill")
+NAMES: Final = ("pagemesh", "make", "curl", "python", "python3", "pip", "envoy", "pkill")
 
 _PARTS: Final = {"router", "decode", "prefill", "kvstore"}
 _HTTP: Final = {"up", "gateway"}
@@ -52,6 +52,9 @@ def main(name: str) -> NoReturn:
             _serve([_real("envoy"), *arguments], lambda: _connects(port))
         case "pkill":
             _pkill(arguments)
+        case "pip":
+            # The tests' own environment stays as it is: what it lacks is found nowhere.
+            _replace_by([sys.executable, "-m", "pip", *arguments, "--no-index"])
         case _:
             _replace_by([sys.executable, *arguments])
 

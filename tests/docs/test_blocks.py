@@ -22,7 +22,7 @@ from tests.docs.blocks import (
     documents,
     indented_code,
 )
-from tests.docs.listed import Entry, entries, is_elsewhere, is_slow
+from tests.docs.listed import Entry, entries, entry_of, is_elsewhere, is_slow
 from tests.hygiene.tree import ROOT, name_of
 
 READERS: dict[str, Callable[[str], Any]] = {
@@ -57,18 +57,30 @@ def test_only_programs_and_output_have_options() -> None:
 
 @pytest.mark.parametrize("kind", ["elsewhere", "slow"])
 def test_what_is_listed_is_there(kind: str) -> None:
-    blocks = all_blocks()
-    unused = [entry for entry in entries(kind) if not any(entry.covers(block) for block in blocks)]
-    assert unused == []
+    speaking = {entry_of(kind, block) for block in all_blocks()}
+    assert [entry for entry in entries(kind) if entry not in speaking] == []
 
 
-def test_what_is_listed_has_a_reason_and_is_run_somewhere() -> None:
+def test_what_is_listed_says_why_and_who_runs_it_or_what_is_tested_instead() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for entry in entries("elsewhere"):
         assert entry.reason
-        target = entry.by.removeprefix("make ")
-        assert target in targets if target != entry.by else (ROOT / entry.by).exists(), entry
+        assert bool(entry.by) != bool(entry.instead), entry
+        named = entry.by or entry.instead
+        target = named.removeprefix("make ")
+        assert target in targets if target != named else (ROOT / named).exists(), entry
     assert all(entry.reason for entry in entries("slow"))
+
+
+@pytest.mark.parametrize("started", ["gpu", "observability"])
+def test_what_no_test_has_started_is_not_said_to_be_run(started: str) -> None:
+    (block,) = blocks_in(
+        f"```sh\nA=1 docker compose -f docker-compose.yml -f deploy/compose/{started}.yml up\n```\n",
+        "a.md",
+    )
+    found = entry_of("elsewhere", block)
+    assert found is not None
+    assert not found.by
 
 
 def test_no_block_is_run_elsewhere_and_slow() -> None:

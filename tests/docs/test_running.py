@@ -45,6 +45,12 @@ def test_a_failure_in_the_middle_of_a_pipe_is_noticed(reading: Reading) -> None:
         reading.run(block("```sh\nfalse | cat\n```\n"))
 
 
+def test_pip_finds_what_is_there_and_brings_nothing_new(reading: Reading) -> None:
+    reading.run(block("```sh\npip install openai\n```\n"))
+    with pytest.raises(AssertionError, match="No matching distribution found for pagemesh-absent"):
+        reading.run(block("```sh\npip install pagemesh-absent\n```\n"))
+
+
 def test_an_exit_code_that_the_document_names_is_expected(reading: Reading) -> None:
     reading.run(block("<!-- docs: exits=3 -->\n```sh\nexit 3\n```\n"))
     with pytest.raises(AssertionError, match="exit code 0, not 3"):
