@@ -10,6 +10,7 @@ from openai import OpenAI
 from tests.compose.asking import QUESTIONS, ask, traffic
 from tests.compose.compose_mesh import ComposeMesh
 from tests.compose.container_engine import ContainerEngine
+from tests.hygiene.tree import ROOT
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
@@ -62,6 +63,66 @@ def test_a_part_may_do_what_it_must_and_no_more(mesh: ComposeMesh, part: str) ->
     assert described["HostConfig"]["Memory"] > 0
     with pytest.raises(AssertionError, match="Read-only file system"):
         mesh.execute(part, "touch", "/opt/pagemesh/here")
+
+
+EXTENSION = """
+import importlib.util, os, pathlib, subprocess, sysconfig
+folder = pathlib.Path(os.environ["TRITON_CACHE_DIR"])
+folder.mkdir(exist_ok=True)
+source, library = folder / "launcher.c", folder / "launcher.so"
+source.write_text('''
+#include <Python.h>
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "launcher"};
+PyMODINIT_FUNC PyInit_launcher(void) { return PyModule_Create(&module); }
+''')
+include = sysconfig.get_paths(scheme="posix_prefix")["include"]
+subprocess.run(["gcc", "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(library)], check=True)
+spec = importlib.util.spec_from_file_location("launcher", library)
+spec.loader.exec_module(importlib.util.module_from_spec(spec))
+print("compiled and loaded")
+"""
+"""As Triton does it with what starts a kernel, where the overlay for GPUs tells it to."""
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_an_image_for_gpus_compiles_what_starts_kernels(
+    engine: ContainerEngine, variables: dict[str, str], role: str
+) -> None:
+    image = f"pagemesh-test-{role}-gpu"
+    arguments = [
+        f"{name}={variables[name]}"
+        for name in ("TORCH_INDEX", "PIP_TRUSTED_HOST")
+        if name in variables
+    ]
+    built = [word for each in (*arguments, "DEVICE=cuda") for word in ("--build-arg", each)]
+    build = ("build", "-t", image, "-f", f"services/{role}/Dockerfile", *built, str(ROOT))
+    engine.run(*build, timeout=1200)
+    volume = f"{image}-kernels"
+    allowed = (
+        "--read-only",
+        "--tmpfs",
+        "/tmp",
+        "--cap-drop",
+        "ALL",
+        "--volume",
+        f"{volume}:/kernels",
+    )
+    try:
+        answer = engine.run(
+            "run",
+            "--rm",
+            *allowed,
+            "--env",
+            "TRITON_CACHE_DIR=/kernels",
+            "--entrypoint",
+            "python",
+            image,
+            "-c",
+            EXTENSION,
+        )
+    finally:
+        engine.run("volume", "rm", "--force", volume)
+    assert "compiled and loaded" in answer
 
 
 def connect(host: str, port: int) -> tuple[str, ...]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.parse
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from openai import OpenAI
@@ -14,11 +11,11 @@ from openai import OpenAI
 from tests.compose.asking import QUESTIONS, ask
 from tests.compose.compose_mesh import ComposeMesh, compose_mesh
 from tests.compose.container_engine import ContainerEngine
+from tests.compose.scraped import query, wait_until_all_are_scraped
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
 ROLES = ("gateway", "router", "prefill", "decode", "kvstore")
-NUM_PARTS = 8
 DEADLINE_S = 60
 
 
@@ -35,23 +32,8 @@ def mesh(engine: ContainerEngine, variables: dict[str, str]) -> Iterator[Compose
         yield running
 
 
-def query(mesh: ComposeMesh, expression: str) -> list[Any]:
-    """Asked from within Prometheus' own network."""
-    url = f"http://prometheus:9090/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-    program = (
-        f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=10).read().decode())"
-    )
-    answer = json.loads(mesh.execute("router-0", "python", "-c", program))
-    found: list[Any] = answer["data"]["result"]
-    return found
-
-
 def test_every_part_is_scraped(mesh: ComposeMesh) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while len(up := query(mesh, "up == 1")) < NUM_PARTS:
-        assert time.monotonic() < deadline, up
-        time.sleep(1)
-    assert [each["metric"] for each in query(mesh, "up == 0")] == []
+    wait_until_all_are_scraped(mesh)
 
 
 def test_what_was_asked_is_counted(mesh: ComposeMesh) -> None:

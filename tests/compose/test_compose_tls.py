@@ -1,4 +1,4 @@
-"""The TLS overlay: clients by HTTPS, and no part that speaks to whoever has no certificate."""
+"""The TLS overlay, observed: clients by HTTPS, and no part that speaks to whoever has no certificate."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ import httpx
 import pytest
 from openai import APIConnectionError, DefaultHttpxClient, OpenAI
 
+from pagemesh.config.environment import MESH_VARIABLES
 from tests.compose.asking import QUESTIONS, ask
 from tests.compose.compose_mesh import ComposeMesh, compose_mesh
 from tests.compose.container_engine import ContainerEngine
+from tests.compose.scraped import wait_until_all_are_scraped
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
+
+WORKERS = ("prefill-0", "prefill-1", "decode-0", "decode-1")
 
 
 @pytest.fixture(scope="module")
 def mesh(engine: ContainerEngine, variables: dict[str, str]) -> Iterator[ComposeMesh]:
-    with compose_mesh(engine, ("tls",), variables) as running:
+    overlays = ("observability", "tls", "observability-tls")
+    further = {**variables, "PROMETHEUS_PORT": "0"}
+    with compose_mesh(engine, overlays, further, ("gateway", *WORKERS, "prometheus")) as running:
         yield running
 
 
@@ -53,16 +59,22 @@ def test_clients_are_served_by_https_and_can_check_whom_they_ask(
 
 @pytest.mark.parametrize("part", ["router-0", "decode-0", "prefill-0", "kvstore"])
 def test_a_part_answers_nobody_without_a_certificate(mesh: ComposeMesh, part: str) -> None:
-    role = part.partition("-")[0]
     health = ("pagemesh", "health", "127.0.0.1:9000")
+    nameless = [word for name in MESH_VARIABLES.values() for word in ("-u", name)]
     with pytest.raises(AssertionError, match="does not answer"):
-        mesh.execute(part, *health)
-    files = [
-        word
-        for flag, kind in (("cert", "crt"), ("key", "key"), ("ca", "ca"))
-        for word in (f"--mesh-{flag}", f"/certificates/{role}.{kind}")
-    ]
-    assert "serves" in mesh.execute(part, *health, *files)
+        mesh.execute(part, "env", *nameless, *health)
+    assert "serves" in mesh.execute(part, *health)
+
+
+def test_prometheus_has_a_certificate_and_reads_every_part(mesh: ComposeMesh) -> None:
+    wait_until_all_are_scraped(mesh)
+    with pytest.raises(AssertionError, match=r"RemoteDisconnected|ConnectionReset|BadStatusLine"):
+        mesh.execute(
+            "router-0",
+            "python",
+            "-c",
+            "import urllib.request as r; r.urlopen('http://decode-0:9090/metrics', timeout=5)",
+        )
 
 
 def test_keys_are_for_the_parts_alone_and_the_authoritys_is_nowhere(mesh: ComposeMesh) -> None:

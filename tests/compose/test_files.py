@@ -19,6 +19,7 @@ from tests.hygiene.tree import ROOT
 
 BASE = ROOT / "docker-compose.yml"
 FILES = [BASE, *sorted((ROOT / "deploy/compose").glob("*.yml"))]
+PROMETHEUS = ROOT / "deploy/observability/prometheus"
 PARTS = (
     "gateway",
     "router-0",
@@ -92,13 +93,58 @@ def test_stopping_takes_longer_than_what_runs_may_take(part: str) -> None:
     assert float(described["stop_grace_period"].removesuffix("s")) >= grace + 5
 
 
+def whole_services() -> dict[str, Any]:
+    """Each where it is described first, and not only changed."""
+    return {
+        name: service
+        for path in FILES
+        for name, service in services(path).items()
+        if "image" in service and (path == BASE or name not in services(BASE))
+    }
+
+
 def test_every_part_is_limited_and_may_do_little() -> None:
-    for name, service in services(BASE).items():
-        assert service["read_only"] is True, name
+    for name, service in whole_services().items():
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert {"cpus", "mem_limit", "pids_limit"} <= set(service), name
-        assert name == "valkey" or service["build"]["dockerfile"].endswith("Dockerfile"), name
+        # Where Grafana writes besides its volume depends on its plugins.
+        assert name == "grafana" or service["read_only"] is True, name
+    for part in PARTS:
+        assert services(BASE)[part]["build"]["dockerfile"].endswith("Dockerfile"), part
+
+
+def test_nothing_waits_for_what_has_no_health() -> None:
+    known = whole_services()
+    for path in FILES:
+        for name, service in services(path).items():
+            for other, wanted in service.get("depends_on", {}).items():
+                if wanted["condition"] == "service_healthy":
+                    assert other in PARTS or "healthcheck" in known[other], f"{name}: {other}"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_overlays_do_not_undo_each_other(part: str) -> None:
+    """What replaces instead of adding is said of a part in one of them at most."""
+    for key in ("entrypoint", "command", "healthcheck", "user"):
+        saying = [path.name for path in FILES[1:] if key in services(path).get(part, {})]
+        assert len(saying) <= 1, f"{key} in {saying}"
+
+
+def test_prometheus_reads_the_same_parts_with_tls_and_without() -> None:
+    plain, secured = (
+        yaml.safe_load((PROMETHEUS / name).read_text())
+        for name in ("prometheus.yml", "prometheus-tls.yml")
+    )
+    names = [
+        name
+        for job in secured.pop("scrape_configs")
+        for found in job["dns_sd_configs"]
+        for name in found["names"]
+    ]
+    (job,) = plain.pop("scrape_configs")
+    assert names == job["dns_sd_configs"][0]["names"] == list(PARTS)
+    assert secured == plain
 
 
 def test_the_guide_names_every_variable_with_its_default() -> None:
@@ -106,11 +152,9 @@ def test_the_guide_names_every_variable_with_its_default() -> None:
     found = dict.fromkeys(
         match[1] for path in FILES for match in VARIABLE.finditer(path.read_text())
     )
-    # Of builds on machines that cannot reach PyTorch's index, and ports of what the overlay adds.
-    minor = {"TORCH_INDEX", "PIP_TRUSTED_HOST", "PROMETHEUS_PORT", "GRAFANA_PORT", "JAEGER_PORT"}
-    assert [
-        name for name in found if name not in guide and name not in minor | {"GRAFANA_PASSWORD"}
-    ] == []
+    # Of builds on machines that cannot reach PyTorch's index.
+    minor = {"TORCH_INDEX", "PIP_TRUSTED_HOST"}
+    assert [name for name in found if name not in guide and name not in minor] == []
     for match in VARIABLE.finditer(BASE.read_text()):
         if match[1] not in minor and match[2]:
             assert f"`{match[2]}`" in guide, match[0]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
+from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 import grpc
 import httpx
@@ -78,12 +81,22 @@ def test_a_router_that_is_not_serving_gets_no_requests(own_gateway: Gateway) -> 
     wait_for_status(f"{own_gateway.url}/health", 200)
 
 
-def test_a_second_gateway_on_the_same_port_ends(own_gateway: Gateway) -> None:
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_second_gateway_on_the_same_port_says_so_and_ends(
+    own_gateway: Gateway, log_format: Literal["json", "console"]
+) -> None:
     settings = GatewayConfig(
-        routers=(own_gateway.router.address,), port=int(own_gateway.address.rpartition(":")[2])
+        routers=(own_gateway.router.address,), port=own_gateway.config.port, log_format=log_format
     )
     second = subprocess.run(
         envoy_command(settings), capture_output=True, text=True, check=False, timeout=20
     )
     assert second.returncode == 1
-    assert "Address already in use" in second.stderr
+    said = second.stderr.splitlines()[0]
+    assert "Address already in use" in said
+    if log_format == "json":
+        line = json.loads(said)
+        assert (line["level"], line["service"]) == ("error", "gateway")
+        assert datetime.fromisoformat(line["timestamp"]).tzinfo is not None
+    else:
+        assert said.startswith("[")

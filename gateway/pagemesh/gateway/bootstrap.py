@@ -26,6 +26,14 @@ _BUFFER_BYTES = 32 * 1024
 # The listener that clients meet.
 _CLIENTS = "http"
 
+# As the other processes' lines.
+_LOG_LINE = {
+    "event": "%j",
+    "level": "%l",
+    "service": "gateway",
+    "timestamp": "%Y-%m-%dT%H:%M:%S.%f%z",
+}
+
 
 def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
     """Envoy's `Bootstrap` message. Raises ConfigError for a router that is not host:port.
@@ -42,6 +50,8 @@ def bootstrap(config: GatewayConfig, *, alone: bool = False) -> dict[str, Any]:
         },
         "layered_runtime": {"layers": [_runtime(config)]},
     }
+    if config.log_format == "json":
+        settings["application_log_config"] = {"log_format": {"json_format": _LOG_LINE}}
     if config.admin_socket is not None:
         settings["admin"] = {"address": _pipe(config.admin_socket)}
     return settings

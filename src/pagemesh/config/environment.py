@@ -1,4 +1,5 @@
-"""What the environment says instead of the command line, where other users of the machine would see it."""
+"""What the environment says instead of the command line: what other users of the machine would see there, and what
+is the same for all that runs in a container."""
 
 from __future__ import annotations
 
@@ -24,6 +25,19 @@ def endpoint_key_of_environment(environment: Mapping[str, str] = os.environ) -> 
     """The key for an endpoint that need not be a mesh: OpenAI's variable goes first, as for OpenAI's own client."""
     keys = (environment.get(OPENAI_KEY_VARIABLE, "").strip(), *api_keys_of_environment(environment))
     return next((key for key in keys if key), None)
+
+
+MESH_VARIABLES: Final = {
+    "mesh_cert": "PAGEMESH_MESH_CERT",
+    "mesh_key": "PAGEMESH_MESH_KEY",
+    "mesh_ca": "PAGEMESH_MESH_CA",
+}
+"""Paths of the files of `MeshTlsConfig`, by its fields."""
+
+
+def mesh_file_of_environment(field: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """The path of one of the mesh's certificates that no setting names; None for none."""
+    return environment.get(MESH_VARIABLES[field]) or None
 
 
 ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")

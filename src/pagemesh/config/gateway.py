@@ -166,6 +166,9 @@ class GatewayConfig:
     access_log: str | None = None
     """File that gets one JSON object per request, - for the standard output; unset writes none."""
 
+    log_format: Literal["json", "console"] = "json"
+    """What Envoy itself has to say: one JSON object per line, or lines for people."""
+
     api_key_required: bool = False
     """Refuse with 401 what has neither of the headers authorization and x-api-key, before its body is read; the
     routers check the key. Open to all are / with its page, /health, /ready, /version and what browsers ask beforehand."""

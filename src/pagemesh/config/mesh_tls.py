@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
+from pagemesh.config.environment import mesh_file_of_environment
 from pagemesh.errors import ConfigError
 
 
@@ -14,18 +16,18 @@ class MeshTlsConfig:
     """Certificates that processes of a mesh show each other; all three files or none.
 
     Files that are replaced (by a rename, as `mv`, cert-manager and Kubernetes do) are used for new connections
-    without a restart.
+    without a restart. PAGEMESH_MESH_CERT, PAGEMESH_MESH_KEY and PAGEMESH_MESH_CA name them where no flag does.
     """
 
-    mesh_cert: str | None = None
+    mesh_cert: str | None = field(default_factory=partial(mesh_file_of_environment, "mesh_cert"))
     """PEM file with this process's certificate, and those between it and an authority; with it, other processes of
     the mesh are called and served by TLS alone, and must show a certificate too. Its DNS names say what the process
     is, such as router.pagemesh."""
 
-    mesh_key: str | None = None
+    mesh_key: str | None = field(default_factory=partial(mesh_file_of_environment, "mesh_key"))
     """PEM file with that certificate's private key, which must not be encrypted."""
 
-    mesh_ca: str | None = None
+    mesh_ca: str | None = field(default_factory=partial(mesh_file_of_environment, "mesh_ca"))
     """PEM file with the authorities whose certificates are accepted."""
 
     @classmethod

@@ -92,6 +92,7 @@ WORKER = WorkerConfig(
             "/run/http.sock",
             "/run/x.sock",
             "-",
+            "console",
             True,
             4,
             5.0,
