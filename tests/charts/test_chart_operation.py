@@ -1,4 +1,4 @@
-"""Secrets, certificates, autoscaling, monitoring, routes and notes."""
+"""Secrets, certificates, autoscaling, monitoring and routes."""
 
 from __future__ import annotations
 
@@ -312,37 +312,3 @@ def test_without_a_gateway_nothing_of_it_is_left() -> None:
     text = json.dumps(rendered.objects)
     assert "mesh-pagemesh-gateway" not in text
     assert "There is no HTTP" in rendered.notes
-
-
-def test_notes_say_how_to_ask_and_what_to_know() -> None:
-    plain = Rendered().notes
-    assert "kubectl -n llm port-forward service/mesh-pagemesh-gateway 8000:8000" in plain
-    assert '"model": "demo"' in plain
-    assert "auth is empty: everybody who reaches the gateway may call" in plain
-    assert "authorization" not in plain
-    closed = Rendered({"auth": {"existingSecret": "a"}, "meshTls": {"enabled": True}}).notes
-    assert "authorization: Bearer $PAGEMESH_API_KEY" in closed
-    assert "To know" not in closed
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        (
-            {"gateway": {"service": {"type": "LoadBalancer"}}},
-            "gateway.service.type is LoadBalancer",
-        ),
-        ({"router": {"gracePeriod": 5}}, "router.gracePeriod is 5, less than"),
-        ({"gateway": {"gracePeriod": 5}}, "gateway.gracePeriod is 5, less than"),
-        ({"redis": {"type": "bundled"}}, "redis.type is bundled"),
-        ({"networkPolicy": {"enabled": False}}, "networkPolicy.enabled is false"),
-        ({"decode": {"gpus": 2}}, "gpus is 2 for decode of model demo"),
-        ({"decode": {"replicas": 0}}, "replicas is 0 for decode of model demo"),
-        ({"decode": {"maxSurge": 0, "maxUnavailable": 1}}, "an update leaves requests without"),
-        ({"decode": {"multiNode": {"enabled": True}}}, "a whole copy of the model"),
-        ({"decode": {"autoscaling": {"enabled": True}}}, "monitoring.type is none"),
-    ],
-)
-def test_notes_warn_of_what_is_rarely_meant(values: dict[str, Any], words: str) -> None:
-    assert words in Rendered(values).notes
-    assert words not in Rendered().notes
