@@ -16,11 +16,14 @@ from tests.charts.rendering import CHART, ROLES, Rendered, environment, mounts, 
 
 KEY = "sk-very-secret"
 KEDA = {"provider": "keda", "prometheusAddress": "http://prometheus:9090"}
+HUB_MODELS = [{"name": "m", "source": {"type": "hub", "repository": "org/m"}}]
 ROUTES = {"enabled": True, "parentRefs": [{"name": "public"}]}
 
 
 def test_keys_of_the_values_are_in_a_secret_and_nowhere_else() -> None:
-    rendered = Rendered({"auth": {"apiKeys": [KEY, "sk-2"]}, "hub": {"token": "hf_secret"}})
+    rendered = Rendered(
+        {"models": HUB_MODELS, "auth": {"apiKeys": [KEY, "sk-2"]}, "hub": {"token": "hf_secret"}}
+    )
     secrets = rendered.of_kind("Secret")
     assert {tuple(each["stringData"].items()) for each in secrets} == {
         (("api-keys", f"{KEY},sk-2"),),
@@ -61,8 +64,7 @@ def test_pods_are_replaced_when_a_key_of_the_values_changes() -> None:
 
 
 def test_the_hub_token_comes_from_a_secret() -> None:
-    models = [{"name": "m", "source": {"type": "hub", "repository": "org/m"}}]
-    rendered = Rendered({"models": models, "hub": {"existingSecret": "there"}})
+    rendered = Rendered({"models": HUB_MODELS, "hub": {"existingSecret": "there"}})
     for role in ("router", "prefill", "decode"):
         assert environment(rendered.container(role))["HF_TOKEN"] == {
             "secretKeyRef": {"name": "there", "key": "token"}
