@@ -76,6 +76,19 @@ def test_no_block_is_run_elsewhere_and_slow() -> None:
     assert both == []
 
 
+def ours_in(block: Block) -> list[str]:
+    """Commands of a block that need nothing but a mesh, or not even that."""
+    return re.findall(r"^ *(?:pagemesh|curl) .*", block.text, re.MULTILINE)
+
+
+def test_what_needs_a_program_that_is_not_here_excuses_no_other_command() -> None:
+    commands = [entry for entry in entries("elsewhere") if entry.command]
+    excused = [block for block in all_blocks() if any(entry.covers(block) for entry in commands)]
+    assert {block.place: ours_in(block) for block in excused if ours_in(block)} == {}, (
+        "put them into a block of their own"
+    )
+
+
 def test_blocks_are_found_with_their_output_and_options() -> None:
     text = (
         "```sh\necho a\n```\n<!-- docs: shape -->\n```text\na\n```\n\nWords.\n\n"
