@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_address, ip_network
 from typing import Any, NamedTuple
 
 Labels = Mapping[str, str]
 
 
 class Pod(NamedTuple):
-    """Somebody in the cluster, or an address outside of it, which has no labels."""
+    """A pod, or an address that is no pod's, such as a node's: no label selects that, not even an empty selector."""
 
     name: str
     labels: Labels
     namespace: str
     namespace_labels: Labels
+    address: str = ""
+    """Of what is no pod."""
 
 
 class Arrow(NamedTuple):
@@ -32,9 +35,18 @@ def _selects(selector: Mapping[str, Any] | None, labels: Labels) -> bool:
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
 
 
-def _is_peer(peer: Mapping[str, Any], pod: Pod, own_namespace: str) -> bool:
-    if "ipBlock" in peer:
+def _is_in(block: Mapping[str, Any] | None, address: str) -> bool:
+    """Pods' own addresses are the network's business, so blocks are only for what is no pod."""
+    if block is None:
         return False
+    cidrs = [block["cidr"], *block.get("except", [])]
+    inside, *excepted = [ip_address(address) in ip_network(cidr) for cidr in cidrs]
+    return inside and not any(excepted)
+
+
+def _is_peer(peer: Mapping[str, Any], pod: Pod, own_namespace: str) -> bool:
+    if pod.address or "ipBlock" in peer:
+        return bool(pod.address) and _is_in(peer.get("ipBlock"), pod.address)
     if "namespaceSelector" in peer:
         if not _selects(peer["namespaceSelector"], pod.namespace_labels):
             return False

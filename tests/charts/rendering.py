@@ -19,8 +19,17 @@ WORKLOADS = ("Deployment", "StatefulSet", "LeaderWorkerSet")
 
 Object = dict[str, Any]
 
+
 # libyaml's, where PyYAML was built with it, takes a tenth of the time.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Refuses an object that has a key twice, of which YAML's readers take the one or the other."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Object:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        assert twice == [], f"twice in one object: {twice}"
+        found: Object = super().construct_mapping(node, deep)
+        return found
 
 
 @cache
@@ -49,7 +58,7 @@ class Rendered:
         self.objects: list[Object] = [
             loaded
             for text in texts.values()
-            for loaded in yaml.load_all(text, Loader=_LOADER)
+            for loaded in yaml.load_all(text, Loader=_Loader)
             if loaded is not None
         ]
 

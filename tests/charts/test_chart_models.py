@@ -117,11 +117,20 @@ def test_an_existing_claim_is_taken_and_none_is_made() -> None:
 
 
 def test_nothing_of_the_hub_is_in_pods_of_other_models() -> None:
-    rendered = with_source(CLAIM, hub={"existingSecret": "hub"}, modelCache={"type": "claim"})
+    models = [{"name": "m", "source": CLAIM}, {"name": "h", "source": HUB}]
+    rendered = Rendered({"models": models, "hub": {"existingSecret": "hub"}})
+    for role in ("prefill", "decode"):
+        other, ours = (rendered.one("Deployment", f"{role}-{name}") for name in ("m", "h"))
+        for pod, has in ((other, False), (ours, True)):
+            spec = pod["spec"]["template"]["spec"]
+            assert ("HF_TOKEN" in environment(spec["containers"][0])) is has
+            assert ("model-cache" in volumes(spec)) is has
+
+
+def test_no_volume_is_made_for_the_hub_where_no_model_comes_from_it() -> None:
+    rendered = with_source(CLAIM, modelCache={"type": "claim"})
     assert rendered.of_kind("PersistentVolumeClaim") == []
-    for role in ("router", "decode"):
-        assert "HF_TOKEN" not in environment(rendered.container(role))
-        assert "model-cache" not in volumes(rendered.pod(role))
+    assert "model-cache" not in volumes(rendered.pod("router"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tests.charts.policies import Arrow, Pod, arrows
 from tests.charts.rendering import NAMESPACE, RELEASE, ROLES, Rendered
 
-PORTS = [4317, 443, 53, 6379, 8000, 9000, 9090]
+PORTS = [4317, 443, 53, 5353, 6379, 8000, 9000, 9090]
 MESH = {
     Arrow("gateway", "router", 9000),
     Arrow("router", "decode", 9000),
@@ -47,6 +47,9 @@ OTHER_RELEASE = Pod(
 )
 PROMETHEUS = elsewhere("prometheus", "monitoring", app="prometheus")
 DNS = elsewhere("dns", "kube-system", app="dns")
+NODE_CACHE = Pod("node-cache", {}, "", {}, address="169.254.20.10")
+NAMES = {53, 5353}
+"""Ports that names are asked for at; a Service's 53 is 5353 at OpenShift's pods."""
 
 
 def allowed(values: dict[str, Any], *others: Pod) -> set[Arrow]:
@@ -59,8 +62,8 @@ def allowed(values: dict[str, Any], *others: Pod) -> set[Arrow]:
 
 
 def between(values: dict[str, Any], *others: Pod) -> set[Arrow]:
-    """The allowed connections to pods that are not DNS."""
-    return {arrow for arrow in allowed(values, *others) if arrow.port != 53}
+    """The allowed connections that ask for no names."""
+    return {arrow for arrow in allowed(values, *others) if arrow.port not in NAMES}
 
 
 def test_the_processes_reach_whom_they_call_and_nobody_else() -> None:
@@ -71,10 +74,10 @@ def test_the_processes_reach_whom_they_call_and_nobody_else() -> None:
 def test_each_side_alone_allows_no_more(direction: str) -> None:
     policies = Rendered().of_kind("NetworkPolicy")
     found = set(arrows(policies, [pod(role) for role in ROLES], PORTS, direction))
-    # Everybody may ask for names, of whichever pod answers, and everybody may ask a gateway.
-    public = {arrow for arrow in found if arrow.port == 53 or arrow.target == "gateway"}
+    # Everybody may ask for names, of whoever answers, and everybody may ask a gateway.
+    public = {arrow for arrow in found if arrow.port in NAMES or arrow.target == "gateway"}
     assert found - public == MESH
-    assert {arrow.port for arrow in public} == ({8000} if direction == "Ingress" else {53})
+    assert {arrow.port for arrow in public} == ({8000} if direction == "Ingress" else NAMES)
 
 
 def test_strangers_neighbours_and_other_releases_reach_the_gateway_alone() -> None:
@@ -101,9 +104,33 @@ def test_grpc_clients_reach_routers_only_when_they_are_named() -> None:
     assert {arrow.target for arrow in found} == {"router", "gateway"}
 
 
+def names_from(values: dict[str, Any], *others: Pod) -> set[Arrow]:
+    """Whom the processes may ask for names, outside of the mesh."""
+    names = {other.name for other in others}
+    return {arrow for arrow in allowed(values, *others) if arrow.target in names}
+
+
 def test_every_process_may_ask_for_names() -> None:
-    found = {arrow for arrow in allowed({}, DNS) if arrow.target == "dns"}
-    assert found == {Arrow(role, "dns", 53) for role in ROLES}
+    assert names_from({}, DNS) == {Arrow(role, "dns", port) for role in ROLES for port in NAMES}
+
+
+def test_every_process_may_ask_a_cache_of_its_node_for_names_and_for_nothing_else() -> None:
+    assert names_from({}, NODE_CACHE) == {Arrow(role, "node-cache", 53) for role in ROLES}
+
+
+def test_nobody_answers_for_names_in_the_mesh_itself() -> None:
+    assert {arrow for arrow in allowed({}, DNS, NODE_CACHE) if arrow.port in NAMES} == names_from(
+        {}, DNS, NODE_CACHE
+    )
+
+
+def test_names_are_asked_for_only_where_they_are_said_to_be() -> None:
+    labels = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
+    pods = {"networkPolicy": {"dnsTo": [{"namespaceSelector": labels}]}}
+    everybody = (DNS, STRANGER, NODE_CACHE)
+    assert {arrow.target for arrow in names_from(pods, *everybody)} == {"dns"}
+    node = {"networkPolicy": {"dnsTo": [{"ipBlock": {"cidr": "169.254.20.10/32"}}]}}
+    assert {arrow.target for arrow in names_from(node, *everybody)} == {"node-cache"}
 
 
 @pytest.mark.parametrize("kind", ["podMonitor", "serviceMonitor"])

@@ -1,4 +1,4 @@
-"""Secrets, certificates, autoscaling, monitoring, routes and notes."""
+"""Secrets, certificates, autoscaling, monitoring and routes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from tests.charts.rendering import CHART, ROLES, Rendered, environment, mounts, 
 
 KEY = "sk-very-secret"
 KEDA = {"provider": "keda", "prometheusAddress": "http://prometheus:9090"}
+HUB_MODELS = [{"name": "m", "source": {"type": "hub", "repository": "org/m"}}]
 ROUTES = {"enabled": True, "parentRefs": [{"name": "public"}]}
 
 
 def test_keys_of_the_values_are_in_a_secret_and_nowhere_else() -> None:
-    rendered = Rendered({"auth": {"apiKeys": [KEY, "sk-2"]}, "hub": {"token": "hf_secret"}})
+    rendered = Rendered(
+        {"models": HUB_MODELS, "auth": {"apiKeys": [KEY, "sk-2"]}, "hub": {"token": "hf_secret"}}
+    )
     secrets = rendered.of_kind("Secret")
     assert {tuple(each["stringData"].items()) for each in secrets} == {
         (("api-keys", f"{KEY},sk-2"),),
@@ -61,8 +64,7 @@ def test_pods_are_replaced_when_a_key_of_the_values_changes() -> None:
 
 
 def test_the_hub_token_comes_from_a_secret() -> None:
-    models = [{"name": "m", "source": {"type": "hub", "repository": "org/m"}}]
-    rendered = Rendered({"models": models, "hub": {"existingSecret": "there"}})
+    rendered = Rendered({"models": HUB_MODELS, "hub": {"existingSecret": "there"}})
     for role in ("router", "prefill", "decode"):
         assert environment(rendered.container(role))["HF_TOKEN"] == {
             "secretKeyRef": {"name": "there", "key": "token"}
@@ -120,17 +122,24 @@ def test_clients_are_served_by_tls_and_shown_their_authority() -> None:
     assert volumes(rendered.pod("gateway"))["client-ca"]["secret"]["secretName"] == "partners"
 
 
+def adapter_asks(rendered: Rendered) -> dict[str, str]:
+    """Metrics of the decode workers' HorizontalPodAutoscaler, with the values that they are compared with."""
+    metrics = rendered.one("HorizontalPodAutoscaler", "decode-demo")["spec"]["metrics"]
+    sources = [each.get("external") or each["pods"] for each in metrics]
+    return {each["metric"]["name"]: each["target"]["averageValue"] for each in sources}
+
+
+def keda_asks(rendered: Rendered) -> dict[str, str]:
+    """Queries of the decode workers' ScaledObject, with the values that they are compared with."""
+    triggers = rendered.one("ScaledObject", "decode-demo")["spec"]["triggers"]
+    return {each["metadata"]["query"]: each["metadata"]["threshold"] for each in triggers}
+
+
 def test_workers_scale_by_the_queue_their_own_queue_and_kv_use() -> None:
     rendered = Rendered({"decode": {"autoscaling": {"enabled": True, "kvCacheUsage": 75}}})
     scaler = rendered.one("HorizontalPodAutoscaler", "decode-demo")["spec"]
     assert scaler["scaleTargetRef"]["kind"] == "Deployment"
-    asked = {
-        (each.get("external") or each["pods"])["metric"]["name"]: (
-            each.get("external") or each["pods"]
-        )["target"]["averageValue"]
-        for each in scaler["metrics"]
-    }
-    assert asked == {
+    assert adapter_asks(rendered) == {
         "pagemesh_requests_queued": "8",
         "vllm_num_requests_waiting": "4",
         "vllm_kv_cache_usage_perc": "750m",
@@ -152,11 +161,10 @@ def test_the_adapters_rules_make_the_metrics_that_autoscalers_ask_for() -> None:
 
 def test_keda_asks_prometheus_for_metrics_that_there_are() -> None:
     values = {"autoscaling": KEDA, "decode": {"autoscaling": {"enabled": True, "minReplicas": 2}}}
-    scaled = Rendered(values).one("ScaledObject", "decode-demo")["spec"]
+    rendered = Rendered(values)
+    scaled = rendered.one("ScaledObject", "decode-demo")["spec"]
     assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (2, 4)
-    asked = {
-        each["metadata"]["query"]: each["metadata"]["threshold"] for each in scaled["triggers"]
-    }
+    asked = keda_asks(rendered)
     assert asked == {
         'sum(pagemesh:requests_queued{namespace="llm",model_name="demo",pod=~"mesh-pagemesh-router-.+"})': "8",
         'sum(vllm:num_requests_waiting{namespace="llm",model_name="demo",pod=~"mesh-pagemesh-decode-.+"})': "4",
@@ -177,6 +185,39 @@ def test_groups_are_scaled_as_groups() -> None:
         "name": "mesh-pagemesh-decode-demo",
     }
     assert "replicas" not in rendered.one("LeaderWorkerSet", "decode-demo")["spec"]
+
+
+GROUPS_OF_THREE = {
+    "multiNode": {"enabled": True, "size": 3},
+    "autoscaling": {"enabled": True, "kvCacheUsage": 75},
+}
+
+
+def test_a_sum_is_held_against_what_the_workers_of_a_group_take_together() -> None:
+    # KEDA divides each sum by the replicas of the scale subresource, which are groups.
+    rendered = Rendered({"autoscaling": KEDA, "decode": GROUPS_OF_THREE})
+    asked = keda_asks(rendered)
+    assert {query.partition("{")[0]: value for query, value in asked.items()} == {
+        "sum(pagemesh:requests_queued": "24",
+        "sum(vllm:num_requests_waiting": "12",
+        "sum(vllm:kv_cache_usage_perc": "2.25",
+    }
+
+
+def test_an_average_over_pods_is_per_worker_in_groups_too() -> None:
+    # The queue of the routers is divided by groups; metrics of pods are those of the leaders, one of a group.
+    assert adapter_asks(Rendered({"decode": GROUPS_OF_THREE})) == {
+        "pagemesh_requests_queued": "24",
+        "vllm_num_requests_waiting": "4",
+        "vllm_kv_cache_usage_perc": "750m",
+    }
+
+
+def test_a_size_without_groups_changes_no_threshold() -> None:
+    alone = {**GROUPS_OF_THREE, "multiNode": {"enabled": False, "size": 3}}
+    assert adapter_asks(Rendered({"decode": alone}))["pagemesh_requests_queued"] == "8"
+    asked = keda_asks(Rendered({"autoscaling": KEDA, "decode": alone}))
+    assert list(asked.values()) == ["8", "4", "0.75"]
 
 
 @pytest.mark.parametrize("role", ["gateway", "router"])
@@ -273,37 +314,3 @@ def test_without_a_gateway_nothing_of_it_is_left() -> None:
     text = json.dumps(rendered.objects)
     assert "mesh-pagemesh-gateway" not in text
     assert "There is no HTTP" in rendered.notes
-
-
-def test_notes_say_how_to_ask_and_what_to_know() -> None:
-    plain = Rendered().notes
-    assert "kubectl -n llm port-forward service/mesh-pagemesh-gateway 8000:8000" in plain
-    assert '"model": "demo"' in plain
-    assert "auth is empty: everybody who reaches the gateway may call" in plain
-    assert "authorization" not in plain
-    closed = Rendered({"auth": {"existingSecret": "a"}, "meshTls": {"enabled": True}}).notes
-    assert "authorization: Bearer $PAGEMESH_API_KEY" in closed
-    assert "To know" not in closed
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        (
-            {"gateway": {"service": {"type": "LoadBalancer"}}},
-            "gateway.service.type is LoadBalancer",
-        ),
-        ({"router": {"gracePeriod": 5}}, "router.gracePeriod is 5, less than"),
-        ({"gateway": {"gracePeriod": 5}}, "gateway.gracePeriod is 5, less than"),
-        ({"redis": {"type": "bundled"}}, "redis.type is bundled"),
-        ({"networkPolicy": {"enabled": False}}, "networkPolicy.enabled is false"),
-        ({"decode": {"gpus": 2}}, "gpus is 2 for decode of model demo"),
-        ({"decode": {"replicas": 0}}, "replicas is 0 for decode of model demo"),
-        ({"decode": {"maxSurge": 0, "maxUnavailable": 1}}, "an update leaves requests without"),
-        ({"decode": {"multiNode": {"enabled": True}}}, "a whole copy of the model"),
-        ({"decode": {"autoscaling": {"enabled": True}}}, "monitoring.type is none"),
-    ],
-)
-def test_notes_warn_of_what_is_rarely_meant(values: dict[str, Any], words: str) -> None:
-    assert words in Rendered(values).notes
-    assert words not in Rendered().notes

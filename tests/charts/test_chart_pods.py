@@ -179,6 +179,22 @@ def test_selectors_do_not_change_with_versions_or_labels() -> None:
         }  # fmt: skip
 
 
+def test_of_a_label_that_is_given_twice_the_nearer_one_counts() -> None:
+    values = {
+        "commonLabels": {"team": "all", "cost": "a"},
+        "router": {"podLabels": {"team": "routing"}},
+        "monitoring": {"type": "podMonitor", "labels": {"team": "metrics"}},
+    }
+    rendered = Rendered(values)
+    deployment = rendered.one("Deployment", "router")
+    monitor = rendered.one("PodMonitor", "router")
+    found = [
+        each["metadata"]["labels"] for each in (deployment, deployment["spec"]["template"], monitor)
+    ]
+    assert [labels["team"] for labels in found] == ["all", "routing", "metrics"]
+    assert [labels["cost"] for labels in found] == ["a", "a", "a"]
+
+
 def test_updates_bring_the_new_pod_before_the_old_one_goes() -> None:
     strategy = Rendered().one("Deployment", "decode-demo")["spec"]["strategy"]
     assert strategy["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}

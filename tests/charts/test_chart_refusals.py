@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import helm_python as helm
 import pytest
 
-from tests.charts.rendering import CHART, Rendered, chart
+from tests.charts.rendering import CHART, ROLES, Rendered, chart
 
 
 class Wrong(NamedTuple):
@@ -63,12 +63,21 @@ BY_SCHEMA = (
     Wrong("logLevel=trace", (path("logLevel"), "debug")),
     Wrong("listenAddress=127.0.0.1", (path("listenAddress"),)),
     Wrong("networkPolicy.clientsFrom[0].cidr=10.0.0.0/8", (path("networkPolicy", "clientsFrom", "0"), "cidr")),
+    Wrong("image.repository=x y", (path("image", "repository"), "'x y'")),
+    Wrong("image.repository=ghcr.io/pagemesh/", (path("image", "repository"),)),
+    Wrong("image.repository=https://ghcr.io/pagemesh", (path("image", "repository"),)),
+    Wrong("redis.image=valkey 8", (path("redis", "image"),)),
+    Wrong("models[0].name=demo,models[0].source.type=image,models[0].source.image=a b", (path("models", "0", "source", "image"),)),
+    Wrong("router.podLabels.my team=search", ("invalid propertyName 'my team'",)),
     Wrong("image.pullPolicy=Sometimes", (path("image", "pullPolicy"), "IfNotPresent")),
     Wrong("hub.endpoint=hub.example.com", (path("hub", "endpoint"),)),
     Wrong("modelCache.accessModes={Everybody}", (path("modelCache", "accessModes", "0"),)),
 )  # fmt: skip
 
 ONE = "models[0].name=a,models[0].source.type="
+GIVEN_MESH = "meshTls.enabled=true,meshTls.provider=secrets," + ",".join(
+    f"meshTls.secretNames.{role}=s" for role in ROLES
+)
 TWO = "models[0].name=a,models[0].source.type=bundled,models[0].source.path=/a,models[1].name=b,models[1].source.type="
 BY_CHART = (
     Wrong("kvstore.replicas=2", ("kvstore.replicas is 2", "redis.type is none")),
@@ -76,6 +85,9 @@ BY_CHART = (
     Wrong("redis.host=elsewhere", ('redis.host is "elsewhere"', "redis.type is none")),
     Wrong("redis.type=bundled,redis.tls=true", ("redis.tls is true",)),
     Wrong("redis.type=bundled,redis.existingSecret=x", ("redis.existingSecret",)),
+    Wrong("redis.type=bundled,redis.port=6380", ("redis.port is 6380", "redis.type is bundled")),
+    Wrong("redis.port=6380", ("redis.port is 6380", "redis.type is none")),
+    Wrong("redis.database=2", ("redis.database is 2", "redis.type is none")),
     Wrong(ONE + "bundled", ("models[0].source.path is empty",)),
     Wrong(ONE + "bundled,models[0].source.path=a", ('models[0].source.path is "a"',)),
     Wrong(ONE + "hub", ("models[0].source.repository is empty",)),
@@ -104,6 +116,22 @@ BY_CHART = (
     Wrong("meshTls.enabled=true,meshTls.provider=secrets", ("meshTls.secretNames.router is empty",)),
     Wrong("clientTls.enabled=true", ("clientTls.secretName is empty",)),
     Wrong("clientTls.enabled=true,clientTls.secretName=a,clientTls.issuer.name=b", ("clientTls.dnsNames is empty",)),
+    Wrong("clientTls.secretName=a", ("clientTls.secretName is given", "clientTls.enabled is false")),
+    Wrong("clientTls.clientCaSecret=a", ("clientTls.clientCaSecret is given", "clientTls.enabled is false")),
+    Wrong("clientTls.dnsNames={a}", ("clientTls.dnsNames is given", "clientTls.enabled is false")),
+    Wrong("clientTls.issuer.name=a", ("clientTls.issuer.name is given", "clientTls.enabled is false")),
+    Wrong("clientTls.enabled=true,clientTls.secretName=a,gateway.enabled=false", ("clientTls.enabled is true", "gateway.enabled is false")),
+    Wrong("meshTls.secretNames.router=a", ("meshTls.secretNames.router is given", "meshTls.enabled is false")),
+    Wrong("meshTls.enabled=true,meshTls.secretNames.health=a", ("meshTls.secretNames.health is given", "meshTls.provider is certManager")),
+    Wrong("meshTls.issuer.name=a", ("meshTls.issuer.name is given", "meshTls.enabled is false")),
+    Wrong(GIVEN_MESH + ",meshTls.issuer.name=a", ("meshTls.issuer.name is given", "meshTls.provider is secrets")),
+    Wrong("hub.token=a", ("hub.token is given", "no model's source.type is hub")),
+    Wrong("hub.existingSecret=a", ("hub.existingSecret is given", "no model's source.type is hub")),
+    Wrong("hub.endpoint=https://hub.example.com", ("hub.endpoint is given", "no model's source.type is hub")),
+    Wrong("gatewayApi.parentRefs[0].name=g", ("gatewayApi.parentRefs is given", "gatewayApi.enabled is false")),
+    Wrong("gatewayApi.hostnames={a.example}", ("gatewayApi.hostnames is given", "gatewayApi.enabled is false")),
+    Wrong("inferenceExtension.objectives[0].name=a,inferenceExtension.objectives[0].priority=1", ("inferenceExtension.objectives is given", "inferenceExtension.enabled is false")),
+    Wrong("inferenceExtension.endpointPicker.name=a", ("inferenceExtension.endpointPicker.name is given", "inferenceExtension.enabled is false")),
     Wrong("autoscaling.provider=keda", ("autoscaling.prometheusAddress is empty",)),
     Wrong("decode.autoscaling.enabled=true,decode.autoscaling.minReplicas=5", ("decode.autoscaling.minReplicas is 5",)),
     Wrong(ONE + "bundled,models[0].source.path=/a,models[0].servedName=org/a,decode.autoscaling.enabled=true", ("decode.autoscaling.queuedRequests", '"org/a"')),
@@ -134,6 +162,41 @@ def test_values_that_do_not_fit_together_are_refused_by_their_keys(wrong: Wrong)
     with pytest.raises(helm.HelmRenderError) as refusal:
         Rendered(values_from(wrong.values))
     assert [word for word in wrong.words if word not in str(refusal.value)] == []
+
+
+COMMON = ("name", "instance", "component", "version", "part-of", "managed-by")
+SELECTED_BY = ("name", "instance", "component")
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [
+        *[("commonLabels", f"app.kubernetes.io/{name}") for name in COMMON],
+        ("commonLabels", "helm.sh/chart"),
+        ("commonLabels", "pagemesh/model"),
+        ("monitoring.labels", "app.kubernetes.io/managed-by"),
+        *[(f"{role}.podLabels", "pagemesh/model") for role in ROLES],
+        *[("decode.podLabels", f"app.kubernetes.io/{name}") for name in SELECTED_BY],
+    ],
+)
+def test_a_label_that_the_chart_sets_is_refused_by_its_name(key: str, label: str) -> None:
+    escaped = label.replace(".", r"\.")
+    with pytest.raises(helm.HelmRenderError) as refusal:
+        Rendered(values_from(f"{key}.{escaped}=mine"))
+    assert f"{key} has {label}, which the chart sets itself" in str(refusal.value)
+
+
+def test_a_models_own_workers_get_no_label_that_selects_pods() -> None:
+    own = {"podLabels": {"app.kubernetes.io/component": "mine"}}
+    model = {"name": "a", "source": {"type": "bundled", "path": "/a"}, "prefill": own}
+    with pytest.raises(helm.HelmRenderError, match=r"models\[0\]\.prefill\.podLabels has app"):
+        Rendered({"models": [model]})
+
+
+@pytest.mark.parametrize("repository", ["pagemesh", "localhost:5000", "[fd00::1]:5000/a/b_c-d.e"])
+def test_every_folder_of_a_registry_is_taken(repository: str) -> None:
+    rendered = Rendered({"image": {"repository": repository}})
+    assert rendered.container("router")["image"].startswith(f"{repository}/router:")
 
 
 def test_an_image_volume_is_refused_where_kubernetes_has_none(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_values_and_schema_have_the_same_keys() -> None:
     # The workers' keys are documented once; Kubernetes' own objects are Kubernetes' to document.
     kubernetes = (
         "models[].prefill.", "models[].decode.", "resources.", "tolerations[]", "topologySpread[]",
-        "extraEnv[]", "extraVolumeMounts[]", "pullSecrets[]", "From[]", "redisTo[]", "tracesTo[]",
+        "extraEnv[]", "extraVolumeMounts[]", "pullSecrets[]", "From[]", "dnsTo[]", "redisTo[]", "tracesTo[]",
         "extraEgress[]", "parentRefs[]", "objectives[]", "global",
     )  # fmt: skip
     assert documented - known == set()

@@ -74,10 +74,9 @@ def test_what_is_listed_says_why_and_who_runs_it_or_what_is_tested_instead() -> 
 
 @pytest.mark.parametrize("started", ["gpu", "observability"])
 def test_what_no_test_has_started_is_not_said_to_be_run(started: str) -> None:
-    (block,) = blocks_in(
-        f"```sh\nA=1 docker compose -f docker-compose.yml -f deploy/compose/{started}.yml up\n```\n",
-        "a.md",
-    )
+    guide = (ROOT / "docs/deployment/compose.md").read_text()
+    named = f"COMPOSE_FILE=docker-compose.yml:deploy/compose/{started}.yml"
+    (block,) = (each for each in blocks_in(guide, "a.md") if named in each.text)
     found = entry_of("elsewhere", block)
     assert found is not None
     assert not found.by
@@ -86,6 +85,19 @@ def test_what_no_test_has_started_is_not_said_to_be_run(started: str) -> None:
 def test_no_block_is_run_elsewhere_and_slow() -> None:
     both = [block.place for block in all_blocks() if is_elsewhere(block) and is_slow(block)]
     assert both == []
+
+
+def ours_in(block: Block) -> list[str]:
+    """Commands of a block that need nothing but a mesh, or not even that."""
+    return re.findall(r"^ *(?:pagemesh|curl) .*", block.text, re.MULTILINE)
+
+
+def test_what_needs_a_program_that_is_not_here_excuses_no_other_command() -> None:
+    commands = [entry for entry in entries("elsewhere") if entry.command]
+    excused = [block for block in all_blocks() if any(entry.covers(block) for entry in commands)]
+    assert {block.place: ours_in(block) for block in excused if ours_in(block)} == {}, (
+        "put them into a block of their own"
+    )
 
 
 def test_blocks_are_found_with_their_output_and_options() -> None:

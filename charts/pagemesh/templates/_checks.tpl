@@ -6,6 +6,9 @@
 {{- include "pagemesh.checkStore" . -}}
 {{- include "pagemesh.checkSecrets" . -}}
 {{- include "pagemesh.checkRoutes" . -}}
+{{- include "pagemesh.checkLabels" (dict "root" . "where" "commonLabels" "labels" .Values.commonLabels "set" "pagemesh.ownLabels") -}}
+{{- include "pagemesh.checkLabels" (dict "root" . "where" "monitoring.labels" "labels" .Values.monitoring.labels "set" "pagemesh.ownLabels") -}}
+{{- include "pagemesh.checkUnused" . -}}
 {{- end -}}
 
 {{- define "pagemesh.checkModels" -}}
@@ -70,7 +73,7 @@
 {{- $settings := .settings -}}
 {{- $where := .role -}}
 {{- if get .model .role }}{{ $where = printf "%s.%s" .key .role }}{{ end -}}
-{{- include "pagemesh.checkPods" (dict "where" $where "settings" $settings "owned" (list "--kvstore" "--worker-id" "--advertise" "--model" "--served-model-name")) -}}
+{{- include "pagemesh.checkPods" (dict "root" .root "where" $where "settings" $settings "owned" (list "--kvstore" "--worker-id" "--advertise" "--model" "--served-model-name")) -}}
 {{- $seqs := default 64 $settings.maxNumSeqs | int -}}
 {{- $tokens := default 512 $settings.maxNumBatchedTokens | int -}}
 {{- if lt $tokens $seqs -}}
@@ -93,9 +96,10 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What holds for pods of every role. Takes (dict "where" key "settings" settings "owned" flags of the chart). */}}
+{{/* What holds for pods of every role. Takes (dict "root" $ "where" key "settings" settings "owned" flags of the chart). */}}
 {{- define "pagemesh.checkPods" -}}
 {{- $where := .where -}}
+{{- include "pagemesh.checkLabels" (dict "root" .root "where" (printf "%s.podLabels" $where) "labels" .settings.podLabels "set" "pagemesh.selector") -}}
 {{- $owned := concat .owned (list "--host" "--port" "--metrics-port" "--grace-period" "--log-level" "--log-format" "--mesh-cert" "--mesh-key" "--mesh-ca" "--api-key") -}}
 {{- range .settings.extraArgs -}}
 {{- $flag := regexFind "^--[a-z0-9-]+" . -}}
@@ -118,11 +122,23 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Services, policies and Helm find pods and objects by labels. Takes (dict "root" $ "where" key "labels" labels
+     "set" name of the template with those that the chart sets there). */}}
+{{- define "pagemesh.checkLabels" -}}
+{{- $where := .where -}}
+{{- $own := include .set (dict "root" .root "component" "any") | fromYaml -}}
+{{- range $label, $value := .labels -}}
+{{- if or (hasKey $own $label) (hasPrefix "pagemesh/" $label) -}}
+{{- fail (printf "%s has %s, which the chart sets itself: pods and objects are found by it" $where $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "pagemesh.checkRoles" -}}
 {{- with .Values -}}
-{{- include "pagemesh.checkPods" (dict "where" "gateway" "settings" .gateway "owned" (list "--routers" "--api-key-required" "--ssl-certfile" "--ssl-keyfile" "--ssl-ca-certs")) -}}
-{{- include "pagemesh.checkPods" (dict "where" "router" "settings" .router "owned" (list "--kvstore" "--model" "--model-alias" "--api-key-file" "--limits-shared-by")) -}}
-{{- include "pagemesh.checkPods" (dict "where" "kvstore" "settings" .kvstore "owned" (list "--index")) -}}
+{{- include "pagemesh.checkPods" (dict "root" $ "where" "gateway" "settings" .gateway "owned" (list "--routers" "--api-key-required" "--ssl-certfile" "--ssl-keyfile" "--ssl-ca-certs")) -}}
+{{- include "pagemesh.checkPods" (dict "root" $ "where" "router" "settings" .router "owned" (list "--kvstore" "--model" "--model-alias" "--api-key-file" "--limits-shared-by")) -}}
+{{- include "pagemesh.checkPods" (dict "root" $ "where" "kvstore" "settings" .kvstore "owned" (list "--index")) -}}
 {{- if and .gateway.enabled (le (float64 .gateway.maxRequestTime) (float64 .router.requestTimeout)) -}}
 {{- fail (printf "gateway.maxRequestTime is %v, but must be more than router.requestTimeout, %v: the router has to be the one that says that time is up" .gateway.maxRequestTime .router.requestTimeout) -}}
 {{- end -}}
@@ -139,6 +155,8 @@
 {{- end -}}
 {{- with .redis -}}
 {{- if and (eq .type "external") (not .host) }}{{ fail "redis.host is empty, but redis.type is external" }}{{ end -}}
+{{- if and (ne .type "external") (ne (int .port) 6379) }}{{ fail (printf "redis.port is %d, but redis.type is %s, and only external has a port of its own" (int .port) .type) }}{{ end -}}
+{{- if and (eq .type "none") .database }}{{ fail (printf "redis.database is %d, but redis.type is none" (int .database)) }}{{ end -}}
 {{- if and (ne .type "external") .host }}{{ fail (printf "redis.host is %q, but redis.type is %s, and only external has a host" .host .type) }}{{ end -}}
 {{- if and (ne .type "external") .tls }}{{ fail (printf "redis.tls is true, but redis.type is %s, and only external speaks TLS" .type) }}{{ end -}}
 {{- if and (ne .type "external") .existingSecret }}{{ fail (printf "redis.existingSecret is %q, but redis.type is %s, and only external has a password" .existingSecret .type) }}{{ end -}}
@@ -192,5 +210,46 @@
 {{- if $.Values.clientTls.enabled }}{{ fail "inferenceExtension.enabled and clientTls.enabled are both true, but pools are called without TLS" }}{{ end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Values that would do nothing, as what they belong to is off: who gives them believes that it is on. */}}
+{{- define "pagemesh.checkUnused" -}}
+{{- with .Values -}}
+{{- if not .clientTls.enabled -}}
+{{- include "pagemesh.refuseGiven" (list .clientTls "clientTls" (list "secretName" "clientCaSecret" "dnsNames") "clientTls.enabled is false") -}}
+{{- include "pagemesh.refuseGiven" (list .clientTls.issuer "clientTls.issuer" (list "name") "clientTls.enabled is false") -}}
+{{- else if not .gateway.enabled -}}
+{{- fail "clientTls.enabled is true, but gateway.enabled is false: TLS for clients is the gateway's" -}}
+{{- end -}}
+{{- $names := list "gateway" "router" "prefill" "decode" "kvstore" "health" -}}
+{{- if not .meshTls.enabled -}}
+{{- include "pagemesh.refuseGiven" (list .meshTls.secretNames "meshTls.secretNames" $names "meshTls.enabled is false") -}}
+{{- include "pagemesh.refuseGiven" (list .meshTls.issuer "meshTls.issuer" (list "name") "meshTls.enabled is false") -}}
+{{- else if eq .meshTls.provider "certManager" -}}
+{{- include "pagemesh.refuseGiven" (list .meshTls.secretNames "meshTls.secretNames" $names "meshTls.provider is certManager, which names the secrets itself") -}}
+{{- else -}}
+{{- include "pagemesh.refuseGiven" (list .meshTls.issuer "meshTls.issuer" (list "name") "meshTls.provider is secrets, which are there already") -}}
+{{- end -}}
+{{- if not (include "pagemesh.hasSource" (dict "root" $ "type" "hub")) -}}
+{{- include "pagemesh.refuseGiven" (list .hub "hub" (list "token" "existingSecret" "endpoint") "no model's source.type is hub") -}}
+{{- end -}}
+{{- if not .inferenceExtension.enabled -}}
+{{- include "pagemesh.refuseGiven" (list .inferenceExtension "inferenceExtension" (list "objectives") "inferenceExtension.enabled is false") -}}
+{{- include "pagemesh.refuseGiven" (list .inferenceExtension.endpointPicker "inferenceExtension.endpointPicker" (list "name") "inferenceExtension.enabled is false") -}}
+{{- end -}}
+{{- if not .gatewayApi.enabled -}}
+{{- include "pagemesh.refuseGiven" (list .gatewayApi "gatewayApi" (list "parentRefs" "hostnames") "gatewayApi.enabled is false") -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Says no value, which may be a secret. Takes (list values "their key" keys "why they do nothing"). */}}
+{{- define "pagemesh.refuseGiven" -}}
+{{- $values := index . 0 -}}
+{{- $where := index . 1 -}}
+{{- $why := index . 3 -}}
+{{- range index . 2 -}}
+{{- if get $values . }}{{ fail (printf "%s.%s is given, but %s" $where . $why) }}{{ end -}}
 {{- end -}}
 {{- end -}}

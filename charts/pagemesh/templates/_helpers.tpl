@@ -20,16 +20,28 @@ pagemesh/model: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* Labels of objects; takes what pagemesh.selector takes. */}}
-{{- define "pagemesh.labels" -}}
+{{/* Labels that the chart gives to objects; takes what pagemesh.selector takes. */}}
+{{- define "pagemesh.ownLabels" -}}
 {{ include "pagemesh.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: pagemesh
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
-{{- with .root.Values.commonLabels }}
-{{ toYaml . }}
+{{- end -}}
+
+{{/* All labels of objects; takes what pagemesh.selector takes, and "labels" that win over commonLabels. */}}
+{{- define "pagemesh.labels" -}}
+{{ include "pagemesh.ownLabels" . }}
+{{- with include "pagemesh.usersLabels" . }}
+{{ . }}
 {{- end }}
+{{- end -}}
+
+{{/* Labels of the user's own. Takes (dict "root" $), and "labels" that win over commonLabels. */}}
+{{- define "pagemesh.usersLabels" -}}
+{{- with merge (deepCopy (default dict .labels)) .root.Values.commonLabels -}}
+{{ toYaml . }}
+{{- end -}}
 {{- end -}}
 
 {{- define "pagemesh.serviceAccount" -}}

@@ -99,8 +99,18 @@ scaleDown:
 {{- end -}}
 {{- end -}}
 
+{{/* Workers of one replica: the pods of a group. Takes settings of a worker. */}}
+{{- define "pagemesh.workersOfReplica" -}}
+{{- .multiNode.enabled | ternary (int .multiNode.size) 1 -}}
+{{- end -}}
+
+{{/*
+Values are per worker. What is asked of all routers is divided by replicas, which are groups where there are any;
+metrics of pods are averages over the pods that the scale subresource selects, of each group its first.
+*/}}
 {{- define "pagemesh.adapterAutoscaler" -}}
 {{- $scaling := .settings.autoscaling -}}
+{{- $workers := include "pagemesh.workersOfReplica" .settings -}}
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata:
@@ -118,7 +128,7 @@ spec:
               model_name: {{ $.modelName | quote }}
         target:
           type: AverageValue
-          averageValue: {{ include "pagemesh.text" . | quote }}
+          averageValue: {{ mul . $workers | quote }}
     {{- end }}
     {{- with $scaling.waitingRequests }}
     - type: Pods
@@ -140,8 +150,10 @@ spec:
     {{- end }}
 {{- end -}}
 
+{{/* Values are per worker; KEDA divides each sum by replicas, which are groups where there are any. */}}
 {{- define "pagemesh.kedaAutoscaler" -}}
 {{- $scaling := .settings.autoscaling -}}
+{{- $workers := include "pagemesh.workersOfReplica" .settings -}}
 {{- $server := .root.Values.autoscaling.prometheusAddress -}}
 {{- $fullname := include "pagemesh.fullname" .root -}}
 {{- $from := printf "namespace=%q,model_name=%q" .root.Release.Namespace .modelName -}}
@@ -166,22 +178,22 @@ spec:
         {{- include "pagemesh.scalingBehavior" . | nindent 8 }}
   triggers:
     {{- with $scaling.queuedRequests }}
-    {{- include "pagemesh.kedaTrigger" (list $server (printf "sum(pagemesh:requests_queued{%s})" $routers) (include "pagemesh.text" .)) | nindent 4 }}
+    {{- include "pagemesh.kedaTrigger" (list $server (printf "sum(pagemesh:requests_queued{%s})" $routers) (mul . $workers)) | nindent 4 }}
     {{- end }}
     {{- with $scaling.waitingRequests }}
-    {{- include "pagemesh.kedaTrigger" (list $server (printf "sum(vllm:num_requests_waiting{%s})" $pods) (include "pagemesh.text" .)) | nindent 4 }}
+    {{- include "pagemesh.kedaTrigger" (list $server (printf "sum(vllm:num_requests_waiting{%s})" $pods) (mul . $workers)) | nindent 4 }}
     {{- end }}
     {{- with $scaling.kvCacheUsage }}
-    {{- include "pagemesh.kedaTrigger" (list $server (printf "sum(vllm:kv_cache_usage_perc{%s})" $pods) (divf . 100 | toString)) | nindent 4 }}
+    {{- include "pagemesh.kedaTrigger" (list $server (printf "sum(vllm:kv_cache_usage_perc{%s})" $pods) (divf (mul . $workers) 100)) | nindent 4 }}
     {{- end }}
 {{- end -}}
 
-{{/* The sum over all pods, divided by the pods that there are, against the threshold. */}}
+{{/* The sum over all pods, divided by the replicas that there are, against the threshold. */}}
 {{- define "pagemesh.kedaTrigger" -}}
 - type: prometheus
   metricType: AverageValue
   metadata:
     serverAddress: {{ index . 0 | quote }}
     query: {{ index . 1 | quote }}
-    threshold: {{ index . 2 | quote }}
+    threshold: {{ index . 2 | toString | quote }}
 {{- end -}}

@@ -15,11 +15,8 @@ The one pod template of all roles. Takes
 metadata:
   labels:
     {{- include "pagemesh.selector" . | nindent 4 }}
-    {{- with $root.Values.commonLabels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
-    {{- with $settings.podLabels }}
-    {{- toYaml . | nindent 4 }}
+    {{- with include "pagemesh.usersLabels" (dict "root" $root "labels" $settings.podLabels) }}
+    {{- . | nindent 4 }}
     {{- end }}
   annotations:
     kubectl.kubernetes.io/default-container: {{ .component }}

@@ -10,13 +10,24 @@
 {{- end }}
 {{- end -}}
 
-{{/* Connections that every process may make: names, and traces. Takes the chart's root. */}}
+{{/*
+Connections that every process may make: names, and traces. A node's own cache of names (NodeLocal DNSCache) has no
+pod's address, which no selector chooses; OpenShift's pods listen on 5353. Takes the chart's root.
+*/}}
 {{- define "pagemesh.commonEgress" -}}
+{{- $policy := .Values.networkPolicy -}}
 - ports:
     - {port: 53, protocol: UDP}
     - {port: 53, protocol: TCP}
+  {{- with $policy.dnsTo }}
   to:
-    - namespaceSelector: {}
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+- ports:
+    - {port: 5353, protocol: UDP}
+    - {port: 5353, protocol: TCP}
+  to:
+    {{- toYaml (default (list (dict "namespaceSelector" dict)) $policy.dnsTo) | nindent 4 }}
 {{- if .Values.tracing.otlpEndpoint }}
 - ports:
     - {port: {{ regexFind "[0-9]+/?$" .Values.tracing.otlpEndpoint | trimSuffix "/" }}, protocol: TCP}
