@@ -132,6 +132,8 @@
 - {{ .Values.listenAddress | quote }}
 - --port
 - "8000"
+- --log-format
+- {{ .Values.logFormat }}
 - --routers
 - {{ include "pagemesh.fullname" . }}-router:9000
 - --grace-period

@@ -159,11 +159,12 @@ def test_the_load_is_that_of_all_decode_workers_known(
     assert [each.worker_id for each in workers.decoders()] == ["d", "e"]
 
 
-def test_no_context_is_on_offer_while_no_decode_worker_can_be_reached(
+def test_the_context_of_a_worker_is_known_while_it_cannot_be_reached(
     directory: Directory, workers: Workers
 ) -> None:
-    join(directory, "d", DECODE)
-    assert workers.max_model_len() is None
     with pytest.raises(UnavailableError, match="no decode worker for the model 'demo'") as caught:
         workers.require_max_model_len()
     assert caught.value.reason == "NO_WORKER"
+    join(directory, "d", DECODE)
+    assert workers.max_model_len() is None
+    assert workers.require_max_model_len() == make_worker("d").max_model_len

@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pagemesh.errors import UnavailableError
 from pagemesh.router.mesh_metrics import MeshReadings, measure_mesh
 from pagemesh.router.model_crew import ModelCrew
-from pagemesh.router.models import ServedName
+from pagemesh.router.models import ModelService, ServedName
 from pagemesh.router.parity import Parity
 from pagemesh.router.routing.candidate import Role
 from pagemesh.telemetry.metrics import Metrics
@@ -54,7 +54,7 @@ class MeshView:
             "owned_by": "pagemesh",
             "root": services[0].model.name if len(services) == 1 else served.name,
             "parent": None,
-            "max_model_len": min(service.workers.require_max_model_len() for service in able),
+            "max_model_len": min(_reachable_context(service) for service in able),
         }
 
     def health(self) -> dict[str, Any]:
@@ -93,3 +93,10 @@ class MeshView:
     def metrics_page(self) -> tuple[str, bytes]:
         """Content type and text of the metrics, with the workers' loads as last reported."""
         return CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)
+
+
+def _reachable_context(service: ModelService) -> int:
+    max_model_len = service.workers.max_model_len()
+    if max_model_len is None:
+        raise service.workers.nobody()
+    return max_model_len

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from pagemesh.errors import ModelNotFoundError
+from pagemesh.errors import ModelNotFoundError, UnavailableError
 from pagemesh.router.call import Call
 from pagemesh.router.embedding.vectors import PromptEmbedder
 from pagemesh.router.generation.interface import TextGenerator
@@ -26,8 +26,12 @@ class Crew(Protocol):
         """Longest context that a decode worker offers; None while there is none."""
         ...
 
+    def nobody(self) -> UnavailableError:
+        """That no decode worker can take a request."""
+        ...
+
     def require_max_model_len(self) -> int:
-        """The same; UnavailableError while there is none."""
+        """Likewise, or of those that are out of reach at the moment; UnavailableError while there is none at all."""
         ...
 
 

@@ -60,6 +60,14 @@ class Workers:
         self._refresh()
         return self._of_model[Role.DECODE]
 
+    @property
+    def is_anybody_expected(self) -> bool:
+        """Whether there is a decode worker that has not said that it stops; it may be out of reach.
+
+        A connection that broke is open again in a moment, if its worker is there.
+        """
+        return any(not self._is_draining(each) for each in self.decoders())
+
     def reported_load(self) -> tuple[int, int]:
         """Requests that the model's decode workers last said they run, and those that wait there."""
         workers = self.decoders()
@@ -70,11 +78,14 @@ class Workers:
         return max((w.max_model_len for w in self.reachable(Role.DECODE)), default=None)
 
     def require_max_model_len(self) -> int:
-        """Longest context that a decode worker offers; UnavailableError while there is none."""
-        max_model_len = self.max_model_len()
-        if max_model_len is None:
+        """Longest context that a decode worker offers, of those that can be reached if there are any.
+
+        UnavailableError while there is none at all.
+        """
+        workers = self.reachable(Role.DECODE) or self.decoders()
+        if not workers:
             raise self.nobody()
-        return max_model_len
+        return max(worker.max_model_len for worker in workers)
 
     def nobody(self) -> UnavailableError:
         """That no decode worker can take a request."""
@@ -90,14 +101,17 @@ class Workers:
             # A prefill worker that the kvstore cannot confirm costs a retry at worst; the decode worker then
             # computes the prompt itself.
             if facts.role is Role.DECODE and not self._is_live(facts):
-                session = self._sessions.get(facts.worker_id)
-                is_draining = session is not None and session.is_draining
-                (closed.draining if is_draining else closed.unreachable).add(facts.worker_id)
+                kind = closed.draining if self._is_draining(facts) else closed.unreachable
+                kind.add(facts.worker_id)
         return closed
 
     def _is_live(self, decode: WorkerFacts) -> bool:
         session = self._sessions.get(decode.worker_id)
         return session is not None and session.is_live
+
+    def _is_draining(self, decode: WorkerFacts) -> bool:
+        session = self._sessions.get(decode.worker_id)
+        return session is not None and session.is_draining
 
     def _refresh(self) -> None:
         """Take over what changed in the directory since the last time."""

@@ -26,6 +26,7 @@ class FakeWorkers:
 
     def __init__(self) -> None:
         self.count = SeatCount(1, 4, 0)
+        self.is_anybody_expected = False
 
     def seats(self) -> SeatCount:
         return self.count
@@ -176,6 +177,16 @@ async def test_nobody_waits_where_there_is_no_worker(
     assert isinstance((await until(waiting)).error, UnavailableError)
     with pytest.raises(UnavailableError):
         stage.come()
+    stage.check_empty()
+
+
+async def test_a_worker_that_is_out_of_reach_for_a_moment_is_waited_for(stage: Stage) -> None:
+    there, stage.workers.count = stage.workers.count, SeatCount(0, 0, 0)
+    stage.workers.is_anybody_expected = True
+    waiting = stage.come()
+    assert not waiting.has_come
+    stage.workers.count = there
+    assert (await until(waiting)).has_gone
     stage.check_empty()
 
 

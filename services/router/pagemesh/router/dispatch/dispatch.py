@@ -137,7 +137,8 @@ class Dispatch:
 
     def _wait(self, turn: Turn) -> None:
         now = self._loop.time()
-        if self._seating.nobody_since is not None and not self._queue:
+        is_alone = self._seating.nobody_since is not None and not self._queue
+        if is_alone and not self._workers.is_anybody_expected:
             self._refused["no_worker"].inc()
             raise self._workers.nobody()
         self._check_deadline(turn, now)

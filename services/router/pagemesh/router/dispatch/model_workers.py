@@ -21,6 +21,11 @@ class ModelWorkers:
         workers = self._workers
         return self._decider.seats(workers.reachable(Role.DECODE), workers.reachable(Role.PREFILL))
 
+    @property
+    def is_anybody_expected(self) -> bool:
+        """Whether there is a decode worker that may only be out of reach for a moment."""
+        return self._workers.is_anybody_expected
+
     def num_expected_tokens(self, max_tokens: int) -> int:
         """Tokens that an answer is expected to have which may have so many."""
         return self._decider.num_expected_tokens(max_tokens)

@@ -11,6 +11,7 @@ from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.router.dispatch.turn import Turn
 from pagemesh.router.embedding.vectors import Embeddings
 from pagemesh.router.migration import Migrations, Migrator
+from pagemesh.router.patience import send_patiently
 from pagemesh.router.placed_request import Order, PlacedRequest
 from pagemesh.router.placer import Placer, Wanted
 from pagemesh.router.read_ahead import UNFINISHED
@@ -98,7 +99,7 @@ class EmbeddingJob:
 
     async def _submit_all(self) -> None:
         for index in range(len(self._prompts)):
-            await self._submit(index, frozenset())
+            await send_patiently(partial(self._submit, index, frozenset()))
 
     async def _submit(self, index: int, excluded: frozenset[str]) -> None:
         """Place a prompt on a worker and send it there."""

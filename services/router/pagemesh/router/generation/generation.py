@@ -13,6 +13,7 @@ from pagemesh.router.generation.idle import IdleClock
 from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, Idle, Usage
 from pagemesh.router.generation.running_choice import RunningChoice
 from pagemesh.router.migration import Migrations, Migrator
+from pagemesh.router.patience import send_patiently
 from pagemesh.router.placed_request import Order
 from pagemesh.router.placer import Placement, Placer
 from pagemesh.router.prefix_metrics import Lookup
@@ -146,7 +147,7 @@ class Generation:
 
     async def _submit_all(self) -> None:
         for index in range(len(self._choices)):
-            await self._submit(index, frozenset())
+            await send_patiently(partial(self._submit, index, frozenset()))
 
     async def _submit(self, index: int, excluded: frozenset[str]) -> None:
         """Place a choice on a worker and send it there, with the tokens that it has already."""
