@@ -59,6 +59,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FilesAndFolder(config, log)
 
 
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay until the end: no collection of garbage shall walk through them again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Function,
@@ -123,3 +129,5 @@ def settled_heap() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()
