@@ -18,6 +18,7 @@ from pagemesh.membership.kvstore_replicas import KvStoreReplicas
 from pagemesh.membership.lookup_breaker import LookupBreaker
 from pagemesh.membership.roster import MemberListener, Roster, WorkerState
 from pagemesh.rpc.call_context import call_timeout, outgoing_metadata
+from pagemesh.rpc.cancelling import cancel_to_end
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.identity import Identity
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
@@ -132,9 +133,8 @@ class Directory:
     async def close(self) -> None:
         """Stop following; the last known workers can still be read. Idempotent."""
         if self._watch is not None:
-            self._watch.cancel()
             # Ends at once: the task only waits for the stream or for its next attempt.
-            await asyncio.wait({self._watch})
+            await cancel_to_end(self._watch)
             self._watch = None
         self._stub = None
         if self._channel is not None:

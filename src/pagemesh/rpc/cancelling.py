@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+CANCEL_AGAIN_S: Final = 1.0
+"""Seconds in which a task that was cancelled has ended: what it still does then is to free things."""
 
 
 async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
@@ -37,3 +40,14 @@ async def until_done(future: asyncio.Future[T]) -> None:
         future.exception()  # seen, so that asyncio does not report it as forgotten
     if was_cancelled:
         raise asyncio.CancelledError
+
+
+async def cancel_to_end(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait until it has ended; it is asked again as long as it goes on.
+
+    What the task waits for, a library's stream say, may end at the moment at which it is cancelled, and the
+    request be lost with that: whoever asked once would wait for ever.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCEL_AGAIN_S)

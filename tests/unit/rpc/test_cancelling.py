@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from pagemesh.rpc.cancelling import run_to_end, until_done
+from pagemesh.rpc import cancelling
+from pagemesh.rpc.cancelling import cancel_to_end, run_to_end, until_done
 
 
 async def test_cancelling_is_put_off_until_the_work_is_over() -> None:
@@ -71,3 +72,34 @@ async def test_who_waits_for_an_end_is_cancelled_behind_it() -> None:
     end.set_exception(OSError("nobody asks for it"))
     with pytest.raises(asyncio.CancelledError):
         await caller
+
+
+@pytest.mark.parametrize("num_lost", [0, 1, 3])
+async def test_a_task_that_loses_its_cancellation_is_cancelled_again(
+    num_lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancelling, "CANCEL_AGAIN_S", 0.01)
+    lost: list[bool] = []
+
+    async def go_on() -> None:
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                if len(lost) == num_lost:
+                    raise
+                lost.append(True)
+
+    task = asyncio.create_task(go_on())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await cancel_to_end(task)
+    assert task.cancelled()
+    assert len(lost) == num_lost
+
+
+async def test_a_task_that_is_over_is_left_alone() -> None:
+    task = asyncio.create_task(asyncio.sleep(0, "over"))
+    await task
+    await cancel_to_end(task)
+    assert task.result() == "over"

@@ -18,6 +18,7 @@ from pagemesh.identity.roles import MeshRole
 from pagemesh.membership.backoff import Backoff
 from pagemesh.router.read_ahead import SessionCall, read_ahead
 from pagemesh.router.session_requests import SessionRequests
+from pagemesh.rpc.cancelling import cancel_to_end
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.identity import Identity
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
@@ -100,9 +101,8 @@ class WorkerSession:
     async def close(self) -> None:
         """End the stream, and with it every request. Idempotent."""
         if self._task is not None:
-            self._task.cancel()
             # Ends at once: the task only waits for the connection, the stream or its next attempt.
-            await asyncio.wait({self._task})
+            await cancel_to_end(self._task)
             self._task = None
 
     async def _stay_connected(self) -> None:
