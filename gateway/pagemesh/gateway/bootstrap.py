@@ -89,8 +89,8 @@ def _listeners(config: GatewayConfig, *, watched: bool) -> list[dict[str, Any]]:
         listeners.append(_listener("local", _pipe(config.local_socket), chain))
     if config.metrics_port is not None:
         address = _tcp(config.host, config.metrics_port)
-        chain = metrics_chain(config.mesh, watched=watched)
-        listeners.append(_listener("metrics", address, chain))
+        shown = metrics_chain(config.mesh, watched=watched)
+        listeners.append(_listener("metrics", address, shown))
     return listeners
 
 

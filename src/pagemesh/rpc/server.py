@@ -104,7 +104,7 @@ class GrpcServer:
     start: the port is bound and health answers NOT_SERVING for "" and every service; all other calls but
     `Process` are refused with UNAVAILABLE. serve: `add` the servicers, then `set_serving`. drain and close: `close` reports
     NOT_SERVING, refuses new calls, runs the drain hooks, gives running calls the rest of the grace
-    period and cancels what is left. Everything runs on the loop on which the server was made.
+    period, or the farewell if that is more, and cancels what is left. Everything runs on the loop on which the server was made.
     """
 
     def __init__(

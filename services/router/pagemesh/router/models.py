@@ -31,7 +31,7 @@ class Crew(Protocol):
         ...
 
     def require_max_model_len(self) -> int:
-        """Likewise, or of those that are out of reach at the moment; UnavailableError while there is none at all."""
+        """Longest context on offer, if need be by who is out of reach; UnavailableError while there is nobody."""
         ...
 
 
