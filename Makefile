@@ -14,6 +14,8 @@ ROOTS  := src services/router services/prefill services/decode services/kvstore 
 GPU_PYTHON ?=
 FIND_GPU = $(or $(GPU_PYTHON),$(BIN)/python) -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "torch finds no CUDA device here")'
 ROOT_PATHS := $(subst $() ,:,$(addprefix $(CURDIR)/,$(ROOTS)) $(CURDIR))
+# Behind the tree, what the environment names already.
+GPU_PATHS = $(ROOT_PATHS)$(if $(PYTHONPATH),:$(PYTHONPATH))
 BENCHMARKS := kernels first_token mesh_overhead cancellation resumption overload memory scheduler index offline online kv_transfer routing gateway tls tracing sim_check bench_client
 GPU_BENCHMARKS := kernels gpu_engine
 # Compiling ahead of time, for GPUs that are not there, is left to the tests without one.
@@ -103,12 +105,12 @@ bench: $(VENV)/.ready-dev ## Run every benchmark; figures go to benchmarks/resul
 
 test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.ready-dev) ## Test kernels and engine on this machine's GPU
 	@$(FIND_GPU)
-	@PYTHONPATH=$(ROOT_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . $(GPU_UNIT_TESTS) -n 8 --dist loadfile $(ARGS)
-	@PYTHONPATH=$(ROOT_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . tests/gpu $(ARGS)
+	@PYTHONPATH=$(GPU_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . $(GPU_UNIT_TESTS) -n 8 --dist loadfile $(ARGS)
+	@PYTHONPATH=$(GPU_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . tests/gpu $(ARGS)
 
 bench-gpu: $(if $(GPU_PYTHON),,$(VENV)/.ready-dev) ## Measure kernels and engine on this machine's GPU
 	@$(FIND_GPU)
-	@set -e; export PYTHONPATH=$(ROOT_PATHS); for name in $(GPU_BENCHMARKS); do $(or $(GPU_PYTHON),$(BIN)/python) benchmarks/$$name.py $(ARGS); done
+	@set -e; export PYTHONPATH=$(GPU_PATHS); for name in $(GPU_BENCHMARKS); do $(or $(GPU_PYTHON),$(BIN)/python) benchmarks/$$name.py $(ARGS); done
 
 clean: ## Remove the virtual environment, build output and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

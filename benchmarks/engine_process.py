@@ -34,6 +34,8 @@ class EngineSettings:
     dtype: str = "bfloat16"
     max_model_len: int = 2048
     max_num_seqs: int = 64
+    max_num_batched_tokens: int | None = None
+    """Unset, each engine's own default; transformers' is then a prompt of full length."""
     kv_cache_memory: float = 2.0
     """GiB."""
     device: str = "cpu"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
 import json
 import math
@@ -133,8 +134,8 @@ class Report:
                 del figure["value"], figure["num_samples"]
                 self.figures.append(Figure(**figure))
 
-    def write(self, path: Path) -> None:
-        """Write the figures and the circumstances as JSON."""
+    def write(self, path: Path, *, quietly: bool = False) -> None:
+        """Write the figures and the circumstances as JSON; `quietly` when that is done after every figure."""
         content = {
             "name": self.name,
             "question": self.question,
@@ -147,7 +148,8 @@ class Report:
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        print(f"\nwritten to {path}")
+        if not quietly:
+            print(f"\nwritten to {path}")
 
 
 def _entry(figure: Figure) -> dict[str, object]:
@@ -163,9 +165,15 @@ def _entry(figure: Figure) -> dict[str, object]:
     }
 
 
+@functools.cache
 def commit() -> str:
-    """The commit measured, marked when other files than the figures themselves differ from it."""
-    head = _git("rev-parse", "--short=12", "HEAD") or "unknown"
+    """The commit measured, marked when other files than the figures themselves differ from it.
+
+    A copy of the tree without its repository has it from PAGEMESH_COMMIT.
+    """
+    head = _git("rev-parse", "--short=12", "HEAD")
+    if not head:
+        return os.environ.get("PAGEMESH_COMMIT") or "unknown"
     changed = _git("status", "--porcelain", "--", ".", ":!benchmarks/results")
     return f"{head}-dirty" if changed else head
 
@@ -182,10 +190,13 @@ def versions() -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str:
-    """What git says; empty outside of a repository."""
-    completed = subprocess.run(
-        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    """What git says; empty outside of a repository, or without git."""
+    try:
+        completed = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ""
     return completed.stdout.strip()
 
 

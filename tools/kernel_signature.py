@@ -62,6 +62,8 @@ def _describe(value: Any, parameter: Any) -> tuple[str, object, bool]:
         return "u1", None, False
     if isinstance(value, float):
         return "fp32", None, False
+    if isinstance(value, int) and parameter.annotation_type:
+        return parameter.annotation_type, None, False
     if isinstance(value, int):
         special = not parameter.do_not_specialize
         if value == 1 and special:

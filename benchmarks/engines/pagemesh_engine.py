@@ -14,6 +14,7 @@ class PagemeshEngine:
     def __init__(self, settings: dict[str, Any]) -> None:
         from pagemesh.engine import LLM
 
+        num_tokens = settings["max_num_batched_tokens"]
         self._llm = LLM(
             settings["model"],
             dtype=settings["dtype"],
@@ -22,6 +23,7 @@ class PagemeshEngine:
             max_num_seqs=settings["max_num_seqs"],
             kv_cache_memory=settings["kv_cache_memory"],
             device=settings["device"],
+            **({} if num_tokens is None else {"max_num_batched_tokens": num_tokens}),
         )
 
     def generate(self, prompts: Sequence[Sequence[int]], num_tokens: Sequence[int]) -> list[int]:

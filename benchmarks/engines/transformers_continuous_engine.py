@@ -37,7 +37,7 @@ class ContinuousEngine:
         batching = make_batching(
             **{page_size: _PAGE_SIZE},
             num_blocks=_num_tokens(settings, model.config) // _PAGE_SIZE,
-            max_batch_tokens=settings["max_model_len"],
+            max_batch_tokens=settings["max_num_batched_tokens"] or settings["max_model_len"],
             max_requests_per_batch=settings["max_num_seqs"],
         )
         make_config: Any = GenerationConfig

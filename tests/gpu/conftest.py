@@ -8,8 +8,17 @@ import pytest
 import torch
 
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
+from pagemesh.kernels.launch import is_interpreted
 
 HERE = Path(__file__).parent
+
+
+def pytest_sessionstart() -> None:
+    """Kernels that the interpreter ran would say nothing about a GPU."""
+    if torch.cuda.is_available() and is_interpreted():
+        pytest.exit(
+            "there is a CUDA device, but TRITON_INTERPRET=1 runs kernels in the interpreter", 1
+        )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -38,6 +38,13 @@ def test_copies_and_kernels_follow_each_other(accelerator: CudaAccelerator) -> N
     source.fill_(20)
     with accelerator.computing():
         there = torch.zeros(1, dtype=torch.int64, device=accelerator.device)
+        # CUDA loads a kernel when it is first started, and may wait for the stream before.
+        there += 1
+        accelerator.copy(there, source)
+        accelerator.copy(target, there)
+        there.zero_()
+        accelerator.settle()
+        target.zero_()
         sleep(MANY_CYCLES)
         accelerator.copy(there, source)
         there += 1

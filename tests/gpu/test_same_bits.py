@@ -115,6 +115,21 @@ def test_norms_activations_and_rotations() -> None:
     check(turn, rows)
 
 
+def test_streams_may_multiply_with_one_weight_at_the_same_time() -> None:
+    """Its inputs are cut, and the last of the programs to arrive adds up."""
+    linear, rows = make_linear(random(4096, 4096)), random(3, 4096)
+    expected = linear(rows)
+    streams = [torch.cuda.Stream(CUDA) for _ in range(2)]
+    products = []
+    torch.cuda.synchronize()
+    for _ in range(200):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                products.append(linear(rows))
+    torch.cuda.synchronize()
+    assert all(torch.equal(product, expected) for product in products)
+
+
 def test_a_graph_of_segments_and_experts_can_be_replayed() -> None:
     linear = make_linear(random(4096, 4096))
     experts = make_experts(

@@ -19,7 +19,7 @@ class Scratch:
         size = prod(shape)
         tensor = self._tensors.get(name)
         if tensor is None or tensor.numel() < size:
-            tensor = self._tensors[name] = torch.empty(
-                max(size, 1), dtype=dtype, device=self._device
-            )
+            # A little more each time would leave many small pieces behind, which no allocator joins.
+            grown = 1 << max(size - 1, 0).bit_length()
+            tensor = self._tensors[name] = torch.empty(grown, dtype=dtype, device=self._device)
         return tensor[:size].view(shape)

@@ -126,7 +126,7 @@ def test_the_largest_step_is_measured_when_all_others_were_computed(
     first = [*((1, number) for number in (1, 2, 3, 4, 8, 16, 20)), (1, 1)]
     largest = (4, 20)
     trial = [*first, largest, *first, largest]
-    assert notes.rehearsed == [*trial, *first]
+    assert notes.rehearsed == [*trial, *first, largest]
     assert notes.moved == [BlockMoves(((0, 0),), ((0, 0),), ((0, 1),))]
 
 

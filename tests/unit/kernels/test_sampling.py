@@ -100,7 +100,10 @@ def test_a_penalty_less_decides_otherwise() -> None:
             {"entry_values": torch.zeros(4)},
             r"entry_values, torch.float32 \[4\] on .* of which 3 rows are edited",
         ),
-        ({"seeds": torch.zeros(8, dtype=torch.int64)[::2]}, r"seeds, torch.int64 \[4\] on"),
+        (
+            {"seeds": torch.zeros(8, dtype=torch.int64, device=DEVICE)[::2]},
+            r"seeds, torch.int64 \[4\] on",
+        ),
         ({"top_ps": torch.ones(4)}, r"top_ps, torch.float32 \[4\] on"),
     ],
     ids=["a row less", "a word less", "a value less", "not dense", "too narrow"],

@@ -9,6 +9,7 @@ from pagemesh.kernels.block_copy.interface import check_copy, check_move, check_
 from pagemesh.kernels.block_copy.kernel import copy_blocks_kernel
 from pagemesh.kernels.launch import launch
 
+_UNIT = 16  # words: what begins at a multiple of them is read and written 16 bytes at a time
 _MAX_WORDS = 1024  # of a program: with 4 warps, four accesses of 16 bytes for each thread
 
 
@@ -72,23 +73,26 @@ def _move(
     grid = triton.cdiv(num_words, block), num_blocks, num_planes
     ids = source_ids if source_ids is not None else target_ids
     device = source.device if ids is None else ids.device
+    planes = source.stride(0), 0 if target is None else target.stride(0)
+    unit = _UNIT if all(size % _UNIT == 0 for size in (num_words, *planes)) else 1
     parts = torch.zeros(grid[::-1] if sums else 0, dtype=torch.int64, device=device)
     launch(
         copy_blocks_kernel,
         grid,
         {
             "source": source,
-            "source_plane": source.stride(0),
+            "source_plane": planes[0] // unit,
             "source_block": source.stride(1),
             "source_ids": source_ids,
             "source_blocks": source.shape[1],
             "target": target,
-            "target_plane": 0 if target is None else target.stride(0),
+            "target_plane": planes[1] // unit,
             "target_block": 0 if target is None else target.stride(1),
             "target_ids": target_ids,
             "target_blocks": 0 if target is None else target.shape[1],
             "num_words": num_words,
             "sums": parts if sums else None,
+            "UNIT": unit,
             "BLOCK": block,
         },
         num_warps=max(1, min(block // 256, 4)),

@@ -20,20 +20,23 @@ def _mix(words, places):
     return (mixed ^ (mixed >> 31)).to(tl.int64, bitcast=True)
 
 
-@triton.jit(do_not_specialize=["source_blocks", "target_blocks"])
+@triton.jit(
+    do_not_specialize=["source_plane", "source_blocks", "target_plane", "target_blocks"],
+)
 def copy_blocks_kernel(
     source,  # int64 [planes, source_blocks, num_words], of which the words lie densely; as `target`
-    source_plane,
+    source_plane: tl.int64,  # of UNIT words, so that pools of any number of blocks have one kernel
     source_block,
     source_ids,  # int64 [N]; None: the blocks in their order, as `target_ids`
     source_blocks,
     target,  # None: nothing is written
-    target_plane,
+    target_plane: tl.int64,
     target_block,
     target_ids,
     target_blocks,
     num_words,
     sums,  # int64 [planes, N, parts of a block]; None: no checksum
+    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Blocks that are no source's are zeros; those that are no target's are not written."""
@@ -51,10 +54,10 @@ def copy_blocks_kernel(
     is_word = places < num_words
     is_source = (source_id >= 0) & (source_id < source_blocks)
     is_target = (target_id >= 0) & (target_id < target_blocks)
-    begin = source + plane * source_plane + source_id * source_block
+    begin = source + plane * (source_plane * UNIT) + source_id * source_block
     words = tl.load(begin + places, mask=is_word & is_source, other=0)
     if target is not None:
-        end = target + plane * target_plane + target_id * target_block
+        end = target + plane * (target_plane * UNIT) + target_id * target_block
         tl.store(end + places, words, mask=is_word & is_target)
     if sums is not None:
         block = plane * tl.num_programs(1) + number

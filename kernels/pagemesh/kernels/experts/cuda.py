@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import torch
 import triton
 
+from pagemesh.kernels.arrivals import arrival_counters
 from pagemesh.kernels.experts.interface import Stack, check_choices, check_stacks
 from pagemesh.kernels.experts.kernel import (
     count_pairs_kernel,
@@ -21,7 +22,6 @@ from pagemesh.kernels.linear.cuda import DTYPES
 from pagemesh.kernels.linear.interface import check_rows, check_weight
 from pagemesh.kernels.linear.tiles import (
     GROUP,
-    MOST_SPLIT_TILES,
     choose_block_t,
     choose_tiles,
     most_token_tiles,
@@ -157,8 +157,6 @@ class _Projection:
         self._is_gated = gate is not None
         self._num_experts, self._num_rows, self._num_inputs = stack.weight.shape
         self._num_outputs = self._num_rows // 2 if self._is_gated else self._num_rows
-        # As in `CudaLinear`.
-        self._counters = torch.zeros(MOST_SPLIT_TILES, dtype=torch.int32, device=flat.device)
 
     def multiply(self, inputs: torch.Tensor, pairs: _Pairs, num_choices: int) -> torch.Tensor:
         """Of each pair [pairs, out]; `inputs` are those of the tokens, or of the pairs."""
@@ -201,7 +199,7 @@ class _Projection:
                 "bias": self._bias,
                 "output": output,
                 "partials": partials,
-                "counters": self._counters,
+                "counters": arrival_counters(inputs.device) if tiles.is_split else None,
                 "num_pairs": num_pairs,
                 "num_tiles": num_tiles,
                 "num_outputs": self._num_outputs,

@@ -8,11 +8,12 @@ from typing import Final
 import torch
 import triton
 
+from pagemesh.kernels.arrivals import arrival_counters
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.launch import launch
 from pagemesh.kernels.linear.interface import check_rows, check_weight
 from pagemesh.kernels.linear.kernel import linear_kernel
-from pagemesh.kernels.linear.tiles import GROUP, MOST_SPLIT_TILES, choose_tiles, num_segments
+from pagemesh.kernels.linear.tiles import GROUP, choose_tiles, num_segments
 from pagemesh.kernels.target import target_of
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
@@ -55,8 +56,6 @@ class _Product:
         num_rows, self._num_inputs = weight.shape
         self._num_outputs = num_rows // 2 if self._is_gated else num_rows
         self._segments = num_segments(self._num_outputs, self._num_inputs)
-        # Zeros whenever no product runs. Products with one weight must not overlap one another.
-        self._counters = torch.zeros(MOST_SPLIT_TILES, dtype=torch.int32, device=weight.device)
 
     def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """Of rows [T, in] and, where it is added, a residual [T, out]: [T, out]."""
@@ -101,7 +100,7 @@ class _Product:
                 "residual_stride": 0 if residual is None else residual.stride(0),
                 "output": output,
                 "partials": partials,
-                "counters": self._counters,
+                "counters": arrival_counters(inputs.device) if tiles.is_split else None,
                 "num_tokens": num_tokens,
                 "num_outputs": self._num_outputs,
                 "num_inputs": self._num_inputs,

@@ -25,7 +25,7 @@ from pagemesh.kernels.target import Target
 # Memory for the sums of segments that several programs share. Rows for which there is no room are not
 # shared.
 _PARTIAL_BYTES = 64 << 20
-_MERGES_AT_ONCE = 8
+_MERGES_AT_ONCE = 32
 _LOG2_E = math.log2(math.e)
 
 

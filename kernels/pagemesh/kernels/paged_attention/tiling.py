@@ -59,7 +59,7 @@ def tiling_of(shape: AttentionShape, target: Target) -> Tiling:
         tile = RowTile(64, 8, 2, 1)
         return Tiling(32, SEGMENT_KEYS, tile, tile, "tf32")
     # Each warp has 16 rows of its own in both, so both use the same instructions in the same order.
-    few, many = RowTile(64, 4, 2, 2), RowTile(128, 8, 3, 1)
+    few, many = RowTile(64, 4, 3, 2), RowTile(128, 8, 3, 1)
     if 90 <= target.capability < 100:
         return Tiling(64, SEGMENT_KEYS, few, many, "tf32")
     # Others, desktop Blackwells too, keep the queries in registers; models without groups are those whose

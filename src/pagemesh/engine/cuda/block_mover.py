@@ -100,8 +100,11 @@ class DeviceBlockMover:
 
     def _ids(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
         """Sources and targets on the device, int64 [N] each."""
-        (ids,) = self._transfers.upload([np.array(pairs, np.int64).T.copy()])
-        return ids[0], ids[1]
+        # Two arrays: a row of one array would begin at 16 bytes for even numbers only, and kernels
+        # are compiled for either kind of address.
+        columns = np.array(pairs, np.int64).T
+        sources, targets = self._transfers.upload([column.copy() for column in columns])
+        return sources, targets
 
 
 class _Buffer:

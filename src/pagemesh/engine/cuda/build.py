@@ -82,8 +82,9 @@ class GpuBuilder:
         self._log(use, num_blocks, num_swap_blocks)
         peers = PeerPools(layout, self._gpu.sharing)
         parts = self._assemble(num_blocks, buffers, accelerator, peers)
-        # A cache so large has offsets of more bits, for which kernels are compiled anew.
-        for batch in self._first_steps():
+        # A cache so large has offsets of more bits, for which kernels are compiled anew; and scratch
+        # memory shall be as large as any step needs it, rather than grow while requests are served.
+        for batch in (*self._first_steps(), self._largest_batch(num_blocks)):
             self._rehearse(parts.runner, batch)
         warm_up.moves(parts.runner, parts.stager, num_blocks, num_swap_blocks)
         parts.stager.rehearse()
@@ -167,14 +168,16 @@ class GpuBuilder:
         num_seqs, block_size = scheduler.max_num_seqs, self._layout.block_size
         num_step_blocks = scheduler.max_num_batched_tokens // block_size + num_seqs
         num_blocks = max(num_step_blocks, -(-self._model.max_model_len // block_size))
-        batch = largest_batch(
+        return self._largest_batch(num_blocks), num_blocks
+
+    def _largest_batch(self, num_blocks: int) -> Batch:
+        return largest_batch(
             self._layout,
             num_blocks,
-            scheduler,
+            self._scheduler,
             self._model.max_model_len,
             generates=self._model.generates,
         )
-        return batch, num_blocks
 
     def _first_steps(self) -> list[Batch]:
         return warm_up.batches(
