@@ -26,7 +26,7 @@ QUESTION = "The engine on a GPU, for a model of Llama 3 8B's shape with random w
 MODEL = "8B"
 ENGINES = {
     "pagemesh": "pagemesh_engine.py",
-    "transformers, continuous": "transformers_continuous_engine.py",
+    "transformers-continuous": "transformers_continuous_engine.py",
 }
 STREAM_PROMPT, STREAM_TOKENS = 512, 128
 NUM_STREAMS = 64

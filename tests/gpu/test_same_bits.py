@@ -119,7 +119,7 @@ def test_streams_may_multiply_with_one_weight_at_the_same_time() -> None:
     """Its inputs are cut, and the last of the programs to arrive adds up."""
     linear, rows = make_linear(random(4096, 4096)), random(3, 4096)
     expected = linear(rows)
-    streams = [torch.cuda.Stream(CUDA) for _ in range(2)]
+    streams = [torch.cuda.Stream(CUDA) for _ in range(2)]  # type: ignore[no-untyped-call]
     products = []
     torch.cuda.synchronize()
     for _ in range(200):

@@ -49,7 +49,7 @@ def launch(
     """
     options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fuses}
     if _notes:
-        _notes[-1].append(Launch(kernel, grid, arguments, options))
+        _notes[-1].append(Launch(kernel, grid, dict(arguments), dict(options)))
     elif all(grid):
         kernel[grid](**arguments, **options)
 

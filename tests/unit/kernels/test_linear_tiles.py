@@ -46,27 +46,44 @@ def test_weights_with_few_outputs_are_cut_into_segments(
 
 
 @pytest.mark.parametrize(
-    ("num_outputs", "num_tokens", "segments", "is_gated", "expected"),
+    ("num_outputs", "num_inputs", "num_tokens", "segments", "is_gated", "expected"),
     [
-        (4096, 1, 4, False, Tiles(64, 16, 128, True, 4, 5)),
-        (4096, 16, 4, False, Tiles(64, 16, 128, True, 4, 5)),
-        (4096, 17, 4, False, Tiles(64, 32, 128, True, 4, 4)),
-        (4096, 64, 4, False, Tiles(64, 64, 128, True, 4, 3)),
-        (4096, 65, 4, False, Tiles(128, 128, 64, True, 8, 6)),
-        (4096, 512, 4, False, Tiles(128, 128, 64, False, 8, 6)),
-        (4096, 8192, 4, False, Tiles(128, 128, 64, False, 8, 6)),
-        (6144, 1, 4, False, Tiles(64, 16, 128, True, 4, 3)),
-        (128256, 1, 1, False, Tiles(64, 16, 128, False, 4, 3)),
-        (14336, 1, 1, True, Tiles(64, 16, 64, False, 4, 6)),
-        (14336, 8192, 1, True, Tiles(128, 128, 64, False, 8, 4)),
-        (3072, 8192, 4, True, Tiles(64, 128, 64, False, 8, 6)),
+        (4096, 4096, 1, 4, False, Tiles(64, 16, 128, True, 4, 5)),
+        (4096, 4096, 16, 4, False, Tiles(64, 16, 128, True, 4, 5)),
+        (4096, 4096, 17, 4, False, Tiles(64, 32, 128, True, 4, 4)),
+        (4096, 4096, 64, 4, False, Tiles(64, 64, 128, True, 4, 3)),
+        (4096, 4096, 65, 4, False, Tiles(64, 128, 64, True, 4, 4)),
+        (4096, 4096, 256, 4, False, Tiles(64, 64, 128, False, 4, 3)),
+        (4096, 14336, 256, 4, False, Tiles(128, 128, 64, True, 8, 6)),
+        (4096, 4096, 512, 4, False, Tiles(128, 128, 64, False, 8, 4)),
+        (4096, 4096, 8192, 4, False, Tiles(128, 256, 64, False, 8, 4)),
+        (6144, 4096, 1, 4, False, Tiles(64, 16, 128, True, 4, 3)),
+        (6144, 4096, 64, 4, False, Tiles(64, 64, 128, False, 4, 4)),
+        (6144, 4096, 128, 4, False, Tiles(64, 64, 128, False, 4, 3)),
+        (6144, 4096, 256, 4, False, Tiles(128, 128, 64, False, 8, 4)),
+        (128256, 4096, 1, 1, False, Tiles(64, 16, 128, False, 4, 3)),
+        (128256, 4096, 64, 1, False, Tiles(64, 64, 128, False, 4, 3)),
+        (14336, 4096, 1, 1, True, Tiles(64, 16, 64, False, 4, 6)),
+        (14336, 4096, 8192, 1, True, Tiles(128, 128, 64, False, 8, 4)),
+        (3072, 4096, 8192, 4, True, Tiles(64, 128, 64, False, 8, 6)),
     ],
 )
 def test_tiles_on_hopper(
-    num_outputs: int, num_tokens: int, segments: int, is_gated: bool, expected: Tiles
+    num_outputs: int,
+    num_inputs: int,
+    num_tokens: int,
+    segments: int,
+    is_gated: bool,
+    expected: Tiles,
 ) -> None:
     tiles = choose_tiles(
-        num_outputs, num_tokens, segments, torch.bfloat16, TARGETS[90], is_gated=is_gated
+        num_outputs,
+        num_inputs,
+        num_tokens,
+        segments,
+        torch.bfloat16,
+        TARGETS[90],
+        is_gated=is_gated,
     )
     assert tiles == expected
 
@@ -80,7 +97,13 @@ def choices() -> Iterator[tuple[Tiles, int, int, bool, torch.dtype, int]]:
                 for is_gated in (False, True):
                     segments = num_segments(num_outputs, num_inputs)
                     tiles = choose_tiles(
-                        num_outputs, num_tokens, segments, dtype, target, is_gated=is_gated
+                        num_outputs,
+                        num_inputs,
+                        num_tokens,
+                        segments,
+                        dtype,
+                        target,
+                        is_gated=is_gated,
                     )
                     yield tiles, num_outputs, num_tokens, is_gated, dtype, capability
 
@@ -107,6 +130,7 @@ def test_steps_of_powers_of_two_need_all_tiles_that_there_are() -> None:
             choose = partial(
                 choose_tiles,
                 num_outputs,
+                num_inputs,
                 segments=num_segments(num_outputs, num_inputs),
                 dtype=torch.bfloat16,
                 target=target,

@@ -173,6 +173,7 @@ class _Projection:
         num_pairs, num_tiles = len(pairs.order), len(pairs.tiles)
         tiles = choose_tiles(
             self._num_outputs,
+            self._num_inputs,
             num_pairs,
             segments,
             inputs.dtype,

@@ -74,6 +74,7 @@ class _Product:
         num_tokens = len(inputs)
         tiles = choose_tiles(
             self._num_outputs,
+            self._num_inputs,
             num_tokens,
             self._segments,
             inputs.dtype,

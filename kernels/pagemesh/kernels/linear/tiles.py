@@ -21,6 +21,9 @@ _SHORTEST_SEGMENT: Final = 256
 
 _MOST_SEGMENTS: Final = 16
 
+_MOST_INPUTS_AT_ONCE: Final = 8192
+"""That a program of few outputs and tokens reads alone where segments could be programs."""
+
 SMALL: Final = 64
 """Outputs of a tile, and most tokens of one, where the time is that of reading the weight."""
 
@@ -97,6 +100,7 @@ def most_token_tiles(num_tokens: int, block_t: int, num_experts: int = 1) -> int
 
 def choose_tiles(
     num_outputs: int,
+    num_inputs: int,
     num_tokens: int,
     segments: int,
     dtype: torch.dtype,
@@ -105,9 +109,18 @@ def choose_tiles(
     is_gated: bool,
     num_experts: int = 1,
 ) -> Tiles:
-    """The tiles of a product with `num_tokens` rows, at least one."""
+    """The tiles of a product with `num_tokens` rows, at least one.
+
+    Without experts they are those of the next power of two: steps of powers of two need all that there are.
+    """
     # Hopper and its successor multiply from shared memory; others from registers, desktop Blackwells too.
     needs_registers = not 90 <= target.capability < 120
+    if num_experts == 1:
+        num_tokens = 1 << (num_tokens - 1).bit_length()
+        if dtype != torch.float32 and not (is_gated or needs_registers):
+            tiles = _tiles_on_hopper(num_outputs, num_inputs, num_tokens, segments, target)
+            if tiles is not None:
+                return tiles
     block_t = choose_block_t(num_tokens, num_experts)
     is_large = block_t > SMALL
     block_out, block_k, num_warps = SMALL, 128, 4
@@ -128,6 +141,34 @@ def choose_tiles(
     per_multiprocessor = 1 if is_large else min(-(-num_programs // target.num_multiprocessors), 3)
     stage_bytes = (block_out * (2 if is_gated else 1) + block_t) * block_k * dtype.itemsize
     # Each program has a kilobyte of its own besides; what is in registers takes no memory.
-    num_buffers = max((target.shared_bytes // per_multiprocessor - 1024) // stage_bytes, 2)
-    num_stages = min(num_buffers, 6) + needs_registers
+    num_buffers = (target.shared_bytes // per_multiprocessor - 1024) // stage_bytes
+    if num_buffers < 3:
+        # Fewer programs that read further ahead.
+        num_buffers = min(
+            (target.shared_bytes // min(per_multiprocessor, 2) - 1024) // stage_bytes, 3
+        )
+    # Of many tokens, each stage is so long that few are far enough ahead.
+    is_long = num_experts == 1 and num_tokens >= 2 * LARGE and not (is_split or is_gated)
+    most = 4 if is_long else 6
+    num_stages = min(max(num_buffers, 2), most) + needs_registers
     return Tiles(block_out, block_t, block_k, is_split, num_warps, num_stages)
+
+
+def _tiles_on_hopper(
+    num_outputs: int, num_inputs: int, num_tokens: int, segments: int, target: Target
+) -> Tiles | None:
+    """What an H200 was fastest with, where the rule of `choose_tiles` is not; tokens a power of two."""
+    processors = target.num_multiprocessors
+    num_small = -(-num_outputs // SMALL) * -(-num_tokens // SMALL)
+    if segments > 1 and num_tokens == LARGE and num_small <= processors:
+        # The segments of narrow tiles, two programs on each multiprocessor.
+        return Tiles(SMALL, LARGE, 64, True, 4, 4)
+    if segments > 1 and SMALL <= num_tokens <= 2 * LARGE and num_inputs <= _MOST_INPUTS_AT_ONCE:
+        # All segments in each program, so that no sums go through memory.
+        if 2 * processors // 3 <= num_small <= processors:
+            return Tiles(SMALL, SMALL, 128, False, 4, 4)
+        if processors < num_small <= 2 * processors:
+            return Tiles(SMALL, SMALL, 128, False, 4, 3)
+    if num_small >= 32 * processors:
+        return Tiles(LARGE, 2 * LARGE, 64, False, 8, 4)
+    return None

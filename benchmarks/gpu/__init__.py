@@ -1,0 +1,1 @@
+"""The subcommands of `gpu_probe.py`, one module each."""
