@@ -7,7 +7,8 @@ import pytest
 from llvmlite import ir
 
 from pagemesh.errors import InternalError
-from pagemesh.kernels.jit.compiled import CompiledFunction, has_bfloat16_dots
+from pagemesh.kernels.jit.compiled import CompiledFunction
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas
 
 
 def empty_function() -> tuple[ir.Module, ir.IRBuilder]:
@@ -37,4 +38,4 @@ def test_a_processor_that_llvm_does_not_know_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setattr(llvm, "get_host_cpu_features", unknown)
     with pytest.raises(InternalError, match=r"'work' cannot be compiled .* no target for this"):
         CompiledFunction(module, "work")
-    assert not has_bfloat16_dots()
+    assert processor_isas() == (CpuIsa.GENERIC,)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from pagemesh.kernels.dispatch import using
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas, using_isa
 from pagemesh.kernels.paged_attention import (
     LayerAttention,
     PagedSequence,
-    cpu,
     make_paged_attention,
 )
 from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
@@ -204,14 +204,13 @@ def test_dispatch_goes_by_the_device() -> None:
         make_paged_attention(make_shape(), torch.device("meta"))
 
 
-def test_processors_without_products_of_bfloat16_give_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cpu, "has_bfloat16_dots", lambda: False)
+@pytest.mark.parametrize("isa", [isa for isa in processor_isas() if not isa.has_pair_dots])
+def test_processors_without_products_of_bfloat16_give_the_same(isa: CpuIsa) -> None:
     shape = make_shape(dtype=torch.bfloat16)
     layer_kv, sequences, query = make_layer(shape, BATCHES["mixed"])
     expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
-    output = CpuPagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
+    with using_isa(isa):
+        output = CpuPagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
     # Nothing in between is rounded to bfloat16.
     torch.testing.assert_close(output, expected, rtol=8e-3, atol=8e-3)
 

@@ -9,6 +9,7 @@ import torch
 from llvmlite import ir
 
 from pagemesh.kernels.gated_activation.interface import Gate, check_gate_up
+from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.elements import ELEMENT_TYPES, map_row
 from pagemesh.kernels.jit.emit import Emitter
 from pagemesh.kernels.jit.rows import RowKernel, Values
@@ -34,7 +35,7 @@ class CpuGatedActivation:
         return output
 
 
-@functools.cache
+@per_isa
 def _compile(gate: Gate, size: int, torch_dtype: torch.dtype) -> RowKernel:
     dtype = str(torch_dtype).removeprefix("torch.")
     element = ELEMENT_TYPES[dtype]

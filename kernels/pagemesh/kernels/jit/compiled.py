@@ -1,4 +1,4 @@
-"""Machine code for this processor from an LLVM module."""
+"""Machine code for this processor, of the class that is settled, from an LLVM module."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from pagemesh.errors import InternalError
+from pagemesh.kernels.jit.cpu_isa import current_isa, features_without_better
 
 # Without it LLVM splits 512-bit vectors on processors that once were slow with them.
 _ATTRIBUTES = '"min-legal-vector-width"="512" "prefer-vector-width"="512"'
@@ -41,7 +42,7 @@ def _compile(text: str, unrolls: bool) -> llvm.ExecutionEngine:
     llvm.initialize_native_asmprinter()
     # One for each module: the engine that runs the code takes it over.
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+        cpu=llvm.get_host_cpu_name(), features=features_without_better(current_isa()), opt=3
     )
     text = re.sub(r"^(define [^{\n]*?)\s*$", rf"\1 {_ATTRIBUTES}", text, flags=re.MULTILINE)
     module = llvm.parse_assembly(text)
@@ -53,22 +54,3 @@ def _compile(text: str, unrolls: bool) -> llvm.ExecutionEngine:
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     return engine
-
-
-def has_bfloat16_dots() -> bool:
-    """Whether this processor multiplies pairs of bfloat16 (AVX512-BF16)."""
-    return _has("avx512bf16")
-
-
-def has_bfloat16_tiles() -> bool:
-    """Whether this processor multiplies tiles of bfloat16 (AMX)."""
-    return _has("amx-bf16")
-
-
-def _has(feature: str) -> bool:
-    """Also no when LLVM does not know the processor."""
-    try:
-        features: dict[str, bool] = llvm.get_host_cpu_features()
-    except RuntimeError:
-        return False
-    return features.get(feature, False)

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from pagemesh.kernels.gated_activation.interface import Gate
-from pagemesh.kernels.jit.compiled import has_bfloat16_dots, has_bfloat16_tiles
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
 from pagemesh.kernels.jit.emit import LANES
 from pagemesh.kernels.jit.parallel import run_parallel
 from pagemesh.kernels.linear.dots_kernel import ARGUMENTS, COLUMNS, compile_dots
@@ -27,7 +27,7 @@ def can_dot(weight: torch.Tensor) -> bool:
     """Whether this processor multiplies pairs of such a weight, and has nothing faster for it."""
     if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or weight.shape[1] % 2:
         return False
-    return has_bfloat16_dots() and not has_bfloat16_tiles()
+    return current_isa() == CpuIsa.AVX512_BF16
 
 
 class DotLinear:

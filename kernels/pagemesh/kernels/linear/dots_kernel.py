@@ -13,7 +13,6 @@ out of it, and what is between the two never reaches memory.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 from llvmlite import ir
@@ -21,6 +20,7 @@ from llvmlite import ir
 from pagemesh.kernels.gated_activation.cpu import FUNCTIONS
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.compiled import CompiledFunction
+from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.elements import load_elements, store_elements
 from pagemesh.kernels.jit.emit import F32, I8, I16, I32, I64, LANES, VEC, VEC_I32, Emitter
 from pagemesh.kernels.jit.loops import fold, take_items
@@ -47,7 +47,7 @@ ARGUMENTS: Mapping[str, ir.Type | None] = {
 }
 
 
-@functools.cache
+@per_isa
 def compile_dots(gate: Gate | None) -> CompiledFunction:
     """The kernel, for a weight of gates and ups or for a plain one."""
     module = ir.Module("dots")

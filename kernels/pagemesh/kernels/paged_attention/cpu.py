@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 from collections.abc import Sequence
 
@@ -11,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagemesh.kernels.jit.compiled import CompiledFunction, has_bfloat16_dots
+from pagemesh.kernels.jit.compiled import CompiledFunction
+from pagemesh.kernels.jit.cpu_isa import current_isa, per_isa
 from pagemesh.kernels.jit.parallel import run_parallel
 from pagemesh.kernels.paged_attention.cpu_kernel import compile_attention
 from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, KernelShape
@@ -36,7 +36,7 @@ _Items = npt.NDArray[np.int64]
 _Arguments = ctypes.c_int64 * len(ARGUMENTS)
 
 # Machine code is kept for the life of the process: models of one shape share it.
-_compiled = functools.cache(compile_attention)
+_compiled = per_isa(compile_attention)
 
 
 class CpuPagedAttention:
@@ -189,7 +189,7 @@ def _cut(
 
 def _kernel_shape(shape: AttentionShape, caps: bool) -> KernelShape:
     dtype = str(shape.dtype).removeprefix("torch.")
-    dots = shape.dtype == torch.bfloat16 and has_bfloat16_dots()
+    dots = shape.dtype == torch.bfloat16 and current_isa().has_pair_dots
     num_groups = shape.num_heads // shape.num_kv_heads
     return KernelShape(
         num_groups,

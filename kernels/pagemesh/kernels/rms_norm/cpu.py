@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from llvmlite import ir
 
+from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.elements import (
     ELEMENT_TYPES,
     load_element,
@@ -64,7 +63,7 @@ def _dense(rows: torch.Tensor) -> torch.Tensor:
     return rows if rows.stride(-1) == 1 else rows.contiguous()
 
 
-@functools.cache
+@per_isa
 def _compile(size: int, eps: float, torch_dtype: torch.dtype, *, adds: bool) -> RowKernel:
     dtype = str(torch_dtype).removeprefix("torch.")
     element = ELEMENT_TYPES[dtype]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from llvmlite import ir
 
+from pagemesh.kernels.jit.cpu_isa import per_isa
 from pagemesh.kernels.jit.elements import (
     ELEMENT_TYPES,
     load_element,
@@ -39,7 +38,7 @@ class CpuRotation:
         )
 
 
-@functools.cache
+@per_isa
 def _compile(
     num_heads: int, head_dim: int, norm_eps: float | None, torch_dtype: torch.dtype
 ) -> RowKernel:

@@ -1,0 +1,135 @@
+"""The classes of processors that kernels are made for, and which of them this process uses.
+
+A class is settled once, before a model is loaded. A better one than the processor has is never used; a
+lesser one may be, for tests and for meshes whose machines differ.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Final, ParamSpec, TypeVar
+
+import llvmlite.binding as llvm
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_SYS_ARCH_PRCTL: Final = 158
+_ARCH_REQ_XCOMP_PERM: Final = 0x1023
+_XFEATURE_XTILEDATA: Final = 18
+
+
+class CpuIsa(StrEnum):
+    """A class of processors, by what it multiplies with."""
+
+    GENERIC = "generic"
+    """What LLVM makes of 16 floats on any processor."""
+    NEON = "neon"
+    AVX2 = "avx2"
+    AVX512 = "avx512"
+    AVX512_BF16 = "avx512_bf16"
+    AMX = "amx"
+
+    @property
+    def has_pair_dots(self) -> bool:
+        """Whether AVX512-BF16's instruction adds the products of two pairs of bfloat16 to a sum."""
+        return self in (CpuIsa.AVX512_BF16, CpuIsa.AMX)
+
+
+_AVX512: Final = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+
+_NEEDS: Final[dict[CpuIsa, tuple[str, ...]]] = {
+    CpuIsa.AMX: (*_AVX512, "avx512bf16", "amx-tile", "amx-bf16"),
+    CpuIsa.AVX512_BF16: (*_AVX512, "avx512bf16"),
+    CpuIsa.AVX512: _AVX512,
+    CpuIsa.AVX2: ("avx2", "fma"),
+    CpuIsa.NEON: ("neon",),
+    CpuIsa.GENERIC: (),
+}
+"""LLVM's names of what a class's code uses, the best class first."""
+
+_WITHOUT: Final[dict[CpuIsa, str]] = {
+    CpuIsa.AVX512: "-avx512bf16,-avx512fp16,-amx-tile",
+    CpuIsa.AVX2: "-avx512f,-amx-tile",
+    CpuIsa.GENERIC: "",
+}
+"""What LLVM must not use for a class although the processor has it: the rest goes with it."""
+
+
+def processor_isas() -> tuple[CpuIsa, ...]:
+    """What this processor has, the best first; AMX also where Linux may refuse it."""
+    try:
+        features: dict[str, bool] = llvm.get_host_cpu_features()
+    except RuntimeError:  # LLVM does not know the processor
+        features = {}
+    has = {name for name, there in features.items() if there}
+    return tuple(isa for isa, needs in _NEEDS.items() if has.issuperset(needs))
+
+
+def current_isa() -> CpuIsa:
+    """The class that kernels are compiled for."""
+    return _chosen[-1] if _chosen else best_isa()
+
+
+@functools.cache
+def best_isa() -> CpuIsa:
+    """The best class that this process may use."""
+    first, *others = processor_isas()
+    return first if first != CpuIsa.AMX or may_use_tiles() else others[0]
+
+
+def settle_isa(isa: CpuIsa) -> None:
+    """Compile all kernels for this class from now on; the processor must have it."""
+    _chosen[:] = [isa]
+
+
+@contextmanager
+def using_isa(isa: CpuIsa) -> Iterator[None]:
+    """Whatever is made meanwhile is of this class; for tests."""
+    _chosen.append(isa)
+    try:
+        yield
+    finally:
+        _chosen.pop()
+
+
+_chosen: Final[list[CpuIsa]] = []
+
+
+def features_without_better(isa: CpuIsa) -> str:
+    """The features of this processor, in LLVM's words, that code of a class may use."""
+    features: str = llvm.get_host_cpu_features().flatten()
+    without = _WITHOUT.get(isa, "")
+    return f"{features},{without}" if without else features
+
+
+def per_isa(compile_kernel: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Calls with the same arguments give the same kernel, one for each class."""
+    caches: dict[CpuIsa, Callable[..., _T]] = {}
+
+    @functools.wraps(compile_kernel)
+    def for_current(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        isa = current_isa()
+        if isa not in caches:
+            caches[isa] = functools.cache(compile_kernel)
+        return caches[isa](*args, **kwargs)
+
+    return for_current
+
+
+@functools.cache
+def may_use_tiles() -> bool:
+    """Ask Linux for AMX's tile registers; every thread of the process has them from then on.
+
+    It says no where a thread's alternate signal stack is too small for the larger frame, and some
+    sandboxes refuse the question: a no is an answer to live with.
+    """
+    if sys.platform != "linux":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0)
