@@ -14,6 +14,10 @@ MOST_SPILLED_BYTES: Final = 32
 """Of a thread: some four values that are stored once and loaded again far from the inner loop, where
 another version of the compiler is a register short."""
 
+MOST_SPILLED_BY_LONG_TILES: Final = 640
+"""Of a thread of a product whose tiles have 256 tokens: beside the sums of a segment it keeps those of the
+segments before, once in thousands of inputs. An H200 is faster with it all the same."""
+
 
 class Variant(NamedTuple):
     """A kernel as one case starts it on one target."""
@@ -51,9 +55,14 @@ def defects(found: Iterable[tuple[Variant, Resources]]) -> list[str]:
                 f"{name} wants {taken.shared_bytes} bytes of shared memory,"
                 f" but a program has at most {variant.target.shared_bytes}"
             )
-        if taken.spilled_bytes > MOST_SPILLED_BYTES:
+        if taken.spilled_bytes > _most_spilled_bytes(variant):
             texts.append(f"{name} spills {taken.spilled_bytes} bytes of registers")
     return texts
+
+
+def _most_spilled_bytes(variant: Variant) -> int:
+    is_long = variant.launch.arguments.get("BLOCK_T") == 256
+    return MOST_SPILLED_BY_LONG_TILES if is_long else MOST_SPILLED_BYTES
 
 
 def table(found: Iterable[tuple[Variant, Resources]]) -> str:
@@ -74,7 +83,8 @@ def table(found: Iterable[tuple[Variant, Resources]]) -> str:
         "Written by `python tools/kernel_resources.py`, which compiles each kernel for each GPU ahead of"
         f" time, {version_text()}; CI compares. Registers are those of a thread, shared"
         " memory in bytes is that of a program. No kernel spills more than"
-        f" {MOST_SPILLED_BYTES} bytes of registers. A kernel stands under the"
+        f" {MOST_SPILLED_BYTES} bytes of registers, but products with tiles of 256 tokens up to"
+        f" {MOST_SPILLED_BY_LONG_TILES}. A kernel stands under the"
         " first case that needs it so; an empty field means that a case in front of it starts it alike.",
         "",
         "| operation | kernel | case | warps |"

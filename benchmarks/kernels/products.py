@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from contest import Contest, Run
+from onednn_products import PackedLinear, can_pack
 
 from pagemesh.kernels.linear import Gate, make_gated_linear, make_linear
-from pagemesh.kernels.linear.packed import PackedLinear, can_pack
 from pagemesh.kernels.linear.plain import PlainLinear
 
 ITEM = 2
@@ -85,5 +85,5 @@ def _all(linears: Sequence[Callable[[torch.Tensor], object]], inputs: torch.Tens
 def _theirs(weights: list[torch.Tensor], inputs: torch.Tensor) -> dict[str, Run]:
     runs = {"torch": _all([PlainLinear(one, None) for one in weights], inputs)}
     if can_pack(weights[0]):
-        runs["oneDNN, packed"] = _all([PackedLinear(one, None) for one in weights], inputs)
+        runs["oneDNN, packed"] = _all([PackedLinear(one) for one in weights], inputs)
     return runs

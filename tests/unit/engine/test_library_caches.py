@@ -10,16 +10,16 @@ from pagemesh.engine.library_caches import BOUNDED_CACHES
 
 PROGRAM = """
 import psutil, torch
-from pagemesh.kernels.linear.packed import PackedLinear
 
 torch.set_num_threads(1)
-layers = [PackedLinear(torch.randn(256 + 64 * i, 128), None) for i in range(4)]
+pack = torch.ops.mkldnn._reorder_linear_weight
+layers = [pack(torch.randn(256 + 64 * i, 128), 64) for i in range(4)]
 inputs = torch.randn(300, 128)
 
 def compute(sizes):
     for size in sizes:
         for layer in layers:
-            layer(inputs[:size])
+            torch.ops.mkldnn._linear_pointwise(inputs[:size], layer, None, "none", [], "")
 
 with torch.inference_mode():
     compute(range(2, 102))

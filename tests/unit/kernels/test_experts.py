@@ -12,6 +12,7 @@ from pagemesh.kernels.experts.cpu import SortedExperts
 from pagemesh.kernels.experts.cuda import CudaExperts
 from pagemesh.kernels.experts.reference import ReferenceExperts
 from pagemesh.kernels.gated_activation import Gate
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas, using_isa
 
 GATES = {"silu": Gate("silu"), "clamped_swiglu": Gate("clamped_swiglu", limit=1.5, alpha=1.7)}
 # Sums of some ten numbers of unit size, of which each is rounded; the interpreter cuts bfloat16 off.
@@ -87,6 +88,25 @@ def test_a_token_does_not_depend_on_the_others_by_a_single_bit(
     for begin, end in ((0, 1), (5, 8), (20, 40)):
         part = slice(begin, end)
         assert torch.equal(experts(hidden[part], weights[part], chosen[part]), together[part])
+
+
+@pytest.mark.parametrize("isa", processor_isas(), ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_sums_that_are_rounded_do_not_depend_on_other_tokens_either(
+    isa: CpuIsa, dtype: torch.dtype
+) -> None:
+    ups, downs = torch.randn(NUM_EXPERTS, 40, 90), torch.randn(NUM_EXPERTS, 90, 20)
+    with using_isa(isa):
+        experts = make_experts(
+            Stack(ups.to(dtype), None), Stack(downs.to(dtype), None), Gate("silu")
+        )
+        hidden, weights = torch.randn(200, 90).to(dtype), torch.rand(200, 3).to(dtype)
+        residual, chosen = torch.randn(200, 90).to(dtype), random_choices(200, 3)
+        together = experts.add_to(residual, hidden, weights, chosen)
+        for begin, end in ((0, 1), (5, 8), (20, 90)):
+            part = slice(begin, end)
+            alone = experts.add_to(residual[part], hidden[part], weights[part], chosen[part])
+            assert torch.equal(alone, together[part])
 
 
 def test_experts_without_tokens_are_not_computed() -> None:

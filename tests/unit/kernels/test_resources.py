@@ -96,6 +96,9 @@ def test_spills_and_too_much_shared_memory_are_defects() -> None:
         " but a program has at most 166912",
         "rms_norm_kernel (rms_norm: of 24) on sm_90 spills 36 bytes of registers",
     ]
+    long = second._replace(launch=launch._replace(arguments={"BLOCK_T": 256}))
+    assert defects([(long, TAKEN._replace(spilled_bytes=640))]) == []
+    assert len(defects([(long, TAKEN._replace(spilled_bytes=644))])) == 1
 
 
 def test_the_table_has_a_row_for_each_kernel_of_a_case() -> None:

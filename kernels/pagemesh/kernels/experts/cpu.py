@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from pagemesh.kernels.experts.cpu_sum import sum_choices
 from pagemesh.kernels.experts.interface import Stack, check_choices, check_stacks
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.linear import make_gated_linear, make_linear
@@ -29,15 +30,7 @@ class SortedExperts:
         self, hidden: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
     ) -> torch.Tensor:
         """See `Experts`."""
-        check_choices(hidden, weights, chosen)
-        num_tokens, num_chosen = chosen.shape
-        by_choice = chosen.flatten()
-        order = torch.argsort(by_choice, stable=True)
-        sorted_inputs = hidden.index_select(0, order.div(num_chosen, rounding_mode="floor"))
-        counts = torch.bincount(by_choice, minlength=len(self._experts)).tolist()
-        outputs = torch.empty_like(sorted_inputs)
-        outputs.index_copy_(0, order, torch.cat(list(self._run(sorted_inputs, counts))))
-        return torch.bmm(weights.unsqueeze(1), outputs.view(num_tokens, num_chosen, -1)).squeeze(1)
+        return self._sum(hidden, weights, chosen, None)
 
     def add_to(
         self,
@@ -47,8 +40,24 @@ class SortedExperts:
         chosen: torch.Tensor,
     ) -> torch.Tensor:
         """See `Experts`."""
+        return self._sum(hidden, weights, chosen, residual)
+
+    def _sum(
+        self,
+        hidden: torch.Tensor,
+        weights: torch.Tensor,
+        chosen: torch.Tensor,
+        residual: torch.Tensor | None,
+    ) -> torch.Tensor:
         check_choices(hidden, weights, chosen, residual)
-        return self(hidden, weights, chosen).add_(residual)
+        by_choice = chosen.flatten()
+        order = torch.argsort(by_choice, stable=True)
+        places = torch.empty_like(order)
+        places[order] = torch.arange(len(order))
+        sorted_inputs = hidden.index_select(0, order.div(chosen.shape[1], rounding_mode="floor"))
+        counts = torch.bincount(by_choice, minlength=len(self._experts)).tolist()
+        outputs = torch.cat(list(self._run(sorted_inputs, counts)))
+        return sum_choices(outputs, places.view(chosen.shape), weights, residual)
 
     def _run(self, sorted_inputs: torch.Tensor, counts: Sequence[int]) -> Iterator[torch.Tensor]:
         """Outputs of the experts that have tokens, expert by expert."""

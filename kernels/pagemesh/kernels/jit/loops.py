@@ -15,6 +15,29 @@ def take_items(e: Emitter, number: int = 1) -> ir.Value:
     return e.builder.atomic_rmw("add", counter, e.int64(number), "monotonic")
 
 
+def each_item(e: Emitter, num_items: ir.Value, work: Callable[[ir.Value, ir.Value], None]) -> None:
+    """work(item, following) until none is left: one is always taken ahead, to know what to fetch.
+
+    Behind the last, `following` is the item itself.
+    """
+    b = e.builder
+    first = take_items(e)
+    before = b.block
+    head, body, done = (b.append_basic_block(name) for name in ("take", "work", "done"))
+    b.branch(head)
+    b.position_at_end(head)
+    item = b.phi(I64)
+    item.add_incoming(first, before)
+    b.cbranch(b.icmp_signed("<", item, num_items), body, done)
+    b.position_at_end(body)
+    following = take_items(e)
+    is_last = b.icmp_signed(">=", following, num_items)
+    work(item, b.select(is_last, item, following))
+    item.add_incoming(following, b.block)
+    b.branch(head)
+    b.position_at_end(done)
+
+
 def fold(
     e: Emitter,
     num_steps: ir.Value,

@@ -1,23 +1,20 @@
-"""Chooses among the products that are made for CPUs, by the processor and the weight's type."""
+"""Chooses among the products that are made for CPUs, by the weight's type."""
 
 from __future__ import annotations
 
 import torch
 
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
-from pagemesh.kernels.linear.dots import DotLinear, GatedDotLinear, can_dot
 from pagemesh.kernels.linear.interface import GatedLinear, Linear
-from pagemesh.kernels.linear.packed import PackedLinear, can_pack
+from pagemesh.kernels.linear.panels import DTYPES, GatedPanelLinear, PanelLinear
 from pagemesh.kernels.linear.plain import PlainLinear
 from pagemesh.kernels.linear.stepwise import StepwiseGatedLinear
 
 
 def make_cpu_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     """See `make_linear`."""
-    if can_dot(weight):
-        return DotLinear(weight, bias)
-    if can_pack(weight):
-        return PackedLinear(weight, bias)
+    if weight.dtype in DTYPES:
+        return PanelLinear(weight, bias)
     return PlainLinear(weight, bias)
 
 
@@ -25,7 +22,7 @@ def make_cpu_gated_linear(
     weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate
 ) -> GatedLinear:
     """See `make_gated_linear`."""
-    if can_dot(weight):
-        return GatedDotLinear(weight, bias, gate)
+    if weight.dtype in DTYPES:
+        return GatedPanelLinear(weight, bias, gate)
     activate = make_gated_activation(gate, weight.device)
     return StepwiseGatedLinear(make_cpu_linear(weight, bias), activate)

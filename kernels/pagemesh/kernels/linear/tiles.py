@@ -117,7 +117,7 @@ def choose_tiles(
     needs_registers = not 90 <= target.capability < 120
     if num_experts == 1:
         num_tokens = 1 << (num_tokens - 1).bit_length()
-        if dtype != torch.float32 and not (is_gated or needs_registers):
+        if dtype != torch.float32 and 90 <= target.capability < 100 and not is_gated:
             tiles = _tiles_on_hopper(num_outputs, num_inputs, num_tokens, segments, target)
             if tiles is not None:
                 return tiles

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from pagemesh.kernels.jit.elements import store_elements
-from pagemesh.kernels.jit.emit import I1, I16, I32, LANES, VEC, VEC_I32, Emitter
+from pagemesh.kernels.jit.emit import I1, I16, I32, LANES, VEC_I32, Emitter
 from pagemesh.kernels.jit.loops import fold
+from pagemesh.kernels.jit.pair_dots import dot_pairs
 from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, Slots, Values
 
 _PAIRS = ir.VectorType(I16, 2 * LANES)  # 16 pairs
@@ -238,4 +239,4 @@ class DotTile:
         """total + the products of 16 pairs each."""
         b = self._e.builder
         pairs = (b.bitcast(x, VEC_I32), b.bitcast(y, VEC_I32))
-        return self._e.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", VEC, total, *pairs)
+        return dot_pairs(self._e, total, *pairs)

@@ -25,7 +25,6 @@ from pagemesh.kernels.target import Target
 # Memory for the sums of segments that several programs share. Rows for which there is no room are not
 # shared.
 _PARTIAL_BYTES = 64 << 20
-_MERGES_AT_ONCE = 32
 _LOG2_E = math.log2(math.e)
 
 
@@ -53,6 +52,8 @@ class AttentionKernels:
         self.num_groups = shape.num_heads // shape.num_kv_heads
         """Query heads that share a kv head."""
         self._num_multiprocessors = target.num_multiprocessors
+        # More take too many registers on Blackwell.
+        self._merges_at_once = 8 if 100 <= target.capability < 120 else 32
         self._segment_tiles = tiling.segment_keys // tiling.num_keys
         num_rows = shape.num_heads * shape.num_blocks * shape.block_size
         self._num_partial_rows = min(_PARTIAL_BYTES // (4 * (shape.head_dim + 2)), num_rows)
@@ -158,7 +159,7 @@ class AttentionKernels:
             launch(
                 merge_kernel,
                 (num_merges, rows_per_merge),
-                shared | {"merges": merges, "UNROLL": _MERGES_AT_ONCE},
+                shared | {"merges": merges, "UNROLL": self._merges_at_once},
                 num_warps=1,
             )
         return output

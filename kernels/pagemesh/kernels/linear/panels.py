@@ -1,9 +1,9 @@
-"""Weights in panels, for processors that multiply pairs of bfloat16: products, and gated ones."""
+"""Weights in panels: products, and gated ones, of the same bits in any number of rows, on every CPU."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 from torch.nn import functional
@@ -12,7 +12,17 @@ from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
 from pagemesh.kernels.jit.emit import LANES
 from pagemesh.kernels.jit.parallel import run_parallel
-from pagemesh.kernels.linear.dots_kernel import ARGUMENTS, COLUMNS, compile_dots
+from pagemesh.kernels.linear.interface import check_weight
+from pagemesh.kernels.linear.panel_kernel import (
+    ARGUMENTS,
+    PanelVariant,
+    compile_panels,
+)
+from pagemesh.kernels.linear.panel_sums import COLUMNS
+from pagemesh.kernels.linear.tile_panels import TilePanels
+
+DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
+"""Of weights."""
 
 _CHUNK_ROWS: Final = 192
 """Rows of an item: they and a panel fit the second-level cache."""
@@ -23,18 +33,12 @@ _MIN_SHARED_PRODUCTS: Final = 1 << 17
 _Arguments = ctypes.c_int64 * len(ARGUMENTS)
 
 
-def can_dot(weight: torch.Tensor) -> bool:
-    """Whether this processor multiplies pairs of such a weight, and has nothing faster for it."""
-    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16 or weight.shape[1] % 2:
-        return False
-    return current_isa() == CpuIsa.AVX512_BF16
-
-
-class DotLinear:
+class PanelLinear:
     """`Linear` over a weight in panels."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self._panels = _Panels(_padded(weight), _padded(_bias(weight, bias)), len(weight), None)
+        check_weight(weight, bias, DTYPES, is_gated=False)
+        self._panels = make_panels(_padded(weight), _padded(_bias(weight, bias)), len(weight), None)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
@@ -45,11 +49,12 @@ class DotLinear:
         return self._panels.multiply(inputs, residual)
 
 
-class GatedDotLinear:
+class GatedPanelLinear:
     """`GatedLinear` over a weight in panels of 16 gates and their ups."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate) -> None:
-        self._panels = _Panels(
+        check_weight(weight, bias, DTYPES, is_gated=True)
+        self._panels = make_panels(
             _interleaved(weight), _interleaved(_bias(weight, bias)), len(weight) // 2, gate
         )
 
@@ -58,34 +63,59 @@ class GatedDotLinear:
         return self._panels.multiply(inputs, None)
 
 
-class _Panels:
-    def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor, num_columns: int, gate: Gate | None
-    ) -> None:
-        """`weight` is [panels · 32, in], `bias` float32 [panels · 32]."""
-        self._num_columns = num_columns
-        self._num_panels = len(weight) // COLUMNS
-        self._num_pairs = weight.shape[1] // 2
-        pairs = weight.view(self._num_panels, COLUMNS, self._num_pairs, 2)
-        self._weight = pairs.transpose(1, 2).contiguous()
-        self._bias = bias
-        self._function = compile_dots(gate)
+class Panels(Protocol):
+    """A packed weight and how rows are multiplied with it."""
 
     def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """Of rows [T, in] and, where it is added, a residual [T, columns]: [T, columns]."""
-        if inputs.stride(1) != 1:
-            inputs = inputs.contiguous()
+        ...
+
+
+def make_panels(
+    weight: torch.Tensor, bias: torch.Tensor, num_columns: int, gate: Gate | None
+) -> Panels:
+    """The best for this processor's class; `weight` is [panels · 32, in], `bias` float32 [panels · 32]."""
+    if weight.dtype == torch.bfloat16 and current_isa() == CpuIsa.AMX:
+        return TilePanels(weight, bias, num_columns, gate)
+    return _VectorPanels(weight, bias, num_columns, gate)
+
+
+class _VectorPanels:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor, num_columns: int, gate: Gate | None
+    ) -> None:
+        """See `make_panels`."""
+        self._num_columns = num_columns
+        self._num_inputs = weight.shape[1]
+        self._dtype = weight.dtype
+        is_paired = weight.dtype == torch.bfloat16
+        inputs_per_step = 2 if is_paired else 1
+        # An odd last input has a partner of zeros.
+        self._num_padded = -self._num_inputs % inputs_per_step
+        weight = functional.pad(weight, (0, self._num_padded)) if self._num_padded else weight
+        self._num_panels = len(weight) // COLUMNS
+        self._num_steps = weight.shape[1] // inputs_per_step
+        steps = weight.view(self._num_panels, COLUMNS, self._num_steps, inputs_per_step)
+        self._weight = steps.transpose(1, 2).contiguous()
+        self._bias = bias
+        self._uses_dots = is_paired and current_isa().has_pair_dots
+        name = str(weight.dtype).removeprefix("torch.")
+        self._function = compile_panels(PanelVariant(name, self._uses_dots, gate))
+
+    def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+        """See `Panels`."""
+        inputs = self._as_multiplied(inputs)
         if residual is not None and residual.stride(1) != 1:
             residual = residual.contiguous()
         num_rows = inputs.shape[0]
-        output = torch.empty(num_rows, self._num_columns, dtype=inputs.dtype)
+        output = torch.empty(num_rows, self._num_columns, dtype=self._dtype)
         num_chunks = -(-num_rows // _CHUNK_ROWS)
         arguments = _Arguments(
             0,
             self._num_panels * num_chunks,
             num_chunks,
             num_rows,
-            self._num_pairs,
+            self._num_steps,
             self._num_columns,
             self._weight.data_ptr(),
             self._bias.data_ptr(),
@@ -96,10 +126,18 @@ class _Panels:
             0 if residual is None else residual.data_ptr(),
             0 if residual is None else residual.stride(0),
         )
-        num_products = num_rows * self._num_columns * self._num_pairs * 2
+        num_products = num_rows * self._num_columns * self._num_inputs
         num_threads = torch.get_num_threads() if num_products >= _MIN_SHARED_PRODUCTS else 1
         run_parallel(self._function, ctypes.addressof(arguments), num_threads)
         return output
+
+    def _as_multiplied(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Of the kernel's type, a row's elements side by side."""
+        if self._num_padded:
+            inputs = functional.pad(inputs, (0, self._num_padded))
+        if not self._uses_dots:
+            inputs = inputs.float()
+        return inputs if inputs.stride(1) == 1 else inputs.contiguous()
 
 
 def _bias(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -1,0 +1,96 @@
+"""AMX's eight tile registers: each call emits one instruction, in the order written.
+
+Intrinsics that name the register are opaque to LLVM's optimizer: nothing is moved or spilled behind a
+kernel's back. What the product computes, for each sum and in float32 to nearest even, was held against an
+Intel Xeon:
+
+    even = odd = +0
+    for each of 16 pairs of inputs: even = fma(x[2 k], y[2 k], even); odd = fma(x[2 k + 1], y[2 k + 1], odd)
+    sum = sum + (even + odd)
+
+where every input, sum and result below 2^-126 is a zero of its sign, whatever MXCSR says. Rows do not
+influence each other, their number does not matter, and zeros behind the inputs change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from llvmlite import ir
+
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas
+from pagemesh.kernels.jit.emit import I8, I16, I64, Emitter
+from pagemesh.kernels.jit.emulated_tiles import EmulatedTiles
+
+TILE_ROWS: Final = 16
+TILE_BYTES: Final = 64
+"""Of a row of a tile: 32 inputs, or 16 sums."""
+
+
+class TileRegisters(Protocol):
+    """Eight tiles, by their numbers."""
+
+    def configure(self, rows: Sequence[ir.Value]) -> None:
+        """Rows of each of the tiles, at least one; all tiles are zeros then."""
+
+    def release(self) -> None:
+        """Leave them empty: their 8 KiB then need not be saved when threads take turns."""
+
+    def zero(self, tile: int) -> None:
+        """All of it."""
+
+    def load(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
+        """Its rows, `stride` bytes apart."""
+
+    def store(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
+        """The same the other way."""
+
+    def multiply(self, sums: int, left: int, right: int) -> None:
+        """sums[m, n] += Σ left[m, k] · right[k, n], `right` with the inputs of a pair side by side."""
+
+
+def tile_registers(e: Emitter) -> TileRegisters:
+    """The processor's; without any, code that gives the same bits, for tests."""
+    return _Registers(e) if CpuIsa.AMX in processor_isas() else EmulatedTiles(e)
+
+
+class _Registers:
+    def __init__(self, e: Emitter) -> None:
+        self._e = e
+        self._configuration = e.scratch(64, I8)
+
+    def configure(self, rows: Sequence[ir.Value]) -> None:
+        e, b = self._e, self._e.builder
+        for offset in range(0, 64, 8):
+            self._write(offset, I64, e.int64(0))
+        self._write(0, I8, ir.Constant(I8, 1))  # the palette
+        for tile, count in enumerate(rows):
+            self._write(16 + 2 * tile, I16, ir.Constant(I16, TILE_BYTES))
+            self._write(48 + tile, I8, b.trunc(count, I8))
+        e.intrinsic("llvm.x86.ldtilecfg", ir.VoidType(), self._configuration)
+
+    def _write(self, offset: int, kind: ir.Type, value: ir.Value) -> None:
+        b = self._e.builder
+        place = self._e.at(self._configuration, self._e.int64(offset))
+        b.store(value, b.bitcast(place, kind.as_pointer()))
+
+    def release(self) -> None:
+        self._e.intrinsic("llvm.x86.tilerelease", ir.VoidType())
+
+    def zero(self, tile: int) -> None:
+        self._e.intrinsic("llvm.x86.tilezero", ir.VoidType(), ir.Constant(I8, tile))
+
+    def load(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
+        self._move("llvm.x86.tileloadd64", tile, address, stride)
+
+    def store(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
+        self._move("llvm.x86.tilestored64", tile, address, stride)
+
+    def _move(self, name: str, tile: int, address: ir.Value, stride: ir.Value) -> None:
+        address = self._e.builder.bitcast(address, I8.as_pointer())
+        self._e.intrinsic(name, ir.VoidType(), ir.Constant(I8, tile), address, stride)
+
+    def multiply(self, sums: int, left: int, right: int) -> None:
+        tiles = [ir.Constant(I8, tile) for tile in (sums, left, right)]
+        self._e.intrinsic("llvm.x86.tdpbf16ps", ir.VoidType(), *tiles)

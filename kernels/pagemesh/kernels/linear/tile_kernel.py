@@ -1,0 +1,219 @@
+"""Products of bfloat16 rows with a packed weight on AMX's tiles; every row's sums are added in one order.
+
+A panel is 32 columns of the weight: for each step of 32 inputs two tiles [16 pairs, 16 columns, 2], side by
+side, so that it is read from front to back. An item is a panel and a chunk of rows, which go 32 at a time:
+two tiles of rows, two of the weight, four of sums. However many rows there are, each step is one tile
+product that is added to the sum, so that a row's bits do not depend on its company; nor do they on whether
+sums wait in memory while other rows are multiplied with the same part of a panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from llvmlite import ir
+
+from pagemesh.kernels.gated_activation.interface import Gate
+from pagemesh.kernels.jit.compiled import CompiledFunction
+from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.emit import F32, I8, I16, I32, I64, Emitter
+from pagemesh.kernels.jit.loops import each_item
+from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
+from pagemesh.kernels.linear.panel_epilogue import PanelEpilogue
+from pagemesh.kernels.linear.panel_sums import COLUMNS
+
+BLOCK_ROWS: Final = 2 * TILE_ROWS
+MAX_CHUNK_ROWS: Final = 1024
+STEP_INPUTS: Final = 32
+_STEP_BYTES: Final = COLUMNS * TILE_BYTES
+"""Of a panel per step."""
+_FEW_LINES: Final = _STEP_BYTES // TILE_BYTES // 4
+"""Of the next panel, fetched in a step where several blocks of rows share the work."""
+
+ARGUMENTS: Final[Mapping[str, ir.Type | None]] = {
+    "counter": None,  # the next item to be taken, 0 at first
+    "num_items": None,
+    "num_panels": None,
+    "group_panels": None,  # item = (group · num_chunks + chunk) · group_panels + panel of the group
+    "num_chunks": None,
+    "chunk_rows": None,  # a multiple of 32, at most 1,024
+    "num_rows": None,
+    "num_steps": None,  # of 32 inputs
+    "part_steps": None,  # that are multiplied with all rows of a chunk before the next ones
+    "num_columns": None,  # of the output
+    "weight": I8,  # bfloat16 [panels, steps, 2, 16, 16, 2]
+    "bias": F32,  # [panels, 32]
+    "inputs": I8,
+    "inputs_stride": None,  # bytes from row to row
+    "output": I16,
+    "output_stride": None,  # elements, as the residual's
+    "residual": I16,  # like the output, or null
+    "residual_stride": None,
+}
+
+# Registers: sums of rows 0-15 and 16-31 by columns 0-15 and 16-31, the rows, the columns.
+_SUMS, _LEFT, _RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
+
+
+@per_isa
+def compile_tiles(gate: Gate | None) -> CompiledFunction:
+    """The kernel, for a weight of gates and ups or for a plain one."""
+    module = ir.Module("tiles")
+    _TileKernel(Emitter(module, "tiles"), gate).emit()
+    return CompiledFunction(module, "tiles", unrolls=False)
+
+
+class _Block(NamedTuple):
+    """What is multiplied at once: up to 32 rows with some steps of a panel."""
+
+    inputs: ir.Value
+    sums: ir.Value
+    weight: ir.Value
+    steps: tuple[ir.Value, ir.Value]
+    fetched: ir.Value
+    first_line: ir.Value
+    """Of the lines of `fetched` that belong to these rows."""
+    last_line: ir.Value
+
+
+class _TileKernel:
+    def __init__(self, e: Emitter, gate: Gate | None) -> None:
+        self.e, self.b = e, e.builder
+        self.tiles = tile_registers(e)
+        self.argument = {
+            name: e.argument(index, kind) for index, (name, kind) in enumerate(ARGUMENTS.items())
+        }
+        self.sums = e.scratch(MAX_CHUNK_ROWS * COLUMNS)
+        self.configured = e.scratch(1, I64)
+        self.epilogue = PanelEpilogue(e, gate, "bfloat16", self.argument)
+
+    def emit(self) -> None:
+        """Take items until none is left."""
+        self.b.store(self.e.int64(0), self.configured)
+        each_item(self.e, self.argument["num_items"], self._item)
+        self.tiles.release()
+        self.b.ret_void()
+
+    def _item(self, item: ir.Value, following: ir.Value) -> None:
+        """Part after part of a panel, each with all rows of a chunk."""
+        e, b, argument = self.e, self.b, self.argument
+        panel, chunk = self._place(item)
+        next_panel, _ = self._place(following)
+        begin = b.mul(chunk, argument["chunk_rows"])
+        end = self._least(b.add(begin, argument["chunk_rows"]), argument["num_rows"])
+        num_rows = b.sub(end, begin)
+        num_blocks = self._ceil(num_rows, e.int64(BLOCK_ROWS))
+        panel_bytes = b.mul(argument["num_steps"], e.int64(_STEP_BYTES))
+        num_parts = self._ceil(argument["num_steps"], argument["part_steps"])
+        lines = b.mul(argument["num_steps"], e.int64(_FEW_LINES))
+        with e.loop(e.int64(0), num_parts) as part:
+            first = b.mul(part, argument["part_steps"])
+            last = self._least(b.add(first, argument["part_steps"]), argument["num_steps"])
+            with e.loop(e.int64(0), num_blocks) as number:
+                row = b.mul(number, e.int64(BLOCK_ROWS))
+                start = b.mul(b.add(begin, row), argument["inputs_stride"])
+                block = _Block(
+                    inputs=e.at(argument["inputs"], start),
+                    sums=e.at(self.sums, b.mul(row, e.int64(COLUMNS))),
+                    weight=e.at(argument["weight"], b.mul(panel, panel_bytes)),
+                    steps=(first, last),
+                    fetched=e.at(argument["weight"], b.mul(next_panel, panel_bytes)),
+                    first_line=b.mul(number, lines),
+                    last_line=b.sub(b.mul(lines, e.int64(4)), e.int64(_FEW_LINES)),
+                )
+                rows = self._least(b.sub(num_rows, row), e.int64(BLOCK_ROWS))
+                is_only = b.icmp_signed("==", num_blocks, e.int64(1))
+                self._multiply_any(block, rows, is_only)
+        with e.loop(e.int64(0), num_rows) as index:
+            sums = e.at(self.sums, b.mul(index, e.int64(COLUMNS)))
+            self.epilogue.finish(b.add(begin, index), panel, sums)
+
+    def _place(self, item: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """An item's panel and chunk; of a last group that is smaller, the last panel comes more than once."""
+        b, argument = self.b, self.argument
+        size = argument["group_panels"]
+        group = b.sdiv(item, b.mul(size, argument["num_chunks"]))
+        chunk = b.srem(b.sdiv(item, size), argument["num_chunks"])
+        panel = b.add(b.mul(group, size), b.srem(item, size))
+        last = b.sub(argument["num_panels"], self.e.int64(1))
+        return self._least(panel, last), chunk
+
+    def _multiply_any(self, block: _Block, num_rows: ir.Value, is_only: ir.Value) -> None:
+        """`_multiply` for a number of rows that is known only now."""
+        e, b = self.e, self.b
+        self._configure(num_rows)
+        all_lines = 4 * _FEW_LINES
+        with b.if_else(b.icmp_signed(">", num_rows, e.int64(TILE_ROWS))) as (many, few):
+            for branch, num_tiles in ((many, 2), (few, 1)):
+                with branch, b.if_else(is_only) as (alone, shared):
+                    with alone:
+                        self._multiply(block, num_tiles, all_lines)
+                    with shared:
+                        self._multiply(block, num_tiles, _FEW_LINES)
+
+    def _configure(self, num_rows: ir.Value) -> None:
+        """Unless it is as it must be already: it takes as long as ten products."""
+        e, b = self.e, self.b
+        with b.if_then(b.icmp_signed("!=", b.load(self.configured), num_rows)):
+            b.store(num_rows, self.configured)
+            full = e.int64(TILE_ROWS)
+            upper = self._least(num_rows, full)
+            rest = b.sub(num_rows, upper)
+            is_none = b.icmp_signed("==", rest, e.int64(0))
+            lower = b.select(is_none, e.int64(1), rest)
+            self.tiles.configure([upper, upper, lower, lower, upper, lower, full, full])
+
+    def _multiply(self, block: _Block, num_tiles: int, num_lines: int) -> None:
+        """Add a part of a panel to the sums of one or two tiles of rows."""
+        e, b = self.e, self.b
+        stride = e.int64(COLUMNS * 4)
+        sums = [
+            (_SUMS[m][n], e.at(block.sums, e.int64(m * TILE_ROWS * COLUMNS + n * TILE_ROWS)))
+            for m in range(num_tiles)
+            for n in range(2)
+        ]
+        first, last = block.steps
+        with b.if_else(b.icmp_signed("==", first, e.int64(0))) as (begins, goes_on):
+            with begins:
+                for tile, _ in sums:
+                    self.tiles.zero(tile)
+            with goes_on:
+                for tile, address in sums:
+                    self.tiles.load(tile, address, stride)
+        with e.loop(first, last) as step:
+            self._fetch(block, step, num_lines)
+            self._multiply_step(block, step, num_tiles)
+        for tile, address in sums:
+            self.tiles.store(tile, address, stride)
+
+    def _multiply_step(self, block: _Block, step: ir.Value, num_tiles: int) -> None:
+        e, b = self.e, self.b
+        left = e.at(block.inputs, b.mul(step, e.int64(TILE_BYTES)))
+        right = e.at(block.weight, b.mul(step, e.int64(_STEP_BYTES)))
+        stride = self.argument["inputs_stride"]
+        for m in range(num_tiles):
+            self.tiles.load(_LEFT[m], e.at(left, b.mul(stride, e.int64(m * TILE_ROWS))), stride)
+        for n in range(2):
+            half = e.int64(n * TILE_ROWS * TILE_BYTES)
+            self.tiles.load(_RIGHT[n], e.at(right, half), e.int64(TILE_BYTES))
+            for m in range(num_tiles):
+                self.tiles.multiply(_SUMS[m][n], _LEFT[m], _RIGHT[n])
+
+    def _fetch(self, block: _Block, step: ir.Value, num_lines: int) -> None:
+        """A step's share of the next panel, into the second-level cache."""
+        e, b = self.e, self.b
+        first = b.mul(step, e.int64(num_lines))
+        if num_lines == _FEW_LINES:
+            first = self._least(b.add(block.first_line, first), block.last_line)
+        begin = e.at(block.fetched, b.mul(first, e.int64(TILE_BYTES)))
+        is_read, level, is_data = (ir.Constant(I32, value) for value in (0, 2, 1))
+        for line in range(num_lines):
+            address = e.at(begin, e.int64(line * TILE_BYTES))
+            e.intrinsic("llvm.prefetch.p0", ir.VoidType(), address, is_read, level, is_data)
+
+    def _least(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.b.select(self.b.icmp_signed("<", x, y), x, y)
+
+    def _ceil(self, total: ir.Value, size: ir.Value) -> ir.Value:
+        return self.b.sdiv(self.b.add(total, self.b.sub(size, self.e.int64(1))), size)
