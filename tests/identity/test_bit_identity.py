@@ -13,11 +13,13 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine.runner import ModelRunner
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.models.interface import CausalModel
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint
 from tests.identity.runner_driver import Driver
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
+from tests.support.cpu_isas import isas
 
 NUM_TOKENS = 6
 PROMPT_LENGTH = 45
@@ -94,6 +96,16 @@ def test_logits_are_the_same_bits_on_every_path(
     folder: Path, dtype: Literal["float32", "bfloat16"]
 ) -> None:
     check_bits(load_model(ModelConfig(str(folder), dtype=dtype)))
+
+
+@pytest.mark.parametrize("name", ["Llama MQA", "Mixtral"])
+@isas
+def test_logits_are_the_same_bits_on_every_class_of_processors(
+    isa: CpuIsa, name: str, tmp_path: Path
+) -> None:
+    make_checkpoint(tmp_path, RECIPES[name])
+    with using_isa(isa):
+        check_bits(load_model(ModelConfig(str(tmp_path), dtype="bfloat16")))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -16,6 +16,7 @@ from pagemesh.config.checks import require, require_seconds, require_share
 from pagemesh.config.engine import (
     CPU_KV_CACHE_MEMORY,
     CacheConfig,
+    CpuIsaName,
     HardwareConfig,
     HubConfig,
     KvCacheDtype,
@@ -35,6 +36,7 @@ __all__ = [
     "CacheConfig",
     "ChatConfig",
     "CorsConfig",
+    "CpuIsaName",
     "GatewayConfig",
     "HardwareConfig",
     "HttpLimitsConfig",

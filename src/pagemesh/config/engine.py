@@ -12,6 +12,8 @@ CPU_KV_CACHE_MEMORY: Final = 0.25
 
 _DAY: Final = 24 * 3600
 
+CpuIsaName = Literal["auto", "avx2", "avx512", "avx512_bf16", "amx", "neon"]
+
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3"]
 
 
@@ -51,6 +53,10 @@ class ModelConfig:
     auto takes pagemesh's where it knows the architecture."""
 
     hub: HubConfig = field(default_factory=HubConfig)
+
+    cpu_isa: CpuIsaName = "auto"
+    """Class of processors whose instructions compute on a CPU; auto takes the best that this one has. bfloat16
+    is multiplied in another order on avx512_bf16 and on amx: a lesser class gives the tokens of other machines."""
 
     def __post_init__(self) -> None:
         require(self.model != "", "--model", self.model, "a folder or a hub id")

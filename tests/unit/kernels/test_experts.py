@@ -12,7 +12,8 @@ from pagemesh.kernels.experts.cpu import SortedExperts
 from pagemesh.kernels.experts.cuda import CudaExperts
 from pagemesh.kernels.experts.reference import ReferenceExperts
 from pagemesh.kernels.gated_activation import Gate
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas, using_isa
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
+from tests.support.cpu_isas import isas
 
 GATES = {"silu": Gate("silu"), "clamped_swiglu": Gate("clamped_swiglu", limit=1.5, alpha=1.7)}
 # Sums of some ten numbers of unit size, of which each is rounded; the interpreter cuts bfloat16 off.
@@ -90,7 +91,7 @@ def test_a_token_does_not_depend_on_the_others_by_a_single_bit(
         assert torch.equal(experts(hidden[part], weights[part], chosen[part]), together[part])
 
 
-@pytest.mark.parametrize("isa", processor_isas(), ids=str)
+@isas
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 def test_sums_that_are_rounded_do_not_depend_on_other_tokens_either(
     isa: CpuIsa, dtype: torch.dtype

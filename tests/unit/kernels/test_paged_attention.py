@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pagemesh.kernels.dispatch import using
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas, using_isa
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.kernels.paged_attention import (
     LayerAttention,
     PagedSequence,
@@ -16,6 +16,7 @@ from pagemesh.kernels.paged_attention import (
 from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
+from tests.support.cpu_isas import isas
 from tests.unit.kernels.attention_backends import IMPLEMENTATIONS, Maker
 from tests.unit.kernels.dense_attention import dense_attention
 from tests.unit.kernels.paged_cache import make_layer, make_shape
@@ -204,8 +205,8 @@ def test_dispatch_goes_by_the_device() -> None:
         make_paged_attention(make_shape(), torch.device("meta"))
 
 
-@pytest.mark.parametrize("isa", [isa for isa in processor_isas() if not isa.has_pair_dots])
-def test_processors_without_products_of_bfloat16_give_the_same(isa: CpuIsa) -> None:
+@isas
+def test_every_class_of_processors_gives_the_same_but_for_roundings(isa: CpuIsa) -> None:
     shape = make_shape(dtype=torch.bfloat16)
     layer_kv, sequences, query = make_layer(shape, BATCHES["mixed"])
     expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
