@@ -120,6 +120,10 @@ class HardwareConfig:
     enforce_eager: bool = False
     """Start every kernel of a decode by itself on a GPU, rather than replaying CUDA graphs."""
 
+    require_identical_tokens: bool = False
+    """Refuse to start where the check at load finds that bits depend on the batch, rather than warn and take
+    slower kernels."""
+
     def __post_init__(self) -> None:
         require_share(self.gpu_memory_utilization)
 

@@ -284,6 +284,8 @@ class EngineInfo:
     """Where the model's files lie; None where there are none."""
     canary: bytes = b""
     """How it names blocks: what `BlockNames.canary` gave in the engine's process; empty where nobody asked."""
+    identity_trouble: str = ""
+    """What the check at load found wrong with the promise of equal tokens; empty when nothing was."""
 
 
 class KvAccess(Protocol):

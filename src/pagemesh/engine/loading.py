@@ -14,6 +14,7 @@ from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.gpu import CudaGpu, Gpu
 from pagemesh.engine.grammars import make_compiler
 from pagemesh.engine.host_build import build_on_host
+from pagemesh.engine.identical_loading import check_on_device, load_identical
 from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.engine.memory_check import check_before_loading
 from pagemesh.engine.memory_plan import (
@@ -54,7 +55,7 @@ def load_engine(
         gpu = CudaGpu(device)
     if gpu is None:
         check_before_loading(model, cache, scheduler)
-        loaded = load_model(model)
+        loaded, trouble = load_identical(model, required=hardware.require_identical_tokens)
         layout = _layout(loaded, cache)
         fitting = _fitting(scheduler, loaded)
         built = build_on_host(
@@ -73,8 +74,15 @@ def load_engine(
             fitting = _fitting(scheduler, loaded)
             builder = GpuBuilder(loaded, layout, (cache, fitting, hardware), gpu)
             built = builder.build(_max_num_blocks(loaded, layout, fitting), kv_descriptor)
+            trouble = check_on_device(
+                loaded,
+                layout,
+                built,
+                gpu.accelerator,
+                required=hardware.require_identical_tokens,
+            )
     release_threads()  # from now on the engine's thread computes, with threads of its own
-    return _start_up(loaded, layout, cache, fitting, built)
+    return _start_up(loaded, layout, cache, fitting, built, trouble)
 
 
 def _start_up(
@@ -83,8 +91,10 @@ def _start_up(
     cache: CacheConfig,
     scheduler: SchedulerConfig,
     built: Built,
+    identity_trouble: str,
 ) -> EngineCore:
     info = _make_info(model, layout, built.num_blocks, scheduler)
+    info = replace(info, identity_trouble=identity_trouble)
     core_scheduler = Scheduler(
         info,
         scheduler,

@@ -35,10 +35,16 @@ class Decoder:
         """`rotations` has a table of all positions for each RoPE of the model, see `rotation_table`."""
         self._embedding = embedding
         self._rotations = rotations
+        self._all_layers = layers
         self._layers = layers[:-1]
         self._last_layer = layers[-1]
         self._final_norm = final_norm
         self._head = head
+
+    def first_layers(self, number: int) -> Decoder:
+        """Of the same tensors, another decoder that leaves the other layers out."""
+        layers = self._all_layers[:number]
+        return Decoder(self._embedding, self._rotations, layers, self._final_norm, self._head)
 
     def forward(
         self,

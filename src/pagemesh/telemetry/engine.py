@@ -36,6 +36,7 @@ class EngineMetrics:
         of_model = ModelMetrics(metrics, model_name)
         info = engine.info
         of_model.gauge(declared.KV_BLOCKS).set(info.num_blocks)
+        of_model.gauge(declared.IDENTICAL_TOKENS).set(not info.identity_trouble)
         metrics.gauge(declared.CACHE_CONFIG_INFO).labels(
             model_name, ENGINE, info.layout.block_size, info.layout.dtype, info.num_blocks
         ).set(1)

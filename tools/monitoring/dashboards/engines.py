@@ -84,6 +84,11 @@ BOARD: Final = Board(
                     [engine.KV_BLOCKS, engine.KV_BLOCKS_FREE, engine.CACHE_CONFIG_INFO],
                 ),
                 Panel(
+                    "Identical tokens",
+                    [Target(SHOWN.series(engine.IDENTICAL_TOKENS), _EACH)],
+                    [engine.IDENTICAL_TOKENS],
+                ),
+                Panel(
                     "Share of slots without KV",
                     [Target(SHOWN.series(engine.KV_WASTE), _EACH)],
                     [engine.KV_WASTE],

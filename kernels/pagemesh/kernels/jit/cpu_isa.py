@@ -91,11 +91,12 @@ def settle_isa(isa: CpuIsa) -> None:
 @contextmanager
 def using_isa(isa: CpuIsa) -> Iterator[None]:
     """Whatever is made meanwhile is of this class; for tests."""
-    _chosen.append(isa)
+    before = list(_chosen)
+    settle_isa(isa)
     try:
         yield
     finally:
-        _chosen.pop()
+        _chosen[:] = before
 
 
 _chosen: Final[list[CpuIsa]] = []

@@ -72,6 +72,15 @@ CACHE_CONFIG_INFO: Final = GaugeSpec(
     processes=SERVING,
     look_at="nothing: it never changes while the workers stay",
 )
+IDENTICAL_TOKENS: Final = GaugeSpec(
+    name="pagemesh:identical_tokens",
+    help="1 when the check at load found the same bits alone, in company and in pieces with the fastest kernels; 0 when "
+    "slower ones had to be taken or none keep them.",
+    unit=Unit.FLAG,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="what pagemesh doctor says of the worker, and its log: 0 is a fault of the processor, a driver or a compiler",
+)
 KV_BLOCKS: Final = GaugeSpec(
     name="pagemesh:kv_blocks",
     help="KV blocks in the pool.",

@@ -1,0 +1,122 @@
+"""Loads a model for the CPU with the fastest kernels that give every sequence its own bits in any company."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import structlog
+import torch
+
+from pagemesh.config import ModelConfig
+from pagemesh.engine.accelerator import Accelerator
+from pagemesh.engine.built import Built
+from pagemesh.engine.identity_check import find_difference, num_blocks_of_check
+from pagemesh.engine.interface import BlockLayout
+from pagemesh.engine.runner import ModelRunner
+from pagemesh.errors import ConfigError
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, processor_isas, settle_isa
+from pagemesh.models.decoder import Decoder
+from pagemesh.models.loader import LoadedModel, load_model
+
+log = structlog.get_logger(__name__)
+
+_MOST_WEIGHTS: Final = 1 << 28
+"""Weights of the layers that are looked at, about: each is read some ten times, in less than two seconds."""
+
+_BLOCK_SIZE: Final = 16
+
+_REFUSED: Final = "--require-identical-tokens is set, but "
+
+Check = Callable[[LoadedModel], str | None]
+
+
+class IdenticalModel(NamedTuple):
+    """A model, and how it keeps the promise of equal tokens."""
+
+    model: LoadedModel
+
+    trouble: str
+    """What is not as it should be: a slower class of kernels had to be taken, or none of them keeps the
+    promise; empty when all is well."""
+
+
+def check_on_host(model: LoadedModel) -> str | None:
+    """What differs in its bits, see `find_difference`; of a large model its first layers are looked at."""
+    num_layers = max(1, _MOST_WEIGHTS // max(1, model.shape.num_layer_weights))
+    part, decoder = model, model.decoder
+    if num_layers < model.shape.num_layers:
+        if not isinstance(decoder, Decoder):
+            return None
+        decoder = decoder.first_layers(num_layers)
+        shape = replace(model.shape, num_layers=num_layers)
+        attention = model.layer_attention[:num_layers]
+        part = replace(model, decoder=decoder, shape=shape, layer_attention=attention)
+    block_size = min(_BLOCK_SIZE, model.max_model_len)
+    runner = ModelRunner(part, block_size, num_blocks_of_check(block_size))
+    with torch.inference_mode():
+        return find_difference(
+            runner, model, block_size, lambda rows: decoder.logits(rows.to(model.dtype))
+        )
+
+
+def check_on_device(
+    model: LoadedModel,
+    layout: BlockLayout,
+    built: Built,
+    accelerator: Accelerator,
+    *,
+    required: bool,
+) -> str:
+    """What the check finds on a GPU, where no slower kernels are; empty when all is well.
+
+    ConfigError when something is wrong and `required`.
+    """
+    if built.num_blocks < num_blocks_of_check(layout.block_size):
+        return ""
+
+    def logits(rows: torch.Tensor) -> torch.Tensor:
+        with accelerator.computing():
+            on_device = rows.to(accelerator.device, model.dtype)
+            return model.decoder.logits(on_device).cpu()
+
+    difference = find_difference(built.runner, model, layout.block_size, logits)
+    if difference is None:
+        return ""
+    trouble = f"on this GPU the kernels do not keep bits: {difference}"
+    if required:
+        raise ConfigError(_REFUSED + trouble)
+    log.error("answers may depend on their company", difference=difference)
+    return trouble
+
+
+def load_identical(
+    config: ModelConfig, *, required: bool, check: Check = check_on_host
+) -> IdenticalModel:
+    """Load with the best class of kernels, or, where bits differ, with the next that keeps them.
+
+    ConfigError when bits differ and `required` (--require-identical-tokens).
+    """
+    trouble = ""
+    model = load_model(config)
+    for lesser in (*_lesser_isas(), None):
+        difference = check(model)
+        if difference is None:
+            return IdenticalModel(model, trouble)
+        isa = current_isa()
+        trouble = f"on this processor the kernels for {isa} do not keep bits: {difference}"
+        if required:
+            raise ConfigError(_REFUSED + trouble)
+        log.error("answers may depend on their company", cpu_isa=isa, difference=difference)
+        if lesser is not None:
+            del model
+            settle_isa(lesser)
+            log.warning("a slower class of kernels is taken", cpu_isa=lesser)
+            model = load_model(replace(config, cpu_isa="auto"))
+    return IdenticalModel(model, f"{trouble}; nor do those of any other class")
+
+
+def _lesser_isas() -> Iterator[CpuIsa]:
+    isas = processor_isas()
+    yield from isas[isas.index(current_isa()) + 1 :] if current_isa() in isas else ()
