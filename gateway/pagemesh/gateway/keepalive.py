@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from typing import Any, Final
 
 IDLE_SECONDS: Final = 15
@@ -14,20 +15,34 @@ for a phone to change its network."""
 
 _NUM_PROBES: Final = 3
 
+_DARWIN_CONNECTION_DROP_TIME: Final = 0x80
+"""TCP_RXT_CONNDROPTIME of macOS, in seconds, which Python has no name for."""
+
 
 def keepalive_options() -> list[dict[str, Any]]:
     """Socket options of a TCP listener, which the connections that it accepts inherit.
 
     The last one is for tokens that nobody acknowledges: with some on their way the system does not ask, and
-    sends them again for a quarter of an hour. It also ends connections of clients whose buffers stay full.
+    sends them again for a quarter of an hour. It also ends connections of clients whose buffers stay full. On
+    macOS the same is called otherwise.
     """
+    if sys.platform == "darwin":
+        idle, unacknowledged = (
+            socket.TCP_KEEPALIVE,
+            (_DARWIN_CONNECTION_DROP_TIME, VANISHED_SECONDS),
+        )
+    else:
+        idle, unacknowledged = (
+            socket.TCP_KEEPIDLE,
+            (socket.TCP_USER_TIMEOUT, 1000 * VANISHED_SECONDS),
+        )
     interval = (VANISHED_SECONDS - IDLE_SECONDS) // _NUM_PROBES
     options = [
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_SECONDS),
+        (socket.IPPROTO_TCP, idle, IDLE_SECONDS),
         (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval),
         (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _NUM_PROBES),
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * VANISHED_SECONDS),
+        (socket.IPPROTO_TCP, *unacknowledged),
     ]
     return [
         {"level": int(level), "name": int(name), "int_value": value, "state": "STATE_LISTENING"}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 
+import pytest
 import torch
 
+from pagemesh.kernels.jit import parallel
 from pagemesh.kernels.jit.parallel import release_threads
 
 
@@ -33,3 +36,18 @@ def test_threads_started_for_a_thread_can_be_ended() -> None:
     before, computing, released = counts
     # torch keeps a thread of its own for other purposes.
     assert before <= released < computing
+
+
+def test_on_macos_the_library_is_llvms_beside_torch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = parallel._libgomp()
+    assert library is not None
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    assert parallel._libgomp.__wrapped__() is None
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libomp.dylib").symlink_to(library._name)
+    found = parallel._libgomp.__wrapped__()
+    assert found is not None
+    assert hasattr(found, "GOMP_parallel")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import torch  # noqa: F401, its import loads the library that is looked for below
+import torch
 
 from pagemesh.kernels.jit.compiled import CompiledFunction
 
@@ -52,7 +53,11 @@ def _gomp_parallel() -> Callable[[int, int, int, int], None] | None:
 
 @functools.cache
 def _libgomp() -> ctypes.CDLL | None:
-    """The OpenMP library that torch has loaded, if it is GCC's."""
+    """The OpenMP library that torch has loaded, if it is GCC's, or has its functions."""
+    if sys.platform == "darwin":
+        # LLVM's, which exports GCC's names as well.
+        path = Path(torch.__file__).parent / "lib" / "libomp.dylib"
+        return ctypes.CDLL(str(path)) if path.is_file() else None
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
         (path,) = {line.split()[-1] for line in lines if "libgomp" in line}
