@@ -29,6 +29,8 @@ def arithmetic_of(device: torch.device, dtype: torch.dtype) -> str:
     if dtype == torch.bfloat16:
         if isa == CpuIsa.AMX:
             return "cpu-amx-bfloat16"
+        if isa == CpuIsa.NEON_BF16:
+            return "cpu-bfdot-bfloat16"
         if isa.has_pair_dots:
             return "cpu-dot-bfloat16"
     return f"cpu-fma-{name}"

@@ -12,7 +12,7 @@ CPU_KV_CACHE_MEMORY: Final = 0.25
 
 _DAY: Final = 24 * 3600
 
-CpuIsaName = Literal["auto", "avx2", "avx512", "avx512_bf16", "amx", "neon"]
+CpuIsaName = Literal["auto", "avx2", "avx512", "avx512_bf16", "amx", "neon", "neon_bf16"]
 
 KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3"]
 

@@ -30,6 +30,7 @@ class CpuIsa(StrEnum):
     GENERIC = "generic"
     """What LLVM makes of 16 floats on any processor."""
     NEON = "neon"
+    NEON_BF16 = "neon_bf16"
     AVX2 = "avx2"
     AVX512 = "avx512"
     AVX512_BF16 = "avx512_bf16"
@@ -37,8 +38,8 @@ class CpuIsa(StrEnum):
 
     @property
     def has_pair_dots(self) -> bool:
-        """Whether AVX512-BF16's instruction adds the products of two pairs of bfloat16 to a sum."""
-        return self in (CpuIsa.AVX512_BF16, CpuIsa.AMX)
+        """Whether an instruction adds the products of a pair of bfloat16 to a sum."""
+        return self in (CpuIsa.AVX512_BF16, CpuIsa.AMX, CpuIsa.NEON_BF16)
 
 
 _AVX512: Final = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl")
@@ -48,6 +49,7 @@ _NEEDS: Final[dict[CpuIsa, tuple[str, ...]]] = {
     CpuIsa.AVX512_BF16: (*_AVX512, "avx512bf16"),
     CpuIsa.AVX512: _AVX512,
     CpuIsa.AVX2: ("avx2", "fma"),
+    CpuIsa.NEON_BF16: ("neon", "bf16"),
     CpuIsa.NEON: ("neon",),
     CpuIsa.GENERIC: (),
 }

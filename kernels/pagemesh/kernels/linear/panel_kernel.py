@@ -63,7 +63,7 @@ class _Blocking(NamedTuple):
 
 def _blocking() -> _Blocking:
     """By how many registers there are: for sums, weights, and inputs where they cannot come from memory."""
-    if current_isa() in (CpuIsa.AVX2, CpuIsa.GENERIC, CpuIsa.NEON):
+    if current_isa() in (CpuIsa.AVX2, CpuIsa.GENERIC, CpuIsa.NEON, CpuIsa.NEON_BF16):
         return _Blocking(2, 6)
     return _Blocking(12, 0)
 
