@@ -284,6 +284,8 @@ class EngineInfo:
     """Where the model's files lie; None where there are none."""
     canary: bytes = b""
     """How it names blocks: what `BlockNames.canary` gave in the engine's process; empty where nobody asked."""
+    arithmetic: str = ""
+    """Class of its arithmetic, as found when the model was loaded: engines with equal ones compute the same bits."""
 
 
 class KvAccess(Protocol):
