@@ -194,6 +194,7 @@ def _load(spec: DecoderSpec, max_model_len: int, device: torch.device) -> Loaded
         layer_attention=make_layer_attention(spec, parameters),
         dtype=torch.bfloat16,
         fingerprint="random",
+        arithmetic="",
         max_model_len=max_model_len,
         eos_token_ids=(),
         folder=Path(),

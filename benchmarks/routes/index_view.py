@@ -21,8 +21,10 @@ class Known(NamedTuple):
 
     def last_name(self, token_ids: Sequence[int]) -> bytes:
         """Of the last full block of a prompt, as this worker gives it."""
-        layout = self.info.kv_layout
-        root = root_hash(self.info.model_fingerprint, layout.block_size, layout.dtype)
+        info, layout = self.info, self.info.kv_layout
+        root = root_hash(
+            info.model_fingerprint, layout.block_size, layout.dtype, arithmetic=info.arithmetic
+        )
         return hash_blocks(root, token_ids, layout.block_size)[-1]
 
 

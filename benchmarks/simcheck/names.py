@@ -14,7 +14,9 @@ from pagemesh.v1 import types_pb2
 def real_names(trace: Trace, real: Sequence[Replayed], worker: types_pb2.WorkerInfo) -> Namer:
     """The names that the real blocks had: who meets whom by hashing is the same then."""
     layout = worker.kv_layout
-    root = root_hash(worker.model_fingerprint, layout.block_size, layout.dtype)
+    root = root_hash(
+        worker.model_fingerprint, layout.block_size, layout.dtype, arithmetic=worker.arithmetic
+    )
     names = {}
     for request, one in zip(trace, real, strict=True):
         # Of who was refused, nobody knows an answer; it is like no other one's all the same, behind that prompt.

@@ -100,9 +100,12 @@ class Mesh:
     async def remove(self, worker_id: str) -> None:
         await self.workers.pop(worker_id).close()
 
-    async def holders(self, prompt: list[int], salt: bytes = b"") -> dict[str, int]:
+    async def holders(
+        self, prompt: list[int], salt: bytes = b"", arithmetic: str = ""
+    ) -> dict[str, int]:
         """How many leading blocks of a prompt the kvstore believes that each worker holds."""
-        names = hash_blocks(root_hash("fake", 16, "float32", salt), prompt, 16)
+        root = root_hash("fake", 16, "float32", salt, arithmetic=arithmetic)
+        names = hash_blocks(root, prompt, 16)
         request = kvstore_pb2.LookupRequest(block_hashes=b"".join(names), model_fingerprint="fake")
         async with open_channel(self.kvstore_address) as channel:
             stub: kvstore_pb2_grpc.KvStoreAsyncStub = kvstore_pb2_grpc.KvStoreStub(channel)

@@ -99,6 +99,11 @@ def claim_another_type(message: KvMessage) -> bytes:
     return message.frame()
 
 
+def come_from_another_arithmetic(message: KvMessage) -> bytes:
+    message.content.stamp.arithmetic = "cuda-sm90-triton3.6-float32"
+    return message.frame()
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -110,6 +115,7 @@ def claim_another_type(message: KvMessage) -> bytes:
         pytest.param(aim_before_the_grant, "KV_OUT_OF_RANGE", id="out of range"),
         pytest.param(come_from_another_incarnation, "KV_WRONG_EPOCH", id="stale epoch"),
         pytest.param(claim_another_type, "KV_WRONG_LAYOUT", id="other type"),
+        pytest.param(come_from_another_arithmetic, "KV_WRONG_ARITHMETIC", id="other arithmetic"),
     ],
 )
 async def test_kv_that_is_wrong_is_never_used(

@@ -36,6 +36,12 @@ def registration(info: types_pb2.WorkerInfo) -> Callable[[Stub], Awaitable[objec
     return lambda stub: stub.Register(kvstore_pb2.RegisterRequest(worker=info), timeout=10)
 
 
+def computing(worker_id: str, arithmetic: str) -> types_pb2.WorkerInfo:
+    info = make_worker(worker_id)
+    info.arithmetic = arithmetic
+    return info
+
+
 def events(
     worker_id: str, epoch: int, num_hashes: int, sequence: int = 1
 ) -> Callable[[Stub], Awaitable[object]]:
@@ -66,6 +72,9 @@ REFUSALS = {
     "a million hashes": Refusal(lookup(b"x" * 16_000_000), "INVALID_ARGUMENT", "INVALID_REQUEST"),
     "absurd count": Refusal(
         registration(make_worker("huge", num_blocks=2**33)), "INVALID_ARGUMENT", "INVALID_REQUEST"
+    ),
+    "a long arithmetic": Refusal(
+        registration(computing("odd", "x" * 1025)), "INVALID_ARGUMENT", "INVALID_REQUEST"
     ),
     "one id twice": Refusal(
         registration(make_worker("good", epoch=5, address="127.0.0.1:7002")),

@@ -330,6 +330,18 @@ async def test_another_layout_is_refused(
     assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 
 
+@pytest.mark.parametrize("arithmetic", ["cpu-amx-bfloat16", "cpu-fma-float32"])
+async def test_another_arithmetic_is_refused_with_both_names(
+    prefill: RunningWorker, stub: prefill_pb2_grpc.PrefillAsyncStub, arithmetic: str
+) -> None:
+    request = make_request(prefill)
+    request.arithmetic = arithmetic
+    message = f"arithmetic is {arithmetic}, but that of .* is one that is not named"
+    with pytest.raises(grpc.aio.AioRpcError, match=message) as caught:
+        await _drain(stub.Prefill(request, timeout=10))
+    assert from_rpc_error(caught.value).reason == "ARITHMETIC_MISMATCH"
+
+
 async def _drain(
     call: grpc.aio.UnaryStreamCall[prefill_pb2.PrefillRequest, kv_transfer_pb2.KvChunk],
 ) -> None:

@@ -89,6 +89,21 @@ async def test_another_model_is_refused(holder: RunningWorker) -> None:
     assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 
 
+@pytest.mark.parametrize("arithmetic", ["cpu-amx-bfloat16", ""], ids=["another", "not told"])
+async def test_a_caller_of_another_arithmetic_is_refused_with_both_names(arithmetic: str) -> None:
+    engine = FakeEngine(arithmetic="cpu-fma-float32")
+    async with running_worker(DECODE_ROLE, engine) as worker:
+        request = make_request(worker, NAMES)
+        request.arithmetic = arithmetic
+        named = arithmetic or "one that is not named"
+        message = f"the caller's arithmetic is {named}, but that of .* is cpu-fma-float32"
+        with pytest.raises(grpc.aio.AioRpcError, match=message) as caught:
+            await fetch(worker, request)
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        request.arithmetic = "cpu-fma-float32"
+        assert [each.header.block_count for each in await fetch(worker, request)] == [0]
+
+
 async def test_a_name_of_the_wrong_size_is_refused(holder: RunningWorker) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="16 bytes") as caught:
         await fetch(holder, make_request(holder, [b"short"]))

@@ -208,6 +208,7 @@ class FakeEngine(EngineCore):
         shared: bool = False,
         model_folder: str | None = None,
         naming: str = "fake",
+        arithmetic: str = "",
     ) -> None:
         """`prefill_rate` is told instead of what is measured.
 
@@ -218,6 +219,7 @@ class FakeEngine(EngineCore):
         info = EngineInfo(
             "fake", layout, num_blocks, max_model_len, config.max_num_seqs, pooling, generates
         )
+        info = replace(info, arithmetic=arithmetic)
         named = replace(info, model_fingerprint=naming)
         info = replace(info, model_folder=model_folder, canary=BlockNames(named).canary())
         descriptor = open_memory() if shared else None

@@ -123,7 +123,9 @@ def holders(mesh: Mesh, kvstore: str, prompt: list[int]) -> dict[str, int]:
         members = stub.Snapshot(kvstore_pb2.SnapshotRequest(), timeout=5).workers
         info = members[0].worker
         layout = info.kv_layout
-        root = root_hash(info.model_fingerprint, layout.block_size, layout.dtype, b"")
+        root = root_hash(
+            info.model_fingerprint, layout.block_size, layout.dtype, arithmetic=info.arithmetic
+        )
         names = hash_blocks(root, prompt, layout.block_size)
         request = kvstore_pb2.LookupRequest(
             block_hashes=b"".join(names), model_fingerprint=info.model_fingerprint

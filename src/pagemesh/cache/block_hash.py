@@ -23,16 +23,21 @@ def root_hash(
     kv_dtype: str,
     cache_salt: bytes = b"",
     adapter: str = "",
+    arithmetic: str = "",
 ) -> bytes:
     """Start of the chain: everything besides the tokens that makes KV differ, and the tenant's salt.
 
-    `adapter` is the LoRA adapter's name; empty for the model itself.
+    `adapter` is the LoRA adapter's name; empty for the model itself. `arithmetic` is the class of the worker's
+    arithmetic; empty for workers that do not say, whose names are those of versions that knew of none.
     """
     state = _ROOT.copy()
     for part in (model_fingerprint.encode(), kv_dtype.encode(), adapter.encode(), cache_salt):
         # Lengths keep ("ab", "c") apart from ("a", "bc").
         state.update(struct.pack("<Q", len(part)) + part)
     state.update(struct.pack("<Q", block_size))
+    if arithmetic:
+        part = arithmetic.encode()
+        state.update(struct.pack("<Q", len(part)) + part)
     return state.digest()
 
 

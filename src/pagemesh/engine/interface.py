@@ -286,6 +286,8 @@ class EngineInfo:
     """How it names blocks: what `BlockNames.canary` gave in the engine's process; empty where nobody asked."""
     identity_trouble: str = ""
     """What the check at load found wrong with the promise of equal tokens; empty when nothing was."""
+    arithmetic: str = ""
+    """Class of its arithmetic, as found when the model was loaded: engines with equal ones compute the same bits."""
 
 
 class KvAccess(Protocol):

@@ -162,5 +162,6 @@ def _make_info(
         generates=model.generates,
         causal=model.shape.causal,
         model_folder=str(model.folder),
+        arithmetic=model.arithmetic,
     )
     return replace(info, canary=BlockNames(info).canary())

@@ -20,6 +20,7 @@ class KvEncoder:
         self._stamp = kv_transfer_pb2.KvStamp(
             model_fingerprint=worker.model_fingerprint,
             kv_layout=worker.kv_layout,
+            arithmetic=worker.arithmetic,
             worker_id=worker.worker_id,
             epoch=worker.epoch,
             stream_nonce=stream_nonce,

@@ -37,10 +37,18 @@ def describe_layout(layout: types_pb2.KvLayout) -> str:
     )
 
 
+def describe_arithmetic(arithmetic: str) -> str:
+    """A class of arithmetic in words, for people."""
+    return arithmetic or "one that is not named"
+
+
 def require_same_kv(
-    worker: types_pb2.WorkerInfo, model_fingerprint: str, layout: types_pb2.KvLayout
+    worker: types_pb2.WorkerInfo,
+    model_fingerprint: str,
+    layout: types_pb2.KvLayout,
+    arithmetic: str,
 ) -> None:
-    """Raise FailedPreconditionError unless a caller's model and layout are those of this worker."""
+    """Raise FailedPreconditionError unless a caller's model, layout and arithmetic are those of this worker."""
     if model_fingerprint != worker.model_fingerprint:
         raise FailedPreconditionError(
             f"model_fingerprint is {model_fingerprint!r}, "
@@ -52,4 +60,11 @@ def require_same_kv(
             f"kv_layout is {describe_layout(layout)}, "
             f"but {worker.worker_id} has {describe_layout(worker.kv_layout)}",
             reason="LAYOUT_MISMATCH",
+        )
+    # Routers pair no such workers, and the blocks have other names; but one of another version may ask.
+    if arithmetic != worker.arithmetic:
+        raise FailedPreconditionError(
+            f"the caller's arithmetic is {describe_arithmetic(arithmetic)}, "
+            f"but that of {worker.worker_id} is {describe_arithmetic(worker.arithmetic)}",
+            reason="ARITHMETIC_MISMATCH",
         )

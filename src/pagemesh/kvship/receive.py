@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.frames import Frame, decode_frame
-from pagemesh.kvship.layout import describe_layout
+from pagemesh.kvship.layout import describe_arithmetic, describe_layout
 from pagemesh.kvship.received import BlockRun, ReceivedKv
 from pagemesh.kvship.transports import ReceivingTransport
 from pagemesh.v1 import kv_transfer_pb2
@@ -41,7 +41,7 @@ class KvReceiver:
         received: ReceivedKv,
     ) -> None:
         """`stamp` is what all messages must have: the sender that was asked, its epoch,
-        model and layout, and the number that was drawn for the stream.
+        model, layout and arithmetic, and the number that was drawn for the stream.
 
         `choose_transport` gives the one that the header announces; what it raises, `take` does.
         """
@@ -175,7 +175,7 @@ class KvReceiver:
 
 
 def check_stamp(expected: kv_transfer_pb2.KvStamp, actual: kv_transfer_pb2.KvStamp) -> None:
-    """Raise KvIntegrityError unless a message is of the sender, epoch, model, layout and stream expected."""
+    """Raise KvIntegrityError unless a message is of the sender, epoch, model, layout, arithmetic and stream expected."""
     if actual == expected:
         return
     if actual.worker_id != expected.worker_id:
@@ -197,5 +197,11 @@ def check_stamp(expected: kv_transfer_pb2.KvStamp, actual: kv_transfer_pb2.KvSta
     if actual.kv_layout != expected.kv_layout:
         raise KvIntegrityError(
             f"the blocks have {describe_layout(actual.kv_layout)}", reason="KV_WRONG_LAYOUT"
+        )
+    if actual.arithmetic != expected.arithmetic:
+        raise KvIntegrityError(
+            f"the blocks were computed with arithmetic {describe_arithmetic(actual.arithmetic)}, "
+            f"but that of the receiver is {describe_arithmetic(expected.arithmetic)}",
+            reason="KV_WRONG_ARITHMETIC",
         )
     raise KvIntegrityError("the message is of another stream", reason="KV_WRONG_STREAM")

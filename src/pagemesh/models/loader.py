@@ -52,7 +52,10 @@ class LoadedModel:
     """Type of weights and activations."""
 
     fingerprint: str
-    """Equal for workers whose KV is interchangeable."""
+    """Equal for workers that serve the same model."""
+
+    arithmetic: str
+    """Class of the arithmetic that it computes with: where that and the fingerprint are equal, so are the bits."""
 
     max_model_len: int
     """Longest prompt plus output in tokens."""
@@ -147,6 +150,7 @@ def _load_decoder(
             layer_attention=layer_attention,
             dtype=_DTYPES[dtype],
             fingerprint=identity,
+            arithmetic=place.arithmetic(_DTYPES[dtype]),
             max_model_len=max_model_len,
             eos_token_ids=_eos_token_ids(folder, settings, spec.vocab_size),
             folder=folder,
@@ -175,6 +179,7 @@ def _load_with_transformers(
         layer_attention=loaded.layer_attention,
         dtype=dtype,
         fingerprint=loaded.fingerprint,
+        arithmetic=loaded.arithmetic,
         max_model_len=loaded.max_model_len,
         eos_token_ids=_eos_token_ids(folder, settings, loaded.shape.vocab_size),
         folder=folder,

@@ -1,10 +1,13 @@
-"""Where a model comes to lie, and of which type its KV is there."""
+"""Where a model comes to lie, of which type its KV is there, and how it is computed."""
 
 from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
+import torch
+
 from pagemesh.config import KvCacheDtype
+from pagemesh.kernels.arithmetic import arithmetic_of
 from pagemesh.models.choices import choose_kv_dtype
 from pagemesh.models.filling import HOST, Filler
 
@@ -22,6 +25,10 @@ class Place(NamedTuple):
         """
         kind: Literal["cpu", "cuda"] = "cpu" if self.filler is HOST else "cuda"
         return choose_kv_dtype(self.kv_cache_dtype, dtype, kind, causal=causal)
+
+    def arithmetic(self, dtype: torch.dtype) -> str:
+        """Class of the arithmetic that a model of pagemesh's own has there, whose weights are of this type."""
+        return arithmetic_of(self.filler.device, dtype)
 
 
 ON_HOST: Final = Place(HOST, "auto")

@@ -36,5 +36,11 @@ class BlockNames:
             names += hash_blocks(parent, token_ids[num_named_tokens:], self._block_size)
 
     def _root(self, cache_salt: bytes) -> bytes:
-        layout = self._info.layout
-        return root_hash(self._info.model_fingerprint, layout.block_size, layout.dtype, cache_salt)
+        info, layout = self._info, self._info.layout
+        return root_hash(
+            info.model_fingerprint,
+            layout.block_size,
+            layout.dtype,
+            cache_salt,
+            arithmetic=info.arithmetic,
+        )

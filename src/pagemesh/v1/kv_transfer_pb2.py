@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pagemesh.v1 import types_pb2 as pagemesh_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpagemesh/v1/kv_transfer.proto\x12\x0bpagemesh.v1\x1a\x17pagemesh/v1/types.proto\"H\n\x08KvSource\x12\'\n\x06worker\x18\x01 \x01(\x0b\x32\x17.pagemesh.v1.PeerWorker\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\r\"\xca\x01\n\x0c\x46\x65tchRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12(\n\tkv_layout\x18\x03 \x01(\x0b\x32\x15.pagemesh.v1.KvLayout\x12\x19\n\x11\x66irst_block_index\x18\x04 \x01(\r\x12.\n\x0b\x63\x61ller_host\x18\x05 \x01(\x0b\x32\x19.pagemesh.v1.HostIdentity\x12\x14\n\x0cstream_nonce\x18\x06 \x01(\x06\"Z\n\x0cHostIdentity\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x15\n\rpid_namespace\x18\x02 \x01(\x04\x12\x0f\n\x07user_id\x18\x03 \x01(\r\x12\x11\n\ton_device\x18\x04 \x01(\x08\"_\n\nHostMemory\x12\x12\n\nprocess_id\x18\x01 \x01(\r\x12\x19\n\x11\x64\x65scriptor_number\x18\x02 \x01(\r\x12\x13\n\x0b\x62lock_count\x18\x03 \x01(\x04\x12\r\n\x05nonce\x18\x04 \x01(\x0c\"\\\n\x0c\x44\x65viceMemory\x12\x12\n\nprocess_id\x18\x01 \x01(\r\x12\x0e\n\x06handle\x18\x02 \x01(\x0c\x12\x13\n\x0b\x62yte_offset\x18\x03 \x01(\x04\x12\x13\n\x0b\x62lock_count\x18\x04 \x01(\x04\"O\n\x07KvChunk\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x12\x15\n\x08\x63hecksum\x18\x02 \x01(\x06H\x00\x88\x01\x01\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x42\x0b\n\t_checksum\"\xe1\x01\n\tKvContent\x12#\n\x05stamp\x18\x01 \x01(\x0b\x32\x14.pagemesh.v1.KvStamp\x12\'\n\x06header\x18\x02 \x01(\x0b\x32\x15.pagemesh.v1.KvHeaderH\x00\x12\'\n\x06\x62locks\x18\x03 \x01(\x0b\x32\x15.pagemesh.v1.KvBlocksH\x00\x12.\n\x0b\x66irst_token\x18\x04 \x01(\x0b\x32\x17.pagemesh.v1.FirstTokenH\x00\x12%\n\x05\x61live\x18\x05 \x01(\x0b\x32\x14.pagemesh.v1.KvAliveH\x00\x42\x06\n\x04kind\"\x86\x01\n\x07KvStamp\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12(\n\tkv_layout\x18\x02 \x01(\x0b\x32\x15.pagemesh.v1.KvLayout\x12\x11\n\tworker_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x14\n\x0cstream_nonce\x18\x05 \x01(\x06\"\x87\x01\n\x08KvHeader\x12\x13\n\x0b\x62lock_count\x18\x01 \x01(\r\x12)\n\x06memory\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.HostMemoryH\x00\x12\x32\n\rdevice_memory\x18\x03 \x01(\x0b\x32\x19.pagemesh.v1.DeviceMemoryH\x00\x42\x07\n\x05place\"\xf4\x01\n\x08KvBlocks\x12\x19\n\x11\x66irst_block_index\x18\x01 \x01(\r\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_layer\x18\x03 \x01(\r\x12\x13\n\x0blayer_count\x18\x04 \x01(\r\x12\x13\n\x0btoken_count\x18\x05 \x01(\r\x12\x14\n\x0c\x62lock_hashes\x18\x06 \x03(\x0c\x12\x15\n\rready_seconds\x18\x07 \x01(\x01\x12\x30\n\rmemory_blocks\x18\x08 \x01(\x0b\x32\x19.pagemesh.v1.MemoryBlocks\x12\x1a\n\x12reused_token_count\x18\t \x01(\r\"3\n\x0cMemoryBlocks\x12\x11\n\tblock_ids\x18\x01 \x03(\r\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x06\"\t\n\x07KvAlive\"\x86\x01\n\nFirstToken\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12,\n\x08logprobs\x18\x02 \x01(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\x12\x1c\n\x14received_token_count\x18\x03 \x01(\r\x12\x1a\n\x12reused_token_count\x18\x04 \x01(\r2H\n\nKvTransfer\x12:\n\x05\x46\x65tch\x12\x19.pagemesh.v1.FetchRequest\x1a\x14.pagemesh.v1.KvChunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpagemesh/v1/kv_transfer.proto\x12\x0bpagemesh.v1\x1a\x17pagemesh/v1/types.proto\"H\n\x08KvSource\x12\'\n\x06worker\x18\x01 \x01(\x0b\x32\x17.pagemesh.v1.PeerWorker\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\r\"\xde\x01\n\x0c\x46\x65tchRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\x12\x19\n\x11model_fingerprint\x18\x02 \x01(\t\x12(\n\tkv_layout\x18\x03 \x01(\x0b\x32\x15.pagemesh.v1.KvLayout\x12\x19\n\x11\x66irst_block_index\x18\x04 \x01(\r\x12.\n\x0b\x63\x61ller_host\x18\x05 \x01(\x0b\x32\x19.pagemesh.v1.HostIdentity\x12\x14\n\x0cstream_nonce\x18\x06 \x01(\x06\x12\x12\n\narithmetic\x18\x07 \x01(\t\"Z\n\x0cHostIdentity\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x15\n\rpid_namespace\x18\x02 \x01(\x04\x12\x0f\n\x07user_id\x18\x03 \x01(\r\x12\x11\n\ton_device\x18\x04 \x01(\x08\"_\n\nHostMemory\x12\x12\n\nprocess_id\x18\x01 \x01(\r\x12\x19\n\x11\x64\x65scriptor_number\x18\x02 \x01(\r\x12\x13\n\x0b\x62lock_count\x18\x03 \x01(\x04\x12\r\n\x05nonce\x18\x04 \x01(\x0c\"\\\n\x0c\x44\x65viceMemory\x12\x12\n\nprocess_id\x18\x01 \x01(\r\x12\x0e\n\x06handle\x18\x02 \x01(\x0c\x12\x13\n\x0b\x62yte_offset\x18\x03 \x01(\x04\x12\x13\n\x0b\x62lock_count\x18\x04 \x01(\x04\"O\n\x07KvChunk\x12\x0f\n\x07\x63ontent\x18\x01 \x01(\x0c\x12\x15\n\x08\x63hecksum\x18\x02 \x01(\x06H\x00\x88\x01\x01\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x42\x0b\n\t_checksum\"\xe1\x01\n\tKvContent\x12#\n\x05stamp\x18\x01 \x01(\x0b\x32\x14.pagemesh.v1.KvStamp\x12\'\n\x06header\x18\x02 \x01(\x0b\x32\x15.pagemesh.v1.KvHeaderH\x00\x12\'\n\x06\x62locks\x18\x03 \x01(\x0b\x32\x15.pagemesh.v1.KvBlocksH\x00\x12.\n\x0b\x66irst_token\x18\x04 \x01(\x0b\x32\x17.pagemesh.v1.FirstTokenH\x00\x12%\n\x05\x61live\x18\x05 \x01(\x0b\x32\x14.pagemesh.v1.KvAliveH\x00\x42\x06\n\x04kind\"\x9a\x01\n\x07KvStamp\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12(\n\tkv_layout\x18\x02 \x01(\x0b\x32\x15.pagemesh.v1.KvLayout\x12\x11\n\tworker_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x14\n\x0cstream_nonce\x18\x05 \x01(\x06\x12\x12\n\narithmetic\x18\x06 \x01(\t\"\x87\x01\n\x08KvHeader\x12\x13\n\x0b\x62lock_count\x18\x01 \x01(\r\x12)\n\x06memory\x18\x02 \x01(\x0b\x32\x17.pagemesh.v1.HostMemoryH\x00\x12\x32\n\rdevice_memory\x18\x03 \x01(\x0b\x32\x19.pagemesh.v1.DeviceMemoryH\x00\x42\x07\n\x05place\"\xf4\x01\n\x08KvBlocks\x12\x19\n\x11\x66irst_block_index\x18\x01 \x01(\r\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_layer\x18\x03 \x01(\r\x12\x13\n\x0blayer_count\x18\x04 \x01(\r\x12\x13\n\x0btoken_count\x18\x05 \x01(\r\x12\x14\n\x0c\x62lock_hashes\x18\x06 \x03(\x0c\x12\x15\n\rready_seconds\x18\x07 \x01(\x01\x12\x30\n\rmemory_blocks\x18\x08 \x01(\x0b\x32\x19.pagemesh.v1.MemoryBlocks\x12\x1a\n\x12reused_token_count\x18\t \x01(\r\"3\n\x0cMemoryBlocks\x12\x11\n\tblock_ids\x18\x01 \x03(\r\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x06\"\t\n\x07KvAlive\"\x86\x01\n\nFirstToken\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12,\n\x08logprobs\x18\x02 \x01(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\x12\x1c\n\x14received_token_count\x18\x03 \x01(\r\x12\x1a\n\x12reused_token_count\x18\x04 \x01(\r2H\n\nKvTransfer\x12:\n\x05\x46\x65tch\x12\x19.pagemesh.v1.FetchRequest\x1a\x14.pagemesh.v1.KvChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,29 +35,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KVSOURCE']._serialized_start=71
   _globals['_KVSOURCE']._serialized_end=143
   _globals['_FETCHREQUEST']._serialized_start=146
-  _globals['_FETCHREQUEST']._serialized_end=348
-  _globals['_HOSTIDENTITY']._serialized_start=350
-  _globals['_HOSTIDENTITY']._serialized_end=440
-  _globals['_HOSTMEMORY']._serialized_start=442
-  _globals['_HOSTMEMORY']._serialized_end=537
-  _globals['_DEVICEMEMORY']._serialized_start=539
-  _globals['_DEVICEMEMORY']._serialized_end=631
-  _globals['_KVCHUNK']._serialized_start=633
-  _globals['_KVCHUNK']._serialized_end=712
-  _globals['_KVCONTENT']._serialized_start=715
-  _globals['_KVCONTENT']._serialized_end=940
-  _globals['_KVSTAMP']._serialized_start=943
-  _globals['_KVSTAMP']._serialized_end=1077
-  _globals['_KVHEADER']._serialized_start=1080
-  _globals['_KVHEADER']._serialized_end=1215
-  _globals['_KVBLOCKS']._serialized_start=1218
-  _globals['_KVBLOCKS']._serialized_end=1462
-  _globals['_MEMORYBLOCKS']._serialized_start=1464
-  _globals['_MEMORYBLOCKS']._serialized_end=1515
-  _globals['_KVALIVE']._serialized_start=1517
-  _globals['_KVALIVE']._serialized_end=1526
-  _globals['_FIRSTTOKEN']._serialized_start=1529
-  _globals['_FIRSTTOKEN']._serialized_end=1663
-  _globals['_KVTRANSFER']._serialized_start=1665
-  _globals['_KVTRANSFER']._serialized_end=1737
+  _globals['_FETCHREQUEST']._serialized_end=368
+  _globals['_HOSTIDENTITY']._serialized_start=370
+  _globals['_HOSTIDENTITY']._serialized_end=460
+  _globals['_HOSTMEMORY']._serialized_start=462
+  _globals['_HOSTMEMORY']._serialized_end=557
+  _globals['_DEVICEMEMORY']._serialized_start=559
+  _globals['_DEVICEMEMORY']._serialized_end=651
+  _globals['_KVCHUNK']._serialized_start=653
+  _globals['_KVCHUNK']._serialized_end=732
+  _globals['_KVCONTENT']._serialized_start=735
+  _globals['_KVCONTENT']._serialized_end=960
+  _globals['_KVSTAMP']._serialized_start=963
+  _globals['_KVSTAMP']._serialized_end=1117
+  _globals['_KVHEADER']._serialized_start=1120
+  _globals['_KVHEADER']._serialized_end=1255
+  _globals['_KVBLOCKS']._serialized_start=1258
+  _globals['_KVBLOCKS']._serialized_end=1502
+  _globals['_MEMORYBLOCKS']._serialized_start=1504
+  _globals['_MEMORYBLOCKS']._serialized_end=1555
+  _globals['_KVALIVE']._serialized_start=1557
+  _globals['_KVALIVE']._serialized_end=1566
+  _globals['_FIRSTTOKEN']._serialized_start=1569
+  _globals['_FIRSTTOKEN']._serialized_end=1703
+  _globals['_KVTRANSFER']._serialized_start=1705
+  _globals['_KVTRANSFER']._serialized_end=1777
 # @@protoc_insertion_point(module_scope)

@@ -59,12 +59,15 @@ class FetchRequest(_message.Message):
     FIRST_BLOCK_INDEX_FIELD_NUMBER: _builtins.int
     CALLER_HOST_FIELD_NUMBER: _builtins.int
     STREAM_NONCE_FIELD_NUMBER: _builtins.int
+    ARITHMETIC_FIELD_NUMBER: _builtins.int
     model_fingerprint: _builtins.str
     """Must equal the worker's fingerprint."""
     first_block_index: _builtins.int
     """Position of the first named block in the caller's block table, from which the messages count."""
     stream_nonce: _builtins.int
     """Drawn by the caller; in every message of the stream."""
+    arithmetic: _builtins.str
+    """Must equal the worker's arithmetic."""
     @_builtins.property
     def block_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Chained block hashes (16 bytes each) in prefix order."""
@@ -86,10 +89,11 @@ class FetchRequest(_message.Message):
         first_block_index: _builtins.int = ...,
         caller_host: Global___HostIdentity | None = ...,
         stream_nonce: _builtins.int = ...,
+        arithmetic: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller_host", b"caller_host", "kv_layout", b"kv_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "caller_host", b"caller_host", "first_block_index", b"first_block_index", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "stream_nonce", b"stream_nonce"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arithmetic", b"arithmetic", "block_hashes", b"block_hashes", "caller_host", b"caller_host", "first_block_index", b"first_block_index", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "stream_nonce", b"stream_nonce"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -296,6 +300,7 @@ class KvStamp(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     STREAM_NONCE_FIELD_NUMBER: _builtins.int
+    ARITHMETIC_FIELD_NUMBER: _builtins.int
     model_fingerprint: _builtins.str
     """Fingerprint of the model that computed the blocks."""
     worker_id: _builtins.str
@@ -306,6 +311,8 @@ class KvStamp(_message.Message):
     """What the caller drew for the stream: a message of another one, even of the same sender, is not taken
     for one of this.
     """
+    arithmetic: _builtins.str
+    """Arithmetic that the blocks were computed with."""
     @_builtins.property
     def kv_layout(self) -> _types_pb2.KvLayout:
         """Shape and type of the blocks."""
@@ -318,10 +325,11 @@ class KvStamp(_message.Message):
         worker_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
         stream_nonce: _builtins.int = ...,
+        arithmetic: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["kv_layout", b"kv_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "stream_nonce", b"stream_nonce", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arithmetic", b"arithmetic", "epoch", b"epoch", "kv_layout", b"kv_layout", "model_fingerprint", b"model_fingerprint", "stream_nonce", b"stream_nonce", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ from pagemesh.v1 import kv_transfer_pb2 as pagemesh_dot_v1_dot_kv__transfer__pb2
 from pagemesh.v1 import types_pb2 as pagemesh_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagemesh/v1/prefill.proto\x12\x0bpagemesh.v1\x1a\x1dpagemesh/v1/kv_transfer.proto\x1a\x17pagemesh/v1/types.proto\"\xcb\x02\n\x0ePrefillRequest\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12-\n\x08sampling\x18\x02 \x01(\x0b\x32\x1b.pagemesh.v1.SamplingParams\x12\x18\n\x10held_token_count\x18\x03 \x01(\r\x12\x19\n\x11model_fingerprint\x18\x04 \x01(\t\x12(\n\tkv_layout\x18\x05 \x01(\x0b\x32\x15.pagemesh.v1.KvLayout\x12\x12\n\ncache_salt\x18\x06 \x01(\x0c\x12\x10\n\x08priority\x18\x07 \x01(\x11\x12%\n\x06source\x18\x08 \x01(\x0b\x32\x15.pagemesh.v1.KvSource\x12.\n\x0b\x63\x61ller_host\x18\t \x01(\x0b\x32\x19.pagemesh.v1.HostIdentity\x12\x14\n\x0cstream_nonce\x18\n \x01(\x06\x32I\n\x07Prefill\x12>\n\x07Prefill\x12\x1b.pagemesh.v1.PrefillRequest\x1a\x14.pagemesh.v1.KvChunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagemesh/v1/prefill.proto\x12\x0bpagemesh.v1\x1a\x1dpagemesh/v1/kv_transfer.proto\x1a\x17pagemesh/v1/types.proto\"\xdf\x02\n\x0ePrefillRequest\x12\x18\n\x10prompt_token_ids\x18\x01 \x03(\r\x12-\n\x08sampling\x18\x02 \x01(\x0b\x32\x1b.pagemesh.v1.SamplingParams\x12\x18\n\x10held_token_count\x18\x03 \x01(\r\x12\x19\n\x11model_fingerprint\x18\x04 \x01(\t\x12(\n\tkv_layout\x18\x05 \x01(\x0b\x32\x15.pagemesh.v1.KvLayout\x12\x12\n\ncache_salt\x18\x06 \x01(\x0c\x12\x10\n\x08priority\x18\x07 \x01(\x11\x12%\n\x06source\x18\x08 \x01(\x0b\x32\x15.pagemesh.v1.KvSource\x12.\n\x0b\x63\x61ller_host\x18\t \x01(\x0b\x32\x19.pagemesh.v1.HostIdentity\x12\x14\n\x0cstream_nonce\x18\n \x01(\x06\x12\x12\n\narithmetic\x18\x0b \x01(\t2I\n\x07Prefill\x12>\n\x07Prefill\x12\x1b.pagemesh.v1.PrefillRequest\x1a\x14.pagemesh.v1.KvChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagemesh.v1.prefill_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PREFILLREQUEST']._serialized_start=99
-  _globals['_PREFILLREQUEST']._serialized_end=430
-  _globals['_PREFILL']._serialized_start=432
-  _globals['_PREFILL']._serialized_end=505
+  _globals['_PREFILLREQUEST']._serialized_end=450
+  _globals['_PREFILL']._serialized_start=452
+  _globals['_PREFILL']._serialized_end=525
 # @@protoc_insertion_point(module_scope)

@@ -525,6 +525,7 @@ class WorkerInfo(_message.Message):
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     MAX_NUM_SEQS_FIELD_NUMBER: _builtins.int
     CANARY_FIELD_NUMBER: _builtins.int
+    ARITHMETIC_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Stable name, unique in the mesh, for example "decode-0"."""
     epoch: _builtins.int
@@ -543,6 +544,11 @@ class WorkerInfo(_message.Message):
     """Longest prompt plus output in tokens."""
     max_num_seqs: _builtins.int
     """Most requests it runs at once."""
+    arithmetic: _builtins.str
+    """The class of its arithmetic, for example "cpu-fma-float32": workers with equal ones compute the same bits. A part
+    of the names of blocks, so that KV stays within a class. Empty for workers that do not say, which are a class
+    of their own.
+    """
     @_builtins.property
     def kv_layout(self) -> Global___KvLayout:
         """Shape of its KV blocks."""
@@ -565,10 +571,11 @@ class WorkerInfo(_message.Message):
         max_model_len: _builtins.int = ...,
         max_num_seqs: _builtins.int = ...,
         canary: Global___Canary | None = ...,
+        arithmetic: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary", "kv_layout", b"kv_layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_count", b"block_count", "canary", b"canary", "epoch", b"epoch", "kv_layout", b"kv_layout", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model_fingerprint", b"model_fingerprint", "model_name", b"model_name", "role", b"role", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "arithmetic", b"arithmetic", "block_count", b"block_count", "canary", b"canary", "epoch", b"epoch", "kv_layout", b"kv_layout", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model_fingerprint", b"model_fingerprint", "model_name", b"model_name", "role", b"role", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -32,7 +32,9 @@ class KvTransferServicer:
     ) -> AsyncGenerator[bytes]:
         """Stream the longest cached run of the named blocks, from the first on."""
         worker = self._worker
-        require_same_kv(worker.info, request.model_fingerprint, request.kv_layout)
+        require_same_kv(
+            worker.info, request.model_fingerprint, request.kv_layout, request.arithmetic
+        )
         hashes = tuple(request.block_hashes)
         if any(len(name) != BLOCK_HASH_SIZE for name in hashes):
             raise InvalidRequestError("a block hash has not 16 bytes", param="block_hashes")

@@ -135,6 +135,7 @@ class KvImport:
         stamp = kv_transfer_pb2.KvStamp(
             model_fingerprint=self._worker.info.model_fingerprint,
             kv_layout=self._worker.info.kv_layout,
+            arithmetic=self._worker.info.arithmetic,
             worker_id=sender.worker_id,
             epoch=sender.epoch,
             stream_nonce=self._stream_nonce,

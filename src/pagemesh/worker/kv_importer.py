@@ -88,6 +88,7 @@ class KvImporter:
             held_token_count=kv.num_verified_tokens,
             model_fingerprint=self._worker.info.model_fingerprint,
             kv_layout=self._worker.info.kv_layout,
+            arithmetic=self._worker.info.arithmetic,
             cache_salt=kv.request.cache_salt,
             priority=kv.request.priority,
             source=source,
@@ -117,6 +118,7 @@ class KvImporter:
             block_hashes=names,
             model_fingerprint=self._worker.info.model_fingerprint,
             kv_layout=self._worker.info.kv_layout,
+            arithmetic=self._worker.info.arithmetic,
             first_block_index=kv.num_verified_blocks,
         )
 

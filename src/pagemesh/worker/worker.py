@@ -61,6 +61,7 @@ def describe_worker(
         epoch=time.time_ns(),
         model_fingerprint=engine.model_fingerprint,
         kv_layout=layout_to_proto(engine.layout),
+        arithmetic=engine.arithmetic,
         block_count=engine.num_blocks,
         max_model_len=engine.max_model_len,
         max_num_seqs=engine.max_num_seqs,

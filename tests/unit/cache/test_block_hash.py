@@ -14,6 +14,19 @@ def test_names_never_change_between_versions() -> None:
     ]
 
 
+def test_names_of_a_class_of_arithmetic_never_change_either() -> None:
+    root = root_hash("fingerprint", 4, "float32", arithmetic="cpu-fma-float32")
+    assert root.hex() == "a04edec014a332059e1a9f1828947eca"
+
+
+def test_classes_of_arithmetic_have_no_name_in_common() -> None:
+    chains = [
+        hash_blocks(root_hash("fingerprint", 4, "float32", arithmetic=name), range(40), 4)
+        for name in ("", "cpu-fma-float32", "cuda-sm90-triton3.6-float32")
+    ]
+    assert len({name for chain in chains for name in chain}) == 30
+
+
 def test_only_full_blocks_have_names() -> None:
     assert hash_blocks(ROOT, [1, 2, 3], 4) == []
     assert len(hash_blocks(ROOT, [1, 2, 3, 4], 4)) == 1
@@ -48,8 +61,9 @@ def test_the_chain_continues_from_a_name() -> None:
         root_hash("fingerprint", 4, "float32", b"tenant"),
         root_hash("fingerprint", 4, "float32", adapter="tenant"),
         root_hash("fingerprintf", 4, "loat32"),
+        root_hash("fingerprint", 4, "float32", arithmetic="cpu-fma-float32"),
     ],
-    ids=["fingerprint", "block size", "dtype", "salt", "adapter", "shifted fields"],
+    ids=["fingerprint", "block size", "dtype", "salt", "adapter", "shifted fields", "arithmetic"],
 )
 def test_everything_that_makes_kv_differ_changes_the_root(other: bytes) -> None:
     assert other != ROOT

@@ -11,7 +11,10 @@ from pagemesh.v1 import types_pb2
 
 LAYOUT = BlockLayout(block_size=16, num_layers=4, num_kv_heads=2, head_dim=64, dtype="bfloat16")
 WORKER = types_pb2.WorkerInfo(
-    worker_id="p", model_fingerprint="model", kv_layout=layout_to_proto(LAYOUT)
+    worker_id="p",
+    model_fingerprint="model",
+    kv_layout=layout_to_proto(LAYOUT),
+    arithmetic="cpu-fma-bfloat16",
 )
 
 
@@ -22,13 +25,13 @@ def test_a_layout_keeps_all_its_fields() -> None:
     assert layout_from_proto(layout_to_proto(LAYOUT)) == LAYOUT
 
 
-def test_equal_model_and_layout_are_accepted() -> None:
-    require_same_kv(WORKER, "model", layout_to_proto(LAYOUT))
+def test_equal_model_layout_and_arithmetic_are_accepted() -> None:
+    require_same_kv(WORKER, "model", layout_to_proto(LAYOUT), "cpu-fma-bfloat16")
 
 
 def test_another_model_is_refused_by_name() -> None:
     with pytest.raises(FailedPreconditionError, match=r"'other'.*p serves 'model'") as caught:
-        require_same_kv(WORKER, "other", layout_to_proto(LAYOUT))
+        require_same_kv(WORKER, "other", layout_to_proto(LAYOUT), WORKER.arithmetic)
     assert caught.value.reason == "MODEL_MISMATCH"
 
 
@@ -36,5 +39,22 @@ def test_another_layout_is_refused_with_both_shapes() -> None:
     other = layout_to_proto(LAYOUT)
     other.block_size = 32
     with pytest.raises(FailedPreconditionError, match=r"32 tokens.*16 tokens x 4 layers") as caught:
-        require_same_kv(WORKER, "model", other)
+        require_same_kv(WORKER, "model", other, WORKER.arithmetic)
     assert caught.value.reason == "LAYOUT_MISMATCH"
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "named"),
+    [("cpu-amx-bfloat16", "cpu-amx-bfloat16"), ("", "one that is not named")],
+    ids=["another", "not told"],
+)
+def test_another_arithmetic_is_refused_with_both_names(arithmetic: str, named: str) -> None:
+    message = f"the caller's arithmetic is {named}, but that of p is cpu-fma-bfloat16"
+    with pytest.raises(FailedPreconditionError, match=message) as caught:
+        require_same_kv(WORKER, "model", layout_to_proto(LAYOUT), arithmetic)
+    assert caught.value.reason == "ARITHMETIC_MISMATCH"
+
+
+def test_workers_that_do_not_tell_their_arithmetic_are_of_one_class() -> None:
+    untold = types_pb2.WorkerInfo(model_fingerprint="model", kv_layout=layout_to_proto(LAYOUT))
+    require_same_kv(untold, "model", layout_to_proto(LAYOUT), "")

@@ -27,6 +27,7 @@ def test_facts_of_a_loaded_model(tmp_path: Path) -> None:
     assert model.eos_token_ids == (3,)
     assert model.block_layout(16) == BlockLayout(16, 1, 1, 4, "float32")
     assert len(model.fingerprint) == 32
+    assert model.arithmetic == "cpu-fma-float32"
 
 
 @pytest.mark.parametrize(

@@ -35,21 +35,28 @@ def copy_of_demo(folder: Path) -> Path:
 
 
 def member(
-    folder: Path | None, worker_id: str = "decode-0", epoch: int = 1
+    folder: Path | None, worker_id: str = "decode-0", epoch: int = 1, arithmetic: str = ""
 ) -> types_pb2.WorkerInfo:
     """A worker with this model folder, as it registers."""
     info = make_worker(worker_id, epoch=epoch)
     layout = BlockLayout(16, num_layers=2, num_kv_heads=4, head_dim=8, dtype="float32")
-    engine = EngineInfo(info.model_fingerprint, layout, 1000, 2048, 8)
+    engine = EngineInfo(info.model_fingerprint, layout, 1000, 2048, 8, arithmetic=arithmetic)
     canary = BlockNames(engine).canary()
     path = None if folder is None else str(folder)
     told = EngineInfo("model-a", layout, 1000, 2048, 8, model_folder=path, canary=canary)
     info.canary.CopyFrom(make_canary(told))
+    info.arithmetic = arithmetic
     return info
 
 
 def test_equal_files_and_code_are_no_difference(parity: Parity, tmp_path: Path) -> None:
     assert parity.compare(member(copy_of_demo(tmp_path))) is None
+
+
+def test_no_arithmetic_is_a_difference(parity: Parity) -> None:
+    told = {name: member(DEMO, arithmetic=name) for name in ("", "cpu-fma-float32", "cuda-sm90")}
+    assert [parity.compare(info) for info in told.values()] == [None, None, None]
+    assert len({info.canary.block_digest for info in told.values()}) == 3
 
 
 def test_another_template_is_named(parity: Parity, tmp_path: Path) -> None:
@@ -76,13 +83,15 @@ def test_other_names_of_the_same_token_ids_are_named(parity: Parity) -> None:
     assert parity.compare(info) is Difference.HASHING
 
 
-@pytest.mark.parametrize("field", ["model_fingerprint", "block_size", "dtype"])
+@pytest.mark.parametrize("field", ["model_fingerprint", "block_size", "dtype", "arithmetic"])
 def test_names_depend_on_what_the_worker_registers(parity: Parity, field: str) -> None:
     info = member(DEMO)
     if field == "model_fingerprint":
         info.model_fingerprint = "model-b"
     elif field == "block_size":
         info.kv_layout.block_size = 32
+    elif field == "arithmetic":
+        info.arithmetic = "cpu-fma-float32"
     else:
         info.kv_layout.dtype = "bfloat16"
     assert parity.compare(info) is Difference.HASHING

@@ -344,3 +344,24 @@ def test_a_plan_says_what_it_keeps_busy() -> None:
     # Half a step until the decode worker's engine grants blocks.
     pulled = 0.256 + 0.451
     assert seconds == pytest.approx([pulled + 0.1, pulled + 0.1 + 2e4 / 1e9, pulled])
+
+
+def test_a_prefill_worker_of_another_arithmetic_is_not_asked() -> None:
+    decode = decode_worker(links={"p": FAST, "q": FAST}, arithmetic="cpu-fma-bfloat16")
+    other = prefill_worker("p", arithmetic="cuda-sm90-triton3.6-bfloat16")
+    assert planned(decode, other).path is Path.LOCAL
+    alike = prefill_worker("q", arithmetic="cpu-fma-bfloat16")
+    plan = planned(decode, other, alike)
+    assert (plan.path, ids(plan)) == (Path.REMOTE, ["q"])
+    # Also before anything was measured.
+    plan = planned(
+        changed(decode, prefill_rate=PrefillRate()), changed(other, prefill_rate=PrefillRate())
+    )
+    assert (plan.path, plan.workers) == (Path.LOCAL, ())
+
+
+def test_nothing_is_pulled_from_another_arithmetic() -> None:
+    decode = decode_worker(links={"e": FAST}, arithmetic="cpu-fma-bfloat16")
+    assert planned(decode, other_decode_worker(num_held_blocks=90)).path is Path.LOCAL
+    holder = other_decode_worker(num_held_blocks=90, arithmetic="cpu-fma-bfloat16")
+    assert planned(decode, holder).path is Path.PULL

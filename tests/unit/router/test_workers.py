@@ -36,8 +36,8 @@ LOAD = types_pb2.WorkerLoad(
     ],
 )
 
-CANARY = bytes.fromhex("69094b584354bc284a7f2ee1915492b8")
-"""Digest of what worker and router name the canary's blocks, for the model "f"."""
+CANARY = bytes.fromhex("38243275b7dd45c498e30ec7a2a98c57")
+"""Digest of what worker and router name the canary's blocks, for the model "f" and this arithmetic."""
 
 
 @pytest.fixture
@@ -66,6 +66,7 @@ def join(
 ) -> None:
     info = make_worker(worker_id, epoch=7, address=f"{worker_id}:1", fingerprint="f")
     info.role, info.model_name = role, model_name
+    info.arithmetic = "cpu-fma-float32"
     info.kv_layout.kv_head_count, info.kv_layout.head_dim = 1, 2
     info.canary.version, info.canary.block_digest = 1, canary
     directory._roster.join(info)
@@ -89,6 +90,7 @@ def test_facts_are_what_a_worker_said(directory: Directory, workers: Workers) ->
             model_fingerprint="f",
             layout=LAYOUT,
             block_naming=CANARY,
+            arithmetic="cpu-fma-float32",
             max_model_len=2048,
             max_num_seqs=8,
             num_blocks=1000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pagemesh.worker.process import prepare_environment
 from pagemesh.worker.worker import describe_worker
 
 ENGINE = EngineInfo("digest", BlockLayout(16, 4, 2, 64, "bfloat16"), 100, 2048, 8)
+ENGINE = replace(ENGINE, arithmetic="cpu-fma-bfloat16")
 
 
 def make_config(**member: Any) -> WorkerConfig:
@@ -31,6 +33,7 @@ def test_a_worker_is_named_after_its_role_and_address() -> None:
     assert info.address == "127.0.0.1:7001"
     assert info.model_name == "demo"
     assert info.model_fingerprint == "digest"
+    assert info.arithmetic == "cpu-fma-bfloat16"
     assert info.kv_layout.dtype == "bfloat16"
     assert (info.block_count, info.max_model_len, info.max_num_seqs) == (100, 2048, 8)
 

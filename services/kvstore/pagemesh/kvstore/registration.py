@@ -84,7 +84,7 @@ def _check_info(info: types_pb2.WorkerInfo) -> None:
 
 
 def _check_sizes(info: types_pb2.WorkerInfo) -> None:
-    for name in ("worker_id", "address", "model_name", "model_fingerprint"):
+    for name in ("worker_id", "address", "model_name", "model_fingerprint", "arithmetic"):
         num_bytes = len(getattr(info, name).encode())
         if num_bytes > MAX_NAME_BYTES:
             raise InvalidRequestError(

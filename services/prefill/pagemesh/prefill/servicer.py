@@ -73,7 +73,9 @@ class PrefillServicer:
 
     def _engine_request(self, request: prefill_pb2.PrefillRequest) -> EngineRequest:
         worker = self._worker
-        require_same_kv(worker.info, request.model_fingerprint, request.kv_layout)
+        require_same_kv(
+            worker.info, request.model_fingerprint, request.kv_layout, request.arithmetic
+        )
         prompt = prompt_from_proto(request.prompt_token_ids, "prompt_token_ids")
         num_held = request.held_token_count
         if num_held % worker.info.kv_layout.block_size or num_held >= len(prompt):

@@ -13,6 +13,7 @@ from pagemesh.router.model_crew import ModelCrew
 from pagemesh.router.models import ModelService, ServedName
 from pagemesh.router.parity import Parity
 from pagemesh.router.routing.candidate import Role
+from pagemesh.router.workers import Workers
 from pagemesh.telemetry.metrics import Metrics
 
 
@@ -64,6 +65,7 @@ class MeshView:
                 "model": workers.model_name,
                 "decode_workers": len(workers.reachable(Role.DECODE)),
                 "prefill_workers": len(workers.reachable(Role.PREFILL)),
+                "arithmetic": _classes_of_arithmetic(workers),
             }
             for workers in self._workers
         ]
@@ -93,6 +95,10 @@ class MeshView:
     def metrics_page(self) -> tuple[str, bytes]:
         """Content type and text of the metrics, with the workers' loads as last reported."""
         return CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)
+
+
+def _classes_of_arithmetic(workers: Workers) -> list[str]:
+    return sorted({facts.arithmetic for role in Role for facts in workers.reachable(role)})
 
 
 def _reachable_context(service: ModelService) -> int:

@@ -156,11 +156,13 @@ class Parity:
             own_tokens = own.plain.token_digest
         if told.token_digest and told.token_digest != own_tokens:
             return Difference.TOKENIZER
-        own_blocks = _name_canary(info.model_fingerprint, block_size, info.kv_layout.dtype)
+        own_blocks = _name_canary(
+            info.model_fingerprint, block_size, info.kv_layout.dtype, info.arithmetic
+        )
         return None if told.block_digest == own_blocks else Difference.HASHING
 
 
 @lru_cache(maxsize=64)
-def _name_canary(model_fingerprint: str, block_size: int, kv_dtype: str) -> bytes:
-    root = root_hash(model_fingerprint, block_size, kv_dtype)
+def _name_canary(model_fingerprint: str, block_size: int, kv_dtype: str, arithmetic: str) -> bytes:
+    root = root_hash(model_fingerprint, block_size, kv_dtype, arithmetic=arithmetic)
     return digest_names(hash_blocks(root, canary_token_ids(block_size), block_size))

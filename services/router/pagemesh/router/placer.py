@@ -43,6 +43,10 @@ class Wanted:
     is_retry: bool = False
     """Whether another worker had it before."""
 
+    arithmetic: str | None = None
+    """Class of the arithmetic of the worker that made the last of its tokens, to be kept if any other worker has it;
+    None where it has none."""
+
     left_worker: WorkerFacts | None = None
     """A decode worker that is about to stop, perhaps no member of the mesh any more, and has KV of all full blocks."""
 

@@ -69,6 +69,7 @@ class Planner:
             excluded_worker_ids=_excluded(wanted),
             is_prefillable=wanted.is_prefillable,
             session=wanted.client_session,
+            arithmetic=wanted.arithmetic,
         )
         facts, closed = workers.facts(), workers.closed()
         if (left := wanted.left_worker) is not None:
@@ -155,4 +156,10 @@ def _name_blocks(
 
 @lru_cache(maxsize=1024)
 def _root(naming: Naming, cache_salt: bytes) -> bytes:
-    return root_hash(*naming, cache_salt)
+    return root_hash(
+        naming.model_fingerprint,
+        naming.block_size,
+        naming.kv_dtype,
+        cache_salt,
+        arithmetic=naming.arithmetic,
+    )

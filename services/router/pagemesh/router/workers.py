@@ -146,6 +146,7 @@ class Workers:
             model_fingerprint=info.model_fingerprint,
             layout=layout_from_proto(info.kv_layout),
             block_naming=info.canary.block_digest,
+            arithmetic=info.arithmetic,
             is_degraded=self._parity.is_degraded(state.worker_id),
             max_model_len=info.max_model_len,
             max_num_seqs=max(1, info.max_num_seqs),

@@ -98,7 +98,9 @@ def _peers_of(
     alike = sorted(
         info.worker_id
         for info in known.values()
-        if info.model_fingerprint == own.model_fingerprint and info.worker_id != own.worker_id
+        if info.model_fingerprint == own.model_fingerprint
+        and info.arithmetic == own.arithmetic
+        and info.worker_id != own.worker_id
     )
     behind = [worker_id for worker_id in alike if worker_id > own.worker_id]
     before = [worker_id for worker_id in alike if worker_id < own.worker_id]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import structlog
 import torch
 
+from pagemesh.kernels.arithmetic import arithmetic_of
 from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.fingerprint import fingerprint
@@ -35,6 +36,7 @@ class TransformersLoad(NamedTuple):
     shape: ModelShape
     layer_attention: Sequence[LayerAttention]
     fingerprint: str
+    arithmetic: str  # see LoadedModel
     max_model_len: int  # longest prompt plus output in tokens
 
 
@@ -65,13 +67,25 @@ def load_with_transformers(
     moved = {id(layer): _moved(layer, device) for layer in judged.layers}
     layers = [moved[id(layer)] for layer in judged.layers]
     del judged
-    if not _takes_our_products(model, own_logits, shape, layers, dtype, device):
+    has_our_products = _takes_our_products(model, own_logits, shape, layers, dtype, device)
+    if not has_our_products:
         # Its own products are gone, and nobody needs the memory of two models.
         del model
         model = TransformersModel(read_model(folder, cls, config, dtype), shape.head_dim)
         model.move(device)
     scaled = scales.give(layers, shape.num_kv_heads, device)
-    return TransformersLoad(model, shape, scaled, identity, max_model_len)
+    arithmetic = _arithmetic(device, dtype, has_our_products=has_our_products)
+    return TransformersLoad(model, shape, scaled, identity, arithmetic, max_model_len)
+
+
+def _arithmetic(device: torch.device, dtype: torch.dtype, *, has_our_products: bool) -> str:
+    """What is no product of ours is torch's, whose code differs between releases and, on CPUs, between processors."""
+    parts = [arithmetic_of(device, dtype), f"torch{torch.__version__.partition('+')[0]}"]
+    if device.type == "cpu":
+        parts.append(torch.backends.cpu.get_cpu_capability().lower())
+    if not has_our_products:
+        parts.append("products")
+    return "-".join(parts)
 
 
 def _takes_our_products(

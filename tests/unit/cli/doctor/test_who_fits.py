@@ -75,6 +75,31 @@ def test_a_prefill_worker_whose_kv_nobody_can_use_is_useless() -> None:
     assert brief(found) == [("warning", "prefill-1")]
 
 
+def test_workers_of_several_kinds_of_arithmetic_are_named_in_one_sentence() -> None:
+    crew = [info(f"decode-{n}", arithmetic="cpu-fma-bfloat16") for n in range(8)]
+    crew += [info("decode-8", arithmetic="cpu-amx-bfloat16"), info("prefill-0")]
+    found = models.check(facts(router(*crew), kvstore(*crew)))
+    assert brief(found) == [("warning", "demo"), ("warning", "prefill-0")]
+    mixed, useless = found.findings
+    assert mixed.what == (
+        "Workers of demo compute with 3 kinds of arithmetic: one that is not named (prefill-0), "
+        "cpu-amx-bfloat16 (decode-8) and cpu-fma-bfloat16 (decode-0, decode-1, decode-2, decode-3, "
+        "decode-4, 3 more). KV does not travel from one kind to the other, and an answer that has to "
+        "move there may go on with other tokens"
+    )
+    assert "arithmetic" in useless.what
+
+
+def test_workers_of_one_kind_of_arithmetic_are_well() -> None:
+    crew = [info(name, arithmetic="cpu-fma-float32") for name in ("decode-0", "prefill-0")]
+    assert models.check(facts(router(*crew), kvstore(*crew))).findings == []
+    # Another model may be computed on something else.
+    other = info("decode-1", model_name="b", model_fingerprint="two", arithmetic="cuda-sm90")
+    found = models.check(facts(router(*crew, other), kvstore(*crew, other)))
+    assert brief(found) == [("warning", "b")]
+    assert "no router was told of it" in found.findings[0].what
+
+
 def test_shorter_contexts_are_noted() -> None:
     short = info("decode-2", max_model_len=512)
     assert brief(models.check(facts(kvstore(*WORKERS, short)))) == [("note", "decode-2")]

@@ -63,6 +63,10 @@ def test_facts_of_a_loaded_model(folder: Path) -> None:
     assert model.block_layout(16) == BlockLayout(16, 2, 4, 8, "float32")
     assert len(model.layer_attention) == 2
     assert len(model.fingerprint) == 32
+    # What is no product is computed by torch's own code for this processor.
+    release = torch.__version__.partition("+")[0]
+    processor = torch.backends.cpu.get_cpu_capability().lower()
+    assert model.arithmetic == f"cpu-fma-float32-torch{release}-{processor}"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -47,7 +47,7 @@ def test_a_worker_is_shown_as_it_reported() -> None:
         pending_prefill_token_count=70, prefill_rate=rate,
     )  # fmt: skip
     assert worker_row(worker, None, None, 100.0) == {
-        "id": "w", "role": "prefill", "model": "m", "address": "h:1", "state": "ready",
+        "id": "w", "role": "prefill", "model": "m", "address": "h:1", "arithmetic": "", "state": "ready",
         "degraded": None, "running": 2, "waiting": 3, "max_num_seqs": 8,
         "pending_prefill_tokens": 70, "used_blocks": 40, "blocks": 100, "block_size": 16,
         "max_model_len": 512, "prefill_tokens_per_second": 250.0, "reported_seconds_ago": 1.5,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
+from pagemesh.membership.arithmetic import arithmetic_classes, describe_mixture
 from pagemesh.membership.load_message import rate_from_proto
 from pagemesh.membership.roster import WorkerState
 from pagemesh.router.console.request_log import Place, RequestRecord
@@ -27,6 +29,7 @@ def worker_row(
         "role": ROLES[worker.role].value,
         "model": info.model_name,
         "address": worker.address,
+        "arithmetic": info.arithmetic,
         "state": _state(worker, session),
         "degraded": None
         if degraded is None
@@ -44,6 +47,20 @@ def worker_row(
         if worker.reported_at is None
         else round(max(0.0, now - worker.reported_at), 3),
     }
+
+
+def mixed_models(workers: Iterable[WorkerState]) -> list[dict[str, Any]]:
+    """Models whose workers compute with several kinds of arithmetic, and what that leads to."""
+    by_model: dict[str, list[types_pb2.WorkerInfo]] = {}
+    for worker in workers:
+        by_model.setdefault(worker.info.model_name, []).append(worker.info)
+    mixed = []
+    for model, infos in sorted(by_model.items()):
+        classes = arithmetic_classes(infos)
+        what = describe_mixture(model, classes)
+        if what is not None:
+            mixed.append({"model": model, "classes": classes, "what": f"{what}."})
+    return mixed
 
 
 def _state(worker: WorkerState, session: WorkerSession | None) -> str:

@@ -8,8 +8,8 @@ from importlib import metadata
 from typing import Any
 
 from pagemesh.membership.directory import Directory
+from pagemesh.router.console import rows
 from pagemesh.router.console.request_log import RequestLog, RequestRecord
-from pagemesh.router.console.rows import request_row, worker_row
 from pagemesh.router.console.watchers import Watchers
 from pagemesh.router.console.watching import (
     MeasuredGenerator,
@@ -62,15 +62,16 @@ class MeshState:
         """All of it; of the requests that are over, those that ended after revision `since`."""
         now = time.monotonic()
         degraded = {found.worker_id: found for found in self._parity.degraded()}
+        known = sorted(self._directory.workers(), key=lambda each: each.worker_id)
+        known = [worker for worker in known if worker.role in ROLES]
         workers = [
-            worker_row(
+            rows.worker_row(
                 worker,
                 self._sessions.get(worker.worker_id),
                 degraded.get(worker.worker_id),
                 now,
             )
-            for worker in sorted(self._directory.workers(), key=lambda each: each.worker_id)
-            if worker.role in ROLES
+            for worker in known
         ]
         # What is prefilled elsewhere is at its decode worker, too.
         decoders = [worker for worker in workers if worker["role"] == Role.DECODE.value]
@@ -83,6 +84,7 @@ class MeshState:
             "at": round(time.time(), 3),
             "watchers": self.watchers.num_watchers,
             "workers": workers,
+            "mixed_arithmetic": rows.mixed_models(known),
             "queue": {
                 "in_router": self._log.num_running,
                 "running": sum(worker["running"] for worker in decoders),
@@ -99,7 +101,7 @@ class MeshState:
     def _row(self, record: RequestRecord) -> dict[str, Any]:
         """What is over is made into a row once."""
         if record.row is None:
-            row = request_row(record, self._log.seconds(record))
+            row = rows.request_row(record, self._log.seconds(record))
             if record.outcome is None:
                 return row
             record.row = row

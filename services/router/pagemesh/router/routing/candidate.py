@@ -26,6 +26,16 @@ class Naming(NamedTuple):
     model_fingerprint: str
     block_size: int
     kv_dtype: str
+    arithmetic: str = ""
+
+
+class KvKind(NamedTuple):
+    """Only workers for which this is equal can exchange KV."""
+
+    model_fingerprint: str
+    arithmetic: str
+    layout: BlockLayout
+    block_naming: bytes
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,9 @@ class WorkerFacts:
 
     num_blocks: int
     """In its pool; 0 when it does not say."""
+
+    arithmetic: str = ""
+    """The class of its arithmetic; empty when it does not say, which is a class too."""
 
     is_degraded: bool = False
     """Whether it names blocks otherwise than the router: what is found under the router's names is chance."""
@@ -86,14 +99,15 @@ class WorkerFacts:
     """Links to it that were measured, by the sender's id."""
 
     @cached_property
-    def kv_kind(self) -> tuple[str, BlockLayout, bytes]:
-        """Only workers for which this is equal can exchange KV."""
-        return self.model_fingerprint, self.layout, self.block_naming
+    def kv_kind(self) -> KvKind:
+        """Of the KV that it computes."""
+        return KvKind(self.model_fingerprint, self.arithmetic, self.layout, self.block_naming)
 
     @cached_property
     def naming(self) -> Naming:
         """How it names blocks."""
-        return Naming(self.model_fingerprint, self.layout.block_size, self.layout.dtype)
+        layout = self.layout
+        return Naming(self.model_fingerprint, layout.block_size, layout.dtype, self.arithmetic)
 
 
 class LinkUse(NamedTuple):
@@ -224,6 +238,9 @@ class RouteRequest:
 
     num_crowd_blocks: int = 0
     """Leading blocks of the prompt that a crowd shares, see `crowds`."""
+
+    arithmetic: str | None = None
+    """Class of the arithmetic that the answer's tokens until now were made with; None where there are none."""
 
     @property
     def num_output_tokens(self) -> int:

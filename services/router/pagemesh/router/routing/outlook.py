@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagemesh.engine.interface import BlockLayout
-from pagemesh.router.routing.candidate import Candidate, RouteRequest
+from pagemesh.router.routing.candidate import Candidate, KvKind, RouteRequest
 from pagemesh.router.routing.peers import Peers
 from pagemesh.router.routing.preference import DISPLACEMENT, cost_of, permitted
 from pagemesh.router.routing.ways import Path, Way, Ways
@@ -24,7 +23,7 @@ class Outlook:
         self.request = request
         self._min_tokens = min_tokens
         self._candidates = candidates
-        self._peers_by_kind: dict[tuple[str, BlockLayout, bytes], Peers] = {}
+        self._peers_by_kind: dict[KvKind, Peers] = {}
         self._ways: dict[str, Ways] = {}
         self._best: dict[str, Way | None] = {}
 

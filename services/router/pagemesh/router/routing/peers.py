@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.prefill_rate import PrefillRate
-from pagemesh.router.routing.candidate import Candidate, Role, RouteRequest
+from pagemesh.router.routing.candidate import Candidate, KvKind, Role, RouteRequest
 from pagemesh.router.routing.cost import Prompt, Site
 
 MAX_SOURCES: Final = 4
@@ -21,14 +20,14 @@ class Peers:
 
     def __init__(
         self,
-        kv_kind: tuple[str, BlockLayout, bytes],
+        kv_kind: KvKind,
         candidates: Sequence[Candidate],
         request: RouteRequest,
     ) -> None:
         self.request = request
         self._kv_kind = kv_kind
         self._candidates = candidates
-        layout = kv_kind[1]
+        layout = kv_kind.layout
         self.prompt = Prompt(
             request.num_prompt_tokens, layout.num_bytes / layout.block_size, layout.num_layers
         )

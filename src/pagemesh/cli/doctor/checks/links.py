@@ -129,8 +129,12 @@ def _apart_on_one_host(facts: Facts) -> Iterator[Finding]:
 
 
 def _could_share(one: process_pb2.DescribeResponse, other: process_pb2.DescribeResponse) -> bool:
-    is_same_model = one.worker.worker.model_fingerprint == other.worker.worker.model_fingerprint
-    return bool(one.host.boot_id) and one.host.boot_id == other.host.boot_id and is_same_model
+    mine, theirs = one.worker.worker, other.worker.worker
+    is_same_kv = (mine.model_fingerprint, mine.arithmetic) == (
+        theirs.model_fingerprint,
+        theirs.arithmetic,
+    )
+    return bool(one.host.boot_id) and one.host.boot_id == other.host.boot_id and is_same_kv
 
 
 def _why_apart(

@@ -8,6 +8,7 @@ from typing import Final
 from pagemesh.cli.doctor.facts import Facts
 from pagemesh.cli.doctor.findings import Finding, Result, Status
 from pagemesh.cli.doctor.words import count, does, join, odd_ones
+from pagemesh.membership.arithmetic import arithmetic_classes, describe_mixture
 from pagemesh.v1 import process_pb2, types_pb2
 
 NAME: Final = "models"
@@ -20,7 +21,7 @@ _MISMATCH_ADVICE: Final = {
 
 
 def check(facts: Facts) -> Result:
-    """Fingerprints and layouts within each model, and whether somebody generates and somebody asks."""
+    """Fingerprints, layouts and arithmetic within each model, and whether somebody generates and somebody asks."""
     known = facts.known_workers()
     models = sorted({info.model_name for info in known.values()} | _served(facts))
     if not models:
@@ -29,7 +30,8 @@ def check(facts: Facts) -> Result:
     for model in models:
         workers = [info for info in known.values() if info.model_name == model]
         findings += [*_odd_fingerprints(model, workers), *_missing(facts, model, workers)]
-        findings += [*_useless_prefill(model, workers), *_odd_lengths(model, workers)]
+        findings += [*_mixed_arithmetic(model, workers), *_useless_prefill(model, workers)]
+        findings += _odd_lengths(model, workers)
     counts = [f"{model}: {_crew(known.values(), model)}" for model in models]
     return Result(NAME, "; ".join(counts), findings)
 
@@ -106,6 +108,18 @@ def _missing(
         )
 
 
+def _mixed_arithmetic(model: str, workers: Sequence[types_pb2.WorkerInfo]) -> Iterator[Finding]:
+    what = describe_mixture(model, arithmetic_classes(workers))
+    if what is not None:
+        yield Finding(
+            Status.WARNING,
+            model,
+            what,
+            "Run all its workers on one kind of processor or GPU, with the same version of everything, or serve each"
+            " kind under a --served-model-name of its own, unless that is meant",
+        )
+
+
 def _useless_prefill(model: str, workers: Sequence[types_pb2.WorkerInfo]) -> Iterator[Finding]:
     decoders = [info for info in workers if info.role == types_pb2.WORKER_ROLE_DECODE]
     usable = {_exchange_key(info) for info in decoders}
@@ -118,15 +132,17 @@ def _useless_prefill(model: str, workers: Sequence[types_pb2.WorkerInfo]) -> Ite
         yield Finding(
             Status.WARNING,
             join(useless),
-            f"No decode worker of {model} can use the KV from there, whose fingerprint, shape or names of blocks"
-            f" differ: {count(len(useless), 'prefill worker')} for nothing",
-            "Give prefill and decode workers the same model, --dtype, --block-size, --kv-cache-dtype and version",
+            f"No decode worker of {model} can use the KV from there, whose fingerprint, arithmetic, shape or names"
+            f" of blocks differ: {count(len(useless), 'prefill worker')} for nothing",
+            "Give prefill and decode workers the same model, --dtype, --block-size, --kv-cache-dtype and version, on"
+            " the same kind of processor or GPU",
         )
 
 
-def _exchange_key(info: types_pb2.WorkerInfo) -> tuple[str, bytes, bytes]:
+def _exchange_key(info: types_pb2.WorkerInfo) -> tuple[str, str, bytes, bytes]:
     return (
         info.model_fingerprint,
+        info.arithmetic,
         info.kv_layout.SerializeToString(deterministic=True),
         info.canary.block_digest,
     )

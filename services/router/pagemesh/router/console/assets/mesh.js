@@ -80,6 +80,7 @@ export class MeshView {
       this.workers = told;
       byId("workers").replaceChildren(...workers.map(workerCard));
     }
+    tell(byId("mixed"), snapshot.mixed_arithmetic.map(({ what }) => what).join(" "));
     this.requests.take(snapshot.router.id, snapshot.requests);
     if (workers.some(({ role, state }) => role === "decode" && state === "ready")) this.onWorkers();
   }

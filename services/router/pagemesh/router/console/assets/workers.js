@@ -18,7 +18,7 @@ export function workerCard(worker) {
       worker.state !== "ready" && el("span", { class: "badge alarm" }, worker.state),
       worker.degraded && el("span", { class: "badge alarm" }, `degraded: ${worker.degraded.reason}`),
     ),
-    el("p", { class: "sub" }, worker.model, " · ", worker.address),
+    el("p", { class: "sub" }, [worker.model, worker.address, worker.arithmetic].filter(Boolean).join(" · ")),
     line("Load", load, "load", `${worker.running} of ${worker.max_num_seqs}${waiting}`),
     line("KV", used, "kv", `${count(worker.used_blocks)} of ${count(worker.blocks)} blocks`),
     el("p", { class: "sub" }, speed(worker)),
