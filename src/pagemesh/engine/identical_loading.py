@@ -27,7 +27,7 @@ _MOST_WEIGHTS: Final = 1 << 28
 
 _BLOCK_SIZE: Final = 16
 
-_REFUSED: Final = "--require-identical-tokens is set, but "
+_REFUSED: Final = "--require-identical-tokens is set, but the check at load found "
 
 Check = Callable[[LoadedModel], str | None]
 
@@ -84,7 +84,7 @@ def check_on_device(
     difference = find_difference(built.runner, model, layout.block_size, logits)
     if difference is None:
         return ""
-    trouble = f"on this GPU the kernels do not keep bits: {difference}"
+    trouble = f"that kernels do not keep bits on this GPU: {difference}"
     if required:
         raise ConfigError(_REFUSED + trouble)
     log.error("answers may depend on their company", difference=difference)
@@ -105,7 +105,7 @@ def load_identical(
         if difference is None:
             return IdenticalModel(model, trouble)
         isa = current_isa()
-        trouble = f"on this processor the kernels for {isa} do not keep bits: {difference}"
+        trouble = f"that kernels for {isa} do not keep bits on this processor: {difference}"
         if required:
             raise ConfigError(_REFUSED + trouble)
         log.error("answers may depend on their company", cpu_isa=isa, difference=difference)

@@ -62,6 +62,7 @@ def describe_worker(
         model_fingerprint=engine.model_fingerprint,
         kv_layout=layout_to_proto(engine.layout),
         arithmetic=engine.arithmetic,
+        identity_trouble=engine.identity_trouble,
         block_count=engine.num_blocks,
         max_model_len=engine.max_model_len,
         max_num_seqs=engine.max_num_seqs,

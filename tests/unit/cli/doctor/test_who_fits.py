@@ -90,6 +90,15 @@ def test_workers_of_several_kinds_of_arithmetic_are_named_in_one_sentence() -> N
     assert "arithmetic" in useless.what
 
 
+def test_a_worker_whose_check_at_load_found_something_is_named() -> None:
+    trouble = "that kernels for amx do not keep bits"
+    odd = info("decode-1", identity_trouble=trouble)
+    found = only(models.check(facts(router(*WORKERS, odd), kvstore(*WORKERS, odd))))
+    assert found.subject == "decode-1"
+    assert found.what == f"Its check at load found {trouble}"
+    assert "--require-identical-tokens" in found.advice
+
+
 def test_workers_of_one_kind_of_arithmetic_are_well() -> None:
     crew = [info(name, arithmetic="cpu-fma-float32") for name in ("decode-0", "prefill-0")]
     assert models.check(facts(router(*crew), kvstore(*crew))).findings == []

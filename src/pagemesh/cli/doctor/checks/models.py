@@ -30,6 +30,7 @@ def check(facts: Facts) -> Result:
     for model in models:
         workers = [info for info in known.values() if info.model_name == model]
         findings += [*_odd_fingerprints(model, workers), *_missing(facts, model, workers)]
+        findings += _troubled(workers)
         findings += [*_mixed_arithmetic(model, workers), *_useless_prefill(model, workers)]
         findings += _odd_lengths(model, workers)
     counts = [f"{model}: {_crew(known.values(), model)}" for model in models]
@@ -106,6 +107,18 @@ def _missing(
             f" The routers serve {join(sorted(served))}",
             "Start the routers with --model for it too, or the workers with the --served-model-name that is meant",
         )
+
+
+def _troubled(workers: Sequence[types_pb2.WorkerInfo]) -> Iterator[Finding]:
+    for info in workers:
+        if info.identity_trouble:
+            yield Finding(
+                Status.WARNING,
+                info.worker_id,
+                f"Its check at load found {info.identity_trouble}",
+                "Say so to the project, with the processor or GPU and its driver; --require-identical-tokens has such"
+                " a worker refuse to start",
+            )
 
 
 def _mixed_arithmetic(model: str, workers: Sequence[types_pb2.WorkerInfo]) -> Iterator[Finding]:
