@@ -27,6 +27,7 @@ import structlog
 
 from pagemesh.telemetry.logs import console_renderer
 from tests.support.needs import need, promised
+from tests.support.products import HEADER, mark_the_rest
 from tests.support.recent_logs import HasLogs, recent_logs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,6 +72,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
         for name in mark.args:
             need(name)
+
+
+def pytest_report_header() -> str:
+    return HEADER
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Before those that are marked are left out."""
+    mark_the_rest(config, items)
 
 
 def pytest_collection_finish() -> None:

@@ -23,6 +23,13 @@ TO_RUN = [
     if block.runs and not is_elsewhere(block) and (SLOW_TOO or not is_slow(block))
 ]
 
+FOR_NEWCOMERS = ("README.md", "docs/quick-start.md")
+"""Whose commands run each time."""
+DOCUMENTS = [
+    pytest.param(name, marks=[] if name in FOR_NEWCOMERS else pytest.mark.exhaustive)
+    for name in sorted({block.document for block in TO_RUN})
+]
+
 
 @pytest.fixture(scope="module")
 def mesh_ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, int]]:
@@ -43,7 +50,7 @@ def _port(mesh: Mesh, part: str) -> int:
 
 
 @pytest.mark.timeout(0 if SLOW_TOO else 180)
-@pytest.mark.parametrize("document", sorted({block.document for block in TO_RUN}))
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_a_document_does_what_it_says(
     document: str, mesh_ports: dict[int, int], tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def case(
     return Case(config, load_model(config), prompts, expected, logprobs, other_dtypes)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("chunk_size", [1, 5, 16, WHOLE])
 def test_tokens_are_those_of_transformers_for_any_chunk_size(case: Case, chunk_size: int) -> None:
     driver = Driver(ModelRunner(case.model, block_size=16, num_blocks=64), chunk_size)
@@ -106,6 +107,7 @@ def test_a_prompt_alone_gives_the_tokens_that_it_gives_in_a_batch(case: Case) ->
     assert alone == case.expected
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("block_size", [1, 7])
 def test_block_size_does_not_matter(case: Case, block_size: int) -> None:
     runner = ModelRunner(case.model, block_size, num_blocks=300)
