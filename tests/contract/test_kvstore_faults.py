@@ -26,7 +26,8 @@ from tests.support.valkey import Valkey
 from tests.unit.kvstore.builders import make_worker
 
 FINGERPRINT = "model-a"
-HEARTBEAT_S = 0.2
+HEARTBEAT_S = 1.0
+"""A worker that is silent for three of them is dropped: on a busy machine, tenths of a second pass unnoticed."""
 
 
 @pytest.fixture
