@@ -60,7 +60,7 @@ pictures: $(VENV)/.ready-dev ## Draw the pictures of the documents anew
 	@$(BIN)/python -m tools.pictures $(ARGS)
 
 fuzz: $(VENV)/.ready-dev ## Odd requests to a mesh, NUMBER times as many as in `make test` (20)
-	@PAGEMESH_FUZZ_FACTOR=$(or $(NUMBER),20) $(BIN)/pytest tests/fuzz -o timeout=0 $(ARGS)
+	@PAGEMESH_FUZZ_FACTOR=$(or $(NUMBER),20) $(BIN)/pytest tests/fuzz -m "not containers" -o timeout=0 $(ARGS)
 
 ownership: $(VENV)/.ready-dev ## Play 100 times as many random lives of requests as the tests do (NUMBER=50 SEED=1000 for others)
 	@PAGEMESH_OWNERSHIP_FACTOR=$(or $(NUMBER),100) PAGEMESH_OWNERSHIP_SEED=$(or $(SEED),0) $(BIN)/pytest tests/ownership -o timeout=0 $(ARGS)

@@ -23,10 +23,11 @@ from tests.identity.answers import (
 from tests.identity.courier import Courier
 from tests.identity.engines import Peer
 from tests.identity.subjects import MAX_TOKENS, SAMPLINGS, SUBJECTS, Subject, make_subject
+from tests.support.products import drawn
 from tests.unit.scheduler.builders import FixedWay
 
 
-@pytest.fixture(scope="module", params=SUBJECTS)
+@pytest.fixture(scope="module", params=drawn("subjects", SUBJECTS, ["demo"], 4))
 def subject(
     request: pytest.FixtureRequest, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Subject:

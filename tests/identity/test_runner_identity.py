@@ -30,6 +30,7 @@ from tests.identity.checkpoints import (
 )
 from tests.identity.runner_driver import Driver, logprobs_of
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
+from tests.support.products import drawn
 
 ALL_RECIPES = RECIPES | TRANSFORMERS_RECIPES
 
@@ -62,7 +63,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-@pytest.fixture(scope="module", params=["demo", *ALL_RECIPES])
+@pytest.fixture(scope="module", params=drawn("recipes", ["demo", *ALL_RECIPES], ["demo"], 10))
 def case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, demo_model: Path
 ) -> Case:

@@ -2,8 +2,9 @@
 
     @pytest.mark.product(found_bugs=["bfloat16-MQA"], sample=12)
 
-A sample has each value of each parameter at least once, fixtures' included, and at least `sample` items. Its seed is
-drawn anew for each run and printed; the same PAGEMESH_TEST_SEED gives the same items.
+A sample has each value of each parameter at least once, fixtures' included, and at least `sample` items; of what takes
+long, `most` are drawn beside those that found bugs, though values are missing then. Its seed is drawn anew for each
+run and printed; the same PAGEMESH_TEST_SEED gives the same items.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pytest
+from _pytest.mark import ParameterSet
 
 _VARIABLE: Final = "PAGEMESH_TEST_SEED"
 
@@ -29,7 +31,11 @@ def mark_the_rest(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
         return
     products: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("product"):
+        if (
+            isinstance(item, pytest.Function)
+            and item.get_closest_marker("product")
+            and not item.get_closest_marker("exhaustive")
+        ):
             products.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, product in products.items():
         mark = product[0].get_closest_marker("product")
@@ -47,6 +53,7 @@ def sample(
     *,
     found_bugs: Sequence[str] = (),
     sample: int = 0,
+    most: int | None = None,
 ) -> list[pytest.Function]:
     """The items that run each time, and those that this seed draws."""
     by_id = {item.callspec.id: item for item in product}
@@ -63,4 +70,17 @@ def sample(
         values = {(name, id(value)) for name, value in item.callspec.params.items()}
         (others if values <= seen and item.callspec.id not in found_bugs else first).append(item)
         seen |= values
-    return [*first, *others[: max(0, sample - len(first))]]
+    num_kept = max(len(first), sample) if most is None else len(found_bugs) + most
+    return [*first, *others][:num_kept]
+
+
+def drawn(
+    name: str, values: Sequence[str], always: Sequence[str], num_others: int
+) -> list[ParameterSet]:
+    """Values of a fixture that takes long to make: some always, so many others by the seed, the rest as exhaustive."""
+    others = [value for value in values if value not in always]
+    kept = {*always, *random.Random(f"{SEED} {name}").sample(others, num_others)}
+    return [
+        pytest.param(value, marks=[] if value in kept else pytest.mark.exhaustive)
+        for value in values
+    ]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.hygiene.tree import ROOT
-from tests.support.products import sample
+from tests.support.products import drawn, sample
 
 FORMATS = ("float32", "bfloat16", "int4")
 PATHS = ("local", "remote", "pulled", "resumed")
@@ -26,13 +26,13 @@ PRODUCT: list[Any] = [
 ]
 
 
-def drawn(seed: str, **choice: Any) -> list[str]:
+def ids(seed: str, **choice: Any) -> list[str]:
     return [item.callspec.id for item in sample("test_it", PRODUCT, seed, **choice)]
 
 
 @pytest.mark.parametrize("seed", [str(seed) for seed in range(50)])
 def test_each_value_is_there_and_what_found_bugs(seed: str) -> None:
-    found = drawn(seed, found_bugs=["int4-local", "int4-remote"])
+    found = ids(seed, found_bugs=["int4-local", "int4-remote"])
     assert found[:2] == ["int4-local", "int4-remote"]
     assert {name.partition("-")[0] for name in found} == set(FORMATS)
     assert {name.partition("-")[2] for name in found} == set(PATHS)
@@ -40,20 +40,31 @@ def test_each_value_is_there_and_what_found_bugs(seed: str) -> None:
 
 
 def test_a_sample_is_as_large_as_it_was_asked_for() -> None:
-    assert len(drawn("1", sample=9)) == 9
-    assert sorted(drawn("1", sample=100)) == sorted(item.callspec.id for item in PRODUCT)
+    assert len(ids("1", sample=9)) == 9
+    assert sorted(ids("1", sample=100)) == sorted(item.callspec.id for item in PRODUCT)
+
+
+def test_of_what_takes_long_few_are_drawn_beside_those_that_found_bugs() -> None:
+    found = ids("1", found_bugs=["int4-local"], most=2)
+    assert found[0] == "int4-local" and len(found) == 3
+
+
+def test_values_of_a_fixture_are_drawn() -> None:
+    params = drawn("a fixture", [*FORMATS, *PATHS], ["float32"], 2)
+    kept = [param.values[0] for param in params if not param.marks]
+    assert len(params) == 7 and len(kept) == 3 and "float32" in kept
 
 
 def test_a_seed_draws_the_same_again_and_seeds_draw_everything() -> None:
-    assert drawn("7") == drawn("7")
-    assert set().union(*(drawn(str(seed)) for seed in range(50))) == {
+    assert ids("7") == ids("7")
+    assert set().union(*(ids(str(seed)) for seed in range(50))) == {
         item.callspec.id for item in PRODUCT
     }
 
 
 def test_a_pair_that_is_none_is_refused() -> None:
     with pytest.raises(pytest.UsageError, match="test_it has no int8-local; it has float32-local"):
-        drawn("1", found_bugs=["int8-local"])
+        ids("1", found_bugs=["int8-local"])
 
 
 MODULE = """
