@@ -27,7 +27,7 @@ GPU_UNIT_TESTS := --ignore=tests/unit/kernels/test_resources.py tests/unit/kerne
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos observability observability-test kernels bench test-gpu bench-gpu clean chart-test
+.PHONY: help run test test-all docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos observability observability-test kernels bench test-gpu bench-gpu clean chart-test
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -35,8 +35,12 @@ help: ## List the targets
 run: $(VENV)/.ready ## Start a whole mesh with the demo model on http://127.0.0.1:8000 (Ctrl-C stops it)
 	@exec $(BIN)/pagemesh up --model models/demo $(ARGS)
 
-test: $(VENV)/.ready-dev ## Run all tests
+test: $(VENV)/.ready-dev ## Run the tests; of products of parameters a sample, whose seed is printed
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+test-all: $(VENV)/.ready-dev ## Run what is left out of `make test` as well: whole products, documents, kernels, breakages (hours)
+	@PAGEMESH_SLOW_DOCS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not containers" $(ARGS)
+	@$(BIN)/python tools/breakages.py
 
 chart-test: $(VENV)/.ready-dev ## Check the Helm chart with the real Helm, for Kubernetes 1.28 to 1.37, and start it where podman can
 	@$(BIN)/pytest -rs -m "containers or not containers" tests/charts $(ARGS)
@@ -50,13 +54,13 @@ docs-serve: $(VENV)/.ready-dev ## Show the documentation on http://127.0.0.1:801
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --dev-addr 127.0.0.1:8010 $(ARGS)
 
 docs-test: $(VENV)/.ready-dev ## Run every command of the documents, the slow ones too (some minutes)
-	@PAGEMESH_SLOW_DOCS=1 $(BIN)/pytest tests/docs -o timeout=0 $(ARGS)
+	@PAGEMESH_SLOW_DOCS=1 $(BIN)/pytest tests/docs -m "not containers" -o timeout=0 $(ARGS)
 
 pictures: $(VENV)/.ready-dev ## Draw the pictures of the documents anew
 	@$(BIN)/python -m tools.pictures $(ARGS)
 
 fuzz: $(VENV)/.ready-dev ## Odd requests to a mesh, NUMBER times as many as in `make test` (20)
-	@PAGEMESH_FUZZ_FACTOR=$(or $(NUMBER),20) $(BIN)/pytest tests/fuzz -o timeout=0 $(ARGS)
+	@PAGEMESH_FUZZ_FACTOR=$(or $(NUMBER),20) $(BIN)/pytest tests/fuzz -m "not containers" -o timeout=0 $(ARGS)
 
 ownership: $(VENV)/.ready-dev ## Play 100 times as many random lives of requests as the tests do (NUMBER=50 SEED=1000 for others)
 	@PAGEMESH_OWNERSHIP_FACTOR=$(or $(NUMBER),100) PAGEMESH_OWNERSHIP_SEED=$(or $(SEED),0) $(BIN)/pytest tests/ownership -o timeout=0 $(ARGS)
@@ -98,7 +102,7 @@ observability-test: $(VENV)/.ready-dev ## Scrape a mesh with a real Prometheus; 
 	@$(BIN)/pytest tests/observability $(ARGS)
 
 kernels: $(VENV)/.ready-dev ## Compile the GPU's kernels ahead of time and write docs/kernel-resources.md
-	@$(BIN)/python tools/kernel_resources.py $(ARGS)
+	@$(BIN)/python -m tools.kernel_resources $(ARGS)
 
 bench: $(VENV)/.ready-dev ## Run every benchmark; figures go to benchmarks/results/
 	@set -e; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py $(ARGS); done

@@ -26,6 +26,8 @@ import pytest
 import structlog
 
 from pagemesh.telemetry.logs import console_renderer
+from tests.support.needs import need, promised
+from tests.support.products import HEADER, mark_the_rest
 from tests.support.recent_logs import HasLogs, recent_logs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +59,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return ONE_PROCESS if scope.startswith(ONE_PROCESS) else scope
 
     return FilesAndFolder(config, log)
+
+
+def pytest_configure() -> None:
+    """Refuse a promise of something that no test needs."""
+    promised()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture is made: what the test is marked to need is there."""
+    for mark in item.iter_markers("needs"):
+        for name in mark.args:
+            need(name)
+
+
+def pytest_report_header() -> str:
+    return HEADER
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Before those that are marked are left out."""
+    mark_the_rest(config, items)
 
 
 def pytest_collection_finish() -> None:

@@ -27,6 +27,11 @@ ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 600.0
 UNBROKEN_DEADLINE_S = 3600.0
 SOME_TESTS_FAILED = 1  # pytest's exit code
+# Exhaustive tests are among those that notice a fault.
+_PYTEST = (
+    *(sys.executable, "-m", "pytest", "-m", "not containers"),
+    *("-q", "-rf", "--tb=no", "-p", "no:cacheprovider"),
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def _failed_tests(tests: Sequence[str], tree: Path, deadline_s: float) -> set[st
     """Functions that failed; those whose set-up failed prove nothing and are not among them."""
     roots = [str(path.parent) for path in (*tree.glob("*/pagemesh"), *tree.glob("*/*/pagemesh"))]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rf", "--tb=no", "-p", "no:cacheprovider", *tests],
+        [*_PYTEST, *tests],
         cwd=tree,
         # Before the folders of the editable install, so that processes of the tests see them too.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(roots), "COLUMNS": "500"},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import triton
@@ -10,6 +11,7 @@ import triton
 from pagemesh.kernels.launch import Launch
 from pagemesh.kernels.target import TARGETS, Target
 
+_DIGEST: Final = re.compile(r"^- (\w+): `([0-9a-f]+)`$", re.MULTILINE)
 MOST_SPILLED_BYTES: Final = 32
 """Of a thread: some four values that are stored once and loaded again far from the inner loop, where
 another version of the compiler is a register short."""
@@ -65,8 +67,8 @@ def _most_spilled_bytes(variant: Variant) -> int:
     return MOST_SPILLED_BY_LONG_TILES if is_long else MOST_SPILLED_BYTES
 
 
-def table(found: Iterable[tuple[Variant, Resources]]) -> str:
-    """The whole document."""
+def table(found: Iterable[tuple[Variant, Resources]], digests: Mapping[str, str]) -> str:
+    """The whole document, with the digests of the kernels that it is of."""
     rows: dict[tuple[str, str, str, int], dict[int, Resources]] = {}
     for variant, taken in found:
         key = (
@@ -80,8 +82,8 @@ def table(found: Iterable[tuple[Variant, Resources]]) -> str:
     lines = [
         "# What the kernels take",
         "",
-        "Written by `python tools/kernel_resources.py`, which compiles each kernel for each GPU ahead of"
-        f" time, {version_text()}; CI compares. Registers are those of a thread, shared"
+        "Written by `make kernels`, which compiles each kernel for each GPU ahead of"
+        f" time, {version_text()}; `make test-all` compares. Registers are those of a thread, shared"
         " memory in bytes is that of a program. No kernel spills more than"
         f" {MOST_SPILLED_BYTES} bytes of registers, but products with tiles of 256 tokens up to"
         f" {MOST_SPILLED_BY_LONG_TILES}. A kernel stands under the"
@@ -96,7 +98,19 @@ def table(found: Iterable[tuple[Variant, Resources]]) -> str:
         for capability in capabilities:
             line += _fields(by_capability.get(capability))
         lines.append(line)
+    lines += [
+        "",
+        "`make test` compiles nothing, and compares what the table was made of: by operation, a digest of the"
+        " kernels' code and of how the cases start them.",
+        "",
+        *(f"- {op}: `{digest}`" for op, digest in digests.items()),
+    ]
     return "\n".join(lines) + "\n"
+
+
+def digests_in(document: str) -> dict[str, str]:
+    """Those with which `table` ends it."""
+    return dict(_DIGEST.findall(document))
 
 
 def _fields(taken: Resources | None) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.charts.podman import Podman, adapted, workload
 from tests.charts.rendering import CHART, ROLES, Rendered, values_of
+from tests.support.needs import lack
 
 # The images must be of the present code.
 pytestmark = pytest.mark.containers
@@ -45,15 +46,15 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 @pytest.fixture(scope="module")
 def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
     if shutil.which("podman") is None:
-        pytest.skip("podman is not installed")
+        lack("container engine", "podman is not installed")
     podman = Podman(tmp_path_factory.mktemp("podman"))
     for role in ROLES:
         image = Rendered().container(role)["image"]
         if not podman.has(image):
-            pytest.skip(f"neither podman nor a Docker engine has the image {image}")
+            lack("container engine", f"neither podman nor a Docker engine has the image {image}")
     made = podman.run("network", "create", podman.network, check=False)
     if made.returncode != 0:
-        pytest.skip(f"podman can make no network here: {made.stderr.strip()}")
+        lack("container engine", f"podman can make no network here: {made.stderr.strip()}")
     yield podman
     podman.run("network", "rm", "-f", podman.network, check=False)
 

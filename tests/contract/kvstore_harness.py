@@ -20,7 +20,7 @@ from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
 from tests.fakes.engine import FakeEngine
 from tests.unit.kvstore.builders import Store
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

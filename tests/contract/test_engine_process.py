@@ -209,6 +209,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("phase", ["loading", "loaded"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
 def test_the_engine_ends_with_its_worker(

@@ -26,7 +26,8 @@ from tests.support.valkey import Valkey
 from tests.unit.kvstore.builders import make_worker
 
 FINGERPRINT = "model-a"
-HEARTBEAT_S = 0.2
+HEARTBEAT_S = 1.0
+"""A worker that is silent for three of them is dropped: on a busy machine, tenths of a second pass unnoticed."""
 
 
 @pytest.fixture
@@ -268,7 +269,8 @@ async def test_a_redis_that_refuses_writes_is_away_until_it_takes_them(
                 admin.config_set("min-replicas-to-write", 1)
             try:
                 await eventually(lambda: one.live() == ["a"])
-                assert process.metric("pagemesh:index_store_up") == 0
+                # The replica may drop it without having heard of Redis: then the next beat is refused.
+                await eventually(lambda: process.metric("pagemesh:index_store_up") == 0)
                 async with worker(process.address, "c") as c:
                     await c.generate(range(60, 69))
                     await eventually(lambda: one.live() == ["a", "c"])

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import Block, all_blocks
+from tests.docs.blocks import all_blocks
 from tests.docs.desk import GATEWAY, KVSTORE, ROUTER, desk_at
 from tests.docs.listed import is_elsewhere, is_slow
 from tests.docs.running import Reading
 from tests.hygiene.tree import ROOT
 from tests.mesh.harness import Mesh, option, running_mesh
+from tests.support.needs import need
 
 SLOW_TOO = os.environ.get("PAGEMESH_SLOW_DOCS") == "1"
 TO_RUN = [
     block
     for block in all_blocks()
     if block.runs and not is_elsewhere(block) and (SLOW_TOO or not is_slow(block))
+]
+
+FOR_NEWCOMERS = ("README.md", "docs/quick-start.md")
+"""Whose commands run each time."""
+DOCUMENTS = [
+    pytest.param(name, marks=[] if name in FOR_NEWCOMERS else pytest.mark.exhaustive)
+    for name in sorted({block.document for block in TO_RUN})
 ]
 
 
@@ -43,12 +50,13 @@ def _port(mesh: Mesh, part: str) -> int:
 
 
 @pytest.mark.timeout(0 if SLOW_TOO else 180)
-@pytest.mark.parametrize("document", sorted({block.document for block in TO_RUN}))
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_a_document_does_what_it_says(
     document: str, mesh_ports: dict[int, int], tmp_path: Path
 ) -> None:
     blocks = [block for block in TO_RUN if block.document == document]
-    _skip_without_programs(blocks)
+    if any("curl" in block.text for block in blocks):
+        need("curl")
     with desk_at(tmp_path, mesh_ports) as desk:
         reading = Reading(desk)
         try:
@@ -56,8 +64,3 @@ def test_a_document_does_what_it_says(
                 reading.run(block)
         finally:
             reading.close()
-
-
-def _skip_without_programs(blocks: list[Block]) -> None:
-    if any("curl" in block.text for block in blocks) and shutil.which("curl") is None:
-        pytest.skip("curl is not installed")

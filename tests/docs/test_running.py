@@ -76,11 +76,13 @@ def test_a_program_that_ends_its_process_is_noticed(reading: Reading) -> None:
         reading.run(block("```python\nimport os; os._exit(1)\n```\n"))
 
 
+@pytest.mark.needs("curl")
 def test_curl_notices_that_nobody_is_there(reading: Reading) -> None:
     with pytest.raises(AssertionError, match="exit code 7, not 0"):
         reading.run(block("```sh\ncurl http://127.0.0.1:8000/health\n```\n"))
 
 
+@pytest.mark.needs("curl")
 def test_curl_notices_an_errors_status(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         serving = threading.Thread(target=server.handle_request, daemon=True)

@@ -123,6 +123,7 @@ STAGES = [
 ]
 
 
+@pytest.mark.product(most=3)
 @pytest.mark.parametrize("reach", STAGES)
 async def test_a_sender_killed_at_any_stage_of_a_request_costs_only_time(
     pair: Pair,

@@ -45,6 +45,7 @@ WRONG_MESSAGES = [
 ]
 
 
+@pytest.mark.product(most=5)
 @pytest.mark.parametrize(("fault", "reason"), WRONG_MESSAGES)
 async def test_what_is_wrong_is_refused_and_computed_here(
     pair: Pair, fault: Fault, reason: str

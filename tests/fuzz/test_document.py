@@ -92,6 +92,7 @@ def test_the_document_that_is_served_is_the_one_that_is_tried(mesh: Mesh) -> Non
     assert httpx.get(f"{mesh.url}/openapi.json").json() == openapi_document()
 
 
+@pytest.mark.product(most=10)
 @pytest.mark.parametrize("operation", TRIED, ids=name_of)
 def test_what_fits_the_document_is_answered_as_it_says(mesh: Mesh, operation: Operation) -> None:
     statuses = try_out(mesh, operation, schemathesis.GenerationMode.POSITIVE)
@@ -99,6 +100,7 @@ def test_what_fits_the_document_is_answered_as_it_says(mesh: Mesh, operation: Op
     assert not is_found or 200 in statuses
 
 
+@pytest.mark.product(most=4)
 @pytest.mark.parametrize("operation", [each for each in TRIED if each.requests], ids=name_of)
 def test_what_does_not_fit_the_document_is_refused(mesh: Mesh, operation: Operation) -> None:
     statuses = try_out(mesh, operation, schemathesis.GenerationMode.NEGATIVE)

@@ -79,6 +79,7 @@ def test_vectors_are_those_of_transformers(subject: Subject) -> None:
         )
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("num_budget_tokens", [90, 101, 512])
 def test_vectors_are_the_same_bits_in_every_batch(subject: Subject, num_budget_tokens: int) -> None:
     requests = list(subject.requests)
@@ -93,6 +94,7 @@ def test_vectors_are_the_same_bits_in_every_batch(subject: Subject, num_budget_t
         torch.set_num_threads(num_threads)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(("block_size", "num_blocks"), [(8, 12), (32, 3), (32, 64)])
 def test_vectors_are_the_same_bits_for_every_block_size_and_in_a_small_cache(
     subject: Subject, block_size: int, num_blocks: int

@@ -15,10 +15,11 @@ from tests.identity.courier import Courier
 from tests.identity.demo_requests import sampling_requests
 from tests.identity.engines import Peer
 from tests.identity.subjects import MAX_TOKENS, Subject, make_subject
+from tests.support.products import drawn
 from tests.unit.scheduler.builders import FixedWay
 
 
-@pytest.fixture(scope="module", params=["demo", "Cohere 2"])
+@pytest.fixture(scope="module", params=drawn("overlap", ["demo", "Cohere 2"], ["demo"], 0))
 def subject(
     request: pytest.FixtureRequest, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Subject:
@@ -26,6 +27,7 @@ def subject(
     return make_subject(request.param, demo_model, tmp_path_factory.mktemp("model"))
 
 
+@pytest.mark.product(most=1)
 @pytest.mark.parametrize("num_tokens", [16, 64], ids=["one block", "several chunks"])
 def test_steps_in_flight_and_a_warm_cache_do_not_matter(subject: Subject, num_tokens: int) -> None:
     peer = Peer(subject.model, max_num_batched_tokens=num_tokens, overlaps=True)
@@ -35,6 +37,7 @@ def test_steps_in_flight_and_a_warm_cache_do_not_matter(subject: Subject, num_to
     assert sum(end.num_cached_tokens for end in peer.ends.values()) > 1000
 
 
+@pytest.mark.product(most=1)
 @pytest.mark.parametrize("block_size", [8, 32])
 def test_preemptions_among_forks_with_steps_in_flight_do_not_matter(
     subject: Subject, block_size: int
@@ -54,6 +57,7 @@ def test_preemptions_among_forks_with_steps_in_flight_do_not_matter(
     assert peer.scheduler.load().num_preemptions > 20
 
 
+@pytest.mark.product(most=1)
 @pytest.mark.parametrize("way", ["swap", "recompute"])
 def test_preemption_at_any_step_with_steps_in_flight_does_not_matter(
     subject: Subject, way: str
@@ -81,6 +85,7 @@ def test_preemption_at_any_step_with_steps_in_flight_does_not_matter(
     assert num_steps - 4 < num_preemptions < num_steps
 
 
+@pytest.mark.product(most=1)
 @pytest.mark.parametrize(("num_tokens", "num_blocks"), [(16, 1024), (64, 48)], ids=str)
 def test_prefilling_on_another_engine_with_steps_in_flight_does_not_matter(
     subject: Subject, num_tokens: int, num_blocks: int

@@ -23,10 +23,11 @@ from tests.identity.answers import (
 from tests.identity.courier import Courier
 from tests.identity.engines import Peer
 from tests.identity.subjects import MAX_TOKENS, SAMPLINGS, SUBJECTS, Subject, make_subject
+from tests.support.products import drawn
 from tests.unit.scheduler.builders import FixedWay
 
 
-@pytest.fixture(scope="module", params=SUBJECTS)
+@pytest.fixture(scope="module", params=drawn("subjects", SUBJECTS, ["demo"], 4))
 def subject(
     request: pytest.FixtureRequest, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Subject:
@@ -52,12 +53,14 @@ def test_structured_answers_are_what_was_asked_for(subject: Subject) -> None:
     assert [name for name in ("json", "regex", "choice", "grammar") if not texts[name]] == []
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("num_tokens", [16, 512], ids=["one block", "whole prompts"])
 def test_chunk_size_does_not_matter(subject: Subject, num_tokens: int) -> None:
     peer = Peer(subject.model, max_num_batched_tokens=num_tokens, enable_prefix_caching=False)
     subject.check(answers_together(peer, subject.requests))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("block_size", [8, 16, 32])
 def test_block_sizes_and_a_warm_cache_do_not_matter(subject: Subject, block_size: int) -> None:
     peer = Peer(subject.model, block_size=block_size, max_num_batched_tokens=64)
@@ -67,6 +70,7 @@ def test_block_sizes_and_a_warm_cache_do_not_matter(subject: Subject, block_size
     assert sum(end.num_cached_tokens for end in peer.ends.values()) > 1000
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("block_size", [8, 16, 32])
 def test_a_partly_evicted_cache_does_not_matter(subject: Subject, block_size: int) -> None:
     requests = subject.mixture("sampled")
@@ -79,6 +83,7 @@ def test_a_partly_evicted_cache_does_not_matter(subject: Subject, block_size: in
     assert 0 < num_cached < 0.9 * sum(len(request.prompt_token_ids) for request in requests)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("block_size", [8, 16, 32])
 def test_answers_to_one_prompt_are_those_of_separate_requests(
@@ -100,6 +105,7 @@ def test_answers_to_one_prompt_are_those_of_separate_requests(
     assert num_shared > len(forks) / 4
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("last", ["sampled", "json"])
 @pytest.mark.parametrize("way", ["swap", "recompute"])
 def test_preemption_at_any_step_does_not_matter(subject: Subject, way: str, last: str) -> None:
@@ -124,6 +130,7 @@ def test_preemption_at_any_step_does_not_matter(subject: Subject, way: str, last
         assert peer.scheduler.load().num_preemptions == 1, step
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("block_size", [8, 16, 32])
 def test_preemptions_of_either_kind_among_forks_do_not_matter(
     subject: Subject, block_size: int
@@ -166,6 +173,7 @@ def test_resuming_with_kv_from_another_engine_does_not_matter(subject: Subject) 
     assert courier.num_received_tokens > 500
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(("num_tokens", "num_blocks"), [(16, 1024), (512, 1024), (64, 48)], ids=str)
 def test_prefilling_on_another_engine_does_not_matter(
     subject: Subject, num_tokens: int, num_blocks: int, monkeypatch: pytest.MonkeyPatch

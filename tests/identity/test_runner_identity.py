@@ -30,6 +30,7 @@ from tests.identity.checkpoints import (
 )
 from tests.identity.runner_driver import Driver, logprobs_of
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
+from tests.support.products import drawn
 
 ALL_RECIPES = RECIPES | TRANSFORMERS_RECIPES
 
@@ -62,7 +63,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-@pytest.fixture(scope="module", params=["demo", *ALL_RECIPES])
+@pytest.fixture(scope="module", params=drawn("recipes", ["demo", *ALL_RECIPES], ["demo"], 10))
 def case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, demo_model: Path
 ) -> Case:
@@ -94,6 +95,7 @@ def case(
     return Case(config, load_model(config), prompts, expected, logprobs, other_dtypes)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("chunk_size", [1, 5, 16, WHOLE])
 def test_tokens_are_those_of_transformers_for_any_chunk_size(case: Case, chunk_size: int) -> None:
     driver = Driver(ModelRunner(case.model, block_size=16, num_blocks=64), chunk_size)
@@ -106,6 +108,7 @@ def test_a_prompt_alone_gives_the_tokens_that_it_gives_in_a_batch(case: Case) ->
     assert alone == case.expected
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("block_size", [1, 7])
 def test_block_size_does_not_matter(case: Case, block_size: int) -> None:
     runner = ModelRunner(case.model, block_size, num_blocks=300)

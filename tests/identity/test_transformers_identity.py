@@ -117,6 +117,7 @@ def reference_tokens(model: Model, prompt: tuple[int, ...], params: SamplingPara
     return token_ids[len(prompt) :]
 
 
+@pytest.mark.product(most=5)
 @pytest.mark.parametrize("name", CASES)
 def test_tokens_are_those_of_transformers_processors(demo_model: Path, name: str) -> None:
     reference = load_reference(demo_model)

@@ -159,6 +159,7 @@ def test_a_kvstore_that_was_killed_is_named_with_what_it_leads_to(well: Mesh) ->
     assert "by what it heard last" in found.findings("membership")["router"]["what"]
 
 
+@pytest.mark.exhaustive
 def test_a_worker_with_another_tokenizer_is_the_odd_one(well: Mesh, tmp_path: Path) -> None:
     make_odd_demo(tmp_path / "odd")
     with running_odd_worker(well, tmp_path / "odd", "demo"):
@@ -179,6 +180,7 @@ def test_a_worker_of_another_model_is_named_though_the_kvstore_refused_it(well: 
     assert "--dtype" in found.findings("models")["decode-half"]["advice"]
 
 
+@pytest.mark.exhaustive
 def test_two_workers_of_one_name_are_told_with_their_addresses(well: Mesh) -> None:
     with altered_worker(well, "decode-1", NOTHING) as twin:
         first = option(well.parts()["decode-1"], "--port")
@@ -189,6 +191,7 @@ def test_two_workers_of_one_name_are_told_with_their_addresses(well: Mesh) -> No
     assert f"127.0.0.1:{first}" in what
 
 
+@pytest.mark.exhaustive
 def test_an_address_that_leads_elsewhere_is_found_by_who_has_to_use_it(well: Mesh) -> None:
     elsewhere = f"127.0.0.1:{option(well.parts()['decode-0'], '--port')}"
     with altered_worker(well, "decode-far", NOTHING, "--advertise", elsewhere):
@@ -199,6 +202,7 @@ def test_an_address_that_leads_elsewhere_is_found_by_who_has_to_use_it(well: Mes
     assert "decode-0 answers there" in what
 
 
+@pytest.mark.exhaustive
 def test_a_worker_of_another_version_is_the_odd_one(well: Mesh) -> None:
     with altered_worker(well, "decode-old", OLD_VERSION):
         found = diagnose(well)
@@ -207,6 +211,7 @@ def test_a_worker_of_another_version_is_the_odd_one(well: Mesh) -> None:
     assert "pagemesh 0.0.1" in found.findings("versions")["decode-old"]["what"]
 
 
+@pytest.mark.exhaustive
 def test_a_clock_that_is_ahead_is_told_with_its_seconds(well: Mesh) -> None:
     with altered_worker(well, "decode-early", FAST_CLOCK):
         found = diagnose(well)
@@ -215,6 +220,7 @@ def test_a_clock_that_is_ahead_is_told_with_its_seconds(well: Mesh) -> None:
     assert "5.0 s ahead" in found.findings("clocks")["decode-early"]["what"]
 
 
+@pytest.mark.exhaustive
 def test_an_index_that_does_not_know_what_a_worker_holds_is_told(well: Mesh) -> None:
     with altered_worker(well, "decode-forgetful", FORGETFUL) as worker:
         until(lambda: ask(well) and worker.num_generated() > 0, "it has generated something", 60)
@@ -240,6 +246,7 @@ def test_where_no_mesh_is_one_sentence_says_so() -> None:
     assert "nobody listens there" in kvstore.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_mesh_that_asks_for_keys_is_examined_with_one(tmp_path: Path) -> None:
     arguments = ["--model", str(DEMO), "--no-sample", "--prefill", "0", "--api-key", "secret"]
     with running_mesh(tmp_path, *arguments) as locked:
@@ -250,6 +257,7 @@ def test_a_mesh_that_asks_for_keys_is_examined_with_one(tmp_path: Path) -> None:
         assert allowed.returncode == 0, allowed.stdout
 
 
+@pytest.mark.exhaustive
 def test_a_mesh_with_tls_is_examined_through_it(tmp_path: Path) -> None:
     authority = make_certificate(tmp_path, "authority")
     server = make_certificate(tmp_path, "server", authority)

@@ -88,17 +88,23 @@ def long_conversation(asker: Any, num_tokens: int) -> list[dict[str, str]]:
     return messages
 
 
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
 def test_greedy_answers_are_right_for_nine_in_ten_questions(verdicts: Any) -> None:
     wrong = [(v.question.question, v.answer) for v in verdicts if not v.right]
     assert len(wrong) <= 0.1 * len(verdicts), wrong
 
 
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
 def test_most_questions_in_unseen_words_are_right(verdicts: Any) -> None:
     held_out = [v for v in verdicts if v.question.held_out]
     wrong = [(v.question.question, v.answer) for v in held_out if not v.right]
     assert len(wrong) <= 0.25 * len(held_out), wrong
 
 
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
 def test_greedy_tokens_have_clear_margins(verdicts: Any) -> None:
     margins = sorted(margin for v in verdicts if v.right for margin in v.margins)
     assert margins[len(margins) // 100] > 1.0
@@ -275,6 +281,8 @@ def test_weights_are_small_and_stored_in_half_width(asker: Any) -> None:
     assert {parameter.dtype for parameter in asker.model.parameters()} == {torch.float32}
 
 
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
 def test_damaged_weights_are_noticed(evaluate: Any, questions: Any) -> None:
     """The score is able to fall: noise on the weights must cost most of the answers."""
     broken = evaluate.Asker(DEMO)

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.observability.programs import program
+from tests.support.needs import program
 from tests.support.ports import free_port
 
 _DEADLINE_S = 30.0
@@ -63,7 +63,7 @@ def running_prometheus(
     config, port = folder / "prometheus.yml", free_port()
     config.write_text(_config(scrapes, rules))
     command = [
-        program("prometheus"),
+        program("prometheus", of="prometheus"),
         f"--config.file={config}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",

@@ -16,6 +16,8 @@ from tests.observability.prometheus_server import PrometheusServer, running_prom
 from tools.monitoring.files import ALERTS
 from tools.monitoring.recording import RECORDING_RULES
 
+pytestmark = pytest.mark.needs("prometheus")
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy/observability"
 RULES = [DEPLOY / "prometheus" / name for name in ("recording.rules.yml", "alerts.rules.yml")]

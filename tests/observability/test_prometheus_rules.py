@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.observability.programs import program
 from tests.observability.rule_cases import ALERT_CASES, RECORDING_CASES, AlertCase, Series
+from tests.support.needs import program
 from tools.monitoring.files import ALERTS
 from tools.monitoring.recording import RECORDING_RULES
 
@@ -22,7 +22,7 @@ NAMES = [alert.name for group in ALERTS.values() for alert in group]
 
 def promtool(*arguments: str) -> str:
     """What it complains about; empty when all is well."""
-    command = [program("promtool"), *arguments]
+    command = [program("promtool", of="prometheus"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 

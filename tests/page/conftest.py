@@ -79,7 +79,7 @@ class Look:
 
 
 @pytest.fixture
-def open_page(mesh: Mesh, chromium: Browser) -> Iterator[OpenPage]:
+def open_page(chromium: Browser, mesh: Mesh) -> Iterator[OpenPage]:
     """Opens the page for a test; afterwards nothing may have gone wrong in any browser."""
     opener = OpenPage(mesh, chromium)
     yield opener

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+from tests.support.needs import program
+
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -25,9 +24,7 @@ FLAGS = [
 @contextmanager
 def running_chromium() -> Iterator[Browser]:
     """Debian's, or another one of the machine; skips the test where there is none."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+    found = program("chromium", of="browser")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield browser

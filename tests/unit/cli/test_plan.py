@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -218,7 +217,7 @@ int cuDeviceGetCount(int *count) { *count = 2; return 0; }
 """
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="a driver to ask is compiled here")
+@pytest.mark.needs("compiler")  # of a driver to ask
 @pytest.mark.parametrize(
     ("variable", "names"),
     [

@@ -35,6 +35,7 @@ def random_choices(num_tokens: int, num_choices: int) -> torch.Tensor:
     return torch.rand(num_tokens, NUM_EXPERTS - 1).argsort(dim=1)[:, :num_choices]
 
 
+@pytest.mark.product(sample=12)
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
 @pytest.mark.parametrize("num_tokens", [1, 3, 45])

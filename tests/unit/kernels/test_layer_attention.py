@@ -50,6 +50,7 @@ BATCHES = {
 }
 
 
+@pytest.mark.product(sample=30)
 @pytest.mark.parametrize("make", IMPLEMENTATIONS)
 @pytest.mark.parametrize("features", LAYERS.values(), ids=LAYERS.keys())
 @pytest.mark.parametrize("num_queries", [1, 7])
@@ -66,6 +67,7 @@ def test_it_is_what_the_definition_says(
 WITHOUT_SLOPES = {name: layer for name, layer in LAYERS.items() if layer.alibi_slopes is None}
 
 
+@pytest.mark.product(sample=30)
 @pytest.mark.parametrize("make", IMPLEMENTATIONS)
 @pytest.mark.parametrize("features", WITHOUT_SLOPES.values(), ids=WITHOUT_SLOPES.keys())
 @pytest.mark.parametrize("num_queries", [1, 7, 19])
@@ -79,6 +81,7 @@ def test_without_causality_it_is_what_the_definition_says(
     torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.product(sample=24)
 @pytest.mark.parametrize("features", WITHOUT_SLOPES.values(), ids=WITHOUT_SLOPES.keys())
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
 def test_without_causality_the_cpu_agrees_with_the_reference(
@@ -87,6 +90,7 @@ def test_without_causality_the_cpu_agrees_with_the_reference(
     assert_agreement(features, lengths, make_shape(6, 6, 16, causal=False))
 
 
+@pytest.mark.product(sample=60)
 @pytest.mark.parametrize("features", LAYERS.values(), ids=LAYERS.keys())
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
 @pytest.mark.parametrize("heads", [(6, 2, 24), (6, 6, 16), (6, 1, 40)], ids=["GQA", "MHA", "MQA"])

@@ -61,6 +61,7 @@ BATCHES = {
 }
 
 
+@pytest.mark.product(sample=40)
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("heads", [(6, 2, 24), (4, 4, 16), (5, 1, 40)], ids=["GQA", "MHA", "MQA"])

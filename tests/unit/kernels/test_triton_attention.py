@@ -97,6 +97,7 @@ def test_a_prompt_that_sees_all_of_itself(block_size: int, window: int | None) -
     torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.product
 @pytest.mark.usefixtures("ordered_dots")
 @pytest.mark.parametrize("features", LAYERS.values(), ids=LAYERS.keys())
 def test_a_query_gives_the_same_bits_wherever_it_is_computed(features: LayerAttention) -> None:

@@ -109,6 +109,7 @@ def test_equal_seeds_give_equal_plans(demo_model: Path, capsys: pytest.CaptureFi
     assert len({each["prefill_per_decode"] for each in first["alternatives"]}) == 2
 
 
+@pytest.mark.exhaustive
 def test_what_binds_is_the_resource_of_which_more_helps(
     demo_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,6 +45,7 @@ def test_the_words_of_a_template_that_refuses_arrive() -> None:
     assert "no tools here" in refusal("{{ raise_exception('no tools here') }}")
 
 
+@pytest.mark.product(most=4)
 @pytest.mark.parametrize(
     "source",
     [

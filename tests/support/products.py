@@ -1,0 +1,86 @@
+"""Products of parameters: `make test` runs the pairs that have found bugs and a sample, `make test-all` the whole.
+
+    @pytest.mark.product(found_bugs=["bfloat16-MQA"], sample=12)
+
+A sample has each value of each parameter at least once, fixtures' included, and at least `sample` items; of what takes
+long, `most` are drawn beside those that found bugs, though values are missing then. Its seed is drawn anew for each
+run and printed; the same PAGEMESH_TEST_SEED gives the same items.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pytest
+from _pytest.mark import ParameterSet
+
+_VARIABLE: Final = "PAGEMESH_TEST_SEED"
+
+# Set, so that the processes that run the tests choose what the one that began them would.
+SEED: Final = os.environ.setdefault(_VARIABLE, str(random.SystemRandom().randrange(1_000_000)))
+
+HEADER: Final = f"products of parameters are sampled by {_VARIABLE}={SEED}"
+
+
+def mark_the_rest(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
+    """Mark as exhaustive what is in no product's sample, unless items are asked for one by one."""
+    if config.getoption("lf", False) or any("[" in argument for argument in config.args):
+        return
+    products: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if (
+            isinstance(item, pytest.Function)
+            and item.get_closest_marker("product")
+            and not item.get_closest_marker("exhaustive")
+        ):
+            products.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, product in products.items():
+        mark = product[0].get_closest_marker("product")
+        assert mark is not None
+        kept = set(sample(name, product, SEED, **mark.kwargs))
+        for item in product:
+            if item not in kept:
+                item.add_marker(pytest.mark.exhaustive)
+
+
+def sample(
+    name: str,
+    product: Sequence[pytest.Function],
+    seed: str,
+    *,
+    found_bugs: Sequence[str] = (),
+    sample: int = 0,
+    most: int | None = None,
+) -> list[pytest.Function]:
+    """The items that run each time, and those that this seed draws."""
+    by_id = {item.callspec.id: item for item in product}
+    if unknown := [name for name in found_bugs if name not in by_id]:
+        raise pytest.UsageError(f"{name} has no {', '.join(unknown)}; it has {', '.join(by_id)}")
+    drawn = [item for item in product if item.callspec.id not in found_bugs]
+    random.Random(f"{seed} {name}").shuffle(drawn)
+    # First those that have a value which none before them has.
+    seen: set[tuple[str, int]] = set()
+    first: list[pytest.Function] = []
+    others: list[pytest.Function] = []
+    for item in [*(by_id[name] for name in found_bugs), *drawn]:
+        # A product's items share their values, which may be of any kind.
+        values = {(name, id(value)) for name, value in item.callspec.params.items()}
+        (others if values <= seen and item.callspec.id not in found_bugs else first).append(item)
+        seen |= values
+    num_kept = max(len(first), sample) if most is None else len(found_bugs) + most
+    return [*first, *others][:num_kept]
+
+
+def drawn(
+    name: str, values: Sequence[str], always: Sequence[str], num_others: int
+) -> list[ParameterSet]:
+    """Values of a fixture that takes long to make: some always, so many others by the seed, the rest as exhaustive."""
+    others = [value for value in values if value not in always]
+    kept = {*always, *random.Random(f"{SEED} {name}").sample(others, num_others)}
+    return [
+        pytest.param(value, marks=[] if value in kept else pytest.mark.exhaustive)
+        for value in values
+    ]
