@@ -41,6 +41,14 @@ publisher.change_requests = lambda changes: told(changes._replace(stored=[]))
 """
 """It never tells which blocks it stored."""
 
+OTHER_ARITHMETIC: Final = f"""
+import functools, os
+import pagemesh.worker.process as process
+os.environ["PYTHONPATH"] = {str(DEMO.parents[1])!r}
+process.EngineProcess = functools.partial(process.EngineProcess, program="tests.support.other_arithmetic")
+"""
+"""Its engine computes otherwise, see there."""
+
 _RUN: Final = "\nfrom pagemesh.cli.main import main\nraise SystemExit(main())\n"
 
 
@@ -53,8 +61,11 @@ class AlteredWorker:
 
     def num_generated(self) -> float:
         """Tokens of answers."""
-        page = httpx.get(self._metrics_url, timeout=5).text
-        return metric(page, "vllm:generation_tokens_total")
+        return self.metric("vllm:generation_tokens_total")
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Sum of a metric's samples over the labels that are not given."""
+        return metric(httpx.get(self._metrics_url, timeout=5).text, name, **labels)
 
 
 @contextmanager

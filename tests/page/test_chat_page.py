@@ -12,8 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.mesh.altered_worker import OTHER_ARITHMETIC, altered_worker
 from tests.mesh.harness import Mesh, option, until
 from tests.page.conftest import MODEL, OpenPage
+from tests.support.other_arithmetic import NAME
 from tests.support.ports import free_port
 
 LONG = json.dumps({"ignore_eos": True, "max_tokens": 1800})
@@ -117,6 +119,8 @@ def test_the_mesh_is_live_and_says_why_a_request_went_where_it_went(open_page: O
     cards = page.locator("#workers > li")
     assert sorted(cards.locator("b").all_inner_texts()) == ["decode-0", "prefill-0"]
     assert cards.get_by_role("meter").count() == 4
+    assert all("cpu-fma-float32" in text for text in cards.all_inner_texts())
+    assert not page.locator("#mixed").is_visible()
     look.more_fields(SHORT)
     look.say("Who are you?")
     look.wait_for_answer()
@@ -132,6 +136,16 @@ def test_the_mesh_is_live_and_says_why_a_request_went_where_it_went(open_page: O
     opener.press("Enter")
     assert not why.is_visible()
     assert page.locator("#latency .p50").first.text_content() != "–"
+
+
+def test_workers_that_compute_otherwise_are_named(open_page: OpenPage, mesh: Mesh) -> None:
+    page = open_page().page
+    with altered_worker(mesh, "decode-other", OTHER_ARITHMETIC, "--served-model-name", MODEL):
+        page.locator("#mixed").wait_for()
+        told = page.locator("#mixed").inner_text()
+        kinds = f"cpu-fma-float32 (decode-0, prefill-0) and {NAME} (decode-other)."
+        assert told.startswith(f"Workers of {MODEL} compute with 2 kinds of arithmetic: {kinds}")
+    page.locator("#mixed").wait_for(state="hidden")
 
 
 def test_names_and_answers_are_text(open_page: OpenPage) -> None:

@@ -166,3 +166,43 @@ def test_weights_decide_what_counts() -> None:
     assert chosen(policy_of("kv_aware"), [cold, warm]) == "a"
     assert chosen(policy_of("kv_aware", scorer_weights=("prefix_held=0.1",)), [cold, warm]) == "b"
     assert chosen(policy_of("kv_aware", scorer_weights=("decode_load=1",)), [cold, warm]) == "b"
+
+
+AMX, FMA = "cpu-amx-bfloat16", "cpu-fma-bfloat16"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_answer_goes_on_with_its_arithmetic_however_busy_that_is(policy: str) -> None:
+    busy = make_candidate("b", arithmetic=AMX, num_requests=200, num_blocks=100, num_free_blocks=0)
+    idle = make_candidate("a", arithmetic=FMA, num_held_blocks=4, num_blocks=100)
+    idle = changed(idle, num_free_blocks=100)
+    for arithmetic, expected in ((AMX, "b"), (FMA, "a")):
+        request = make_route_request(arithmetic=arithmetic)
+        assert chosen(policy_of(policy), [busy, idle], request) == expected
+
+
+def test_the_reasons_name_the_arithmetic_of_those_that_were_passed_over() -> None:
+    workers = [make_candidate("a", arithmetic=FMA), make_candidate("b", arithmetic=AMX)]
+    request = make_route_request(arithmetic=AMX)
+    choice = policy_of("kv_aware").choose(workers, Outlook(workers, request))
+    assert choice is not None
+    assert choice.reasons.refused == {"a": "arithmetic"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_where_nobody_has_its_arithmetic_an_answer_goes_on_all_the_same(policy: str) -> None:
+    gone = make_candidate("a", arithmetic=AMX, reachable=False)
+    tried = make_candidate("b", arithmetic=AMX)
+    other = make_candidate("c", arithmetic=FMA, num_requests=9)
+    request = make_route_request(arithmetic=AMX, excluded_worker_ids=frozenset({"b"}))
+    assert chosen(policy_of(policy), [gone, tried, other], request) == "c"
+
+
+def test_who_does_not_tell_its_arithmetic_is_of_another_class() -> None:
+    workers = [make_candidate("a", arithmetic=AMX), make_candidate("b", num_requests=9)]
+    assert chosen(policy_of("least_loaded"), workers, make_route_request(arithmetic="")) == "b"
+
+
+def test_what_has_no_tokens_goes_anywhere() -> None:
+    workers = [make_candidate("a", arithmetic=AMX, num_requests=9), make_candidate("b")]
+    assert chosen(policy_of("least_loaded"), workers) == "b"

@@ -19,7 +19,11 @@ from pagemesh.errors import DeviceLostError, PagemeshError, UnavailableError
 from pagemesh.router.placed_request import PlacedRequest
 from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.metrics.routing import MIGRATION_PAUSE, REQUESTS_RESUBMITTED
+from pagemesh.telemetry.metrics.routing import (
+    ARITHMETIC_CHANGES,
+    MIGRATION_PAUSE,
+    REQUESTS_RESUBMITTED,
+)
 from pagemesh.v1 import decode_pb2, types_pb2
 
 _log = structlog.get_logger(__name__)
@@ -41,6 +45,7 @@ class Migrations:
         self.limit = config.migration_limit
         self.timeout = config.migration_timeout
         self.resubmitted = metrics.counter(REQUESTS_RESUBMITTED)
+        self.arithmetic_changes = metrics.counter(ARITHMETIC_CHANGES)
         self.pause = metrics.histogram(MIGRATION_PAUSE)
 
 
@@ -131,13 +136,30 @@ class Migrator:
             # By now it may be back, under its name.
             excluded = _NOBODY
             await asyncio.sleep(RETRY_INTERVAL_S)
-        self._migrations.resubmitted.labels("drain" if lost.is_moved else "lost").inc()
+        self._note(lost)
+
+    def _note(self, lost: _Lost) -> None:
+        """Somebody has taken it."""
+        placed, why = lost.placed, "drain" if lost.is_moved else "lost"
+        self._migrations.resubmitted.labels(why).inc()
         _log.info(
             "request moved",
-            request_id=lost.placed.request_id,
+            request_id=placed.request_id,
             from_worker=lost.worker_id,
             reason=lost.cause.reason,
         )
+        if placed.has_changed_arithmetic:
+            self._migrations.arithmetic_changes.labels(why).inc()
+            assert placed.placement is not None, "it was just placed"
+            facts = placed.placement.route.decode.facts
+            _log.warning(
+                "request goes on with other arithmetic",
+                request_id=placed.request_id,
+                from_worker=lost.worker_id,
+                from_arithmetic=placed.arithmetic,
+                to_worker=facts.worker_id,
+                to_arithmetic=facts.arithmetic,
+            )
 
 
 def _cause(placed: PlacedRequest, output: decode_pb2.RequestOutput) -> PagemeshError:

@@ -91,6 +91,8 @@ class PlacedRequest:
         """On the session of its placement; 0 when it was not submitted."""
         self.num_losses = 0
         """Workers that died under it."""
+        self.arithmetic: str | None = None
+        """Class of the arithmetic of the lost worker that made the last of its tokens; None where none did."""
 
     @property
     def request_id(self) -> str:
@@ -102,6 +104,13 @@ class PlacedRequest:
     def is_lost(self) -> bool:
         """Whether a worker has left it unfinished, and none goes on with it yet."""
         return self._lost_at is not None
+
+    @property
+    def has_changed_arithmetic(self) -> bool:
+        """Whether it goes on behind tokens that were computed otherwise than those to come."""
+        if self.placement is None or self.arithmetic is None:
+            return False
+        return self.placement.route.decode.facts.arithmetic != self.arithmetic
 
     @property
     def left_worker(self) -> WorkerFacts | None:

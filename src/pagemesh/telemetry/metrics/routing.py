@@ -145,6 +145,15 @@ REQUESTS_RESUBMITTED: Final = CounterSpec(
     processes=_ROUTER,
     look_at="lost: why workers die, in their logs and restarts. drain: a rolling update, or an autoscaler",
 )
+ARITHMETIC_CHANGES: Final = CounterSpec(
+    name="pagemesh:arithmetic_changes",
+    help="Of these, requests that had tokens and go on with a worker of another class of arithmetic, because none of "
+    "theirs could take them: from there on their tokens may be others than without that.",
+    unit=Unit.REQUESTS,
+    labels=(Label("reason", ("lost", "drain")),),
+    processes=_ROUTER,
+    look_at="`pagemesh doctor`, which names the classes of each model's workers: two of each let requests keep theirs",
+)
 MIGRATION_PAUSE: Final = HistogramSpec(
     name="pagemesh:migration_pause_seconds",
     help="From the loss of a request's worker until another one goes on with it.",

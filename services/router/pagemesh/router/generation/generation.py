@@ -132,6 +132,7 @@ class Generation:
             return None
         if output.finish_reason in UNFINISHED:
             # Tokens that came with it are made again, the same ones.
+            running.note_loss()
             self._migrator.lose(running.placed, output)
             return None
         delta = running.take(output)
@@ -179,6 +180,7 @@ class Generation:
             and beside is not None
             and beside.session.is_live
             and beside.route.decode.worker_id not in excluded
+            and running.can_run_beside(beside)
         ):
             return self._planner.place_beside(beside), leader.placed.handle
         placement = await self._planner.place(running.wanted(excluded))

@@ -12,7 +12,7 @@ from typing import Final
 from pagemesh.router.generation.choice_text import ChoiceText
 from pagemesh.router.generation.request import Choice, ChoiceDelta, GenerationRequest, StopReason
 from pagemesh.router.placed_request import Order, PlacedRequest
-from pagemesh.router.placer import Wanted
+from pagemesh.router.placer import Placement, Wanted
 from pagemesh.tokenizer.tokenizer import Tokenizer
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker.messages import logprobs_from_proto, sampling_to_proto
@@ -36,6 +36,7 @@ class RunningChoice:
         """Of the prompt, as the worker said that gave the first token."""
         self.is_resumed = False
         """Whether its present worker goes on behind tokens of another one."""
+        self._num_resumed = 0
         self._order = order
         self._text = ChoiceText(index, tokenizer, request, self.choice.sampling)
         self._token_ids: list[int] = []
@@ -47,7 +48,8 @@ class RunningChoice:
 
     def submission(self) -> decode_pb2.Submit:
         """What a worker is asked for: what is missing behind the tokens that there are."""
-        self.is_resumed = bool(self._token_ids)
+        self._num_resumed = len(self._token_ids)
+        self.is_resumed = self._num_resumed > 0
         submit = decode_pb2.Submit(
             prompt_token_ids=self.choice.prompt_token_ids,
             resume_token_ids=self._token_ids,
@@ -75,7 +77,20 @@ class RunningChoice:
             excluded_worker_ids=excluded,
             is_retry=self.placed.is_lost,
             left_worker=self.placed.left_worker,
+            arithmetic=self.placed.arithmetic,
         )
+
+    def can_run_beside(self, placement: Placement) -> bool:
+        """Whether it would not leave its class of arithmetic there."""
+        own = self.placed.arithmetic
+        return own is None or own == placement.route.decode.facts.arithmetic
+
+    def note_loss(self) -> None:
+        """Its present worker ends it unfinished: what that has added was computed in that one's way."""
+        placement = self.placed.placement
+        assert placement is not None, "it has no worker"
+        if len(self._token_ids) > self._num_resumed:
+            self.placed.arithmetic = placement.route.decode.facts.arithmetic
 
     def take(self, output: decode_pb2.RequestOutput) -> ChoiceDelta:
         """What the client is told about an output of its worker, which has not given up on it."""

@@ -44,6 +44,14 @@ def not_tried(candidates: Sequence[Candidate], request: RouteRequest) -> Sequenc
     return [c for c in candidates if c.facts.worker_id not in tried] if tried else candidates
 
 
+def same_arithmetic(candidates: Sequence[Candidate], request: RouteRequest) -> Sequence[Candidate]:
+    """Those that compute as the worker did that made the answer's tokens until now."""
+    arithmetic = request.arithmetic
+    if arithmetic is None:
+        return candidates
+    return [c for c in candidates if c.facts.arithmetic == arithmetic]
+
+
 def having_room(candidates: Sequence[Candidate], request: RouteRequest) -> Sequence[Candidate]:
     """Those whose cache has room for the prompt, beyond what is there, and for the output to be expected."""
     num_tokens = request.num_prompt_tokens + request.num_growth_tokens
@@ -63,8 +71,9 @@ REQUIREMENTS: Final = (
 )
 """What every decode worker must meet, whatever the policy."""
 
-PREFERENCES: Final = (Filter("capacity", having_room),)
-"""What it should meet, if any of them does: where all are full, a request waits, and is not refused."""
+PREFERENCES: Final = (Filter("arithmetic", same_arithmetic), Filter("capacity", having_room))
+"""What it should meet, if any of them does, in this order: where all are full, a request waits, and is not refused.
+An answer waits rather for a worker of its arithmetic than it goes on with another one."""
 
 
 class Sifted(NamedTuple):

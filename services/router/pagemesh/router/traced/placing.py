@@ -31,8 +31,18 @@ class TracedPlacer:
             if not span.is_recording:
                 return placement
             span.set(_decision(placement))
-        worker_id = placement.route.decode.worker_id
-        session = TracedSession(placement.session, worker_id, current_span(), self._tracer)
+        facts, request = placement.route.decode.facts, current_span()
+        if wanted.arithmetic not in (None, facts.arithmetic):
+            request.event(
+                names.ARITHMETIC_CHANGED,
+                {
+                    names.WORKER: facts.worker_id,
+                    names.ARITHMETIC_BEFORE: wanted.arithmetic or "",
+                    names.ROUTE_ARITHMETIC: facts.arithmetic,
+                },
+            )
+            request.add({names.ARITHMETIC_CHANGES: 1})
+        session = TracedSession(placement.session, facts.worker_id, request, self._tracer)
         return placement._replace(session=session)
 
     def place_beside(self, placement: Placement) -> Placement:
@@ -72,6 +82,8 @@ def _decision(placement: Placement) -> Attributes:
         names.PREFIX_AVAILABLE: placement.decision.num_available_tokens,
         names.PREFIX_CAPTURED: placement.decision.num_captured_tokens,
     }
+    if route.decode.facts.arithmetic:
+        told[names.ROUTE_ARITHMETIC] = route.decode.facts.arithmetic
     if reasons.refused:
         told[names.ROUTE_REFUSED] = _json(dict(reasons.refused))
     if placement.query is not None:
