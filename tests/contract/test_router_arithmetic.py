@@ -155,6 +155,28 @@ async def test_what_had_no_tokens_has_left_nothing() -> None:
         assert await num_changes(mesh, "lost") == 0
 
 
+async def test_who_added_no_token_has_not_changed_what_an_answer_goes_on_in() -> None:
+    async with running_mesh(decode=0, policy="least_loaded") as mesh:
+        await add(mesh, "decode-0", FMA, seconds_per_token=PACE)
+        # Its first step takes long enough.
+        await add(mesh, "decode-1", AMX, seconds_per_token=3.0)
+
+        async def kill_both() -> None:
+            await mesh.workers["decode-0"].kill()
+            await eventually(lambda: runs_on(mesh, "decode-1"))
+            assert await num_changes(mesh, "lost") == 1
+            await mesh.remove("decode-0")
+            await add(mesh, "decode-2", AMX)
+            await add(mesh, "decode-3", FMA)
+            await mesh.workers["decode-1"].kill()
+
+        await ask_and_disturb(mesh, kill_both)
+        name = "vllm:generation_tokens_total"
+        assert mesh.workers["decode-3"].metric(name, model_name="demo") > 0
+        assert await mesh.num_migrated("lost") == 2
+        assert await num_changes(mesh, "lost") == 1
+
+
 @pytest.mark.parametrize(("taker", "num_pulls", "changes"), [(FMA, 1, 0), (AMX, 0, 1)])
 async def test_a_worker_that_stops_hands_its_kv_to_its_own_arithmetic_alone(
     taker: str, num_pulls: int, changes: int
