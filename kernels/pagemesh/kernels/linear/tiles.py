@@ -140,18 +140,24 @@ def choose_tiles(
     num_programs = num_tiles * segments if is_split else num_tiles
     per_multiprocessor = 1 if is_large else min(-(-num_programs // target.num_multiprocessors), 3)
     stage_bytes = (block_out * (2 if is_gated else 1) + block_t) * block_k * dtype.itemsize
-    # Each program has a kilobyte of its own besides; what is in registers takes no memory.
-    num_buffers = (target.shared_bytes // per_multiprocessor - 1024) // stage_bytes
-    if num_buffers < 3:
-        # Fewer programs that read further ahead.
-        num_buffers = min(
-            (target.shared_bytes // min(per_multiprocessor, 2) - 1024) // stage_bytes, 3
-        )
     # Of many tokens, each stage is so long that few are far enough ahead.
     is_long = num_experts == 1 and num_tokens >= 2 * LARGE and not (is_split or is_gated)
-    most = 4 if is_long else 6
-    num_stages = min(max(num_buffers, 2), most) + needs_registers
-    return Tiles(block_out, block_t, block_k, is_split, num_warps, num_stages)
+    num_buffers = min(_num_buffers(stage_bytes, per_multiprocessor, target), 4 if is_long else 6)
+    return Tiles(block_out, block_t, block_k, is_split, num_warps, num_buffers + needs_registers)
+
+
+def _num_buffers(stage_bytes: int, per_multiprocessor: int, target: Target) -> int:
+    """Stages that fit, two at least; what is in registers takes no memory."""
+
+    def fitting(num_programs: int) -> int:
+        # Each program has a kilobyte of its own besides.
+        return (target.shared_bytes // num_programs - 1024) // stage_bytes
+
+    found = fitting(per_multiprocessor)
+    if found < 3:
+        # Fewer programs that read further ahead.
+        found = min(fitting(min(per_multiprocessor, 2)), 3)
+    return max(found, 2)
 
 
 def _tiles_on_hopper(
