@@ -21,6 +21,7 @@ from pagemesh.engine.memory_plan import (
     num_step_blocks,
     num_step_tokens,
 )
+from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.parallel import release_threads
 from pagemesh.models.loader import LoadedModel, load_model
@@ -40,11 +41,13 @@ def load_engine(
     hardware: HardwareConfig | None = None,
     kv_descriptor: int | None = None,
     gpu: Gpu | None = None,
+    cores: SharedCores | None = None,
 ) -> EngineCore:
     """Load the model, reserve the KV cache and give an engine that is not started yet.
 
     The KV, or on a GPU the buffers to it, lie in the memory behind `kv_descriptor` (see `kv_memory` and
-    `staged_kv`), or in memory of their own. `gpu` takes the place of the device that the settings choose.
+    `staged_kv`), or in memory of their own. `gpu` takes the place of the device that the settings choose. Other workers of
+    the host use the same `cores`; a GPU's worker leaves them to the others.
 
     Raises ConfigError when the folder cannot be used, one request of full length does not fit, or all
     of it together is more than the machine's memory, or the GPU's.
@@ -54,6 +57,9 @@ def load_engine(
         gpu = CudaGpu(device)
     if gpu is None:
         check_before_loading(model, cache, scheduler)
+        if cores is not None:
+            # Loading computes as well.
+            cores.take(cores.share)
         loaded = load_model(model)
         layout = _layout(loaded, cache)
         fitting = _fitting(scheduler, loaded)
@@ -64,8 +70,10 @@ def load_engine(
             scheduler,
             _max_num_blocks(loaded, layout, fitting),
             kv_descriptor,
+            cores,
         )
     else:
+        cores = None
         check_before_loading(model, cache, scheduler, hardware, gpu.total_bytes)
         with gpu.alone():
             loaded = load_model(model, Place(DeviceFiller(gpu.accelerator), cache.kv_cache_dtype))
@@ -74,7 +82,7 @@ def load_engine(
             builder = GpuBuilder(loaded, layout, (cache, fitting, hardware), gpu)
             built = builder.build(_max_num_blocks(loaded, layout, fitting), kv_descriptor)
     release_threads()  # from now on the engine's thread computes, with threads of its own
-    return _start_up(loaded, layout, cache, fitting, built)
+    return _start_up(loaded, layout, cache, fitting, built, cores)
 
 
 def _start_up(
@@ -83,6 +91,7 @@ def _start_up(
     cache: CacheConfig,
     scheduler: SchedulerConfig,
     built: Built,
+    cores: SharedCores | None,
 ) -> EngineCore:
     info = _make_info(model, layout, built.num_blocks, scheduler)
     core_scheduler = Scheduler(
@@ -102,6 +111,7 @@ def _start_up(
         step_timeout=max(scheduler.step_timeout, _STEP_PATIENCE * built.largest_step_seconds),
         overlaps=_overlaps(scheduler, built),
         release=built.release,
+        cores=cores,
     )
 
 

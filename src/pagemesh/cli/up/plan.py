@@ -22,7 +22,7 @@ from pagemesh.config import (
     ServerConfig,
     WorkerConfig,
 )
-from pagemesh.config.environment import API_KEY_VARIABLE
+from pagemesh.config.environment import API_KEY_VARIABLE, CORES_VARIABLE
 from pagemesh.config.served import NamedModel
 from pagemesh.engine.machine_cores import usable_cores
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
@@ -65,6 +65,9 @@ class PartPlan:
     environment: dict[str, str] = field(repr=False)
     """Variables set on top of the supervisor's own."""
 
+    descriptors: tuple[int, ...] = ()
+    """Of the supervisor's, those that it inherits."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeshPlan:
@@ -103,10 +106,12 @@ def make_plan(
     run_folder: Path,
     access_log: Path | None,
     gpus: Sequence[str] = (),
+    cores: int | None = None,
 ) -> MeshPlan:
     """Plan a mesh on `num_ports` loopback ports; `run_folder` is for sockets. Raises ConfigError.
 
-    The workers share the `gpus`, which CUDA_VISIBLE_DEVICES names so.
+    The workers share the `gpus`, which CUDA_VISIBLE_DEVICES names so, and lend each other cores where `cores` is
+    the descriptor of a table for that.
     """
     tls = _TlsFiles(run_folder / "tls", is_on=config.tls)
     server = _Servers(iter(ports), tls, config.grace_period, config.log_level)
@@ -119,12 +124,14 @@ def make_plan(
     local_socket = run_folder / "http.sock"
     gateway = _gateway(config, routers, local_socket, access_log)
     gateway = replace(gateway, mesh=tls("gateway"))
-    threads = share_cores(config.threads or usable_cores(), _num_workers(config))
+    threads = worker_threads(config)
     shares = share_gpus(gpus, len(threads), config.hardware.gpu_memory_utilization)
     workers = [
         _worker(config, place, (count, gpu), kvstore, server(place.name))
         for place, count, gpu in zip(_places(config), threads, shares, strict=True)
     ]
+    if cores is not None:
+        workers = [_with_cores(part, cores, index) for index, part in enumerate(workers)]
     parts = (
         *(
             _part(name, Stage.KVSTORE, "kvstore", replica, replica.server)
@@ -202,6 +209,16 @@ def _places(config: UpConfig) -> list[_Place]:
 def _names(part: str, count: int) -> list[str]:
     """Of equal parts; a single one needs no number."""
     return [part] if count == 1 else [f"{part}-{index}" for index in range(count)]
+
+
+def num_worker_cores(config: UpConfig) -> int:
+    """Cores for all workers together."""
+    return config.threads or usable_cores()
+
+
+def worker_threads(config: UpConfig) -> list[int]:
+    """Threads of each worker, while all of them compute."""
+    return share_cores(num_worker_cores(config), _num_workers(config))
 
 
 def share_cores(num_cores: int, num_workers: int) -> list[int]:
@@ -292,6 +309,12 @@ def _worker(
         traces=config.traces,
     )
     return _part(place.name, Stage.WORKER, place.role, settings, server, environment)
+
+
+def _with_cores(part: PartPlan, cores: int, index: int) -> PartPlan:
+    """A worker that finds its place in the table behind the descriptor."""
+    environment = {**part.environment, CORES_VARIABLE: f"{cores}:{index}"}
+    return replace(part, environment=environment, descriptors=(cores,))
 
 
 def _part(

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +18,18 @@ from pagemesh.cli.up.console import Console
 from pagemesh.cli.up.credentials import Credentials
 from pagemesh.cli.up.gpus import gpus_for
 from pagemesh.cli.up.mesh import Mesh
-from pagemesh.cli.up.plan import LOOPBACK, MeshPlan, make_plan, num_ports
+from pagemesh.cli.up.plan import (
+    LOOPBACK,
+    MeshPlan,
+    make_plan,
+    num_ports,
+    num_worker_cores,
+    worker_threads,
+)
 from pagemesh.cli.up.ports import held_ports, require_free
 from pagemesh.cli.up.sample import show_sample
 from pagemesh.config import HubConfig
+from pagemesh.engine.shared_cores import core_table
 from pagemesh.errors import ConfigError
 from pagemesh.gateway.tls import check_tls
 from pagemesh.models.config_json import ConfigJson
@@ -50,8 +59,17 @@ def run(config: UpConfig) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="pagemesh-", ignore_cleanup_errors=True) as folder,
         held_ports(LOOPBACK, num_ports(config)) as ports,
+        _cores_to_lend(config, gpus) as cores,
     ):
-        asyncio.run(_up(config, ports, Path(folder), gpus))
+        asyncio.run(_up(config, ports, Path(folder), gpus, cores))
+
+
+def _cores_to_lend(config: UpConfig, gpus: Sequence[str]) -> AbstractContextManager[int | None]:
+    """The table by which workers lend each other cores; None for a single one, and where GPUs compute."""
+    threads = worker_threads(config)
+    if len(threads) == 1 or gpus or sys.platform != "linux":
+        return nullcontext()
+    return core_table(num_worker_cores(config), threads)
 
 
 def _check_model(source: str, hub: HubConfig) -> None:
@@ -64,13 +82,17 @@ def _check_model(source: str, hub: HubConfig) -> None:
 
 
 async def _up(
-    config: UpConfig, ports: Sequence[int], run_folder: Path, gpus: Sequence[str]
+    config: UpConfig,
+    ports: Sequence[int],
+    run_folder: Path,
+    gpus: Sequence[str],
+    cores: int | None,
 ) -> None:
     credentials = Credentials.of(config.tenants)
     config = replace(config, tenants=replace(config.tenants, api_key=credentials.keys))
     log_folder = _log_folder(config, run_folder)
     access_log = None if config.log_dir is None else log_folder / "access.jsonl"
-    plan = make_plan(config, ports, run_folder, access_log, gpus)
+    plan = make_plan(config, ports, run_folder, access_log, gpus, cores)
     console = Console()
     certificate = None
     if config.tls:
