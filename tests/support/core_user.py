@@ -29,9 +29,9 @@ def main() -> None:
                 cores.rest()
                 print(0, flush=True)
             case ["borrowed"]:
-                print(cores.totals.borrowed_seconds, flush=True)
+                print(cores.count().borrowed_seconds, flush=True)
             case ["waited"]:
-                print(cores.totals.wait_seconds, flush=True)
+                print(cores.count().wait_seconds, flush=True)
             case ["play"]:
                 print(0, flush=True)
                 _play(cores)

@@ -84,6 +84,8 @@ class EngineLoop:
                 log.exception("request could not be given up", request_id=request.request_id)
         self._deliver()
         self._delivery.close()
+        if self._cores is not None:
+            self._cores.rest()
 
     def _step(self) -> bool:
         """Launch one batch and land one; False when there was nothing to compute."""
@@ -148,6 +150,6 @@ class EngineLoop:
     def _deliver(self, *, load_is_news: bool = True) -> None:
         load = self._scheduler.load()
         if self._cores is not None:
-            load = replace(load, cores=self._cores.totals)
+            load = replace(load, cores=self._cores.count())
         output = self._scheduler.take_output(load, load_is_news=load_is_news)
         self._delivery.tell(load, output)

@@ -70,7 +70,7 @@ def core_table(num_cores: int, shares: Sequence[int]) -> Iterator[int]:
 
 
 class SharedCores:
-    """The cores of one worker; for one thread at a time, but for `totals`.
+    """The cores of one worker; for one thread at a time.
 
     Locks are a process's: there is one of these in each, and it stays open until the process ends.
     """
@@ -89,8 +89,7 @@ class SharedCores:
         self._wanted = self._held = 0
         self._seen = b""
         self._searched_at = self._counted_at = time.monotonic()
-        self.totals = CoreTotals()
-        """Replaced as a whole, so any thread may read it."""
+        self._totals = CoreTotals()
         self._await_place()
         self.share = self._claims()[place.number].share
         """Cores that are its own."""
@@ -101,7 +100,7 @@ class SharedCores:
 
         What is missing may come later, see `adjust`.
         """
-        self._count()
+        self.count()
         wanted = min(num_threads, self.num_cores)
         if wanted != self._wanted:
             self._write(wanted=wanted)
@@ -133,6 +132,16 @@ class SharedCores:
         if self._wanted or self._held:
             self._write(wanted=0, held=0)
 
+    def count(self) -> CoreTotals:
+        """What was borrowed and waited for until now."""
+        now = time.monotonic()
+        if (num_borrowed := self._held - self.share) > 0:
+            borrowed, waited = self._totals
+            borrowed += num_borrowed * (now - self._counted_at)
+            self._totals = CoreTotals(borrowed, waited)
+        self._counted_at = now
+        return self._totals
+
     def _wait(self) -> None:
         """Until the first core is free, or for the patience."""
         started = time.monotonic()
@@ -142,8 +151,8 @@ class SharedCores:
                 break
             self._free_ended()
             time.sleep(_POLL_INTERVAL)
-        borrowed, waited = self.totals
-        self.totals = CoreTotals(borrowed, waited + time.monotonic() - started)
+        borrowed, waited = self._totals
+        self._totals = CoreTotals(borrowed, waited + time.monotonic() - started)
 
     def _grow(self) -> None:
         """Look again while nobody else can grow; not at all when somebody else just does."""
@@ -181,20 +190,11 @@ class SharedCores:
         ]
 
     def _write(self, *, wanted: int | None = None, held: int | None = None) -> None:
-        self._count()
+        self.count()
         if wanted is not None:
             self._wanted = self._numbers[self._first + _WANTED] = wanted
         if held is not None:
             self._held = self._numbers[self._first + _HELD] = held
-
-    def _count(self) -> None:
-        """Count what was borrowed until now."""
-        now = time.monotonic()
-        if (num_borrowed := self._held - self.share) > 0:
-            borrowed, waited = self.totals
-            borrowed += num_borrowed * (now - self._counted_at)
-            self.totals = CoreTotals(borrowed, waited)
-        self._counted_at = now
 
     @contextmanager
     def _locked(self, byte: int) -> Iterator[bool]:

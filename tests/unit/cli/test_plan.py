@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from pagemesh.cli.arguments import parse
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up import gpus
 from pagemesh.cli.up.gpus import GpuShare, gpus_for, share_gpus, visible_gpus
-from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, num_ports, share_cores
+from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, num_ports, share_cores, worker_threads
+from pagemesh.cli.up.run import cores_to_lend
 from pagemesh.config import (
     CacheConfig,
     GatewayConfig,
@@ -166,6 +169,44 @@ def test_no_openmp_thread_of_a_worker_spins() -> None:
         "OMP_WAIT_POLICY": "PASSIVE",
         "KMP_BLOCKTIME": "0",
     }
+
+
+def test_workers_find_their_place_among_those_that_share_cores() -> None:
+    config = UpConfig(prefill=1, decode=2, threads=4)
+    mesh = make_plan(config, PORTS[: num_ports(config)], Path("/run"), None, cores=9)
+    places = {
+        part.name: (part.environment["PAGEMESH_SHARED_CORES"], part.descriptors)
+        for part in mesh.parts
+        if part.stage is Stage.WORKER
+    }
+    assert places == {
+        "prefill-0": ("9:0", (9,)),
+        "decode-0": ("9:1", (9,)),
+        "decode-1": ("9:2", (9,)),
+    }
+    assert worker_threads(config) == [1, 1, 2]
+    assert not any(part.descriptors for part in mesh.parts if part.stage is not Stage.WORKER)
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus"),
+    [
+        pytest.param(UpConfig(prefill=0, decode=1), (), id="one worker"),
+        pytest.param(UpConfig(), ("0",), id="GPUs"),
+    ],
+)
+def test_there_is_no_table_where_no_cores_could_be_lent(
+    config: UpConfig, gpus: tuple[str, ...]
+) -> None:
+    with cores_to_lend(config, gpus) as table:
+        assert table is None
+
+
+def test_the_table_has_the_cores_that_up_may_use() -> None:
+    with cores_to_lend(UpConfig(decode=2, threads=7), ()) as table:
+        assert table is not None
+        numbers = array("I", os.pread(table, 1 << 12, 0))
+    assert list(numbers) == [7, 2, 0, 0, 2, 0, 0, 3, 0, 0]
 
 
 def test_workers_take_gpus_by_turns_and_share_their_memory() -> None:

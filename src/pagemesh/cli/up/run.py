@@ -59,12 +59,12 @@ def run(config: UpConfig) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="pagemesh-", ignore_cleanup_errors=True) as folder,
         held_ports(LOOPBACK, num_ports(config)) as ports,
-        _cores_to_lend(config, gpus) as cores,
+        cores_to_lend(config, gpus) as cores,
     ):
         asyncio.run(_up(config, ports, Path(folder), gpus, cores))
 
 
-def _cores_to_lend(config: UpConfig, gpus: Sequence[str]) -> AbstractContextManager[int | None]:
+def cores_to_lend(config: UpConfig, gpus: Sequence[str]) -> AbstractContextManager[int | None]:
     """The table by which workers lend each other cores; None for a single one, and where GPUs compute."""
     threads = worker_threads(config)
     if len(threads) == 1 or gpus or sys.platform != "linux":
