@@ -11,26 +11,28 @@ import asyncio
 import os
 from collections import defaultdict
 from contextlib import AsyncExitStack, ExitStack
+from itertools import count
 from typing import NamedTuple
 
 from kv.sessions import TimedSession
-from kv.streams import fresh_prompt
 from members import all_members, plan_of
 from mesh import Mesh
-from random_models import make_model
+from random_models import SHAPES, make_model
 from report import Report
 from turns import turns
+from workload import make_prompt
 
 from pagemesh.v1 import decode_pb2
 
-MODEL = "160M-long"
-LENGTHS = (256, 1024, 4096)
+MODEL = "10M"
+LENGTHS = (256, 1024, 3072)
 QUICK_LENGTHS = (1024,)
 MOST_LOST = 1.1
 """Time to the first token, over that of the aggregated worker."""
 SETTLE_S = 0.1
 """Behind each prompt: its last token and what it made known are no part of the next one's time."""
 
+_SEEDS = count(1)
 _COMMON = ("--threads", str(len(os.sched_getaffinity(0))), "--kv-cache-memory", "1")
 AGGREGATED = ("--prefill", "0", "--decode", "1", *_COMMON)
 DISAGGREGATED = ("--prefill", "1", "--decode", "1", *_COMMON)
@@ -44,7 +46,8 @@ class _Side(NamedTuple):
 
     async def first_ms(self, length: int) -> float:
         """The time to the first token of a prompt with so many."""
-        answer = await self.session.submit(fresh_prompt(length), 2, self.plan)
+        prompt = make_prompt(length, SHAPES[MODEL].vocab_size, next(_SEEDS))
+        answer = await self.session.submit(prompt, 2, self.plan)
         await answer.until_over()
         await asyncio.sleep(SETTLE_S)
         return answer.first_ms
