@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import struct
 import time
 from array import array
 from collections.abc import Iterator, Sequence
@@ -204,11 +205,16 @@ class SharedCores:
             yield locked
         finally:
             if locked:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, byte)
+                self._set_lock(byte, fcntl.F_UNLCK)
 
     def _try_lock(self, byte: int) -> bool:
         try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            self._set_lock(byte, fcntl.F_WRLCK)
         except (BlockingIOError, PermissionError):
             return False
         return True
+
+    def _set_lock(self, byte: int, kind: int) -> None:
+        # Linux's struct flock; F_SETLK does not wait.
+        lock = struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0)
+        fcntl.fcntl(self._descriptor, fcntl.F_SETLK, lock)

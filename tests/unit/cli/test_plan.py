@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +13,7 @@ from pagemesh.cli.arguments import parse
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up import gpus
 from pagemesh.cli.up.gpus import GpuShare, gpus_for, share_gpus, visible_gpus
-from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, num_ports, share_cores, worker_threads
-from pagemesh.cli.up.run import cores_to_lend
+from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, num_ports
 from pagemesh.config import (
     CacheConfig,
     GatewayConfig,
@@ -41,21 +38,6 @@ def settings_of(plan: MeshPlan, name: str, kind: type) -> object:
     part = next(part for part in plan.parts if part.name == name)
     words = list(part.command)
     return parse(kind, "pagemesh", "", words[words.index("pagemesh.cli") + 2 :])
-
-
-@pytest.mark.parametrize(
-    ("num_cores", "num_workers", "threads"),
-    [
-        (1, 1, [1]),
-        (1, 3, [1, 1, 1]),
-        (2, 2, [1, 1]),
-        (8, 1, [8]),
-        (8, 3, [2, 3, 3]),
-        (16, 2, [8, 8]),
-    ],
-)
-def test_cores_are_shared_out(num_cores: int, num_workers: int, threads: list[int]) -> None:
-    assert share_cores(num_cores, num_workers) == threads
 
 
 def test_every_part_that_reads_the_model_knows_its_revision() -> None:
@@ -169,44 +151,6 @@ def test_no_openmp_thread_of_a_worker_spins() -> None:
         "OMP_WAIT_POLICY": "PASSIVE",
         "KMP_BLOCKTIME": "0",
     }
-
-
-def test_workers_find_their_place_among_those_that_share_cores() -> None:
-    config = UpConfig(prefill=1, decode=2, threads=4)
-    mesh = make_plan(config, PORTS[: num_ports(config)], Path("/run"), None, cores=9)
-    places = {
-        part.name: (part.environment["PAGEMESH_SHARED_CORES"], part.descriptors)
-        for part in mesh.parts
-        if part.stage is Stage.WORKER
-    }
-    assert places == {
-        "prefill-0": ("9:0", (9,)),
-        "decode-0": ("9:1", (9,)),
-        "decode-1": ("9:2", (9,)),
-    }
-    assert worker_threads(config) == [1, 1, 2]
-    assert not any(part.descriptors for part in mesh.parts if part.stage is not Stage.WORKER)
-
-
-@pytest.mark.parametrize(
-    ("config", "gpus"),
-    [
-        pytest.param(UpConfig(prefill=0, decode=1), (), id="one worker"),
-        pytest.param(UpConfig(), ("0",), id="GPUs"),
-    ],
-)
-def test_there_is_no_table_where_no_cores_could_be_lent(
-    config: UpConfig, gpus: tuple[str, ...]
-) -> None:
-    with cores_to_lend(config, gpus) as table:
-        assert table is None
-
-
-def test_the_table_has_the_cores_that_up_may_use() -> None:
-    with cores_to_lend(UpConfig(decode=2, threads=7), ()) as table:
-        assert table is not None
-        numbers = array("I", os.pread(table, 1 << 12, 0))
-    assert list(numbers) == [7, 2, 0, 0, 2, 0, 0, 3, 0, 0]
 
 
 def test_workers_take_gpus_by_turns_and_share_their_memory() -> None:

@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from pagemesh.cli.arguments import to_arguments
 from pagemesh.cli.settings import UpConfig
+from pagemesh.cli.up.cores import worker_threads
 from pagemesh.cli.up.gpus import GpuShare, share_gpus
 from pagemesh.config import (
     GatewayConfig,
@@ -24,7 +25,6 @@ from pagemesh.config import (
 )
 from pagemesh.config.environment import API_KEY_VARIABLE, CORES_VARIABLE
 from pagemesh.config.served import NamedModel
-from pagemesh.engine.machine_cores import usable_cores
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
 from pagemesh.identity.roles import MeshRole
 
@@ -93,11 +93,7 @@ class MeshPlan:
 def num_ports(config: UpConfig) -> int:
     """Ports of the loopback address that the parts of a mesh need: two for each but the gateway, one of them for
     its metrics."""
-    return 2 * (config.kvstore + config.router + _num_workers(config))
-
-
-def _num_workers(config: UpConfig) -> int:
-    return len(config.served.models) * (config.prefill + config.decode)
+    return 2 * (config.kvstore + config.router + len(_places(config)))
 
 
 def make_plan(
@@ -124,14 +120,7 @@ def make_plan(
     local_socket = run_folder / "http.sock"
     gateway = _gateway(config, routers, local_socket, access_log)
     gateway = replace(gateway, mesh=tls("gateway"))
-    threads = worker_threads(config)
-    shares = share_gpus(gpus, len(threads), config.hardware.gpu_memory_utilization)
-    workers = [
-        _worker(config, place, (count, gpu), kvstore, server(place.name))
-        for place, count, gpu in zip(_places(config), threads, shares, strict=True)
-    ]
-    if cores is not None:
-        workers = [_with_cores(part, cores, index) for index, part in enumerate(workers)]
+    workers = _workers(config, gpus, cores, kvstore, server)
     parts = (
         *(
             _part(name, Stage.KVSTORE, "kvstore", replica, replica.server)
@@ -209,22 +198,6 @@ def _places(config: UpConfig) -> list[_Place]:
 def _names(part: str, count: int) -> list[str]:
     """Of equal parts; a single one needs no number."""
     return [part] if count == 1 else [f"{part}-{index}" for index in range(count)]
-
-
-def num_worker_cores(config: UpConfig) -> int:
-    """Cores for all workers together."""
-    return config.threads or usable_cores()
-
-
-def worker_threads(config: UpConfig) -> list[int]:
-    """Threads of each worker, while all of them compute."""
-    return share_cores(num_worker_cores(config), _num_workers(config))
-
-
-def share_cores(num_cores: int, num_workers: int) -> list[int]:
-    """Threads of each worker: equal shares, what remains to the last ones, at least one each."""
-    share, rest = divmod(num_cores, num_workers)
-    return [max(1, share + (index >= num_workers - rest)) for index in range(num_workers)]
 
 
 def _gateway(
@@ -309,6 +282,24 @@ def _worker(
         traces=config.traces,
     )
     return _part(place.name, Stage.WORKER, place.role, settings, server, environment)
+
+
+def _workers(
+    config: UpConfig,
+    gpus: Sequence[str],
+    cores: int | None,
+    kvstore: str,
+    server: _Servers,
+) -> list[PartPlan]:
+    threads = worker_threads(config)
+    shares = share_gpus(gpus, len(threads), config.hardware.gpu_memory_utilization)
+    workers = [
+        _worker(config, place, (count, gpu), kvstore, server(place.name))
+        for place, count, gpu in zip(_places(config), threads, shares, strict=True)
+    ]
+    if cores is None:
+        return workers
+    return [_with_cores(part, cores, index) for index, part in enumerate(workers)]
 
 
 def _with_cores(part: PartPlan, cores: int, index: int) -> PartPlan:

@@ -9,12 +9,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up.console import Console
+from pagemesh.cli.up.cores import cores_to_lend
 from pagemesh.cli.up.credentials import Credentials
 from pagemesh.cli.up.gpus import gpus_for
 from pagemesh.cli.up.mesh import Mesh
@@ -23,13 +23,10 @@ from pagemesh.cli.up.plan import (
     MeshPlan,
     make_plan,
     num_ports,
-    num_worker_cores,
-    worker_threads,
 )
 from pagemesh.cli.up.ports import held_ports, require_free
 from pagemesh.cli.up.sample import show_sample
 from pagemesh.config import HubConfig
-from pagemesh.engine.shared_cores import core_table
 from pagemesh.errors import ConfigError
 from pagemesh.gateway.tls import check_tls
 from pagemesh.models.config_json import ConfigJson
@@ -62,14 +59,6 @@ def run(config: UpConfig) -> None:
         cores_to_lend(config, gpus) as cores,
     ):
         asyncio.run(_up(config, ports, Path(folder), gpus, cores))
-
-
-def cores_to_lend(config: UpConfig, gpus: Sequence[str]) -> AbstractContextManager[int | None]:
-    """The table by which workers lend each other cores; None for a single one, and where GPUs compute."""
-    threads = worker_threads(config)
-    if len(threads) == 1 or gpus or sys.platform != "linux":
-        return nullcontext()
-    return core_table(num_worker_cores(config), threads)
 
 
 def _check_model(source: str, hub: HubConfig) -> None:
