@@ -13,6 +13,7 @@ QUESTION = "What shipping KV costs and brings"
 PARTS = {
     "speed": "kv.transfer_speed",
     "first-token": "kv.first_tokens",
+    "lone-prompts": "kv.lone_prompts",
     "interference": "kv.interference",
     "receiving": "kv.receiving",
     "links": "kv.priced_links",

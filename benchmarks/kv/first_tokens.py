@@ -1,7 +1,7 @@
 """How long to the first token when another worker prefills, and how much of it is the transfer?
 
 For each way that KV takes, over gRPC as between hosts and out of the sender's memory as on one host, a mesh
-of a prefill and a decode worker with a thread each; one of them computes at a time. The same decode worker
+of a prefill and a decode worker that share two cores; one of them computes at a time. The same decode worker
 is asked with and without a plan for a remote prefill, alternately, so that nothing else differs; every prompt
 is new.
 The exposed transfer is what the decode worker itself measures: from the first token's arrival to the last

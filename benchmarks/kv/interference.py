@@ -1,6 +1,6 @@
 """How evenly do running streams get their tokens while long prompts arrive?
 
-Two workers with a thread each, whatever the mesh: aggregated they are two decode workers with half of the
+Two workers that share two cores, whatever the mesh: aggregated they are two decode workers with half of the
 streams and half of the long prompts each, disaggregated a decode worker with all streams and a prefill
 worker with all long prompts, whose KV goes over gRPC as between hosts. The same prompts come at the same
 times. Nobody routes: requests go to the workers themselves, perfectly balanced, which flatters the

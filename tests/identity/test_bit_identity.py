@@ -13,6 +13,7 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine.runner import ModelRunner
+from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.models.interface import CausalModel
 from pagemesh.models.loader import LoadedModel, load_model
@@ -49,6 +50,24 @@ class Recorder:
         return logits
 
 
+class ChangingCores(SharedCores):
+    """One core and three by turns, at every layer."""
+
+    def __init__(self) -> None:
+        self.num_cores = 3
+        self.num_looks = 0
+
+    def take(self, num_threads: int) -> int:
+        return min(num_threads, 3)
+
+    def adjust(self) -> int:
+        self.num_looks += 1
+        return 1 + 2 * (self.num_looks % 2)
+
+    def rest(self) -> None:
+        """They are nobody else's."""
+
+
 @pytest.fixture(scope="module", params=["demo", *RECIPES])
 def folder(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, demo_model: Path
@@ -69,23 +88,32 @@ def two_threads() -> Iterator[None]:
 
 
 def logits_of(
-    model: LoadedModel, prompts: list[list[int]], chunk_size: int, block_size: int = 16
+    model: LoadedModel,
+    prompts: list[list[int]],
+    chunk_size: int,
+    block_size: int = 16,
+    cores: SharedCores | None = None,
 ) -> torch.Tensor:
     """Logits of all sampled tokens: [tokens, prompts, vocab]."""
     recorder = Recorder(model.decoder)
-    runner = ModelRunner(dataclasses.replace(model, decoder=recorder), block_size, num_blocks=60)
+    recording = dataclasses.replace(model, decoder=recorder)
+    runner = ModelRunner(recording, block_size, num_blocks=60, cores=cores)
     Driver(runner, chunk_size).generate(prompts, NUM_TOKENS)
     return torch.stack(recorder.steps)
 
 
 def check_bits(model: LoadedModel) -> None:
-    """Whole, in chunks, alone, in a batch, in other blocks."""
+    """Whole, in chunks, alone, in a batch, in other blocks, and with other threads in every layer."""
     draw = random.Random(8)
     prompts = [draw.choices(range(VOCAB_SIZE), k=PROMPT_LENGTH) for _ in range(3)]
     expected = logits_of(model, prompts, WHOLE)
     for chunk_size in (1, 7, 16):
         assert torch.equal(logits_of(model, prompts, chunk_size), expected)
     assert torch.equal(logits_of(model, prompts, WHOLE, block_size=9), expected)
+    cores = ChangingCores()
+    assert torch.equal(logits_of(model, prompts, WHOLE, cores=cores), expected)
+    assert cores.num_looks == NUM_TOKENS * model.shape.num_layers
+    torch.set_num_threads(2)
     for index, prompt in enumerate(prompts):
         alone = logits_of(model, [prompt], WHOLE)
         assert torch.equal(alone, expected[:, index : index + 1])

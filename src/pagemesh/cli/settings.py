@@ -86,7 +86,8 @@ class UpConfig:
     """HTTP port of the gateway."""
 
     threads: int = 0
-    """Cores for all workers together; 0 takes every core of the machine."""
+    """Cores for all workers together, who lend each other those that they do not need; 0 takes every core of the
+    machine, in a container as many as it may use."""
 
     stream_interval: int = 1
     """Tokens that a stream is told at a time, as far as its request does not want more; its first come at once. More

@@ -12,6 +12,9 @@ from pagemesh.errors import ConfigError
 API_KEY_VARIABLE: Final = "PAGEMESH_API_KEY"
 """One key, or several with commas in between."""
 
+CORES_VARIABLE: Final = "PAGEMESH_SHARED_CORES"
+"""For a worker that shares cores with others: an open descriptor, and its place in the table there."""
+
 OPENAI_KEY_VARIABLE: Final = "OPENAI_API_KEY"
 
 
@@ -25,6 +28,23 @@ def endpoint_key_of_environment(environment: Mapping[str, str] = os.environ) -> 
     """The key for an endpoint that need not be a mesh: OpenAI's variable goes first, as for OpenAI's own client."""
     keys = (environment.get(OPENAI_KEY_VARIABLE, "").strip(), *api_keys_of_environment(environment))
     return next((key for key in keys if key), None)
+
+
+def core_place_of_environment(
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[int, int] | None:
+    """The descriptor and the place; None where no cores are shared, ConfigError for what no supervisor says."""
+    text = environment.get(CORES_VARIABLE)
+    if text is None:
+        return None
+    try:
+        descriptor, place = map(int, text.split(":"))
+        os.fstat(descriptor)
+    except (ValueError, OSError) as error:
+        raise ConfigError(
+            f"{CORES_VARIABLE} is {text!r}, which is for `pagemesh up` to set: {error}"
+        ) from error
+    return descriptor, place
 
 
 MESH_VARIABLES: Final = {

@@ -22,6 +22,7 @@ from pagemesh.engine.interface import (
     StepOutput,
 )
 from pagemesh.engine.loop import EngineLoop
+from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.engine.step import Runner
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -50,9 +51,11 @@ class EngineCore:
         step_timeout: float = STEP_TIMEOUT,
         overlaps: bool = False,
         release: Callable[[], None] = lambda: None,
+        cores: SharedCores | None = None,
     ) -> None:
         """`overlaps` says whether a step is prepared and launched while the one before it computes;
-        `release` is called once when nothing is computed any more, see `Built`."""
+        `release` is called once when nothing is computed any more, see `Built`. `cores` are those that
+        the runner computes on, where other workers use them as well."""
         self._info = info
         self._requests = scheduler.requests
         self._scheduler = scheduler
@@ -65,7 +68,7 @@ class EngineCore:
         )
         self._delivery = Delivery(info.layout, scheduler.load())
         self._loop = EngineLoop(
-            scheduler, runner, self._commands, self._delivery, overlaps=overlaps
+            scheduler, runner, self._commands, self._delivery, overlaps=overlaps, cores=cores
         )
         self._thread: threading.Thread | None = None
         self._release = release

@@ -12,6 +12,7 @@ from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.memory_check import check_after_loading
 from pagemesh.engine.memory_plan import num_kv_blocks
 from pagemesh.engine.runner import ModelRunner
+from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import LoadedModel
 
@@ -23,11 +24,12 @@ def build_on_host(
     scheduler: SchedulerConfig,
     max_num_blocks: int | None,
     kv_descriptor: int | None,
+    cores: SharedCores | None = None,
 ) -> Built:
     """Reserve the KV cache, of `max_num_blocks` at most, and compute the largest step once.
 
-    The KV lies in the memory behind `kv_descriptor` (see `kv_memory`), or in memory of its own. Raises
-    ConfigError when one request of full length does not fit, or all of it together is more than the
+    The KV lies in the memory behind `kv_descriptor` (see `kv_memory`), or in memory of its own. With `cores`,
+    steps are computed on those that are granted there. Raises ConfigError when one request of full length does not fit, or all of it together is more than the
     machine's memory.
     """
     num_blocks = num_kv_blocks(layout, cache.cpu_kv_memory)
@@ -40,6 +42,7 @@ def build_on_host(
         num_blocks,
         kv_descriptor=kv_descriptor,
         num_swap_blocks=num_swap_blocks,
+        cores=cores,
     )
     started_at = perf_counter()
     check_after_loading(runner, cache, scheduler, model.max_model_len)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
 from pagemesh.cache.digest import CacheDigest
+from pagemesh.engine.core_claims import CoreTotals
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -190,6 +191,8 @@ class EngineLoad:
     prefill_rate: PrefillRate = field(default=PrefillRate(), compare=False)
     """What prompts cost at present. It changes a little with every step, which alone makes no news: two
     loads that differ in nothing else are equal."""
+    cores: CoreTotals = field(default=CoreTotals(), compare=False)
+    """What the engine borrowed of other workers' cores; likewise no news."""
 
     @property
     def is_idle(self) -> bool:

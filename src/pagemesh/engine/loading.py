@@ -22,6 +22,7 @@ from pagemesh.engine.memory_plan import (
     num_step_blocks,
     num_step_tokens,
 )
+from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.parallel import release_threads
 from pagemesh.models.loader import LoadedModel, load_model
@@ -41,11 +42,13 @@ def load_engine(
     hardware: HardwareConfig | None = None,
     kv_descriptor: int | None = None,
     gpu: Gpu | None = None,
+    cores: SharedCores | None = None,
 ) -> EngineCore:
     """Load the model, reserve the KV cache and give an engine that is not started yet.
 
     The KV, or on a GPU the buffers to it, lie in the memory behind `kv_descriptor` (see `kv_memory` and
-    `staged_kv`), or in memory of their own. `gpu` takes the place of the device that the settings choose.
+    `staged_kv`), or in memory of their own. `gpu` takes the place of the device that the settings choose. Other workers of
+    the host use the same `cores`; a GPU's worker leaves them to the others.
 
     Raises ConfigError when the folder cannot be used, one request of full length does not fit, or all
     of it together is more than the machine's memory, or the GPU's.
@@ -55,6 +58,9 @@ def load_engine(
         gpu = CudaGpu(device)
     if gpu is None:
         check_before_loading(model, cache, scheduler)
+        if cores is not None:
+            # Loading computes as well.
+            cores.take(cores.share)
         loaded, trouble = load_identical(model, required=hardware.require_identical_tokens)
         layout = _layout(loaded, cache)
         fitting = _fitting(scheduler, loaded)
@@ -65,8 +71,10 @@ def load_engine(
             scheduler,
             _max_num_blocks(loaded, layout, fitting),
             kv_descriptor,
+            cores,
         )
     else:
+        cores = None
         check_before_loading(model, cache, scheduler, hardware, gpu.total_bytes)
         with gpu.alone():
             loaded = load_model(model, Place(DeviceFiller(gpu.accelerator), cache.kv_cache_dtype))
@@ -82,19 +90,19 @@ def load_engine(
                 required=hardware.require_identical_tokens,
             )
     release_threads()  # from now on the engine's thread computes, with threads of its own
-    return _start_up(loaded, layout, cache, fitting, built, trouble)
+    info = _make_info(loaded, layout, built.num_blocks, fitting)
+    info = replace(info, identity_trouble=trouble)
+    return _start_up(loaded, info, cache, fitting, built, cores)
 
 
 def _start_up(
     model: LoadedModel,
-    layout: BlockLayout,
+    info: EngineInfo,
     cache: CacheConfig,
     scheduler: SchedulerConfig,
     built: Built,
-    identity_trouble: str,
+    cores: SharedCores | None,
 ) -> EngineCore:
-    info = _make_info(model, layout, built.num_blocks, scheduler)
-    info = replace(info, identity_trouble=identity_trouble)
     core_scheduler = Scheduler(
         info,
         scheduler,
@@ -112,6 +120,7 @@ def _start_up(
         step_timeout=max(scheduler.step_timeout, _STEP_PATIENCE * built.largest_step_seconds),
         overlaps=_overlaps(scheduler, built),
         release=built.release,
+        cores=cores,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import structlog
 
@@ -10,6 +11,7 @@ from pagemesh.engine.commands import CommandQueue
 from pagemesh.engine.delivery import Delivery
 from pagemesh.engine.flight import Flight
 from pagemesh.engine.interface import FinishReason, StepListener
+from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.engine.step import Runner
 from pagemesh.errors import DeviceLostError, InternalError, PagemeshError
 from pagemesh.scheduler.batch import Batch, BlockMoves
@@ -33,12 +35,14 @@ class EngineLoop:
         delivery: Delivery,
         *,
         overlaps: bool = False,
+        cores: SharedCores | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._commands = commands
         self._delivery = delivery
         self._overlaps = overlaps
+        self._cores = cores
         self._flight: Flight | None = None
         self._computing_since: float | None = None
 
@@ -55,6 +59,8 @@ class EngineLoop:
             computed = True
             while self._commands.run(wait=not computed):
                 computed = self._step()
+                if not computed and self._cores is not None:
+                    self._cores.rest()
             if self._flight is not None:
                 self._land(self._flight)
         except DeviceLostError as lost:
@@ -78,6 +84,8 @@ class EngineLoop:
                 log.exception("request could not be given up", request_id=request.request_id)
         self._deliver()
         self._delivery.close()
+        if self._cores is not None:
+            self._cores.rest()
 
     def _step(self) -> bool:
         """Launch one batch and land one; False when there was nothing to compute."""
@@ -141,5 +149,7 @@ class EngineLoop:
 
     def _deliver(self, *, load_is_news: bool = True) -> None:
         load = self._scheduler.load()
+        if self._cores is not None:
+            load = replace(load, cores=self._cores.count())
         output = self._scheduler.take_output(load, load_is_news=load_is_news)
         self._delivery.tell(load, output)

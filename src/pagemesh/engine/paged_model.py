@@ -33,9 +33,14 @@ class PagedModel:
         layout: BlockLayout,
         layers: Sequence[torch.Tensor],
         make_attention: AttentionMaker,
+        on_layer: Callable[[], None] | None = None,
     ) -> None:
-        """`layers` is the KV memory: of each layer [2, blocks, block_size, kv heads, head_dim]."""
+        """`layers` is the KV memory: of each layer [2, blocks, block_size, kv heads, head_dim].
+
+        `on_layer` is called once for each layer of a step, on its thread.
+        """
         num_blocks = layers[0].shape[1]
+        self._on_layer = on_layer
         self._decoder = model.decoder
         self._layer_attention = model.layer_attention
         # Of an encoder, every layer's keys and values take the place of the last one's.
@@ -71,7 +76,12 @@ class PagedModel:
         """
         places = self._writer.places(slots, self._num_slots)
         step = _PagedStep(
-            self._layer_kv, self._layer_attention, self._writer, places, plan, watch, probe
+            self._layer_kv,
+            self._layer_attention,
+            self._writer,
+            places,
+            plan,
+            (watch, probe, self._on_layer),
         )
         return self._decoder.forward(token_ids, positions, step, rows)
 
@@ -101,18 +111,18 @@ class _PagedStep:
         writer: KvWriter,
         places: torch.Tensor,
         plan: AttentionPlan,
-        watch: LayerWatch | None,
-        probe: KvProbe | None,
+        observers: tuple[LayerWatch | None, KvProbe | None, Callable[[], None] | None],
     ) -> None:
         self._layers = layers
         self._layer_attention = layer_attention
         self._writer = writer
         self._places = places
         self._plan = plan
-        self._watch = watch
-        self._probe = probe
+        self._watch, self._probe, self._on_layer = observers
 
     def write(self, layer: int, keys_values: torch.Tensor) -> None:
+        if self._on_layer is not None:
+            self._on_layer()
         scales = self._layer_attention[layer].kv_scales
         self._writer.write(self._layers[layer], keys_values, self._places, scales)
         if self._watch is not None and layer + 1 in self._watch.num_layers:

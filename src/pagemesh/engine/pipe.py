@@ -25,6 +25,7 @@ from pagemesh.config import (
 )
 from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.interface import EngineInfo
+from pagemesh.engine.shared_cores import CorePlace
 from pagemesh.engine.staged_kv import StagingArea
 from pagemesh.errors import PagemeshError
 
@@ -44,6 +45,9 @@ class EngineSettings:
     """Name of the worker's service, for its logs."""
 
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
+
+    cores: CorePlace | None = None
+    """Where it finds the cores that it shares with other workers; None when its threads are its own."""
 
 
 @dataclass(frozen=True, slots=True)

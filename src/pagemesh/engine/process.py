@@ -16,8 +16,11 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from pagemesh.engine.heartbeat import start_beating
 from pagemesh.engine.pipe import Command, EngineSettings, Loaded, Pinned, Pipe
+from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.engine.staging_channel import serve
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
@@ -25,6 +28,8 @@ from pagemesh.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:
     from pagemesh.engine.engine import EngineCore
+
+log = structlog.get_logger(__name__)
 
 _CALLS: Final = frozenset(
     ("submit", "cancel", "release", "first_token", "finish_import", "publish_snapshot")
@@ -83,8 +88,23 @@ def _load_engine(settings: EngineSettings, memory: int) -> EngineCore:
     from pagemesh.engine.loading import load_engine
 
     return load_engine(
-        settings.model, settings.cache, settings.scheduler, settings.hardware, memory
+        settings.model,
+        settings.cache,
+        settings.scheduler,
+        settings.hardware,
+        memory,
+        cores=_shared_cores(settings),
     )
+
+
+def _shared_cores(settings: EngineSettings) -> SharedCores | None:
+    if settings.cores is None:
+        return None
+    try:
+        return SharedCores(settings.cores)
+    except TimeoutError as error:
+        log.warning("cores are not shared", reason=str(error))
+        return None
 
 
 def _follow(pipe: Pipe, loaded: Future[EngineCore], stop: threading.Event) -> None:

@@ -49,11 +49,12 @@ class EngineProcess:
         self._memory = open_memory()
         theirs = [pair[1].fileno() for pair in pairs]
         descriptors = [*theirs[:2], self._memory, *theirs[2:]]
+        inherited = [*descriptors, *([settings.cores.descriptor] if settings.cores else [])]
         self._silence_limit = silence_limit
         # -P: modules that happen to lie in the current folder must not hide installed ones.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", program, *map(str, descriptors)],
-            pass_fds=descriptors,
+            pass_fds=inherited,
             stdin=subprocess.DEVNULL,
         )
         for _, their_end in pairs:

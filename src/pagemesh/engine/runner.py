@@ -12,6 +12,7 @@ from pagemesh.engine.computed_step import ComputedStep
 from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.paged_model import AttentionMaker, PagedModel, paged_sequences
+from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.engine.step import compute_step
 from pagemesh.engine.step_inputs import make_step_inputs
 from pagemesh.engine.step_rows import StepRows
@@ -32,6 +33,7 @@ class ModelRunner:
         make_attention: AttentionMaker = make_paged_attention,
         kv_descriptor: int | None = None,
         num_swap_blocks: int = 0,
+        cores: SharedCores | None = None,
     ) -> None:
         self.kv = KvStorage(model.block_layout(block_size), num_blocks, kv_descriptor)
         """The KV memory; its own, or that behind the descriptor."""
@@ -42,9 +44,11 @@ class ModelRunner:
         self.works_beside_host = False
         """Whether steps are computed while the host does something else."""
         self._mover = BlockMover(self.kv, num_swap_blocks)
-        self._model = PagedModel(model, self.kv.layout, self.kv.layers, make_attention)
+        self._threads = StepThreads(model.shape.num_layer_weights, cores)
+        self._model = PagedModel(
+            model, self.kv.layout, self.kv.layers, make_attention, self._threads.adjust
+        )
         self._vocab_size = model.vocab_size
-        self._threads = StepThreads(model.shape.num_layer_weights)
         self._launched: ComputedStep | None = None
 
     def move(self, moves: BlockMoves) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from pagemesh.engine.core_claims import CoreTotals
 from pagemesh.engine.interface import (
     Engine,
     EngineInfo,
@@ -63,6 +64,9 @@ class EngineMetrics:
         self._grammar_hits = of_model.counter(declared.GRAMMAR_HITS)
         self._grammar_wait = of_model.counter(declared.GRAMMAR_WAIT_SECONDS)
         self._grammars = GrammarTotals()
+        self._borrowed = of_model.counter(declared.BORROWED_CORE_SECONDS)
+        self._core_wait = of_model.counter(declared.CORE_WAIT_SECONDS)
+        self._cores = CoreTotals()
 
     def on_submit(self, request: EngineRequest) -> None:
         """A request enters the engine."""
@@ -75,6 +79,7 @@ class EngineMetrics:
             self._preemptions.inc(num_preemptions - self._num_preemptions)
             self._num_preemptions = num_preemptions
         self._on_grammars(step.load.grammars)
+        self._on_cores(step.load.cores)
         num_prompt_tokens = num_tokens = 0
         for output in step.outputs:
             progress = self._progress.get(output.request_id)
@@ -100,6 +105,12 @@ class EngineMetrics:
             self._grammar_requests.inc(totals.num_requests - known.num_requests)
             self._grammar_hits.inc(totals.num_kept - known.num_kept)
             self._grammar_wait.inc(totals.wait_seconds - known.wait_seconds)
+
+    def _on_cores(self, totals: CoreTotals) -> None:
+        known, self._cores = self._cores, totals
+        if totals != known:
+            self._borrowed.inc(totals.borrowed_seconds - known.borrowed_seconds)
+            self._core_wait.inc(totals.wait_seconds - known.wait_seconds)
 
 
 def _waste(info: EngineInfo, load: EngineLoad) -> float:

@@ -6,10 +6,12 @@ import asyncio
 import os
 
 from pagemesh.config import WorkerConfig
+from pagemesh.config.environment import core_place_of_environment
 from pagemesh.engine.library_caches import BOUNDED_CACHES
 from pagemesh.engine.machine_cores import core_limit
 from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
+from pagemesh.engine.shared_cores import CorePlace
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
 from pagemesh.errors import InternalError, WorkerLostError
 from pagemesh.rpc.server import stop_on_signals
@@ -46,6 +48,11 @@ def _granted_threads() -> int | None:
     return None if "OMP_NUM_THREADS" in os.environ else core_limit()
 
 
+def _core_place() -> CorePlace | None:
+    place = core_place_of_environment()
+    return None if place is None else CorePlace(*place)
+
+
 async def _run(config: WorkerConfig, role: Role) -> None:
     stop = stop_on_signals()
     async with WorkerServer(config, role) as server:
@@ -78,6 +85,7 @@ async def _load_unless_stopped(
             config.server,
             role.name,
             config.hardware,
+            _core_place(),
         )
     )
     loaded = asyncio.create_task(asyncio.to_thread(process.connect))

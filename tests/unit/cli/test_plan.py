@@ -12,7 +12,7 @@ from pagemesh.cli.arguments import parse
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up import gpus
 from pagemesh.cli.up.gpus import GpuShare, gpus_for, share_gpus, visible_gpus
-from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, num_ports, share_cores
+from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, num_ports
 from pagemesh.config import (
     CacheConfig,
     GatewayConfig,
@@ -37,21 +37,6 @@ def settings_of(plan: MeshPlan, name: str, kind: type) -> object:
     part = next(part for part in plan.parts if part.name == name)
     words = list(part.command)
     return parse(kind, "pagemesh", "", words[words.index("pagemesh.cli") + 2 :])
-
-
-@pytest.mark.parametrize(
-    ("num_cores", "num_workers", "threads"),
-    [
-        (1, 1, [1]),
-        (1, 3, [1, 1, 1]),
-        (2, 2, [1, 1]),
-        (8, 1, [8]),
-        (8, 3, [2, 3, 3]),
-        (16, 2, [8, 8]),
-    ],
-)
-def test_cores_are_shared_out(num_cores: int, num_workers: int, threads: list[int]) -> None:
-    assert share_cores(num_cores, num_workers) == threads
 
 
 def test_every_part_that_reads_the_model_knows_its_revision() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pagemesh.engine.core_claims import CoreTotals
 from pagemesh.engine.interface import (
     EngineLoad,
     EngineRequest,
@@ -170,6 +171,13 @@ def test_waits_for_grammars_are_counted_once(watched: Watched) -> None:
     assert watched.sample("pagemesh:grammar_requests_total") == 5
     assert watched.sample("pagemesh:grammar_hits_total") == 3
     assert watched.sample("pagemesh:grammar_wait_seconds_total") == 0.75
+
+
+def test_cores_of_others_are_counted_once(watched: Watched) -> None:
+    for totals in (CoreTotals(0.5, 0.125), CoreTotals(0.5, 0.125), CoreTotals(2.0, 0.25)):
+        watched.observer.on_step(StepOutput(load=EngineLoad(cores=totals)))
+    assert watched.sample("pagemesh:borrowed_core_seconds_total") == 2.0
+    assert watched.sample("pagemesh:core_wait_seconds_total") == 0.25
 
 
 def test_unknown_requests_are_ignored(watched: Watched) -> None:

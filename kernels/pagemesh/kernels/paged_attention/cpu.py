@@ -105,7 +105,7 @@ class CpuPlan:
         num_blocks = -(-contexts // shape.block_size)
         self._num_queries = int(num_queries.sum())
         num_pairs = int(num_queries @ contexts) * shape.num_heads
-        self._num_threads = torch.get_num_threads() if num_pairs >= _MIN_SHARED_PAIRS else 1
+        self._is_shared = num_pairs >= _MIN_SHARED_PAIRS
         self._tables = np.array(
             [
                 block_id
@@ -145,7 +145,9 @@ class CpuPlan:
             output.data_ptr(),
             *layer.arguments,
         )
-        run_parallel(layer.function, ctypes.addressof(arguments), self._num_threads)
+        # Asked anew for each layer: a step may get more or fewer while it is computed.
+        num_threads = torch.get_num_threads() if self._is_shared else 1
+        run_parallel(layer.function, ctypes.addressof(arguments), num_threads)
         return output
 
     def _make_items(self, window: int) -> _Items:

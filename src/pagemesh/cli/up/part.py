@@ -43,6 +43,7 @@ class Part:
                 stderr=log,
                 env={**os.environ, **self.plan.environment},
                 start_new_session=True,
+                pass_fds=self.plan.descriptors,
             )
 
     async def ended(self) -> int:

@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from pagemesh.cli.arguments import to_arguments
 from pagemesh.cli.settings import UpConfig
+from pagemesh.cli.up.cores import worker_threads
 from pagemesh.cli.up.gpus import GpuShare, share_gpus
 from pagemesh.config import (
     GatewayConfig,
@@ -22,9 +23,8 @@ from pagemesh.config import (
     ServerConfig,
     WorkerConfig,
 )
-from pagemesh.config.environment import API_KEY_VARIABLE
+from pagemesh.config.environment import API_KEY_VARIABLE, CORES_VARIABLE
 from pagemesh.config.served import NamedModel
-from pagemesh.engine.machine_cores import usable_cores
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
 from pagemesh.identity.roles import MeshRole
 
@@ -65,6 +65,9 @@ class PartPlan:
     environment: dict[str, str] = field(repr=False)
     """Variables set on top of the supervisor's own."""
 
+    descriptors: tuple[int, ...] = ()
+    """Of the supervisor's, those that it inherits."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeshPlan:
@@ -90,11 +93,7 @@ class MeshPlan:
 def num_ports(config: UpConfig) -> int:
     """Ports of the loopback address that the parts of a mesh need: two for each but the gateway, one of them for
     its metrics."""
-    return 2 * (config.kvstore + config.router + _num_workers(config))
-
-
-def _num_workers(config: UpConfig) -> int:
-    return len(config.served.models) * (config.prefill + config.decode)
+    return 2 * (config.kvstore + config.router + len(_places(config)))
 
 
 def make_plan(
@@ -103,10 +102,12 @@ def make_plan(
     run_folder: Path,
     access_log: Path | None,
     gpus: Sequence[str] = (),
+    cores: int | None = None,
 ) -> MeshPlan:
     """Plan a mesh on `num_ports` loopback ports; `run_folder` is for sockets. Raises ConfigError.
 
-    The workers share the `gpus`, which CUDA_VISIBLE_DEVICES names so.
+    The workers share the `gpus`, which CUDA_VISIBLE_DEVICES names so, and lend each other cores where `cores` is
+    the descriptor of a table for that.
     """
     tls = _TlsFiles(run_folder / "tls", is_on=config.tls)
     server = _Servers(iter(ports), tls, config.grace_period, config.log_level)
@@ -119,12 +120,7 @@ def make_plan(
     local_socket = run_folder / "http.sock"
     gateway = _gateway(config, routers, local_socket, access_log)
     gateway = replace(gateway, mesh=tls("gateway"))
-    threads = share_cores(config.threads or usable_cores(), _num_workers(config))
-    shares = share_gpus(gpus, len(threads), config.hardware.gpu_memory_utilization)
-    workers = [
-        _worker(config, place, (count, gpu), kvstore, server(place.name))
-        for place, count, gpu in zip(_places(config), threads, shares, strict=True)
-    ]
+    workers = _workers(config, gpus, cores, kvstore, server)
     parts = (
         *(
             _part(name, Stage.KVSTORE, "kvstore", replica, replica.server)
@@ -202,12 +198,6 @@ def _places(config: UpConfig) -> list[_Place]:
 def _names(part: str, count: int) -> list[str]:
     """Of equal parts; a single one needs no number."""
     return [part] if count == 1 else [f"{part}-{index}" for index in range(count)]
-
-
-def share_cores(num_cores: int, num_workers: int) -> list[int]:
-    """Threads of each worker: equal shares, what remains to the last ones, at least one each."""
-    share, rest = divmod(num_cores, num_workers)
-    return [max(1, share + (index >= num_workers - rest)) for index in range(num_workers)]
 
 
 def _gateway(
@@ -293,6 +283,30 @@ def _worker(
         traces=config.traces,
     )
     return _part(place.name, Stage.WORKER, place.role, settings, server, environment)
+
+
+def _workers(
+    config: UpConfig,
+    gpus: Sequence[str],
+    cores: int | None,
+    kvstore: str,
+    server: _Servers,
+) -> list[PartPlan]:
+    threads = worker_threads(config)
+    shares = share_gpus(gpus, len(threads), config.hardware.gpu_memory_utilization)
+    workers = [
+        _worker(config, place, (count, gpu), kvstore, server(place.name))
+        for place, count, gpu in zip(_places(config), threads, shares, strict=True)
+    ]
+    if cores is None:
+        return workers
+    return [_with_cores(part, cores, index) for index, part in enumerate(workers)]
+
+
+def _with_cores(part: PartPlan, cores: int, index: int) -> PartPlan:
+    """A worker that finds its place in the table behind the descriptor."""
+    environment = {**part.environment, CORES_VARIABLE: f"{cores}:{index}"}
+    return replace(part, environment=environment, descriptors=(cores,))
 
 
 def _part(

@@ -14,10 +14,16 @@ from pathlib import Path
 
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up.console import Console
+from pagemesh.cli.up.cores import cores_to_lend
 from pagemesh.cli.up.credentials import Credentials
 from pagemesh.cli.up.gpus import gpus_for
 from pagemesh.cli.up.mesh import Mesh
-from pagemesh.cli.up.plan import LOOPBACK, MeshPlan, make_plan, num_ports
+from pagemesh.cli.up.plan import (
+    LOOPBACK,
+    MeshPlan,
+    make_plan,
+    num_ports,
+)
 from pagemesh.cli.up.ports import held_ports, require_free
 from pagemesh.cli.up.sample import show_sample
 from pagemesh.config import HubConfig
@@ -50,8 +56,9 @@ def run(config: UpConfig) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="pagemesh-", ignore_cleanup_errors=True) as folder,
         held_ports(LOOPBACK, num_ports(config)) as ports,
+        cores_to_lend(config, gpus) as cores,
     ):
-        asyncio.run(_up(config, ports, Path(folder), gpus))
+        asyncio.run(_up(config, ports, Path(folder), gpus, cores))
 
 
 def _check_model(source: str, hub: HubConfig) -> None:
@@ -64,13 +71,17 @@ def _check_model(source: str, hub: HubConfig) -> None:
 
 
 async def _up(
-    config: UpConfig, ports: Sequence[int], run_folder: Path, gpus: Sequence[str]
+    config: UpConfig,
+    ports: Sequence[int],
+    run_folder: Path,
+    gpus: Sequence[str],
+    cores: int | None,
 ) -> None:
     credentials = Credentials.of(config.tenants)
     config = replace(config, tenants=replace(config.tenants, api_key=credentials.keys))
     log_folder = _log_folder(config, run_folder)
     access_log = None if config.log_dir is None else log_folder / "access.jsonl"
-    plan = make_plan(config, ports, run_folder, access_log, gpus)
+    plan = make_plan(config, ports, run_folder, access_log, gpus, cores)
     console = Console()
     certificate = None
     if config.tls:

@@ -163,3 +163,19 @@ GRAMMAR_WAIT_SECONDS: Final = CounterSpec(
     processes=WORKERS,
     look_at="large schemas in requests; the router's log names the tenant",
 )
+BORROWED_CORE_SECONDS: Final = CounterSpec(
+    name="pagemesh:borrowed_core_seconds",
+    help="Core-seconds that steps had beyond the worker's share, of other workers of the host that were idle.",
+    unit=Unit.SECONDS,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="nothing: that cores are used is good. None at all: all workers compute at once, or there is one alone",
+)
+CORE_WAIT_SECONDS: Final = CounterSpec(
+    name="pagemesh:core_wait_seconds",
+    help="Seconds that steps waited for cores of the worker's share, which another worker had borrowed.",
+    unit=Unit.SECONDS,
+    labels=MODEL,
+    processes=WORKERS,
+    look_at="a hundredth of the time or more: layers take long, give prompts shorter steps (--max-num-batched-tokens)",
+)
