@@ -11,7 +11,6 @@ from pagemesh.config import (
     CacheConfig,
     ChatConfig,
     CorsConfig,
-    CpuIsaName,
     HardwareConfig,
     HttpLimitsConfig,
     HubConfig,
@@ -59,9 +58,6 @@ class UpConfig:
     model_impl: Literal["auto", "pagemesh", "transformers"] = "auto"
     """Whose code computes the model: pagemesh's own decoder, or transformers'; auto takes pagemesh's where it
     knows the architecture."""
-
-    cpu_isa: CpuIsaName = "auto"
-    """Class of processors whose instructions compute on a CPU; auto takes the best that this one has."""
 
     prefill: int = 1
     """Prefill workers of each model."""

@@ -54,10 +54,6 @@ class ModelConfig:
 
     hub: HubConfig = field(default_factory=HubConfig)
 
-    cpu_isa: CpuIsaName = "auto"
-    """Class of processors whose instructions compute on a CPU; auto takes the best that this one has. bfloat16
-    is multiplied in another order on avx512_bf16 and on amx: a lesser class gives the tokens of other machines."""
-
     def __post_init__(self) -> None:
         require(self.model != "", "--model", self.model, "a folder or a hub id")
         if self.max_model_len is not None:
@@ -123,6 +119,10 @@ class HardwareConfig:
     require_identical_tokens: bool = False
     """Refuse to start where the check at load finds that bits depend on the batch, rather than warn and take
     slower kernels."""
+
+    cpu_isa: CpuIsaName = "auto"
+    """Class of processors whose instructions compute on a CPU; auto takes the best that this one has. bfloat16
+    is multiplied in another order on avx512_bf16 and on amx: a lesser class gives the tokens of other machines."""
 
     def __post_init__(self) -> None:
         require_share(self.gpu_memory_utilization)

@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 import structlog
 import torch
 
-from pagemesh.config import ModelConfig
+from pagemesh.config import HardwareConfig, ModelConfig
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.built import Built
+from pagemesh.engine.cpu_isa import settle_cpu_isa
 from pagemesh.engine.identity_check import find_difference, num_blocks_of_check
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.runner import ModelRunner
@@ -92,12 +93,13 @@ def check_on_device(
 
 
 def load_identical(
-    config: ModelConfig, *, required: bool, check: Check = check_on_host
+    config: ModelConfig, hardware: HardwareConfig, check: Check = check_on_host
 ) -> IdenticalModel:
-    """Load with the best class of kernels, or, where bits differ, with the next that keeps them.
+    """Load with the class of kernels that is asked for, or, where bits differ, with the next that keeps them.
 
-    ConfigError when bits differ and `required` (--require-identical-tokens).
+    ConfigError when the class cannot be used, or bits differ although --require-identical-tokens is set.
     """
+    settle_cpu_isa(hardware.cpu_isa)
     trouble = ""
     model = load_model(config)
     for lesser in (*_lesser_isas(), None):
@@ -106,14 +108,14 @@ def load_identical(
             return IdenticalModel(model, trouble)
         isa = current_isa()
         trouble = f"that kernels for {isa} do not keep bits on this processor: {difference}"
-        if required:
+        if hardware.require_identical_tokens:
             raise ConfigError(_REFUSED + trouble)
         log.error("answers may depend on their company", cpu_isa=isa, difference=difference)
         if lesser is not None:
             del model
             settle_isa(lesser)
             log.warning("a slower class of kernels is taken", cpu_isa=lesser)
-            model = load_model(replace(config, cpu_isa="auto"))
+            model = load_model(config)
     return IdenticalModel(model, f"{trouble}; nor do those of any other class")
 
 

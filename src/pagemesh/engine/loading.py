@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.built import Built
@@ -56,53 +56,66 @@ def load_engine(
     hardware = hardware or HardwareConfig()
     if gpu is None and (device := choose_device(hardware, cache)).type == "cuda":
         gpu = CudaGpu(device)
+    settings = (model, cache, scheduler, hardware)
     if gpu is None:
-        check_before_loading(model, cache, scheduler)
         if cores is not None:
             # Loading computes as well.
             cores.take(cores.share)
-        loaded, trouble = load_identical(model, required=hardware.require_identical_tokens)
-        layout = _layout(loaded, cache)
-        fitting = _fitting(scheduler, loaded)
-        built = build_on_host(
-            loaded,
-            layout,
-            cache,
-            scheduler,
-            _max_num_blocks(loaded, layout, fitting),
-            kv_descriptor,
-            cores,
-        )
+        loaded = _load_on_host(*settings, kv_descriptor)
     else:
-        cores = None
-        check_before_loading(model, cache, scheduler, hardware, gpu.total_bytes)
-        with gpu.alone():
-            loaded = load_model(model, Place(DeviceFiller(gpu.accelerator), cache.kv_cache_dtype))
-            layout = _layout(loaded, cache)
-            fitting = _fitting(scheduler, loaded)
-            builder = GpuBuilder(loaded, layout, (cache, fitting, hardware), gpu)
-            built = builder.build(_max_num_blocks(loaded, layout, fitting), kv_descriptor)
-            trouble = check_on_device(
-                loaded,
-                layout,
-                built,
-                gpu.accelerator,
-                required=hardware.require_identical_tokens,
-            )
+        loaded = _load_on_gpu(*settings, kv_descriptor, gpu)
     release_threads()  # from now on the engine's thread computes, with threads of its own
-    info = _make_info(loaded, layout, built.num_blocks, fitting)
-    info = replace(info, identity_trouble=trouble)
-    return _start_up(loaded, info, cache, fitting, built, cores)
+    return _start_up(loaded, cache, cores)
 
 
-def _start_up(
-    model: LoadedModel,
-    info: EngineInfo,
+class _Loaded(NamedTuple):
+    model: LoadedModel
+    layout: BlockLayout
+    scheduler: SchedulerConfig
+    built: Built
+    identity_trouble: str
+
+
+def _load_on_host(
+    model: ModelConfig,
     cache: CacheConfig,
     scheduler: SchedulerConfig,
-    built: Built,
-    cores: SharedCores | None,
-) -> EngineCore:
+    hardware: HardwareConfig,
+    kv_descriptor: int | None,
+) -> _Loaded:
+    check_before_loading(model, cache, scheduler)
+    loaded, trouble = load_identical(model, hardware)
+    layout = _layout(loaded, cache)
+    fitting = _fitting(scheduler, loaded)
+    max_num_blocks = _max_num_blocks(loaded, layout, fitting)
+    built = build_on_host(loaded, layout, cache, scheduler, max_num_blocks, kv_descriptor)
+    return _Loaded(loaded, layout, fitting, built, trouble)
+
+
+def _load_on_gpu(
+    model: ModelConfig,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    hardware: HardwareConfig,
+    kv_descriptor: int | None,
+    gpu: Gpu,
+) -> _Loaded:
+    check_before_loading(model, cache, scheduler, hardware, gpu.total_bytes)
+    with gpu.alone():
+        loaded = load_model(model, Place(DeviceFiller(gpu.accelerator), cache.kv_cache_dtype))
+        layout = _layout(loaded, cache)
+        fitting = _fitting(scheduler, loaded)
+        builder = GpuBuilder(loaded, layout, (cache, fitting, hardware), gpu)
+        built = builder.build(_max_num_blocks(loaded, layout, fitting), kv_descriptor)
+        required = hardware.require_identical_tokens
+        trouble = check_on_device(loaded, layout, built, gpu.accelerator, required=required)
+    return _Loaded(loaded, layout, fitting, built, trouble)
+
+
+def _start_up(loaded: _Loaded, cache: CacheConfig, cores: SharedCores | None) -> EngineCore:
+    model, layout, scheduler, built, trouble = loaded
+    info = _make_info(model, layout, built.num_blocks, scheduler)
+    info = replace(info, identity_trouble=trouble)
     core_scheduler = Scheduler(
         info,
         scheduler,

@@ -20,7 +20,6 @@ from pagemesh.models.choices import (
     require_transformers,
 )
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.cpu_isa import settle_cpu_isa
 from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
@@ -99,7 +98,6 @@ def load_model(config: ModelConfig, place: Place = ON_HOST) -> LoadedModel:
     """
     if config.threads > 0:
         torch.set_num_threads(config.threads)
-    settle_cpu_isa(config.cpu_isa)
     folder = resolve_model_path(config.model, config.hub)
     settings = ConfigJson.read(folder / "config.json")
     architecture = find_architecture(settings)

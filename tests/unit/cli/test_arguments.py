@@ -52,7 +52,6 @@ WORKER = WorkerConfig(
             "float16",
             99,
             "transformers",
-            "avx2",
             0,
             2,
             3,

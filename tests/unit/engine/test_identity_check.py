@@ -11,7 +11,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from pagemesh.config import ModelConfig
+from pagemesh.config import HardwareConfig, ModelConfig
 from pagemesh.engine.built import Built
 from pagemesh.engine.identical_loading import check_on_device, check_on_host, load_identical
 from pagemesh.engine.runner import ModelRunner
@@ -23,6 +23,8 @@ from tests.identity.checkpoints import RECIPES, make_checkpoint
 from tests.identity.encoder_checkpoints import RECIPES as ENCODERS
 from tests.identity.encoder_checkpoints import make_encoder
 from tests.support.host_accelerator import HostAccelerator
+
+STRICT = HardwareConfig(require_identical_tokens=True)
 
 
 class Drifting:
@@ -99,7 +101,7 @@ def test_the_next_class_that_keeps_bits_is_taken_and_said_loudly(demo_model: Pat
     differences = iter(["the sky differs", None])
     with using_isa(first), capture_logs() as lines:
         loaded = load_identical(
-            ModelConfig(str(demo_model)), required=False, check=lambda model: next(differences)
+            ModelConfig(str(demo_model)), HardwareConfig(), check=lambda model: next(differences)
         )
         assert current_isa() == second
     assert loaded.trouble == (
@@ -112,7 +114,7 @@ def test_the_next_class_that_keeps_bits_is_taken_and_said_loudly(demo_model: Pat
 
 def test_where_no_class_keeps_bits_the_last_one_computes(demo_model: Path) -> None:
     loaded = load_identical(
-        ModelConfig(str(demo_model)), required=False, check=lambda model: "the sky differs"
+        ModelConfig(str(demo_model)), HardwareConfig(), check=lambda model: "the sky differs"
     )
     assert loaded.trouble.endswith("nor do those of any other class")
 
@@ -121,9 +123,7 @@ def test_identical_tokens_can_be_required(demo_model: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"^--require-identical-tokens is set, but the check .* the sky differs$"
     ):
-        load_identical(
-            ModelConfig(str(demo_model)), required=True, check=lambda model: "the sky differs"
-        )
+        load_identical(ModelConfig(str(demo_model)), STRICT, check=lambda model: "the sky differs")
 
 
 def test_a_gpu_is_looked_at_as_well(model: LoadedModel) -> None:

@@ -270,7 +270,6 @@ def _worker(
             max_model_len=config.max_model_len,
             threads=threads,
             model_impl=config.model_impl,
-            cpu_isa=config.cpu_isa,
             hub=config.hub,
         ),
         hardware=hardware,
