@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pagemesh.engine.interface import KvAccess
+from pagemesh.config import SchedulerConfig
+from pagemesh.engine.interface import BlockLayout, KvAccess
 from pagemesh.engine.step import Runner
+from pagemesh.models.loader import LoadedModel
 
 
 class Built(NamedTuple):
@@ -25,3 +27,18 @@ class Built(NamedTuple):
 
     release: Callable[[], None]
     """Gives the memory of the KV cache back, when nobody computes any more."""
+
+
+class Loaded(NamedTuple):
+    """A model, and what it is computed with."""
+
+    model: LoadedModel
+    layout: BlockLayout
+
+    scheduler: SchedulerConfig
+    """With limits that fit the model."""
+
+    built: Built
+
+    identity_trouble: str
+    """See `EngineInfo`."""

@@ -5,16 +5,35 @@ from __future__ import annotations
 from math import ceil
 from time import perf_counter
 
-from pagemesh.config import CacheConfig, SchedulerConfig
+from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.block_mover import num_swap_blocks_for
-from pagemesh.engine.built import Built
+from pagemesh.engine.built import Built, Loaded
+from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
+from pagemesh.engine.identical_loading import load_identical
 from pagemesh.engine.interface import BlockLayout
-from pagemesh.engine.memory_check import check_after_loading
+from pagemesh.engine.memory_check import check_after_loading, check_before_loading
 from pagemesh.engine.memory_plan import num_kv_blocks
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import LoadedModel
+
+
+def load_on_host(
+    model: ModelConfig,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    hardware: HardwareConfig,
+    kv_descriptor: int | None,
+) -> Loaded:
+    """Load a model and build what computes it; ConfigError when the settings do not fit it or the machine."""
+    check_before_loading(model, cache, scheduler)
+    loaded, trouble = load_identical(model, hardware)
+    layout = layout_of(loaded, cache)
+    limits = fitting(scheduler, loaded)
+    most = max_num_blocks(loaded, layout, limits)
+    built = build_on_host(loaded, layout, cache, scheduler, most, kv_descriptor)
+    return Loaded(loaded, layout, limits, built, trouble)
 
 
 def build_on_host(

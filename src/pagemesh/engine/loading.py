@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine.built import Built
+from pagemesh.engine.built import Built, Loaded
 from pagemesh.engine.cuda.build import GpuBuilder
 from pagemesh.engine.cuda.filler import DeviceFiller
 from pagemesh.engine.device import choose_device
 from pagemesh.engine.engine import EngineCore
+from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
 from pagemesh.engine.gpu import CudaGpu, Gpu
 from pagemesh.engine.grammars import make_compiler
-from pagemesh.engine.host_build import build_on_host
-from pagemesh.engine.identical_loading import check_on_device, load_identical
+from pagemesh.engine.host_build import load_on_host
+from pagemesh.engine.identical_loading import check_on_device
 from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.engine.memory_check import check_before_loading
-from pagemesh.engine.memory_plan import (
-    StepLimits,
-    num_step_blocks,
-    num_step_tokens,
-)
 from pagemesh.engine.shared_cores import SharedCores
-from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.parallel import release_threads
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.models.place import Place
@@ -61,35 +56,11 @@ def load_engine(
         if cores is not None:
             # Loading computes as well.
             cores.take(cores.share)
-        loaded = _load_on_host(*settings, kv_descriptor)
+        loaded = load_on_host(*settings, kv_descriptor)
     else:
         loaded = _load_on_gpu(*settings, kv_descriptor, gpu)
     release_threads()  # from now on the engine's thread computes, with threads of its own
     return _start_up(loaded, cache, cores)
-
-
-class _Loaded(NamedTuple):
-    model: LoadedModel
-    layout: BlockLayout
-    scheduler: SchedulerConfig
-    built: Built
-    identity_trouble: str
-
-
-def _load_on_host(
-    model: ModelConfig,
-    cache: CacheConfig,
-    scheduler: SchedulerConfig,
-    hardware: HardwareConfig,
-    kv_descriptor: int | None,
-) -> _Loaded:
-    check_before_loading(model, cache, scheduler)
-    loaded, trouble = load_identical(model, hardware)
-    layout = _layout(loaded, cache)
-    fitting = _fitting(scheduler, loaded)
-    max_num_blocks = _max_num_blocks(loaded, layout, fitting)
-    built = build_on_host(loaded, layout, cache, scheduler, max_num_blocks, kv_descriptor)
-    return _Loaded(loaded, layout, fitting, built, trouble)
 
 
 def _load_on_gpu(
@@ -99,20 +70,20 @@ def _load_on_gpu(
     hardware: HardwareConfig,
     kv_descriptor: int | None,
     gpu: Gpu,
-) -> _Loaded:
+) -> Loaded:
     check_before_loading(model, cache, scheduler, hardware, gpu.total_bytes)
     with gpu.alone():
         loaded = load_model(model, Place(DeviceFiller(gpu.accelerator), cache.kv_cache_dtype))
-        layout = _layout(loaded, cache)
-        fitting = _fitting(scheduler, loaded)
-        builder = GpuBuilder(loaded, layout, (cache, fitting, hardware), gpu)
-        built = builder.build(_max_num_blocks(loaded, layout, fitting), kv_descriptor)
+        layout = layout_of(loaded, cache)
+        limits = fitting(scheduler, loaded)
+        builder = GpuBuilder(loaded, layout, (cache, limits, hardware), gpu)
+        built = builder.build(max_num_blocks(loaded, layout, limits), kv_descriptor)
         required = hardware.require_identical_tokens
         trouble = check_on_device(loaded, layout, built, gpu.accelerator, required=required)
-    return _Loaded(loaded, layout, fitting, built, trouble)
+    return Loaded(loaded, layout, limits, built, trouble)
 
 
-def _start_up(loaded: _Loaded, cache: CacheConfig, cores: SharedCores | None) -> EngineCore:
+def _start_up(loaded: Loaded, cache: CacheConfig, cores: SharedCores | None) -> EngineCore:
     model, layout, scheduler, built, trouble = loaded
     info = _make_info(model, layout, built.num_blocks, scheduler)
     info = replace(info, identity_trouble=trouble)
@@ -141,34 +112,6 @@ def _overlaps(scheduler: SchedulerConfig, built: Built) -> bool:
     if scheduler.async_scheduling == "auto":
         return built.works_beside_host
     return scheduler.async_scheduling == "on"
-
-
-def _layout(model: LoadedModel, cache: CacheConfig) -> BlockLayout:
-    layout = model.block_layout(cache.block_size)
-    if layout.block_size > model.max_model_len:
-        raise ConfigError(
-            f"--block-size is {layout.block_size}, but requests have at most {model.max_model_len}"
-            " tokens (--max-model-len)"
-        )
-    return layout
-
-
-def _fitting(scheduler: SchedulerConfig, model: LoadedModel) -> SchedulerConfig:
-    """The settings with a budget that a prompt fits into, where it cannot be cut."""
-    num_tokens = num_step_tokens(
-        scheduler.max_num_batched_tokens, model.max_model_len, causal=model.shape.causal
-    )
-    return replace(scheduler, max_num_batched_tokens=num_tokens)
-
-
-def _max_num_blocks(
-    model: LoadedModel, layout: BlockLayout, scheduler: SchedulerConfig
-) -> int | None:
-    """What a step can use at most, where nothing is kept for the next one."""
-    if model.shape.causal:
-        return None
-    step = StepLimits(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, model.max_model_len)
-    return num_step_blocks(step, layout.block_size)
 
 
 def _make_info(
