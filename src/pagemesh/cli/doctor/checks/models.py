@@ -128,8 +128,9 @@ def _mixed_arithmetic(model: str, workers: Sequence[types_pb2.WorkerInfo]) -> It
             Status.WARNING,
             model,
             what,
-            "Run all its workers on one kind of processor or GPU, with the same version of everything, or serve each"
-            " kind under a --served-model-name of its own, unless that is meant",
+            "Run all its workers on one kind of processor or GPU, with the same version of everything, or, on CPUs, with"
+            " the --cpu-isa that all have, or serve each kind under a --served-model-name of its own, unless that is"
+            " meant",
         )
 
 
