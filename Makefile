@@ -22,15 +22,16 @@ GPU_BENCHMARKS := kernels gpu_engine
 # Most of the time kernels are compiled, on eight cores; tests/gpu measures memory and is alone.
 GPU_UNIT_TESTS := --ignore=tests/unit/kernels/test_resources.py tests/unit/kernels \
 	$(addprefix tests/unit/sampling/test_,device_sampler.py masking.py sampler.py scoring.py)
+ARM64 := $(or $(FOLDER),/var/tmp/pagemesh-arm64)
 # Where pip finds PyTorch. Without an NVIDIA driver the small CPU build is looked for as well;
 # when its index cannot be reached, pip goes on without it.
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos observability observability-test kernels bench test-gpu bench-gpu clean chart-test
+.PHONY: help run test test-arm64 test-all docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos observability observability-test kernels bench test-gpu bench-gpu clean chart-test
 
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 run: $(VENV)/.ready ## Start a whole mesh with the demo model on http://127.0.0.1:8000 (Ctrl-C stops it)
 	@exec $(BIN)/pagemesh up --model models/demo $(ARGS)
@@ -106,6 +107,10 @@ kernels: $(VENV)/.ready-dev ## Compile the GPU's kernels ahead of time and write
 
 bench: $(VENV)/.ready-dev ## Run every benchmark; figures go to benchmarks/results/
 	@set -e; for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py $(ARGS); done
+
+test-arm64: $(VENV)/.ready-dev ## Test CPU kernels and an answer on 64-bit Arm, emulated, in FOLDER (/var/tmp/pagemesh-arm64; root, 9 GB, an hour)
+	@[ -f $(ARM64)/ready ] || { tools/arm64.sh setup $(ARM64) && touch $(ARM64)/ready; }
+	@tools/arm64.sh test $(ARM64) $(ARGS)
 
 test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.ready-dev) ## Test kernels and engine on this machine's GPU
 	@$(FIND_GPU)
