@@ -53,13 +53,13 @@ enter() {  # mounts live as long as the command, in a namespace of its own
         mount -t proc proc "$root/proc"
         mount --rbind /dev "$root/dev"
         mount --bind "$folder/cpuinfo.$CPUINFO" "$root/proc/cpuinfo"
-        exec chroot "$root" /usr/bin/env HOME=/root HF_HUB_OFFLINE=1 PYTHONPYCACHEPREFIX=/root/pyc \
-            PATH=/root/venv/bin:/usr/bin:/bin bash -c "cd /root/src && $1"' enter "$*"
+        exec chroot "$root" /usr/bin/env HOME=/opt HF_HUB_OFFLINE=1 PYTHONPYCACHEPREFIX=/opt/pyc \
+            PATH=/opt/venv/bin:/usr/bin:/bin bash -c "cd /opt/src && $1"' enter "$*"
 }
 
 copy_tree() {
-    mkdir -p "$root/root/src"
-    tar -C "$source" -cf - --exclude=./.venv --exclude=./build --exclude=./.git . | tar -C "$root/root/src" -xf -
+    mkdir -p "$root/opt/src"
+    tar -C "$source" -cf - --exclude=./.venv --exclude=./build --exclude=./.git . | tar -C "$root/opt/src" -xf -
 }
 
 answer() {  # float32 is computed alike on both
@@ -94,10 +94,10 @@ print(*project['dependencies'], *project['optional-dependencies']['transformers'
     # PyPI has the CUDA build alone for Arm. TORCH_INDEX=--extra-index-url=https://download.pytorch.org/whl/cpu for the small one.
     pip download -q "${platforms[@]}" ${TORCH_INDEX:-} -d "$folder/wheels" -c "$source/constraints.txt" \
         -r "$folder/requirements.txt" "$(grep '^torch==' "$source/constraints.txt")"
-    chroot "$root" python3 -m venv /root/venv
+    chroot "$root" python3 -m venv /opt/venv
     # By the host's pip: unpacking 3 GB under emulation takes minutes.
     pip install -q --no-deps --no-compile --upgrade "${platforms[@]}" \
-        --target "$root/root/venv/lib/python3.11/site-packages" "$folder"/wheels/*.whl
+        --target "$root/opt/venv/lib/python3.11/site-packages" "$folder"/wheels/*.whl
     copy_tree
     sysfs
     plain="fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"
@@ -111,9 +111,9 @@ test)
     kernels="tests/unit/kernels/test_linear.py tests/unit/kernels/test_experts.py tests/unit/kernels/test_row_kernels.py"
     kernels+=" tests/unit/kernels/test_paged_attention.py tests/unit/kernels/test_tile_registers.py"
     enter "python -m pytest -q --no-header -p no:cacheprovider -o timeout=900 ${*:-$kernels} -k 'not Cuda and not cuda'"
-    answer > "$root/root/answer.py"
-    here=$(cd "$source" && .venv/bin/python "$root/root/answer.py")
-    there=$(enter "timeout 900 python /root/answer.py")
+    answer > "$root/opt/answer.py"
+    here=$(cd "$source" && .venv/bin/python "$root/opt/answer.py")
+    there=$(enter "timeout 900 python /opt/answer.py")
     echo "x86-64: $here"
     echo "arm64:  $there"
     [ "$here" = "$there" ]

@@ -175,6 +175,7 @@ def raw_request(prefill: RunningWorker, *, on_device: bool) -> prefill_pb2.Prefi
         sampling=types_pb2.SamplingParams(max_tokens=4),
         model_fingerprint=prefill.worker.info.model_fingerprint,
         kv_layout=prefill.worker.info.kv_layout,
+        arithmetic=prefill.worker.info.arithmetic,
         caller_host=host_identity(on_device=on_device),
     )
 

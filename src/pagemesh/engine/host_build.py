@@ -25,6 +25,7 @@ def load_on_host(
     scheduler: SchedulerConfig,
     hardware: HardwareConfig,
     kv_descriptor: int | None,
+    cores: SharedCores | None,
 ) -> Loaded:
     """Load a model and build what computes it; ConfigError when the settings do not fit it or the machine."""
     check_before_loading(model, cache, scheduler)
@@ -32,7 +33,7 @@ def load_on_host(
     layout = layout_of(loaded, cache)
     limits = fitting(scheduler, loaded)
     most = max_num_blocks(loaded, layout, limits)
-    built = build_on_host(loaded, layout, cache, scheduler, most, kv_descriptor)
+    built = build_on_host(loaded, layout, cache, scheduler, most, kv_descriptor, cores)
     return Loaded(loaded, layout, limits, built, trouble)
 
 

@@ -56,7 +56,7 @@ def load_engine(
         if cores is not None:
             # Loading computes as well.
             cores.take(cores.share)
-        loaded = load_on_host(*settings, kv_descriptor)
+        loaded = load_on_host(*settings, kv_descriptor, cores)
     else:
         loaded = _load_on_gpu(*settings, kv_descriptor, gpu)
     release_threads()  # from now on the engine's thread computes, with threads of its own
