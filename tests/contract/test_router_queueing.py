@@ -38,7 +38,8 @@ async def test_a_heavy_tenant_slows_itself_alone(tenants: TenantsConfig) -> None
     async with running_mesh(
         tenants=tenants,
         scheduler=scheduler,
-        seconds_per_token=0.01,
+        # Slower than requests come in, on a busy machine too.
+        seconds_per_token=0.03,
         max_waiting_requests=400,
         # On busy cores, the queue is long against the default.
         request_timeout=200.0,
