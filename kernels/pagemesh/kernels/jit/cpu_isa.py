@@ -58,7 +58,6 @@ _NEEDS: Final[dict[CpuIsa, tuple[str, ...]]] = {
 _WITHOUT: Final[dict[CpuIsa, str]] = {
     CpuIsa.AVX512: "-avx512bf16,-avx512fp16,-amx-tile",
     CpuIsa.AVX2: "-avx512f,-amx-tile",
-    CpuIsa.GENERIC: "",
 }
 """What LLVM must not use for a class although the processor has it: the rest goes with it."""
 

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from llvmlite import ir
 
-from pagemesh.kernels.jit.cpu_isa import CpuIsa, processor_isas
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, may_use_tiles, processor_isas
 from pagemesh.kernels.jit.emit import I8, I16, I64, Emitter
 from pagemesh.kernels.jit.emulated_tiles import EmulatedTiles
 
@@ -51,8 +51,12 @@ class TileRegisters(Protocol):
 
 
 def tile_registers(e: Emitter) -> TileRegisters:
-    """The processor's; without any, code that gives the same bits, for tests."""
-    return _Registers(e) if CpuIsa.AMX in processor_isas() else EmulatedTiles(e)
+    """The processor's; where there are none, or Linux refuses them, code that gives the same bits, for tests.
+
+    Asks for the permission without which the first instruction would end the process.
+    """
+    has_tiles = CpuIsa.AMX in processor_isas() and may_use_tiles()
+    return _Registers(e) if has_tiles else EmulatedTiles(e)
 
 
 class _Registers:
