@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -78,6 +79,22 @@ async def test_a_server_that_froze_is_away_after_one_deadline_and_refused_at_onc
     assert [line["event"] for line in logs] == ["store_back"]
     assert is_up(metrics) == 1.0
     assert await ask(store) is True
+
+
+async def test_a_process_that_is_held_up_itself_does_not_take_the_server_for_gone(
+    store: RedisStore,
+) -> None:
+    await ask(store)
+    answer = asyncio.create_task(ask(store))
+    await asyncio.sleep(0.01)
+    time.sleep(0.5)  # noqa: ASYNC251 - as parsing 16 MB would
+    assert await answer is True
+    async with store.answering():
+        pinging = asyncio.create_task(store.redis.ping())
+        await asyncio.sleep(0)
+        time.sleep(0.5)  # noqa: ASYNC251
+        assert await pinging is True
+    assert store.answers
 
 
 async def test_a_server_that_was_killed_is_away_and_can_be_used_again_once_it_is_back(

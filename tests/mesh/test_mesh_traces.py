@@ -46,12 +46,17 @@ def ids(trace_id: str, request_id: str) -> dict[str, str]:
 
 
 def trace(receiver: TraceReceiver, trace_id: str, services: Sequence[str]) -> list[ReceivedSpan]:
-    """All spans of a trace, once each of these services has sent some."""
+    """All spans of a trace: once each of these services has sent some, and every span's parent is there.
+
+    A process sends its spans as they end, a parent behind what is below it.
+    """
 
     def found() -> list[ReceivedSpan]:
         spans = [span for span in receiver.spans if span.trace_id == trace_id]
         there = {span.resource["service.name"] for span in spans}
-        return spans if there >= {f"pagemesh-{service}" for service in services} else []
+        ids = {PARENT_ID, *(span.span_id for span in spans)}
+        whole = all(span.parent_id in ids for span in spans)
+        return spans if whole and there >= {f"pagemesh-{service}" for service in services} else []
 
     return until(found, f"spans of {services}")
 

@@ -309,7 +309,8 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_without_a_key_the_page_opens_and_asks_for_it(open_page: OpenPage, locked_url: str) -> None:
+def test_without_a_key_the_page_opens_and_asks_for_it(locked_url: str, open_page: OpenPage) -> None:
+    """Pages are closed before what they are open to: the fixtures end from the last to the first."""
     look = open_page(locked_url)
     page = look.page
     page.get_by_text("No API key was given").first.wait_for()

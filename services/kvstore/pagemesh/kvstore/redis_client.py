@@ -31,7 +31,14 @@ from pagemesh.telemetry.metrics import index as declared
 _log = structlog.get_logger(__name__)
 
 COMMAND_TIMEOUT = 0.5
-"""Seconds for one command, connecting included; a Redis that takes longer counts as away."""
+"""Seconds for one command, connecting included; a Redis that takes longer counts as away.
+
+Time in which this process does not get to look at the answer (it parses a request of 16 MB, or the machine is
+busy) is not counted: it says nothing about Redis.
+"""
+
+# Parts of a deadline. Of the time for which an event loop is held up, a deadline is charged one of them.
+_NUM_PARTS = 10
 
 MAX_CONNECTIONS = 32
 """Commands at the same time; more of them wait within their deadlines."""
@@ -56,7 +63,7 @@ class RedisStore:
             pool = BlockingConnectionPool.from_url(
                 url,
                 max_connections=MAX_CONNECTIONS,
-                timeout=timeout,
+                timeout=None,
                 # The deadline is around the whole command; a retry would only use it up.
                 socket_timeout=None,
                 socket_connect_timeout=None,
@@ -139,11 +146,23 @@ class _Deadline:
 
     def __init__(self, store: RedisStore, seconds: float) -> None:
         self._store = store
-        self._timeout = asyncio.timeout(seconds)
+        self._timeout = asyncio.timeout(None)
+        self._part = seconds / _NUM_PARTS
+        self._num_left = _NUM_PARTS
 
     async def __aenter__(self) -> Self:
         await self._timeout.__aenter__()
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._part, self._tick)
         return self
+
+    def _tick(self) -> None:
+        self._num_left -= 1
+        if self._num_left:
+            self._timer = self._loop.call_later(self._part, self._tick)
+        else:
+            # Behind the answers that this turn of the loop has found.
+            self._timeout.reschedule(self._loop.time())
 
     async def __aexit__(
         self,
@@ -151,6 +170,7 @@ class _Deadline:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._timer.cancel()
         try:
             await self._timeout.__aexit__(kind, error, traceback)
         except TimeoutError as late:
