@@ -10,6 +10,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip -qq --disable-pip-version-check
 ROOTS  := src services/router services/prefill services/decode services/kvstore gateway kernels
+# A mesh is many processes, the tests start hundreds: none shall compile all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 # The GPU targets run with this interpreter, which must have the packages; unset, they set up their own.
 GPU_PYTHON ?=
 FIND_GPU = $(or $(GPU_PYTHON),$(BIN)/python) -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "torch finds no CUDA device here")'

@@ -8,6 +8,8 @@ from tests.chaos.matrix import Cell, cells_in_tests
 from tests.chaos.site import Site
 from tests.chaos.trial import play
 
+pytestmark = pytest.mark.costly
+
 SHARED_INDEX = False
 
 

@@ -21,6 +21,8 @@ from tests.support.engine_processes import engine_processes
 from tests.support.waiting import wait_until
 from tests.support.workers import RouterSession
 
+pytestmark = pytest.mark.costly
+
 PROGRAM = """
 import sys
 from pagemesh.config import CacheConfig, ModelConfig, ServerConfig, WorkerConfig

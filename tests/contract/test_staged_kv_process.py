@@ -24,6 +24,8 @@ from tests.support.engine_processes import engine_processes
 from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.costly
+
 STAGED = "tests.support.staged_engine"
 ROOT = Path(__file__).resolve().parents[2]
 

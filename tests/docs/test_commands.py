@@ -16,6 +16,8 @@ from tests.hygiene.tree import ROOT
 from tests.mesh.harness import Mesh, option, running_mesh
 from tests.support.needs import need
 
+pytestmark = pytest.mark.costly
+
 SLOW_TOO = os.environ.get("PAGEMESH_SLOW_DOCS") == "1"
 TO_RUN = [
     block

@@ -23,6 +23,8 @@ from tests.support.link.running import RunningLink
 from tests.support.worker_process import WorkerProcess
 from tests.support.workers import RouterSession
 
+pytestmark = pytest.mark.costly
+
 
 class Scene:
     """Requests whose prefill worker is going to die."""

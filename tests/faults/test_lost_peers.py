@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.faults.pair import LONG_PROMPT, Pair, until
 from tests.support.link.faults import Fault, Kind
+
+pytestmark = pytest.mark.costly
 
 NOTICED_WITHIN_S = 2.0
 """What is promised of frozen peers."""

@@ -12,6 +12,8 @@ from tests.support.link.running import running_link
 from tests.support.mappings import num_memories_held, num_read_only_mappings
 from tests.support.worker_process import WorkerProcess, worker_processes
 
+pytestmark = pytest.mark.costly
+
 ROLES = {"prefill-1": "prefill", "decode-1": "decode"}
 ARGUMENTS = ("--max-num-batched-tokens", "64", "--max-num-seqs", "16", "--kv-cache-memory", "0.05")
 RECEIVED = "pagemesh:kv_bytes_received_total"

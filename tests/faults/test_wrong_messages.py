@@ -17,6 +17,8 @@ from tests.support.link.faults import Fault, Kind, Part
 from tests.support.link.running import RunningLink
 from tests.support.worker_process import WorkerProcess
 
+pytestmark = pytest.mark.costly
+
 TOKENS_PULLED = "pagemesh:kv_tokens_received_total"
 
 WRONG_MESSAGES = [

@@ -14,6 +14,8 @@ import pytest
 from tests.fuzz.conftest import FACTOR, check_nothing_is_left
 from tests.mesh.harness import Mesh
 
+pytestmark = pytest.mark.costly
+
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]}
 FUNCTION = {"name": "get_weather", "description": "Tells it.", "parameters": SCHEMA}

@@ -23,6 +23,8 @@ from pagemesh.router.openapi.operations import OPERATIONS, Operation
 from tests.fuzz.conftest import FACTOR, check_nothing_is_left
 from tests.mesh.harness import Mesh
 
+pytestmark = pytest.mark.costly
+
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

@@ -20,6 +20,8 @@ from tests.gateway.stand_in_router import StandInRouter
 from tests.support.certificates import make_certificate
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.costly
+
 
 def printed(folder: Path, *arguments: str) -> str:
     """Printed with paths relative to a folder in which Envoy does not run."""

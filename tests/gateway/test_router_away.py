@@ -20,6 +20,8 @@ from tests.gateway.conftest import Gateway, running_gateway, wait_for_status
 from tests.gateway.stand_in_router import StandInRouter
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.costly
+
 UNAVAILABLE = {
     "message": "No router can serve the request right now.",
     "type": "server_error",

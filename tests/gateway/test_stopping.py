@@ -19,6 +19,8 @@ from pagemesh.errors import ConfigError
 from pagemesh.gateway.process import run
 from tests.gateway.conftest import Gateway, running_gateway
 
+pytestmark = pytest.mark.costly
+
 GRACE_S = 2.0
 
 

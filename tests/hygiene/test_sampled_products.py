@@ -103,3 +103,28 @@ def test_a_run_takes_a_sample_all_or_what_is_named(tmp_path: Path) -> None:
     assert len(whole) == 25
     (left_out, *_) = sorted(set(whole) - set(sampled))
     assert collected("1", f"{path}::{left_out}") == [left_out]
+
+
+def test_of_costly_files_one_in_three_is_drawn_and_what_is_named_runs(tmp_path: Path) -> None:
+    text = "import pytest\npytestmark = pytest.mark.costly\ndef test_one(): pass\ndef test_two(): pass\n"
+    for number in range(6):
+        (tmp_path / f"test_costly_{number}.py").write_text(text)
+    (tmp_path / "test_other.py").write_text(
+        "import pytest\ndef test_it(): pass\n@pytest.mark.costly\ndef test_costly(): pass\n"
+    )
+    drawn_files = set()
+    for seed in range(4):
+        names = collected(str(seed), str(tmp_path))
+        assert "test_it" in names
+        assert names.count("test_one") == names.count("test_two") in (1, 2)
+        drawn_files.add(names.count("test_one") + names.count("test_costly"))
+    assert drawn_files == {2}
+    assert len(collected("1", str(tmp_path), "-m", "not containers")) == 14
+    assert (
+        collected("1", *(str(path) for path in tmp_path.glob("*_costly_*.py")))
+        == [
+            "test_one",
+            "test_two",
+        ]
+        * 6
+    )

@@ -102,11 +102,26 @@ def logits_of(
     return torch.stack(recorder.steps)
 
 
+def logits_as_served(model: LoadedModel, prompts: list[list[int]]) -> torch.Tensor:
+    """Of whole prompts; decodes are recorded and run again, where the model's can be."""
+    runner = ModelRunner(model, block_size=16, num_blocks=60)
+    head, steps = runner._model.logits, []
+
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        steps.append(head(hidden).clone())
+        return steps[-1]
+
+    runner._model.logits = logits  # type: ignore[method-assign]
+    Driver(runner, WHOLE).generate(prompts, NUM_TOKENS)
+    return torch.stack(steps)
+
+
 def check_bits(model: LoadedModel) -> None:
-    """Whole, in chunks, alone, in a batch, in other blocks, and with other threads in every layer."""
+    """Whole, in chunks, alone, in a batch, in other blocks, recorded, and with other threads in every layer."""
     draw = random.Random(8)
     prompts = [draw.choices(range(VOCAB_SIZE), k=PROMPT_LENGTH) for _ in range(3)]
     expected = logits_of(model, prompts, WHOLE)
+    assert torch.equal(logits_as_served(model, prompts), expected)
     for chunk_size in (1, 7, 16):
         assert torch.equal(logits_of(model, prompts, chunk_size), expected)
     assert torch.equal(logits_of(model, prompts, WHOLE, block_size=9), expected)

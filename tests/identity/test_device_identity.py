@@ -32,6 +32,8 @@ from tests.support.device_machine import DeviceMachine
 from tests.support.host_accelerator import HostAccelerator
 from tests.unit.scheduler.builders import FixedWay
 
+pytestmark = pytest.mark.costly
+
 
 class Case(NamedTuple):
     model: LoadedModel

@@ -18,6 +18,8 @@ from tests.identity.subjects import MAX_TOKENS, Subject, make_subject
 from tests.support.products import drawn
 from tests.unit.scheduler.builders import FixedWay
 
+pytestmark = pytest.mark.costly
+
 
 @pytest.fixture(scope="module", params=drawn("overlap", ["demo", "Cohere 2"], ["demo"], 0))
 def subject(

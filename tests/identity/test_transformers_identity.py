@@ -24,6 +24,8 @@ from tests.identity.checkpoints import Model, load_reference
 from tests.identity.engines import Peer, generate
 from tests.identity.prompts import make_prompts
 
+pytestmark = pytest.mark.costly
+
 NUM_TOKENS: Final = 14
 
 # Rounding moves probabilities and logits by some 1e-5; a closer choice would make this a gamble.

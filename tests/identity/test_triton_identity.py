@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from pagemesh.config import ModelConfig, SchedulerConfig
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.kernels.dispatch import using
@@ -14,6 +16,8 @@ from tests.identity.checkpoints import VOCAB_SIZE, Recipe, make_checkpoint
 from tests.identity.runner_driver import Driver
 from tests.support.device_machine import DeviceMachine
 from tests.support.host_accelerator import HostAccelerator
+
+pytestmark = pytest.mark.costly
 
 # A few multiprocessors, so that the interpreter has few programs to run, but some that share a row.
 SMALL_GPU = Target(90, 4, 232_448)

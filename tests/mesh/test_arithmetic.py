@@ -15,6 +15,8 @@ from tests.mesh.test_doctor import diagnose, frozen
 from tests.support.other_arithmetic import NAME
 from tests.support.workers import RouterSession
 
+pytestmark = pytest.mark.costly
+
 PROMPT = [30 + (7 * i) % 400 for i in range(100)]
 """Six full blocks and four tokens."""
 

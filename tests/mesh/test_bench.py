@@ -14,6 +14,8 @@ import pytest
 from tests.mesh.conftest import DEMO
 from tests.mesh.harness import Mesh
 
+pytestmark = pytest.mark.costly
+
 
 class Measured(NamedTuple):
     """What the command came to."""

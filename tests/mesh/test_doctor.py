@@ -31,6 +31,8 @@ from tests.support.certificates import make_certificate
 from tests.support.mesh_certificates import MeshAuthority
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.costly
+
 TIMEOUT_S = 5.0
 START_S = 5.0
 """What a Python process may take on busy cores before it does anything."""

@@ -13,6 +13,8 @@ import pytest
 from tests.mesh.harness import Mesh
 from tests.mesh.test_kills import completion, long_stream
 
+pytestmark = pytest.mark.costly
+
 NOTICED_WITHIN_S = 2.0
 LEEWAY_S = 0.5
 """For looking, on two busy cores; what is configured leaves 0.1 s of the two."""

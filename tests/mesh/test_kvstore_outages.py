@@ -20,6 +20,8 @@ from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
 from tests.mesh.harness import MODEL, Mesh, option, running_mesh, until
 from tests.support.valkey import Valkey, running_valkey
 
+pytestmark = pytest.mark.costly
+
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 KVSTORES = ("kvstore-0", "kvstore-1")
 DECODERS = ("decode-0", "decode-1")

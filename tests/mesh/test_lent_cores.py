@@ -10,6 +10,8 @@ import pytest
 from tests.mesh.conftest import DEMO
 from tests.mesh.harness import DEADLINE_S, MODEL, Mesh, running_mesh, until
 
+pytestmark = pytest.mark.costly
+
 BORROWED = "pagemesh:borrowed_core_seconds_total"
 FLAGS = ("--no-sample", "--threads", "2", "--remote-prefill-min-tokens", "64")
 

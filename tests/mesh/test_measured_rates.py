@@ -19,6 +19,8 @@ from pagemesh.cli.main import main
 from tests.mesh.conftest import DEMO
 from tests.mesh.harness import DEADLINE_S, MODEL, Mesh, running_mesh
 
+pytestmark = pytest.mark.costly
+
 LENGTHS: Final = (100, 200, 400, 700, 1000)
 """Tokens of prompts, so that a token, a pair and a step can be told apart."""
 ROUNDS: Final = 4

@@ -15,6 +15,8 @@ from tests.mesh.harness import Mesh, running_mesh, up_command
 from tests.support.certificates import Pair, make_certificate
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.costly
+
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Pair:

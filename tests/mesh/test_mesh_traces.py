@@ -15,6 +15,8 @@ from tests.mesh.harness import MODEL, Mesh, running_mesh, until
 from tests.support.collector import running_collector
 from tests.support.trace_receiver import ReceivedSpan, TraceReceiver, running_receiver
 
+pytestmark = pytest.mark.costly
+
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 PARENT_ID = "b7ad6b7169203331"
 MARK = "zanzibarian quokkas"

@@ -29,6 +29,8 @@ from tests.mesh.secured import (
 from tests.support.mesh_certificates import MeshAuthority, trust
 from tests.support.metrics import metric
 
+pytestmark = pytest.mark.costly
+
 QUESTION = "What is the capital of France?"
 
 

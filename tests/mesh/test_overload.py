@@ -21,6 +21,8 @@ from pagemesh.router.tenants.keys import hash_of
 from tests.mesh.harness import DEADLINE_S, MODEL, Mesh, running_mesh, until
 from tests.support.metrics import metric
 
+pytestmark = pytest.mark.costly
+
 Refusal = TypeVar("Refusal", bound=Exception)
 
 HEAVY, LIGHT = "pm-heavy-0123456789abcdef", "pm-light-0123456789abcdef"

@@ -17,6 +17,8 @@ from tests.mesh.harness import Mesh, running_mesh, until
 from tests.mesh.secured import files, metrics_page, ports
 from tests.support.trace_receiver import TraceReceiver, running_receiver
 
+pytestmark = pytest.mark.costly
+
 GOOD, WRONG, HUB = (
     "pm-goodkey-9f8e7d6c5b4a3210",
     "pm-wrongkey-0123456789fedcba",

@@ -15,6 +15,8 @@ import pytest
 from pagemesh.router.tenants.keys import hash_of
 from tests.mesh.harness import DEADLINE_S, MODEL, Mesh, running_mesh
 
+pytestmark = pytest.mark.costly
+
 VICTIM, PROBER = "pm-victim-0123456789abcdef", "pm-prober-0123456789abcdef"
 NUM_ROUNDS = 24
 NUM_WORDS = 320

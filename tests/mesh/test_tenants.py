@@ -17,6 +17,8 @@ from pagemesh.errors import UnauthenticatedError
 from pagemesh.router.tenants.keys import hash_of
 from tests.mesh.harness import DEADLINE_S, MODEL, Mesh, running_mesh, until
 
+pytestmark = pytest.mark.costly
+
 FLAG, ACME, OTHER, SMALL, GONE = (f"pm-{name}-0123456789abcdef" for name in "fabsg")
 LONG = "Tell me of the sea, the ships on it, and the harbours that they come from. " * 4
 

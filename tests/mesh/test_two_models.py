@@ -18,6 +18,8 @@ from tests.identity.encoder_checkpoints import EncoderRecipe, make_encoder, refe
 from tests.mesh.harness import Mesh, running_mesh, until
 from tests.mesh.odd_worker import running_odd_worker
 
+pytestmark = pytest.mark.costly
+
 RECIPE = EncoderRecipe("BertConfig", "mean", max_seq_length=24)
 MODEL = "org/encoder"
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"

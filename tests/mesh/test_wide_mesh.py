@@ -20,6 +20,8 @@ from tests.mesh.odd_worker import OddWorker, make_odd_demo, running_odd_worker
 from tests.mesh.router_calls import address_of, answers, ask, num_workers
 from tests.support.workers import RouterSession
 
+pytestmark = pytest.mark.costly
+
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 ROUTERS = ("router-0", "router-1")
 NUM_SEATS = 4

@@ -16,7 +16,7 @@ from tests.observability.prometheus_server import PrometheusServer, running_prom
 from tools.monitoring.files import ALERTS
 from tools.monitoring.recording import RECORDING_RULES
 
-pytestmark = pytest.mark.needs("prometheus")
+pytestmark = [pytest.mark.needs("prometheus"), pytest.mark.costly]
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy/observability"

@@ -20,6 +20,8 @@ from pagemesh.worker import kv_streams
 from tests.ownership.events import Event, seeds, shrink
 from tests.ownership.real_mesh import RealMesh, draw_event, running_mesh
 
+pytestmark = pytest.mark.costly
+
 NUM_EVENTS = 20
 NUM_SEQUENCES = 100
 

@@ -16,6 +16,8 @@ import pytest
 from tests.ownership.events import Event, seeds, shrink
 from tests.ownership.simulated_mesh import Mesh, Settings, draw_event
 
+pytestmark = pytest.mark.costly
+
 NUM_EVENTS = 60
 NUM_SEQUENCES = 300
 

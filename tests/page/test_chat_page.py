@@ -18,6 +18,8 @@ from tests.page.conftest import MODEL, OpenPage
 from tests.support.other_arithmetic import NAME
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.costly
+
 LONG = json.dumps({"ignore_eos": True, "max_tokens": 1800})
 WORDS = re.compile(r"\w{2,}")
 SHORT = json.dumps({"max_tokens": 4})

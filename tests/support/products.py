@@ -3,8 +3,14 @@
     @pytest.mark.product(found_bugs=["bfloat16-MQA"], sample=12)
 
 A sample has each value of each parameter at least once, fixtures' included, and at least `sample` items; of what takes
-long, `most` are drawn beside those that found bugs, though values are missing then. Its seed is drawn anew for each
-run and printed; the same PAGEMESH_TEST_SEED gives the same items.
+long, `most` are drawn beside those that found bugs, though values are missing then.
+
+    pytestmark = pytest.mark.costly
+
+Of the files, or tests, that start whole meshes or engines to show one thing, one of three is drawn. What is not marked
+runs each time: same tokens on every path, nothing leaked when somebody is killed, what clients see.
+
+The seed is drawn anew for each run and printed; the same PAGEMESH_TEST_SEED gives the same items. What is named runs.
 """
 
 from __future__ import annotations
@@ -19,16 +25,22 @@ from _pytest.mark import ParameterSet
 
 _VARIABLE: Final = "PAGEMESH_TEST_SEED"
 
+_ONE_OF: Final = 3
+"""Costly files."""
+
 # Set, so that the processes that run the tests choose what the one that began them would.
 SEED: Final = os.environ.setdefault(_VARIABLE, str(random.SystemRandom().randrange(1_000_000)))
 
-HEADER: Final = f"products of parameters are sampled by {_VARIABLE}={SEED}"
+HEADER: Final = f"products of parameters, and costly tests, are sampled by {_VARIABLE}={SEED}"
 
 
 def mark_the_rest(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
-    """Mark as exhaustive what is in no product's sample, unless items are asked for one by one."""
+    """Mark as exhaustive what is in no product's sample, unless items are asked for one by one; and the costly files
+    that were not drawn, unless files are."""
     if config.getoption("lf", False) or any("[" in argument for argument in config.args):
         return
+    if not any(".py" in argument for argument in config.args):
+        _mark_costly(items)
     products: dict[str, list[pytest.Function]] = {}
     for item in items:
         if (
@@ -44,6 +56,18 @@ def mark_the_rest(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
         for item in product:
             if item not in kept:
                 item.add_marker(pytest.mark.exhaustive)
+
+
+def _mark_costly(items: Iterable[pytest.Item]) -> None:
+    costly: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        for node, _ in item.iter_markers_with_node("costly"):
+            costly.setdefault(node.nodeid.partition("[")[0], []).append(item)
+    names = sorted(costly)
+    random.Random(f"{SEED} costly").shuffle(names)
+    for name in names[: len(names) - len(names) // _ONE_OF]:
+        for item in costly[name]:
+            item.add_marker(pytest.mark.exhaustive)
 
 
 def sample(

@@ -18,6 +18,7 @@ from pagemesh.kernels.paged_attention import (
     ReusablePlan,
 )
 from pagemesh.kernels.write_kv import KvWriter, make_kv_writer
+from pagemesh.models.interface import StepAttention
 from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.batch import ScheduledSequence
 
@@ -41,7 +42,8 @@ class PagedModel:
         """
         num_blocks = layers[0].shape[1]
         self._on_layer = on_layer
-        self._decoder = model.decoder
+        self.decoder = model.decoder
+        """The model without its KV."""
         self._layer_attention = model.layer_attention
         # Of an encoder, every layer's keys and values take the place of the last one's.
         self._layer_kv = [*layers] * (model.shape.num_layers // len(layers))
@@ -74,16 +76,25 @@ class PagedModel:
 
         `watch` is told when the device was asked to write the layers, and `probe` looks at the last one.
         """
-        places = self._writer.places(slots, self._num_slots)
-        step = _PagedStep(
-            self._layer_kv,
-            self._layer_attention,
-            self._writer,
-            places,
-            plan,
-            (watch, probe, self._on_layer),
+        step = self.over_kv(self.places(slots), plan, watch, probe)
+        return self.decoder.forward(token_ids, positions, step, rows)
+
+    def places(self, slots: torch.Tensor) -> torch.Tensor:
+        """See `KvWriter.places`."""
+        return self._writer.places(slots, self._num_slots)
+
+    def over_kv(
+        self,
+        places: torch.Tensor,
+        plan: AttentionPlan,
+        watch: LayerWatch | None = None,
+        probe: KvProbe | None = None,
+    ) -> StepAttention:
+        """What a step's layers write to and read from."""
+        observers = watch, probe, self._on_layer
+        return _PagedStep(
+            self._layer_kv, self._layer_attention, self._writer, places, plan, observers
         )
-        return self._decoder.forward(token_ids, positions, step, rows)
 
     def make_reusable_plan(self, max_num_seqs: int, max_num_blocks: int) -> ReusablePlan:
         """A plan for `forward` of decodes; see `PagedAttention.make_reusable`."""
@@ -91,7 +102,7 @@ class PagedModel:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalModel.logits`."""
-        return self._decoder.logits(hidden)
+        return self.decoder.logits(hidden)
 
 
 def paged_sequences(sequences: Sequence[ScheduledSequence]) -> list[PagedSequence]:

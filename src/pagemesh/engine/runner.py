@@ -12,9 +12,10 @@ from pagemesh.engine.computed_step import ComputedStep
 from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.paged_model import AttentionMaker, PagedModel, paged_sequences
+from pagemesh.engine.recorded_decodes import RecordedDecodes
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.engine.step import compute_step
-from pagemesh.engine.step_inputs import make_step_inputs
+from pagemesh.engine.step_inputs import StepInputs, make_step_inputs
 from pagemesh.engine.step_rows import StepRows
 from pagemesh.engine.step_threads import StepThreads
 from pagemesh.kernels.paged_attention import make_paged_attention
@@ -48,6 +49,8 @@ class ModelRunner:
         self._model = PagedModel(
             model, self.kv.layout, self.kv.layers, make_attention, self._threads.adjust
         )
+        num_weights = model.shape.num_layers * model.shape.num_layer_weights
+        self._decodes = RecordedDecodes(self._model, num_weights)
         self._vocab_size = model.vocab_size
         self._launched: ComputedStep | None = None
 
@@ -67,16 +70,27 @@ class ModelRunner:
             assert self._launched is not None, "the token of a step that never was"
             sampled = self._launched.result().token_ids
             inputs.columns[0, inputs.unknown] = [sampled[row] for row in inputs.previous_rows]
-        token_ids, positions, slots = torch.from_numpy(inputs.columns)
-        self._threads.use(len(token_ids))
         rows = StepRows(inputs.sequences, self._vocab_size)
-        plan = self._model.attention.plan(paged_sequences(inputs.sequences))
-        selection = rows.selection()
-        needed = None if selection is None else torch.from_numpy(selection)
-        hidden = self._model.forward(token_ids, positions, slots, plan, needed, watch, rows.probe)
+        columns = torch.from_numpy(inputs.columns)
+        num_tokens = columns.shape[1]
+        in_one_call = rows.are_next_tokens and watch is None and self._decodes.take(num_tokens)
+        self._threads.use(num_tokens, in_one_call=in_one_call)
+        if in_one_call:
+            hidden = self._decodes.run(inputs, columns)
+        else:
+            hidden = self._compute(inputs, columns, rows, watch)
         places = rows.places(batch.sequences)
         self._launched = ComputedStep(rows, hidden, self._model.logits, places)
         return self._launched
+
+    def _compute(
+        self, inputs: StepInputs, columns: torch.Tensor, rows: StepRows, watch: LayerWatch | None
+    ) -> torch.Tensor:
+        token_ids, positions, slots = columns
+        plan = self._model.attention.plan(paged_sequences(inputs.sequences))
+        selection = rows.selection()
+        needed = None if selection is None else torch.from_numpy(selection)
+        return self._model.forward(token_ids, positions, slots, plan, needed, watch, rows.probe)
 
     def rehearse(self, batch: Batch) -> None:
         """Compute a batch for its cost alone; afterwards it is as if it had never been.

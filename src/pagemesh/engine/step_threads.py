@@ -11,9 +11,12 @@ from pagemesh.engine.shared_cores import SharedCores
 MIN_SHARED_WORK: Final = 1 << 26
 """Multiplications in a layer from which on threads share them.
 
-Below, waking the others takes as long as they save: so it is for a decode of the demo model, and still
-for 64 tokens of a prompt, but not for 512.
+Below, waking the others takes as long as they save: so it is for 64 tokens of a prompt of the demo model, but not
+for 512.
 """
+
+MIN_SHARED_IN_ONE_CALL: Final = 1 << 18
+"""Likewise, of a decode that is recorded: its threads are woken once, and none waits for one that lost its core."""
 
 MIN_SHARED_WEIGHTS: Final = 1 << 22
 """Weights of a layer that no core's cache holds: several threads may read them faster than one."""
@@ -30,11 +33,12 @@ class StepThreads:
         self._most = self._num_threads if cores is None else cores.num_cores
         self._present: int | None = self._num_threads
 
-    def use(self, num_tokens: int) -> None:
-        """Prepare for a step of so many tokens."""
+    def use(self, num_tokens: int, *, in_one_call: bool = False) -> None:
+        """Prepare for a step of so many tokens, whose kernels may be run in one call."""
+        least = MIN_SHARED_IN_ONE_CALL if in_one_call else MIN_SHARED_WORK
         shared = (
             self._num_layer_weights >= MIN_SHARED_WEIGHTS
-            or num_tokens * self._num_layer_weights >= MIN_SHARED_WORK
+            or num_tokens * self._num_layer_weights >= least
         )
         wanted = self._most if shared else 1
         self._set(wanted if self._cores is None else self._cores.take(wanted))

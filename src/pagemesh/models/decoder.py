@@ -54,8 +54,19 @@ class Decoder:
         rows: torch.Tensor | None,
     ) -> torch.Tensor:
         """See `CausalModel`; the hidden states are normed."""
+        return self.run_layers(self.enter(token_ids, positions), attention, rows)
+
+    def enter(self, token_ids: torch.Tensor, positions: torch.Tensor) -> list[torch.Tensor]:
+        """What the layers begin with: hidden states [T, hidden], and a rotation of the positions, [T, head_dim
+        / 2], for each RoPE of the model."""
         hidden = self._embedding.look_up(token_ids, positions)
-        rotations = [table.index_select(0, positions) for table in self._rotations]
+        return [hidden, *(table.index_select(0, positions) for table in self._rotations)]
+
+    def run_layers(
+        self, entered: Sequence[torch.Tensor], attention: StepAttention, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The rest of `forward`. What was entered stays as it is."""
+        hidden, *rotations = entered
         for index, layer in enumerate(self._layers):
             query = layer.input.project(hidden, rotations, attention)
             hidden = layer.output.finish(hidden, attention.attend(index, query).flatten(1))

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.costly
+
 DEMO = Path(__file__).resolve().parents[3] / "models/demo"
 
 

@@ -17,6 +17,8 @@ from pagemesh.cli.main import main
 from tests.support.paced_server import KEY, PacedServer, running_paced_server
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.costly
+
 DEMO = Path(__file__).resolve().parents[3] / "models/demo"
 SMALL = ("--tokenizer", str(DEMO), "--random-input-len", "7", "--num-prompts", "3")
 

@@ -10,6 +10,8 @@ import yaml
 
 from pagemesh.cli.main import main
 
+pytestmark = pytest.mark.costly
+
 ROOT = Path(__file__).resolve().parents[3]
 RATES = str(ROOT / "docs/examples/demo_rates.yaml")
 QUICK: tuple[str, ...] = ("--request-rate", "5", "--num-prompts", "40", "--prefix-tokens", "200")

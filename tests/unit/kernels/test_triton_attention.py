@@ -20,6 +20,8 @@ from pagemesh.kernels.target import TARGETS, Target, playing
 from tests.unit.kernels.attention_backends import SMALL_TILES, make_triton
 from tests.unit.kernels.paged_cache import make_layer, make_shape
 
+pytestmark = pytest.mark.costly
+
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 PLAIN = LayerAttention(scale=0.25)
 SINKS = torch.tensor([0.5, -2.0, 6.0])

@@ -16,6 +16,8 @@ from pagemesh.models.hub import DownloadLog
 from tests.unit.models.fake_hub import MAIN, OLDER, FakeHub, Repository, serving
 from tests.unit.models.model_folder import write_sharded_model
 
+pytestmark = pytest.mark.costly
+
 # A process of its own, because the hub's client reads its variables once, on import.
 PROGRAM = """
 import json, sys

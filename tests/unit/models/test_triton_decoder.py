@@ -15,6 +15,8 @@ from pagemesh.models.loader import load_model
 from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint
 from tests.identity.runner_driver import Driver, logprobs_of
 
+pytestmark = pytest.mark.costly
+
 # Rounding in other orders moves log probabilities down to -20 by about 1e-5.
 TOLERANCE = 1e-4
 

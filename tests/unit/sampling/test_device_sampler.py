@@ -27,6 +27,8 @@ from tests.unit.sampling.sampled import (
     sampler_on,
 )
 
+pytestmark = pytest.mark.costly
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 INF, NAN = math.inf, math.nan
 

@@ -17,6 +17,8 @@ from pagemesh.sim.model import MeshModel, PrefillModel, WorkerModel, read_model
 from pagemesh.sim.tokens import TokenTimes
 from pagemesh.sim.worker import LOAD_PERIOD
 
+pytestmark = pytest.mark.costly
+
 SMALL = ("--num-prompts", "40", "--decode", "2", "--prefix-tokens", "500", "--prefixes", "4")
 NOTHING = ("--trace", "no-such-file")
 """With settings that are refused, nothing is simulated even if they are not."""

@@ -88,6 +88,20 @@ def _constant(number: int, lanes: int) -> ir.Constant:
     return ir.Constant(_shaped(I32, lanes), number if lanes == 1 else [number] * lanes)
 
 
+def copy_elements(e: Emitter, source: ir.Value, target: ir.Value, size: int) -> None:
+    """target[i] = source[i], for i below `size`: all bits as they are."""
+    b = e.builder
+    vector = ir.VectorType(source.type.pointee, LANES)
+    num_whole = size // LANES * LANES
+    with e.loop(e.int64(0), e.int64(num_whole), LANES) as index:
+        loaded = b.load(b.bitcast(e.at(source, index), vector.as_pointer()))
+        loaded.align = 2
+        e.store(loaded, e.at(target, index), align=2)
+    if num_whole < size:
+        with e.loop(e.int64(num_whole), e.int64(size)) as index:
+            b.store(b.load(e.at(source, index)), e.at(target, index))
+
+
 def map_row(
     e: Emitter,
     size: int,

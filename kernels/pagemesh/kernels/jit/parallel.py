@@ -5,25 +5,64 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import local
+from typing import NamedTuple
 
 import torch
 
 from pagemesh.kernels.jit.compiled import CompiledFunction
 
+Arguments = ctypes.Array[ctypes.c_int64]
+"""What a function is called with; the first of them counts the items that are taken, 0 at first."""
 
-def run_parallel(function: CompiledFunction, arguments: int, num_threads: int) -> None:
-    """Call the function with the address `arguments`, on this thread and on `num_threads` - 1 others.
+
+class Call(NamedTuple):
+    """What `run_parallel` was asked for."""
+
+    function: CompiledFunction
+    arguments: Arguments
+
+
+def run_parallel(function: CompiledFunction, arguments: Arguments, num_threads: int) -> None:
+    """Call the function with the address of the arguments, on this thread and on `num_threads` - 1 others.
 
     The calls share the work among themselves. The others are those of torch's own OpenMP pool: a
     second pool would fight with it for the cores. Where torch brings none, this thread does it all.
     """
+    for calls in getattr(_noting, "lists", ()):
+        # As they are before the call, which counts.
+        calls.append(Call(function, type(arguments)(*arguments)))
     start = _gomp_parallel()
     if num_threads == 1 or start is None:
-        function.call(arguments)
+        function.call(ctypes.addressof(arguments))
     else:
-        start(function.address, arguments, num_threads, 0)
+        start(function.address, ctypes.addressof(arguments), num_threads, 0)
+
+
+@contextmanager
+def noting_calls() -> Iterator[list[Call]]:
+    """All calls of `run_parallel` that this thread makes meanwhile, which run as ever."""
+    calls: list[Call] = []
+    before = getattr(_noting, "lists", ())
+    _noting.lists = (*before, calls)
+    try:
+        yield calls
+    finally:
+        _noting.lists = before
+
+
+_noting = local()
+
+
+def thread_number_function() -> int:
+    """Address of `omp_get_thread_num`, `int(void)`; 0 where torch brings no such library."""
+    library = _libgomp()
+    if library is None:
+        return 0
+    return ctypes.cast(library.omp_get_thread_num, ctypes.c_void_p).value or 0
 
 
 def release_threads() -> None:

@@ -41,7 +41,7 @@ class RowKernel:
         shared = num_rows * row_size >= _MIN_SHARED_ELEMENTS
         values = (ctypes.c_int64 * (len(arguments) + 2))(0, num_rows, *arguments)
         num_threads = torch.get_num_threads() if shared else 1
-        run_parallel(self._function, ctypes.addressof(values), num_threads)
+        run_parallel(self._function, values, num_threads)
 
 
 def _emit(

@@ -20,6 +20,7 @@ from pagemesh.kernels.linear.panel_kernel import (
 )
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.tile_panels import TilePanels
+from pagemesh.kernels.linear.widening import widen
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 """Of weights."""
@@ -128,16 +129,15 @@ class _VectorPanels:
         )
         num_products = num_rows * self._num_columns * self._num_inputs
         num_threads = torch.get_num_threads() if num_products >= _MIN_SHARED_PRODUCTS else 1
-        run_parallel(self._function, ctypes.addressof(arguments), num_threads)
+        run_parallel(self._function, arguments, num_threads)
         return output
 
     def _as_multiplied(self, inputs: torch.Tensor) -> torch.Tensor:
         """Of the kernel's type, a row's elements side by side."""
         if self._num_padded:
             inputs = functional.pad(inputs, (0, self._num_padded))
-        if not self._uses_dots:
-            inputs = inputs.float()
-        return inputs if inputs.stride(1) == 1 else inputs.contiguous()
+        inputs = inputs if inputs.stride(1) == 1 else inputs.contiguous()
+        return inputs if self._uses_dots else widen(inputs)
 
 
 def _bias(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

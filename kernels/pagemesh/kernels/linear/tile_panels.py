@@ -100,7 +100,7 @@ class TilePanels:
         )
         num_products = num_rows * self._num_columns * num_inputs
         num_threads = torch.get_num_threads() if num_products >= _MIN_SHARED_PRODUCTS else 1
-        run_parallel(self._function, ctypes.addressof(arguments), num_threads)
+        run_parallel(self._function, arguments, num_threads)
         return output
 
 

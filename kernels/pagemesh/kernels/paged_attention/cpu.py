@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from pagemesh.kernels.jit.compiled import CompiledFunction
 from pagemesh.kernels.jit.cpu_isa import current_isa, per_isa
 from pagemesh.kernels.jit.parallel import run_parallel
 from pagemesh.kernels.paged_attention.cpu_kernel import compile_attention
-from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, KernelShape
+from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, ITEM, KernelShape
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
     LayerAttention,
@@ -26,12 +26,14 @@ from pagemesh.kernels.paged_attention.interface import (
     check_shape,
     check_tables,
 )
-from pagemesh.kernels.paged_attention.reusable import Replanned
+from pagemesh.kernels.paged_attention.reusable import check_capacity
 
 # Pairs of a query head and a key from which on threads share them: below, waking the others takes as
 # long as they save.
 _MIN_SHARED_PAIRS = 1 << 12
 _NO_WINDOW = 1 << 24
+# An item without queries: the key at the begin of the first block is read, and nothing written.
+_NO_QUERIES = [int(name == "end") for name in ITEM]
 _Items = npt.NDArray[np.int64]
 _Arguments = ctypes.c_int64 * len(ARGUMENTS)
 
@@ -61,9 +63,10 @@ class CpuPagedAttention:
 
     def make_reusable(
         self, max_num_seqs: int, max_num_blocks: int, layers: Sequence[LayerAttention]
-    ) -> Replanned:
+    ) -> CpuReusablePlan:
         """See `PagedAttention`."""
-        return Replanned(self, self.shape, max_num_seqs, max_num_blocks)
+        windows = {self.layer(features).window for features in layers}
+        return CpuReusablePlan(self, max_num_seqs, max_num_blocks, windows)
 
     def layer(self, features: LayerAttention) -> _Layer:
         """What the kernel is told about a layer with these features; compiled when first asked for."""
@@ -72,6 +75,37 @@ class CpuPagedAttention:
             check_features(self.shape, features)
             layer = self._layers[features] = _Layer(features, self.shape)
         return layer
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        layer_kv: torch.Tensor,
+        layer: _Layer,
+        work: tuple[_Items, _Items],
+        num_threads: int,
+    ) -> torch.Tensor:
+        """Attention of queries [T, heads, head_dim], by items and block tables; contiguous."""
+        items, tables = work
+        shape = self.shape
+        check_kv(layer_kv, shape)
+        if query.stride()[1:] != (shape.head_dim, 1):
+            query = query.contiguous()
+        output = torch.empty(query.shape, dtype=query.dtype)
+        keys = layer_kv.data_ptr()
+        arguments = _Arguments(
+            0,
+            len(items),
+            items.ctypes.data,
+            tables.ctypes.data,
+            query.data_ptr(),
+            query.stride(0),
+            keys,
+            keys + layer_kv.stride(0) * layer_kv.itemsize,
+            output.data_ptr(),
+            *layer.arguments,
+        )
+        run_parallel(layer.function, arguments, num_threads)
+        return output
 
 
 class _Layer:
@@ -106,7 +140,7 @@ class CpuPlan:
         self._num_queries = int(num_queries.sum())
         num_pairs = int(num_queries @ contexts) * shape.num_heads
         self._is_shared = num_pairs >= _MIN_SHARED_PAIRS
-        self._tables = np.array(
+        self.tables: _Items = np.array(
             [
                 block_id
                 for sequence, length in zip(sequences, num_blocks.tolist(), strict=True)
@@ -114,7 +148,7 @@ class CpuPlan:
             ],
             dtype=np.int64,
         )
-        check_tables(self._tables, shape.num_blocks)
+        check_tables(self.tables, shape.num_blocks)
         self._pieces = _cut(num_queries, contexts, num_blocks, attention.max_queries)
         self._items: dict[int, _Items] = {}  # by window
 
@@ -122,36 +156,23 @@ class CpuPlan:
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
     ) -> torch.Tensor:
         """See `AttentionPlan`."""
-        shape = self._attention.shape
-        check_query(query, shape, self._num_queries)
-        check_kv(layer_kv, shape)
+        check_query(query, self._attention.shape, self._num_queries)
         layer = self._attention.layer(features)
-        items = self._items.get(layer.window)
-        if items is None:
-            items = self._items[layer.window] = self._make_items(layer.window)
-        if query.stride()[1:] != (shape.head_dim, 1):
-            query = query.contiguous()
-        output = torch.empty(query.shape, dtype=query.dtype)
-        keys = layer_kv.data_ptr()
-        arguments = _Arguments(
-            0,
-            len(items),
-            items.ctypes.data,
-            self._tables.ctypes.data,
-            query.data_ptr(),
-            query.stride(0),
-            keys,
-            keys + layer_kv.stride(0) * layer_kv.itemsize,
-            output.data_ptr(),
-            *layer.arguments,
-        )
-        # Asked anew for each layer: a step may get more or fewer while it is computed.
+        # Asked anew for each layer: a step may get more or fewer threads while it is computed.
         num_threads = torch.get_num_threads() if self._is_shared else 1
-        run_parallel(layer.function, ctypes.addressof(arguments), num_threads)
-        return output
+        return self._attention.attend(
+            query, layer_kv, layer, (self.items(layer.window), self.tables), num_threads
+        )
+
+    def items(self, window: int) -> _Items:
+        """One item per piece and kv head, [items, 7]: see `cpu_tile.ITEM`."""
+        items = self._items.get(window)
+        if items is None:
+            items = self._items[window] = self._make_items(window)
+        return items
 
     def _make_items(self, window: int) -> _Items:
-        """One item per piece and kv head; the longest first, so that threads end together."""
+        """The longest first, so that threads end together."""
         num_heads = self._attention.shape.num_kv_heads
         rows, counts, positions, tables, contexts = np.repeat(self._pieces, num_heads, axis=1)
         heads = np.tile(np.arange(num_heads), self._pieces.shape[1])
@@ -163,6 +184,51 @@ class CpuPlan:
         items = np.stack([rows, counts, positions, heads, tables, first_tiles, ends], axis=1)
         work = counts * (ends - first_tiles * num_keys)
         return np.ascontiguousarray(items[np.argsort(-work, kind="stable")])
+
+
+class CpuReusablePlan:
+    """`ReusablePlan` of the CPU: what the kernel reads of it always lies in the same place."""
+
+    def __init__(
+        self,
+        attention: CpuPagedAttention,
+        max_num_seqs: int,
+        max_num_blocks: int,
+        windows: Iterable[int],
+    ) -> None:
+        self._attention = attention
+        self._max_num_seqs = max_num_seqs
+        self._num_sequences = 0
+        self._tables = np.zeros(max_num_blocks, np.int64)
+        num_items = max_num_seqs * attention.shape.num_kv_heads
+        self._items = {window: np.empty((num_items, len(ITEM)), np.int64) for window in windows}
+        self.refill(())
+
+    def refill(self, sequences: Sequence[PagedSequence]) -> None:
+        """See `ReusablePlan`."""
+        check_capacity(self._attention.shape, sequences, self._max_num_seqs, len(self._tables))
+        self._num_sequences = len(sequences)
+        for items in self._items.values():
+            items[:] = _NO_QUERIES
+        if not sequences:
+            return
+        plan = self._attention.plan(sequences)
+        self._tables[: len(plan.tables)] = plan.tables
+        for window, items in self._items.items():
+            used = plan.items(window)
+            items[: len(used)] = used
+
+    def attend(
+        self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
+    ) -> torch.Tensor:
+        """See `AttentionPlan`."""
+        check_query(query, self._attention.shape, self._max_num_seqs)
+        layer = self._attention.layer(features)
+        work = self._items[layer.window], self._tables
+        output = self._attention.attend(query, layer_kv, layer, work, torch.get_num_threads())
+        if self._num_sequences < self._max_num_seqs:
+            output[self._num_sequences :] = 0
+        return output
 
 
 def _cut(

@@ -20,6 +20,8 @@ from pagemesh.models.transformers_backend.products import RowProducts, replace_p
 from pagemesh.models.transformers_backend.weight_readers import name_of, names_of_read_weights
 from tests.unit.models.transformers_backend.tiny_models import make_model
 
+pytestmark = pytest.mark.costly
+
 
 class Mixed(torch.nn.Module):
     """Linear modules of every kind."""

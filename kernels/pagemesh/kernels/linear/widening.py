@@ -1,0 +1,36 @@
+"""Rows in float32, for products whose weight is not multiplied in its own type."""
+
+from __future__ import annotations
+
+import torch
+from llvmlite import ir
+
+from pagemesh.kernels.jit.cpu_isa import per_isa
+from pagemesh.kernels.jit.elements import ELEMENT_TYPES, map_row
+from pagemesh.kernels.jit.emit import F32, Emitter
+from pagemesh.kernels.jit.rows import RowKernel, Values
+
+
+def widen(rows: torch.Tensor) -> torch.Tensor:
+    """Rows [T, n], a row's elements side by side, in float32; the same tensor if they are so already."""
+    if rows.dtype == torch.float32:
+        return rows
+    num_rows, size = rows.shape
+    output = torch.empty(num_rows, size, dtype=torch.float32)
+    kernel = _compile(size, rows.dtype)
+    kernel.run(num_rows, size, (rows.data_ptr(), rows.stride(0), output.data_ptr()))
+    return output
+
+
+@per_isa
+def _compile(size: int, torch_dtype: torch.dtype) -> RowKernel:
+    dtype = str(torch_dtype).removeprefix("torch.")
+
+    def emit_row(e: Emitter, values: Values, row: ir.Value) -> None:
+        b = e.builder
+        source = e.at(values["rows"], b.mul(row, values["stride"]))
+        target = e.at(values["output"], b.mul(row, e.int64(size)))
+        map_row(e, size, [(source, dtype)], target, "float32", lambda values: values)
+
+    arguments = {"rows": ELEMENT_TYPES[dtype], "stride": None, "output": F32}
+    return RowKernel(arguments, emit_row)
