@@ -120,8 +120,12 @@ async def test_what_others_are_refused_disturbs_no_lookup(index: str, valkey: Va
     asked = kvstore_pb2.LookupRequest(block_hashes=blocks, model_fingerprint="model-a")
     holder = kvstore_pb2.PrefixHolder(worker_id="good", block_count=NUM_BLOCKS)
     took = []
+    # Its workers say nothing meanwhile, however long that takes.
+    kvstore = running_kvstore(
+        index=valkey.url if index == "redis" else index, heartbeat_interval=20.0
+    )
     async with (
-        running_kvstore(index=valkey.url if index == "redis" else index) as address,
+        kvstore as address,
         connected(address) as stub,
     ):
         for info in (make_worker("good", epoch=5), make_worker("other")):

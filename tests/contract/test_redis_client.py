@@ -90,7 +90,7 @@ async def test_a_process_that_is_held_up_itself_does_not_take_the_server_for_gon
     time.sleep(0.5)  # noqa: ASYNC251 - as parsing 16 MB would
     assert await answer is True
     async with store.answering():
-        pinging = asyncio.create_task(store.redis.ping())
+        pinging = asyncio.ensure_future(store.redis.ping())
         await asyncio.sleep(0)
         time.sleep(0.5)  # noqa: ASYNC251
         assert await pinging is True

@@ -110,7 +110,7 @@ class FakeRunner:
         self._kv = kv
         self._swap = np.full_like(kv.memory[:, :, :1], np.nan).repeat(num_swap_blocks, axis=2)
         self._block_size = kv.memory.shape[3]
-        self._pace = pace
+        self.pace = pace
         self._never = threading.Event()
         self.before_layer: Callable[[int], object] = lambda layer: None
         """Called before the KV of a step is written in a layer."""
@@ -131,7 +131,7 @@ class FakeRunner:
 
     def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
         """Compute a batch at once."""
-        self._never.wait(self._pace)
+        self._never.wait(self.pace)
         self._write(batch, watch)
         # A step behind one that fails computes with anything.
         self._sampled = [0] * len(batch.sequences)

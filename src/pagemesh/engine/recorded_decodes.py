@@ -40,9 +40,9 @@ class RecordedDecodes:
         self._model = model
         self._memory = ResultMemory()
         self._decodes: dict[int, _Decode] = {}
-        decoder = model.decoder
-        is_recorded = isinstance(decoder, Decoder) and num_weights <= MAX_WEIGHTS
-        self._decoder = decoder if is_recorded else None
+        self._decoder: Decoder | None = None
+        if isinstance(model.decoder, Decoder) and num_weights <= MAX_WEIGHTS:
+            self._decoder = model.decoder
 
     def take(self, num_sequences: int) -> bool:
         """Whether decodes of so many sequences can be recorded, for all that is known: not if there are too many, or

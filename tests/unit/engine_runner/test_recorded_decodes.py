@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -35,7 +36,9 @@ def inference() -> Iterator[None]:
         yield
 
 
-def make_runner(name: str, folder: Path, dtype: str = "float32") -> ModelRunner:
+def make_runner(
+    name: str, folder: Path, dtype: Literal["float32", "bfloat16"] = "float32"
+) -> ModelRunner:
     make_checkpoint(folder, RECIPES[name])
     runner = ModelRunner(load_model(ModelConfig(str(folder), dtype=dtype)), BLOCK_SIZE, NUM_BLOCKS)
     for layer in runner.kv.layers:
@@ -63,7 +66,9 @@ def by_kernels(runner: ModelRunner, inputs: StepInputs) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_decode_is_the_same_bits(name: str, dtype: str, tmp_path: Path) -> None:
+def test_a_recorded_decode_is_the_same_bits(
+    name: str, dtype: Literal["float32", "bfloat16"], tmp_path: Path
+) -> None:
     draw = random.Random(5)
     runner = make_runner(name, tmp_path, dtype)
     num_records = 0

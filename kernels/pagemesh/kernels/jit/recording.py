@@ -53,7 +53,7 @@ class ResultMemory:
         return whole[begin : begin + size]
 
 
-class Recording(TorchDispatchMode):
+class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """`with` it, what this thread computes is computed as ever, and recorded.
 
     Only kernels of `run_parallel` can be run again. Any other operation that computes or copies something is
@@ -62,7 +62,7 @@ class Recording(TorchDispatchMode):
     """
 
     def __init__(self, memory: ResultMemory) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         """In the order in which they were made."""
         self.others: list[str] = []
@@ -72,7 +72,7 @@ class Recording(TorchDispatchMode):
 
     def __enter__(self) -> Self:
         self.calls = self._resources.enter_context(noting_calls())
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
@@ -81,7 +81,7 @@ class Recording(TorchDispatchMode):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        super().__exit__(kind, error, traceback)
+        super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         self._resources.close()
 
     def __torch_dispatch__(

@@ -16,7 +16,7 @@ from itertools import islice
 STAMP_BITS = 8
 STAMPS = 2**STAMP_BITS
 
-TICKS_PER_TURN = 64
+TICKS_PER_TURN = 16
 """Ticks while as many blocks as the index may hold are stored or looked up."""
 
 LEAST_SHARD = 64
