@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +12,14 @@ import pytest
 import torch
 
 from pagemesh.config import ModelConfig
+from pagemesh.engine import computed_step
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.models.interface import CausalModel
 from pagemesh.models.loader import LoadedModel, load_model
+from pagemesh.sampling.sampler import sample
+from pagemesh.sampling.samples import SampledRow, Samples
 from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint
 from tests.identity.runner_driver import Driver
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
@@ -102,26 +105,28 @@ def logits_of(
     return torch.stack(recorder.steps)
 
 
-def logits_as_served(model: LoadedModel, prompts: list[list[int]]) -> torch.Tensor:
+def logits_as_served(
+    model: LoadedModel, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> torch.Tensor:
     """Of whole prompts; decodes are recorded and run again, where the model's can be."""
-    runner = ModelRunner(model, block_size=16, num_blocks=60)
-    head, steps = runner._model.logits, []
+    steps = []
 
-    def logits(hidden: torch.Tensor) -> torch.Tensor:
-        steps.append(head(hidden).clone())
-        return steps[-1]
+    def keep_and_sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
+        steps.append(logits.clone())
+        return sample(logits, rows)
 
-    runner._model.logits = logits  # type: ignore[method-assign]
-    Driver(runner, WHOLE).generate(prompts, NUM_TOKENS)
+    monkeypatch.setattr(computed_step, "sample", keep_and_sample)
+    Driver(ModelRunner(model, block_size=16, num_blocks=60), WHOLE).generate(prompts, NUM_TOKENS)
+    monkeypatch.undo()
     return torch.stack(steps)
 
 
-def check_bits(model: LoadedModel) -> None:
+def check_bits(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole, in chunks, alone, in a batch, in other blocks, recorded, and with other threads in every layer."""
     draw = random.Random(8)
     prompts = [draw.choices(range(VOCAB_SIZE), k=PROMPT_LENGTH) for _ in range(3)]
     expected = logits_of(model, prompts, WHOLE)
-    assert torch.equal(logits_as_served(model, prompts), expected)
+    assert torch.equal(logits_as_served(model, prompts, monkeypatch), expected)
     for chunk_size in (1, 7, 16):
         assert torch.equal(logits_of(model, prompts, chunk_size), expected)
     assert torch.equal(logits_of(model, prompts, WHOLE, block_size=9), expected)
@@ -138,28 +143,31 @@ def check_bits(model: LoadedModel) -> None:
 @pytest.mark.product(found_bugs=["Llama GQA-bfloat16", "Falcon 7B-bfloat16"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_logits_are_the_same_bits_on_every_path(
-    folder: Path, dtype: Literal["float32", "bfloat16"]
+    folder: Path, dtype: Literal["float32", "bfloat16"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_bits(load_model(ModelConfig(str(folder), dtype=dtype)))
+    check_bits(load_model(ModelConfig(str(folder), dtype=dtype)), monkeypatch)
 
 
 @pytest.mark.product
 @pytest.mark.parametrize("name", ["Llama MQA", "Mixtral"])
 @isas
 def test_logits_are_the_same_bits_on_every_class_of_processors(
-    isa: CpuIsa, name: str, tmp_path: Path
+    isa: CpuIsa, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_checkpoint(tmp_path, RECIPES[name])
     with using_isa(isa):
-        check_bits(load_model(ModelConfig(str(tmp_path), dtype="bfloat16")))
+        check_bits(load_model(ModelConfig(str(tmp_path), dtype="bfloat16")), monkeypatch)
 
 
 @pytest.mark.product
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["OPT", "GPT-NeoX", "Cohere 2"])
 def test_logits_of_models_that_transformers_runs_are_the_same_bits(
-    name: str, dtype: Literal["float32", "bfloat16"], tmp_path: Path
+    name: str,
+    dtype: Literal["float32", "bfloat16"],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = TRANSFORMERS_RECIPES[name]
     make_checkpoint(tmp_path, dataclasses.replace(recipe, settings=recipe.settings | WHOLE_VECTORS))
-    check_bits(load_model(ModelConfig(str(tmp_path), dtype=dtype)))
+    check_bits(load_model(ModelConfig(str(tmp_path), dtype=dtype)), monkeypatch)

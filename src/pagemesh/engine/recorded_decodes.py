@@ -50,8 +50,7 @@ class RecordedDecodes:
         return self._decoder is not None and num_sequences <= MAX_SEQUENCES
 
     def run(self, inputs: StepInputs, columns: torch.Tensor) -> torch.Tensor:
-        """Hidden states [N, hidden] of N sequences that have one token each, all of them wanted, and as many as it
-        takes.
+        """Logits [N, vocab], there until the next run, of N sequences that have one token each; as many as it takes.
 
         `columns` are the tensors of `inputs.columns`.
         """
@@ -64,13 +63,13 @@ class RecordedDecodes:
             # Twice what is needed: as their contexts grow, sequences need more.
             decode = _Decode(self._model, self._decoder, sequences, max(least, 2 * num_blocks))
             self._decodes[len(sequences)] = decode
-        hidden = decode.run(columns, sequences, self._memory)
+        logits = decode.run(columns, sequences, self._memory)
         if decode.others:
             # What was computed is right; it only cannot be run again.
             log.debug("decodes are not recorded", because_of=sorted(set(decode.others)))
             self._decoder = None
             self._decodes.clear()
-        return hidden
+        return logits
 
 
 class _Decode:
@@ -90,13 +89,13 @@ class _Decode:
         self._decoder = decoder
         self._plan = model.make_reusable_plan(len(sequences), max_num_blocks)
         self._inputs: list[torch.Tensor] = []
-        self._hidden = torch.empty(0)
+        self._logits = torch.empty(0)
         self._program: Program | None = None
 
     def run(
         self, columns: torch.Tensor, sequences: Sequence[PagedSequence], memory: ResultMemory
     ) -> torch.Tensor:
-        """Hidden states [N, hidden], the caller's to keep."""
+        """Logits [N, vocab], there until the next decode of any number of sequences."""
         token_ids, positions, slots = columns
         entered = [*self._decoder.enter(token_ids, positions), self._model.places(slots)]
         self._plan.refill(sequences)
@@ -107,12 +106,12 @@ class _Decode:
             for kept, new in zip(self._inputs, entered, strict=True):
                 kept.copy_(new)
             self._program.run()
-        return self._hidden.clone()
+        return self._logits
 
     def _record(self, memory: ResultMemory) -> None:
         *entered, places = self._inputs
         step = self._model.over_kv(places, self._plan)
         with Recording(memory) as recording:
-            self._hidden = self._decoder.run_layers(entered, step, None)
+            self._logits = self._decoder.logits(self._decoder.run_layers(entered, step, None))
         self.others = recording.others
         self._program = Program(recording.calls)

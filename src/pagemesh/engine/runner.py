@@ -75,12 +75,13 @@ class ModelRunner:
         num_tokens = columns.shape[1]
         in_one_call = rows.are_next_tokens and watch is None and self._decodes.take(num_tokens)
         self._threads.use(num_tokens, in_one_call=in_one_call)
+        places = rows.places(batch.sequences)
         if in_one_call:
-            hidden = self._decodes.run(inputs, columns)
+            logits = self._decodes.run(inputs, columns)
+            self._launched = ComputedStep(rows, logits, lambda logits: logits, places)
         else:
             hidden = self._compute(inputs, columns, rows, watch)
-        places = rows.places(batch.sequences)
-        self._launched = ComputedStep(rows, hidden, self._model.logits, places)
+            self._launched = ComputedStep(rows, hidden, self._model.logits, places)
         return self._launched
 
     def _compute(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pagemesh.errors import PagemeshError
+from pagemesh.kernels.arg_max import arg_max
 from pagemesh.kernels.logprobs import score_rows
 from pagemesh.kernels.sampling import DrawParameters, draw_tokens
 from pagemesh.sampling.logit_edits import apply_rules, forbid
@@ -69,21 +70,23 @@ class HostScores:
 
 def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
     """One token for each row of logits [R, vocab], which may be overwritten; see `Sampler`."""
-    logits = logits.float()
-    best, best_ids = logits.max(dim=-1)
+    best, best_ids = arg_max(logits)
     # The maximum of a row with a NaN is NaN, so that one value per row tells of the whole row.
     errors = _errors([row.request_id for row in rows], best, not_finite_error)
-    scored = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
-    raw = logits[scored] if scored else logits
-    edited = [index for index, row in enumerate(rows) if is_edited(row)]
     token_ids: list[int] = best_ids.tolist()
+    scored = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
+    edited = [index for index, row in enumerate(rows) if is_edited(row)]
+    drawn = [i for i, row in enumerate(rows) if not row.params.greedy]
+    if not (scored or edited or drawn):
+        return Samples(token_ids, {}, errors)
+    logits = logits.float()
+    raw = logits[scored] if scored else logits
     if edited:
         refused = _edit(logits, rows, edited)
-        best, best_ids = (logits if len(edited) == len(rows) else logits[edited]).max(dim=-1)
+        best, best_ids = arg_max(logits if len(edited) == len(rows) else logits[edited])
         nothing_left = _errors([rows[i].request_id for i in edited], best, nothing_left_error)
         errors = nothing_left | refused | errors
         _put(token_ids, edited, best_ids.tolist())
-    drawn = [i for i, row in enumerate(rows) if not row.params.greedy]
     if errors:
         drawn = [index for index in drawn if rows[index].request_id not in errors]
     if drawn:

@@ -61,7 +61,7 @@ def decodes(draw: random.Random, number: int, longest: int) -> StepInputs:
 def by_kernels(runner: ModelRunner, inputs: StepInputs) -> torch.Tensor:
     token_ids, positions, slots = torch.from_numpy(inputs.columns)
     plan = runner._model.attention.plan(paged_sequences(inputs.sequences))
-    return runner._model.forward(token_ids, positions, slots, plan, None)
+    return runner._model.logits(runner._model.forward(token_ids, positions, slots, plan, None))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -79,8 +79,8 @@ def test_a_recorded_decode_is_the_same_bits(
         for layer in runner.kv.layers:
             layer.view(-1, *layer.shape[3:])[inputs.columns[2]] = 0
         with noting_calls() as calls:
-            hidden = runner._decodes.run(inputs, torch.from_numpy(inputs.columns))
-        assert torch.equal(hidden, expected)
+            logits = runner._decodes.run(inputs, torch.from_numpy(inputs.columns))
+        assert torch.equal(logits, expected)
         assert all(torch.equal(one, other) for one, other in zip(kv, runner.kv.layers, strict=True))
         # One call for all kernels; beside it, those of what the layers begin with, if any.
         num_records += len(calls) > 5
@@ -95,20 +95,8 @@ def test_contexts_may_grow_beyond_what_was_recorded(
     runner = make_runner("Llama GQA", tmp_path)
     for longest in (10, 60, 120):
         inputs = decodes(draw, 3, longest)
-        hidden = runner._decodes.run(inputs, torch.from_numpy(inputs.columns))
-        assert torch.equal(hidden, by_kernels(runner, inputs))
-
-
-def test_what_a_decode_gave_stays_when_the_next_one_runs(tmp_path: Path) -> None:
-    draw = random.Random(7)
-    runner = make_runner("Llama GQA", tmp_path)
-    first = decodes(draw, 2, 50)
-    given = [runner._decodes.run(first, torch.from_numpy(first.columns)) for _ in range(2)]
-    kept = [hidden.clone() for hidden in given]
-    other = decodes(draw, 2, 50)
-    runner._decodes.run(other, torch.from_numpy(other.columns))
-    for hidden, before in zip(given, kept, strict=True):
-        assert torch.equal(hidden, before)
+        logits = runner._decodes.run(inputs, torch.from_numpy(inputs.columns))
+        assert torch.equal(logits, by_kernels(runner, inputs))
 
 
 def test_large_decodes_and_models_that_need_other_operations_are_computed_as_ever(
@@ -124,8 +112,8 @@ def test_large_decodes_and_models_that_need_other_operations_are_computed_as_eve
         inputs = decodes(draw, 2, 50)
         # What was to be recorded is right, whatever came of it.
         assert runner._decodes.take(2)
-        hidden = runner._decodes.run(inputs, torch.from_numpy(inputs.columns))
-        assert torch.equal(hidden, by_kernels(runner, inputs))
+        logits = runner._decodes.run(inputs, torch.from_numpy(inputs.columns))
+        assert torch.equal(logits, by_kernels(runner, inputs))
         assert not runner._decodes.take(2)
 
 
