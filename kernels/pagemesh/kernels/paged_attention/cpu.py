@@ -206,17 +206,36 @@ class CpuReusablePlan:
 
     def refill(self, sequences: Sequence[PagedSequence]) -> None:
         """See `ReusablePlan`."""
-        check_capacity(self._attention.shape, sequences, self._max_num_seqs, len(self._tables))
-        self._num_sequences = len(sequences)
-        for items in self._items.values():
-            items[:] = _NO_QUERIES
-        if not sequences:
-            return
-        plan = self._attention.plan(sequences)
-        self._tables[: len(plan.tables)] = plan.tables
+        shape, number = self._attention.shape, len(sequences)
+        check_capacity(shape, sequences, self._max_num_seqs, len(self._tables))
+        contexts = np.array([sequence.context_len for sequence in sequences], np.int64)
+        num_blocks = -(-contexts // shape.block_size)
+        ends = np.cumsum(num_blocks)
+        tables = self._tables[: ends[-1] if number else 0]
+        tables[:] = [
+            block_id
+            for sequence, length in zip(sequences, num_blocks.tolist(), strict=True)
+            for block_id in sequence.block_ids[:length]
+        ]
+        check_tables(tables, shape.num_blocks)
+        # Where contexts are in order, they ascend: threads end together when the longest come first.
+        rows = np.arange(number)[::-1]
+        contexts, first_tables = contexts[rows], (ends - num_blocks)[rows]
         for window, items in self._items.items():
-            used = plan.items(window)
-            items[: len(used)] = used
+            by_head = items.reshape(-1, shape.num_kv_heads, len(ITEM))
+            by_head[number:] = _NO_QUERIES
+            columns = {
+                "first_row": rows,
+                "num_queries": np.ones_like(rows),
+                "first_position": contexts - 1,
+                "first_table": first_tables,
+                "first_tile": np.maximum(contexts - window, 0) // self._attention.num_keys,
+                "end": contexts,
+            }
+            for name, column in columns.items():
+                by_head[:number, :, ITEM.index(name)] = column[:, np.newaxis]
+            by_head[:number, :, ITEM.index("kv_head")] = np.arange(shape.num_kv_heads)
+        self._num_sequences = number
 
     def attend(
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
