@@ -21,7 +21,7 @@ from limits import Limits, measure_limits
 from stopwatch import times
 
 QUESTION = "The kernels against the machine's limits and against others"
-ENTRIES = ("attention", "products", "rows", "sampling", "blocks")
+ENTRIES = ("attention", "products", "rows", "sampling", "blocks", "decodes")
 
 
 def main() -> None:
