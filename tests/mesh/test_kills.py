@@ -111,7 +111,7 @@ def test_a_killed_decode_worker_costs_nothing_but_time(
     fragile_mesh: Mesh, phase: str, engine: bool
 ) -> None:
     mesh = fragile_mesh
-    body = completion(LONG_PROMPT, 24) if phase == "prefill" else completion(COUNTING, 400)
+    body = completion(LONG_PROMPT, 24) if phase == "prefill" else completion(COUNTING, 1000)
     undisturbed = ask(mesh, body)
     num_moved = mesh.metric("router", "pagemesh:requests_resubmitted_total", reason="lost")
     num_tokens = num_generated(mesh)

@@ -107,7 +107,7 @@ class Told:
 
     def read(self, mesh: Mesh, request: Mapping[str, Any]) -> Told:
         """Ask, and read the answer to its end."""
-        body = {"model": MODEL, "max_tokens": 300, **request}
+        body = {"model": MODEL, "max_tokens": 1000, **request}
         body["extra_body"] = {"ignore_eos": True, **request.get("extra_body", {})}
         options: Any = {"include_usage": True}
         last = None
