@@ -15,7 +15,7 @@ import torch
 from pagemesh.engine.paged_model import PagedModel, paged_sequences
 from pagemesh.engine.step_inputs import StepInputs
 from pagemesh.kernels.jit.program import Program
-from pagemesh.kernels.jit.recording import Recording, ResultMemory
+from pagemesh.kernels.jit.recording import ResultMemory, recording
 from pagemesh.kernels.paged_attention import PagedSequence
 from pagemesh.models.decoder import Decoder
 
@@ -44,7 +44,7 @@ class RecordedDecodes:
         if isinstance(model.decoder, Decoder) and num_weights <= MAX_WEIGHTS:
             self._decoder = model.decoder
 
-    def take(self, num_sequences: int) -> bool:
+    def takes(self, num_sequences: int) -> bool:
         """Whether decodes of so many sequences can be recorded, for all that is known: not if there are too many, or
         the model is large, or computes with anything but kernels of this project."""
         return self._decoder is not None and num_sequences <= MAX_SEQUENCES
@@ -111,7 +111,7 @@ class _Decode:
     def _record(self, memory: ResultMemory) -> None:
         *entered, places = self._inputs
         step = self._model.over_kv(places, self._plan)
-        with Recording(memory) as recording:
+        with recording(memory) as recorded:
             self._logits = self._decoder.logits(self._decoder.run_layers(entered, step, None))
-        self.others = recording.others
-        self._program = Program(recording.calls)
+        self.others = recorded.others
+        self._program = Program(recorded.calls)

@@ -73,7 +73,7 @@ class ModelRunner:
         rows = StepRows(inputs.sequences, self._vocab_size)
         columns = torch.from_numpy(inputs.columns)
         num_tokens = columns.shape[1]
-        in_one_call = rows.are_next_tokens and watch is None and self._decodes.take(num_tokens)
+        in_one_call = rows.are_next_tokens and watch is None and self._decodes.takes(num_tokens)
         self._threads.use(num_tokens, in_one_call=in_one_call)
         places = rows.places(batch.sequences)
         if in_one_call:

@@ -104,17 +104,17 @@ def test_large_decodes_and_models_that_need_other_operations_are_computed_as_eve
 ) -> None:
     draw = random.Random(8)
     runner = make_runner("Llama GQA", tmp_path)
-    assert runner._decodes.take(MAX_SEQUENCES) and not runner._decodes.take(MAX_SEQUENCES + 1)
+    assert runner._decodes.takes(MAX_SEQUENCES) and not runner._decodes.takes(MAX_SEQUENCES + 1)
     for name in NOT_RECORDED:
         folder = tmp_path / name
         folder.mkdir()
         runner = make_runner(name, folder)
         inputs = decodes(draw, 2, 50)
         # What was to be recorded is right, whatever came of it.
-        assert runner._decodes.take(2)
+        assert runner._decodes.takes(2)
         logits = runner._decodes.run(inputs, torch.from_numpy(inputs.columns))
         assert torch.equal(logits, by_kernels(runner, inputs))
-        assert not runner._decodes.take(2)
+        assert not runner._decodes.takes(2)
 
 
 def test_the_runner_records_decodes_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from pagemesh.kernels.gated_activation import Gate
 from pagemesh.kernels.jit.program import Program
-from pagemesh.kernels.jit.recording import Recording, ResultMemory
+from pagemesh.kernels.jit.recording import ResultMemory, recording
 from pagemesh.kernels.linear import GatedLinear, Linear, make_gated_linear, make_linear
 from pagemesh.kernels.rms_norm import RmsNormFunction, make_rms_norm
 
@@ -53,12 +53,13 @@ def test_a_program_computes_what_its_kernels_computed(dtype: torch.dtype, num_th
     torch.manual_seed(3)
     layers = [Layer(dtype) for _ in range(NUM_LAYERS)]
     inputs = torch.randn(4, SIZE).to(dtype)
+    memory = ResultMemory()
     with torch.inference_mode(), threads(num_threads):
-        with Recording(ResultMemory()) as recording:
+        with recording(memory) as recorded:
             output = run_layers(layers, inputs)
         assert torch.equal(output, run_layers(layers, inputs))
-        assert recording.others == []
-        program = Program(recording.calls)
+        assert recorded.others == []
+        program = Program(recorded.calls)
         assert len(program) >= 3 * NUM_LAYERS
         for _ in range(50):
             inputs.copy_(torch.randn(4, SIZE))
@@ -71,6 +72,7 @@ def test_threads_that_are_kept_from_their_cores_are_waited_for() -> None:
     torch.manual_seed(4)
     layers = [Layer(torch.float32) for _ in range(NUM_LAYERS)]
     inputs = torch.randn(16, SIZE)
+    memory = ResultMemory()
     is_over = threading.Event()
 
     def spin() -> None:
@@ -82,9 +84,9 @@ def test_threads_that_are_kept_from_their_cores_are_waited_for() -> None:
         thread.start()
     try:
         with torch.inference_mode(), threads(4):
-            with Recording(ResultMemory()) as recording:
+            with recording(memory) as recorded:
                 output = run_layers(layers, inputs)
-            program = Program(recording.calls)
+            program = Program(recorded.calls)
             for _ in range(20):
                 inputs.copy_(torch.randn(16, SIZE))
                 program.run()
@@ -97,12 +99,12 @@ def test_threads_that_are_kept_from_their_cores_are_waited_for() -> None:
 
 def test_what_is_no_kernel_is_named() -> None:
     layer, inputs = Layer(torch.float32), torch.zeros(2, SIZE)
-    with torch.inference_mode(), Recording(ResultMemory()) as recording:
+    with torch.inference_mode(), recording(ResultMemory()) as recorded:
         hidden = layer.compute(inputs)
         hidden.view(2, 2, -1).transpose(0, 1)[0].flatten()
-        assert recording.others == []
+        assert recorded.others == []
         layer.compute(hidden + 1.0)
-    assert recording.others == ["aten.add.Tensor"]
+    assert recorded.others == ["aten.add.Tensor"]
 
 
 def test_recordings_share_the_memory_of_their_results() -> None:
@@ -113,9 +115,9 @@ def test_recordings_share_the_memory_of_their_results() -> None:
     with torch.inference_mode():
         for num_rows in (8, 4, 8):
             inputs = torch.randn(num_rows, SIZE)
-            with Recording(memory) as recording:
+            with recording(memory) as recorded:
                 output = run_layers(layers, inputs)
-            programs.append((Program(recording.calls), inputs, run_layers(layers, inputs)))
+            programs.append((Program(recorded.calls), inputs, run_layers(layers, inputs)))
             num_bytes.append(memory.num_bytes)
             del output
         assert num_bytes[0] < NUM_LAYERS * 8 * SIZE * 4 * 4

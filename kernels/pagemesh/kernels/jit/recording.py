@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,36 +52,35 @@ class ResultMemory:
         return whole[begin : begin + size]
 
 
-class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """`with` it, what this thread computes is computed as ever, and recorded.
+class Recording(NamedTuple):
+    """What was computed meanwhile."""
 
-    Only kernels of `run_parallel` can be run again. Any other operation that computes or copies something is
-    named in `others`: then the recording is of no use. What is read from tensors meanwhile, to decide what to
-    compute, is not noticed: there must be nothing of the kind.
+    calls: list[Call]
+    """The kernels, in the order in which they were called."""
+    others: list[str]
+    """Operations that are no kernels: with any, the calls are of no use."""
+
+
+@contextmanager
+def recording(memory: ResultMemory) -> Iterator[Recording]:
+    """Within it, what this thread computes is computed as ever, with results in `memory`, and recorded.
+
+    Whoever runs the calls again keeps `memory`, and all tensors that were there before.
+    Only kernels of `run_parallel` can be run again; any other operation that computes or copies something is named.
+    What is read from tensors meanwhile, to decide what to compute, is not noticed: there must be nothing of the kind.
     """
+    watch = _Watch(memory)
+    with noting_calls() as calls, watch:
+        yield Recording(calls, watch.others)
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Gives out memory, and names what is neither that nor a view."""
 
     def __init__(self, memory: ResultMemory) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[Call] = []
-        """In the order in which they were made."""
         self.others: list[str] = []
-        """Operations that are no kernels."""
         self._memory = memory
-        self._resources = ExitStack()
-
-    def __enter__(self) -> Self:
-        self.calls = self._resources.enter_context(noting_calls())
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
-        self._resources.close()
 
     def __torch_dispatch__(
         self,
