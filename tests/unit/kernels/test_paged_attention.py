@@ -206,15 +206,57 @@ def test_dispatch_goes_by_the_device() -> None:
         make_paged_attention(make_shape(), torch.device("meta"))
 
 
+FEATURES = {
+    "plain": PLAIN,
+    "window": LayerAttention(scale=0.25, sliding_window=70),
+    "cap": LayerAttention(scale=0.25, soft_cap=3.0),
+    "sinks": LayerAttention(scale=0.25, sinks=torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -2.0])),
+    "slopes": LayerAttention(scale=0.25, alibi_slopes=torch.linspace(0.02, 0.5, 6)),
+}
+# Widths of 32, 64, 128 and 160; items of whole and of broken groups of rows; tiles of 16, 32 and 64 keys.
+HEADS = [(6, 2, 24), (6, 1, 64), (6, 6, 128), (6, 2, 136)]
+
+
+@pytest.mark.product(sample=12)
 @isas
-def test_every_class_of_processors_gives_the_same_but_for_roundings(isa: CpuIsa) -> None:
-    shape = make_shape(dtype=torch.bfloat16)
-    layer_kv, sequences, query = make_layer(shape, BATCHES["mixed"])
-    expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+@pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES.keys())
+def test_every_class_of_processors_gives_the_same_but_for_roundings(
+    isa: CpuIsa, heads: tuple[int, int, int], features: LayerAttention
+) -> None:
+    shape = make_shape(*heads, dtype=torch.bfloat16, num_blocks=100)
+    layer_kv, sequences, query = make_layer(shape, [(1, 3), (1, 150), (29, 140), (9, 9)])
+    expected = ReferencePagedAttention(shape).plan(sequences).attend(query, layer_kv, features)
     with using_isa(isa):
-        output = CpuPagedAttention(shape).plan(sequences).attend(query, layer_kv, PLAIN)
+        output = CpuPagedAttention(shape).plan(sequences).attend(query, layer_kv, features)
     # Nothing in between is rounded to bfloat16.
     torch.testing.assert_close(output, expected, rtol=8e-3, atol=8e-3)
+
+
+@pytest.mark.product(sample=12)
+@isas
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+@pytest.mark.parametrize("causal", [True, False])
+def test_every_class_gives_a_query_the_same_bits_in_any_company(
+    isa: CpuIsa, heads: tuple[int, int, int], causal: bool
+) -> None:
+    shape = make_shape(*heads, dtype=torch.bfloat16, num_blocks=100, causal=causal)
+    layer_kv, sequences, query = make_layer(shape, [(150, 150), (1, 33)])
+    whole, other = sequences
+    chunks = [(0, 150)]
+    if causal:
+        chunks += [(0, 1), (15, 16), (100, 131), (131, 150)]
+    with using_isa(isa):
+        attention = CpuPagedAttention(shape)
+        for features in (PLAIN, FEATURES["window"]):
+            expected = attention.plan(sequences).attend(query, layer_kv, features)
+            assert torch.equal(
+                attention.plan([other]).attend(query[150:], layer_kv, features), expected[150:]
+            )
+            for begin, end in chunks:
+                chunk = PagedSequence(end - begin, end, whole.block_ids)
+                output = attention.plan([chunk]).attend(query[begin:end], layer_kv, features)
+                assert torch.equal(output, expected[begin:end])
 
 
 def test_what_is_not_a_number_is_not_hidden() -> None:

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 
 from pagemesh.kernels.jit.compiled import CompiledFunction
-from pagemesh.kernels.jit.cpu_isa import current_isa, per_isa
+from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, per_isa
 from pagemesh.kernels.jit.parallel import run_parallel
 from pagemesh.kernels.paged_attention.cpu_kernel import compile_attention
-from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, ITEM, KernelShape
+from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, ITEM, KernelShape, Multiplies
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
     LayerAttention,
@@ -276,7 +276,6 @@ def _cut(
 
 def _kernel_shape(shape: AttentionShape, caps: bool) -> KernelShape:
     dtype = str(shape.dtype).removeprefix("torch.")
-    dots = shape.dtype == torch.bfloat16 and current_isa().has_pair_dots
     num_groups = shape.num_heads // shape.num_kv_heads
     return KernelShape(
         num_groups,
@@ -285,9 +284,16 @@ def _kernel_shape(shape: AttentionShape, caps: bool) -> KernelShape:
         shape.block_size,
         dtype,
         caps,
-        dots,
+        _multiplies(shape.dtype),
         shape.causal,
     )
+
+
+def _multiplies(dtype: torch.dtype) -> Multiplies:
+    isa = current_isa()
+    if dtype != torch.bfloat16 or not isa.has_pair_dots:
+        return Multiplies.FLOATS
+    return Multiplies.AMX_TILES if isa == CpuIsa.AMX else Multiplies.PAIRS
 
 
 def _float_bits(value: float) -> int:

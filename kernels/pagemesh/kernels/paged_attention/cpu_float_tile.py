@@ -9,12 +9,12 @@ from llvmlite import ir
 from pagemesh.kernels.jit.elements import load_element, load_elements
 from pagemesh.kernels.jit.emit import LANES, Emitter
 from pagemesh.kernels.jit.vector_math import sum_each
-from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, Slots, Values
+from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, Slots, Tile, Values
 
 _VECTORS_AT_ONCE = 4  # of a row's sums that are kept in registers
 
 
-class FloatTile:
+class FloatTile(Tile):
     """Implements `Tile`: everything is made a float when it is read."""
 
     def __init__(

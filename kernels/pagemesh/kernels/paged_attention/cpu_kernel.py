@@ -9,7 +9,7 @@ own: its result is the same bits alone or in a batch, as a decode or in a chunk 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from llvmlite import ir
 
@@ -22,12 +22,25 @@ from pagemesh.kernels.jit.elements import (
 from pagemesh.kernels.jit.emit import F32, I32, I64, LANES, VEC, Emitter
 from pagemesh.kernels.jit.loops import take_items
 from pagemesh.kernels.jit.vector_math import exp, max_each, maximum, sum_lanes
+from pagemesh.kernels.paged_attention.cpu_amx_tile import AmxTile
 from pagemesh.kernels.paged_attention.cpu_dot_tile import DotTile
 from pagemesh.kernels.paged_attention.cpu_float_tile import FloatTile
 from pagemesh.kernels.paged_attention.cpu_slots import TileSlots
-from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, ITEM, ROWS, KernelShape, Tile
+from pagemesh.kernels.paged_attention.cpu_tile import (
+    ARGUMENTS,
+    ITEM,
+    ROWS,
+    KernelShape,
+    Multiplies,
+    Tile,
+)
 
 _LEAST = -1e30  # below every score
+_TILES: Mapping[Multiplies, Callable[..., Tile]] = {
+    Multiplies.FLOATS: FloatTile,
+    Multiplies.PAIRS: DotTile,
+    Multiplies.AMX_TILES: AmxTile,
+}
 
 
 def compile_attention(shape: KernelShape) -> CompiledFunction:
@@ -64,9 +77,8 @@ class _Kernel:
         self.totals = e.scratch(shape.max_rows * LANES)
         self.positions = e.scratch(shape.max_rows)
         self.row_slopes = e.scratch(shape.max_rows)
-        make_tile = DotTile if shape.dots else FloatTile
         self.slots = TileSlots(e, shape, self.argument)
-        self.tile: Tile = make_tile(
+        self.tile = _TILES[shape.multiplies](
             e, shape, self.argument, self._float_argument("scale"), self.sums
         )
 
@@ -94,6 +106,7 @@ class _Kernel:
         index.add_incoming(following, b.block)
         b.branch(head)
         b.position_at_end(done)
+        self.tile.close()
         b.ret_void()
 
     def _read_item(self, index: ir.Value) -> dict[str, ir.Value]:
@@ -125,13 +138,15 @@ class _Kernel:
             )
             self.tile.read(self.slots)
             first_key = b.mul(tile, e.int64(num_keys))
-            with e.loop(e.int64(0), padded, ROWS) as row:
+            with e.loop(e.int64(0), padded, self.shape.rows_at_once) as row:
+                end_row = b.add(row, e.int64(self.shape.rows_at_once))
+                end_row = b.select(b.icmp_signed("<", end_row, padded), end_row, padded)
                 # Rows are in order of position: what the last one does not see yet, none does.
-                last = b.load(e.at(self.positions, b.add(row, e.int64(ROWS - 1))))
+                last = b.load(e.at(self.positions, b.sub(end_row, e.int64(1))))
                 if not self.shape.causal:
                     last = b.fadd(last, b.sitofp(self.argument["window"], F32))
                 with b.if_then(b.fcmp_ordered("<=", b.sitofp(first_key, F32), last)):
-                    self._attend_tile(row, first_key, item["end"])
+                    self._attend_rows(row, end_row, first_key, item["end"])
         self._write_rows(item, num_rows)
 
     def _read_queries(
@@ -159,6 +174,15 @@ class _Kernel:
             token = b.mul(b.add(item["first_row"], query), self.argument["query_stride"])
             source = b.add(token, b.mul(head, e.int64(self.shape.head_dim)))
             self.tile.read_query(row, source)
+
+    def _attend_rows(
+        self, row: ir.Value, end_row: ir.Value, first_key: ir.Value, end: ir.Value
+    ) -> None:
+        num_rows = self.b.sub(end_row, row)
+        self.tile.multiply_keys(row, num_rows)
+        with self.e.loop(row, end_row, ROWS) as first:
+            self._attend_tile(first, first_key, end)
+        self.tile.multiply_values(row, num_rows)
 
     def _attend_tile(self, row: ir.Value, first_key: ir.Value, end: ir.Value) -> None:
         """One tile's share of the softmax of four rows."""

@@ -1,12 +1,13 @@
 """What the CPU's kernel is told and what it does with a tile of keys and values at a time.
 
 A tile holds them for one head, and the queries of an item: it reads both, multiplies queries with keys
-and adds weighted values up. There are two ways to, see `FloatTile` and `DotTile`.
+and adds weighted values up. There are three ways to, see `FloatTile`, `DotTile` and `AmxTile`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from llvmlite import ir
@@ -43,6 +44,15 @@ ROWS = 4  # query rows that share the loads of keys and values
 Values = Mapping[str, ir.Value]
 
 
+class Multiplies(Enum):
+    """What keys and values are multiplied with."""
+
+    FLOATS = auto()
+    PAIRS = auto()
+    """Of bfloat16, by an instruction."""
+    AMX_TILES = auto()
+
+
 class KernelShape(NamedTuple):
     """What machine code is made for."""
 
@@ -52,21 +62,22 @@ class KernelShape(NamedTuple):
     block_size: int
     dtype: str  # as torch names it
     caps: bool  # whether scores are capped
-    dots: bool  # whether bfloat16 is multiplied as it is
+    multiplies: Multiplies
     causal: bool  # whether a query sees no keys behind its own
 
     @property
     def width(self) -> int:
         """Head dimensions filled up with zeros to whole vectors."""
-        lanes = 2 * LANES if self.dots else LANES
+        lanes = LANES if self.multiplies == Multiplies.FLOATS else 2 * LANES
         return -(-self.head_dim // lanes) * lanes
 
     @property
     def num_keys(self) -> int:
         """Of a tile. What is done once for a tile is shared by its keys; they fit the first-level cache."""
-        if not self.dots:
+        if self.multiplies == Multiplies.FLOATS:
             return LANES
-        return 4 * LANES if self.width <= 64 else 2 * LANES
+        widest = 128 if self.multiplies == Multiplies.AMX_TILES else 64
+        return 4 * LANES if self.width <= widest else 2 * LANES
 
     @property
     def max_queries(self) -> int:
@@ -74,9 +85,14 @@ class KernelShape(NamedTuple):
         return max(1, (64 if self.width <= 64 else 32) // self.num_groups)
 
     @property
+    def rows_at_once(self) -> int:
+        """Rows that are multiplied together, a multiple of ROWS."""
+        return 4 * ROWS if self.multiplies == Multiplies.AMX_TILES else ROWS
+
+    @property
     def max_rows(self) -> int:
         """Rows of an item: its queries' heads, filled up to whole groups of rows."""
-        return -(-self.max_queries * self.num_groups // ROWS) * ROWS
+        return -(-self.max_queries * self.num_groups // self.rows_at_once) * self.rows_at_once
 
 
 class Slots(Protocol):
@@ -102,6 +118,9 @@ class Tile(Protocol):
         """Take the keys and values of a tile's positions."""
         ...
 
+    def multiply_keys(self, first_row: ir.Value, num_rows: ir.Value) -> None:
+        """Comes before the scores of up to `rows_at_once` rows; for tiles that multiply all of them at once."""
+
     def scores(self, row: ir.Value) -> list[list[ir.Value]]:
         """Scaled products of four rows with the keys: for each row, vectors of 16 keys."""
         ...
@@ -114,3 +133,9 @@ class Tile(Protocol):
     ) -> None:
         """sums[row + i] = sums[row + i] · corrections[i] + weights[i] · values, for four rows."""
         ...
+
+    def multiply_values(self, first_row: ir.Value, num_rows: ir.Value) -> None:
+        """Comes after `add_values` of up to `rows_at_once` rows; for tiles that add only now."""
+
+    def close(self) -> None:
+        """Comes after all items."""

@@ -1,0 +1,136 @@
+"""Queries, keys and values of a tile in bfloat16, side by side as instructions for pairs of it want them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from llvmlite import ir
+
+from pagemesh.kernels.jit.emit import I1, I16, I32, LANES, VEC_I32, Emitter
+from pagemesh.kernels.paged_attention.cpu_tile import KernelShape, Slots, Values
+
+PAIRS: Final = ir.VectorType(I16, 2 * LANES)
+"""16 pairs."""
+
+
+class TilePairs:
+    """What was read of a tile; heads are filled up with zeros to `width`.
+
+    Keys are turned, so that a vector has the same pair of dimensions of 16 keys; values are interleaved, so
+    that a vector has 16 dimensions of a pair of keys.
+    """
+
+    def __init__(self, e: Emitter, shape: KernelShape, arguments: Values) -> None:
+        self._e = e
+        self._width = shape.width
+        self._head_dim = shape.head_dim
+        self._num_keys = shape.num_keys
+        self._arguments = arguments
+        self.queries = e.scratch(shape.max_rows * shape.width, I16)
+        """[rows, width]"""
+        self.keys = e.scratch(shape.num_keys * shape.width, I16)
+        """[pairs of dimensions, keys, 2]"""
+        self.values = e.scratch(shape.num_keys * shape.width, I16)
+        """[pairs of keys, width, 2]"""
+        self._key_rows = e.scratch(shape.num_keys * shape.width, I16)
+        self._value_rows = e.scratch(shape.num_keys * shape.width, I16)
+
+    def read_query(self, row: ir.Value, source: ir.Value) -> None:
+        """See `Tile`."""
+        e, b = self._e, self._e.builder
+        target = b.mul(row, e.int64(self._width))
+        for offset in range(0, self._width, 2 * LANES):
+            pairs = self._read(self._arguments["query"], source, offset)
+            e.store(pairs, e.at(self.queries, b.add(target, e.int64(offset))), 64)
+
+    def read(self, slots: Slots) -> None:
+        """See `Tile`."""
+        e, b = self._e, self._e.builder
+        with e.loop(e.int64(0), e.int64(self._num_keys)) as lane:
+            slots.fetch_ahead(lane)
+            source, target = slots.begin(lane), b.mul(lane, e.int64(self._width))
+            for offset in range(0, self._width, 2 * LANES):
+                place = b.add(target, e.int64(offset))
+                for name, rows in (("keys", self._key_rows), ("values", self._value_rows)):
+                    pairs = self._read(self._arguments[name], source, offset)
+                    e.store(pairs, e.at(rows, place), 64)
+        with e.loop(e.int64(0), e.int64(self._num_keys), LANES) as first:
+            for offset in range(0, self._width, 2 * LANES):
+                self._turn_keys(first, offset)
+                self._interleave_values(first, offset)
+
+    def load(self, rows: ir.Value, index: ir.Value) -> ir.Value:
+        """16 pairs, from an index that is a multiple of 32 elements."""
+        b = self._e.builder
+        vector = b.load(b.bitcast(self._e.at(rows, index), PAIRS.as_pointer()))
+        vector.align = 64
+        return vector
+
+    def _turn_keys(self, first: ir.Value, offset: int) -> None:
+        """16 keys' dimensions from `offset` on, from rows of keys to rows of pairs of dimensions."""
+        e, b = self._e, self._e.builder
+        rows = [b.bitcast(row, VEC_I32) for row in self._rows(self._key_rows, first, offset)]
+        for distance in (8, 4, 2, 1):
+            rows = self._swap(rows, distance)
+        for pair, vector in enumerate(rows):
+            place = b.add(b.mul(first, e.int64(2)), e.int64((offset + 2 * pair) * self._num_keys))
+            e.store(vector, e.at(self.keys, place), 64)
+
+    def _swap(self, rows: Sequence[ir.Value], distance: int) -> list[ir.Value]:
+        """One step of turning: exchange the off-diagonal quarters of all squares of 2 · distance."""
+        turned = list(rows)
+        for index in range(LANES):
+            if index & distance:
+                continue
+            upper, lower = rows[index], rows[index + distance]
+            first = [
+                lane if not lane & distance else lane - distance + LANES for lane in range(LANES)
+            ]
+            second = [
+                lane + distance if not lane & distance else lane + LANES for lane in range(LANES)
+            ]
+            turned[index] = self._e.shuffle(upper, lower, first)
+            turned[index + distance] = self._e.shuffle(upper, lower, second)
+        return turned
+
+    def _interleave_values(self, first: ir.Value, offset: int) -> None:
+        e, b = self._e, self._e.builder
+        rows = self._rows(self._value_rows, first, offset)
+        for pair in range(LANES // 2):
+            for half in range(2):
+                dims = range(half * LANES, (half + 1) * LANES)
+                lanes = [lane for dim in dims for lane in (dim, dim + 2 * LANES)]
+                vector = e.shuffle(rows[2 * pair], rows[2 * pair + 1], lanes)
+                place = b.add(
+                    b.mul(first, e.int64(self._width)),
+                    e.int64(2 * (pair * self._width + offset + half * LANES)),
+                )
+                e.store(vector, e.at(self.values, place), 64)
+
+    def _rows(self, rows: ir.Value, first: ir.Value, offset: int) -> list[ir.Value]:
+        """32 elements of 16 rows."""
+        e, b = self._e, self._e.builder
+        begin = b.mul(first, e.int64(self._width))
+        return [
+            self.load(rows, b.add(begin, e.int64(index * self._width + offset)))
+            for index in range(LANES)
+        ]
+
+    def _read(self, source: ir.Value, begin: ir.Value, offset: int) -> ir.Value:
+        """32 of a head's elements, those that it does not have as zeros."""
+        e, b = self._e, self._e.builder
+        address = e.at(source, b.add(begin, e.int64(offset)))
+        address = b.bitcast(address, PAIRS.as_pointer())
+        num_left = self._head_dim - offset
+        if num_left >= 2 * LANES:
+            pairs = b.load(address)
+            pairs.align = 2
+            return pairs
+        exists = ir.Constant(
+            ir.VectorType(I1, 2 * LANES), [int(index < num_left) for index in range(2 * LANES)]
+        )
+        nothing = ir.Constant(PAIRS, None)
+        return e.intrinsic(
+            "llvm.masked.load.v32i16.p0", PAIRS, address, ir.Constant(I32, 2), exists, nothing
+        )
