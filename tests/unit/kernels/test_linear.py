@@ -228,6 +228,32 @@ def test_a_row_is_the_same_bits_in_any_company(
         torch.set_num_threads(threads_before)
 
 
+@pytest.mark.parametrize(
+    ("num_rows", "num_inputs", "num_outputs"),
+    [
+        pytest.param(300, 4096, 140, id="rows that do not fit the cache"),
+        pytest.param(300, 72, 1300, id="wide outputs"),
+        pytest.param(70, 72, 170, id="few items for the threads"),
+    ],
+)
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_tiles_give_each_row_and_column_once(
+    num_rows: int, num_inputs: int, num_outputs: int, num_threads: int
+) -> None:
+    weight = exact(num_outputs, num_inputs, dtype=torch.bfloat16, num_zeros=num_inputs - 64)
+    rows = exact(num_rows, num_inputs, dtype=torch.bfloat16)
+    with using_isa(CpuIsa.AMX):
+        linear = make_linear(weight)
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        with torch.inference_mode():
+            product = linear(rows)
+    finally:
+        torch.set_num_threads(threads_before)
+    assert torch.equal(product, (rows.double() @ weight.double().t()).bfloat16())
+
+
 @dtypes
 @pytest.mark.parametrize("num_rows", [1, 5, 40])
 def test_processors_of_one_arithmetic_give_the_same_bits(dtype: torch.dtype, num_rows: int) -> None:

@@ -1,8 +1,9 @@
 """Products of bfloat16 rows with a packed weight on AMX's tiles; every row's sums are added in one order.
 
 A panel is 32 columns of the weight: for each step of 32 inputs two tiles [16 pairs, 16 columns, 2], side by
-side, so that it is read from front to back. An item is a panel and a chunk of rows, which go 32 at a time:
-two tiles of rows, two of the weight, four of sums. However many rows there are, each step is one tile
+side, so that it is read from front to back. An item is some panels, one after the other, and a chunk of rows,
+which go 32 at a time: two tiles of rows, two of the weight, four of sums. What a row gets of all its panels is
+written at once. However many rows there are, each step is one tile
 product that is added to the sum, so that a row's bits do not depend on its company; nor do they on whether
 sums wait in memory while other rows are multiplied with the same part of a panel.
 """
@@ -25,6 +26,7 @@ from pagemesh.kernels.linear.panel_sums import COLUMNS
 
 BLOCK_ROWS: Final = 2 * TILE_ROWS
 MAX_CHUNK_ROWS: Final = 1024
+"""Of an item, by its panels."""
 STEP_INPUTS: Final = 32
 _STEP_BYTES: Final = COLUMNS * TILE_BYTES
 """Of a panel per step."""
@@ -35,9 +37,10 @@ ARGUMENTS: Final[Mapping[str, ir.Type | None]] = {
     "counter": None,  # the next item to be taken, 0 at first
     "num_items": None,
     "num_panels": None,
-    "group_panels": None,  # item = (group · num_chunks + chunk) · group_panels + panel of the group
+    "item_panels": None,
+    "run_groups": None,  # of panels: item = (run · num_chunks + chunk) · run_groups + group of the run
     "num_chunks": None,
-    "chunk_rows": None,  # a multiple of 32, at most 1,024
+    "chunk_rows": None,  # a multiple of 32; by item_panels, at most 1,024
     "num_rows": None,
     "num_steps": None,  # of 32 inputs
     "part_steps": None,  # that are multiplied with all rows of a chunk before the next ones
@@ -62,6 +65,11 @@ def compile_tiles(gate: Gate | None) -> CompiledFunction:
     module = ir.Module("tiles")
     _TileKernel(Emitter(module, "tiles"), gate).emit()
     return CompiledFunction(module, "tiles", unrolls=False)
+
+
+class _Item(NamedTuple):
+    panels: tuple[ir.Value, ir.Value]
+    rows: tuple[ir.Value, ir.Value]
 
 
 class _Block(NamedTuple):
@@ -96,12 +104,45 @@ class _TileKernel:
         self.b.ret_void()
 
     def _item(self, item: ir.Value, following: ir.Value) -> None:
+        e, b = self.e, self.b
+        (first, last), (begin, end) = place = self._place(item)
+        next_first = self._place(following).panels[0]
+        with e.loop(first, last) as panel:
+            next_own = b.add(panel, e.int64(1))
+            is_own = b.icmp_signed("<", next_own, last)
+            fetched = b.select(is_own, next_own, next_first)
+            self._multiply_panel(panel, fetched, place.rows, self._sums(panel, first))
+        with e.loop(begin, end) as row, e.loop(first, last) as panel:
+            own = b.mul(b.sub(row, begin), e.int64(COLUMNS))
+            self.epilogue.finish(row, panel, e.at(self._sums(panel, first), own))
+
+    def _place(self, item: ir.Value) -> _Item:
+        b, argument = self.b, self.argument
+        size, num_chunks = argument["run_groups"], argument["num_chunks"]
+        run = b.sdiv(item, b.mul(size, num_chunks))
+        group = b.add(b.mul(run, size), b.srem(item, size))
+        first = b.mul(group, argument["item_panels"])
+        last = self._least(b.add(first, argument["item_panels"]), argument["num_panels"])
+        begin = b.mul(b.srem(b.sdiv(item, size), num_chunks), argument["chunk_rows"])
+        end = self._least(b.add(begin, argument["chunk_rows"]), argument["num_rows"])
+        return _Item((first, last), (begin, end))
+
+    def _sums(self, panel: ir.Value, first: ir.Value) -> ir.Value:
+        """Of all rows of a chunk with one of an item's panels."""
+        b = self.b
+        size = b.mul(self.argument["chunk_rows"], self.e.int64(COLUMNS))
+        return self.e.at(self.sums, b.mul(b.sub(panel, first), size))
+
+    def _multiply_panel(
+        self,
+        panel: ir.Value,
+        fetched: ir.Value,
+        rows: tuple[ir.Value, ir.Value],
+        sums: ir.Value,
+    ) -> None:
         """Part after part of a panel, each with all rows of a chunk."""
         e, b, argument = self.e, self.b, self.argument
-        panel, chunk = self._place(item)
-        next_panel, _ = self._place(following)
-        begin = b.mul(chunk, argument["chunk_rows"])
-        end = self._least(b.add(begin, argument["chunk_rows"]), argument["num_rows"])
+        begin, end = rows
         num_rows = b.sub(end, begin)
         num_blocks = self._ceil(num_rows, e.int64(BLOCK_ROWS))
         panel_bytes = b.mul(argument["num_steps"], e.int64(_STEP_BYTES))
@@ -115,29 +156,16 @@ class _TileKernel:
                 start = b.mul(b.add(begin, row), argument["inputs_stride"])
                 block = _Block(
                     inputs=e.at(argument["inputs"], start),
-                    sums=e.at(self.sums, b.mul(row, e.int64(COLUMNS))),
+                    sums=e.at(sums, b.mul(row, e.int64(COLUMNS))),
                     weight=e.at(argument["weight"], b.mul(panel, panel_bytes)),
                     steps=(first, last),
-                    fetched=e.at(argument["weight"], b.mul(next_panel, panel_bytes)),
+                    fetched=e.at(argument["weight"], b.mul(fetched, panel_bytes)),
                     first_line=b.mul(number, lines),
                     last_line=b.sub(b.mul(lines, e.int64(4)), e.int64(_FEW_LINES)),
                 )
-                rows = self._least(b.sub(num_rows, row), e.int64(BLOCK_ROWS))
+                block_rows = self._least(b.sub(num_rows, row), e.int64(BLOCK_ROWS))
                 is_only = b.icmp_signed("==", num_blocks, e.int64(1))
-                self._multiply_any(block, rows, is_only)
-        with e.loop(e.int64(0), num_rows) as index:
-            sums = e.at(self.sums, b.mul(index, e.int64(COLUMNS)))
-            self.epilogue.finish(b.add(begin, index), panel, sums)
-
-    def _place(self, item: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """An item's panel and chunk; of a last group that is smaller, the last panel comes more than once."""
-        b, argument = self.b, self.argument
-        size = argument["group_panels"]
-        group = b.sdiv(item, b.mul(size, argument["num_chunks"]))
-        chunk = b.srem(b.sdiv(item, size), argument["num_chunks"])
-        panel = b.add(b.mul(group, size), b.srem(item, size))
-        last = b.sub(argument["num_panels"], self.e.int64(1))
-        return self._least(panel, last), chunk
+                self._multiply_any(block, block_rows, is_only)
 
     def _multiply_any(self, block: _Block, num_rows: ir.Value, is_only: ir.Value) -> None:
         """`_multiply` for a number of rows that is known only now."""

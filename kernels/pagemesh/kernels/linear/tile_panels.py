@@ -25,10 +25,13 @@ _CHUNK_BYTES: Final = 1 << 20
 _PART_STEPS: Final = 12
 """Steps of a panel (24 KiB) that stay in the first-level cache while a chunk's rows pass."""
 
-_GROUP_PANELS: Final = 4
-_GROUP_ROWS: Final = 64
-"""Panels and rows of items that follow each other where all rows fit the cache: the outputs of a row that
-are written one after the other lie side by side, which takes a fifth less time for wide outputs."""
+_ITEM_PANELS: Final = 4
+_FEW_ROWS: Final = 64
+"""Panels of an item of more rows than a few: the rows of a wide output lie pages apart, so that whatever is
+written to one of them at once must be long."""
+
+_MIN_ITEMS: Final = 4
+"""For each thread, so that threads end together."""
 
 _MIN_SHARED_PRODUCTS: Final = 1 << 18
 """Multiplications from which on threads share them."""
@@ -39,17 +42,26 @@ _Arguments = ctypes.c_int64 * len(ARGUMENTS)
 class _Items:
     """How rows and panels are cut into items; says nothing of the bits."""
 
-    def __init__(self, num_rows: int, row_bytes: int, num_panels: int) -> None:
+    def __init__(self, num_rows: int, row_bytes: int, num_panels: int, num_threads: int) -> None:
         fitting = max(_CHUNK_BYTES // row_bytes // BLOCK_ROWS, 1) * BLOCK_ROWS
         whole = -(-num_rows // BLOCK_ROWS) * BLOCK_ROWS
         self.chunk_rows = min(fitting, MAX_CHUNK_ROWS, whole)
-        self.group_panels = num_panels
-        if num_rows > _GROUP_ROWS and num_rows * row_bytes <= _CHUNK_BYTES:
-            self.group_panels = min(_GROUP_PANELS, num_panels)
-            self.chunk_rows = _GROUP_ROWS
+        self.panels = 1
+        fits = num_rows * row_bytes <= _CHUNK_BYTES
+        if num_rows > _FEW_ROWS:
+            # Rows that all stay in the cache pass in small chunks, whose sums stay in the first one.
+            self.chunk_rows = (
+                _FEW_ROWS if fits else min(self.chunk_rows, MAX_CHUNK_ROWS // _ITEM_PANELS)
+            )
+            self.panels = min(_ITEM_PANELS, num_panels)
         self.num_chunks = -(-num_rows // self.chunk_rows)
-        num_groups = -(-num_panels // self.group_panels)
-        self.number = num_groups * self.group_panels * self.num_chunks
+        while self.panels > 1 and self._count(num_panels) < _MIN_ITEMS * num_threads:
+            self.panels //= 2
+        self.number = self._count(num_panels)
+        self.run_groups = 1 if fits else self.number // self.num_chunks
+
+    def _count(self, num_panels: int) -> int:
+        return -(-num_panels // self.panels) * self.num_chunks
 
 
 class TilePanels:
@@ -77,12 +89,16 @@ class TilePanels:
             residual = residual.contiguous()
         num_rows, num_inputs = inputs.shape
         output = torch.empty(num_rows, self._num_columns, dtype=torch.bfloat16)
-        items = _Items(num_rows, num_inputs * inputs.element_size(), self._num_panels)
+        num_products = num_rows * self._num_columns * num_inputs
+        num_threads = torch.get_num_threads() if num_products >= _MIN_SHARED_PRODUCTS else 1
+        row_bytes = num_inputs * inputs.element_size()
+        items = _Items(num_rows, row_bytes, self._num_panels, num_threads)
         arguments = _Arguments(
             0,
             items.number,
             self._num_panels,
-            items.group_panels,
+            items.panels,
+            items.run_groups,
             items.num_chunks,
             items.chunk_rows,
             num_rows,
@@ -98,8 +114,6 @@ class TilePanels:
             0 if residual is None else residual.data_ptr(),
             0 if residual is None else residual.stride(0),
         )
-        num_products = num_rows * self._num_columns * num_inputs
-        num_threads = torch.get_num_threads() if num_products >= _MIN_SHARED_PRODUCTS else 1
         run_parallel(self._function, arguments, num_threads)
         return output
 
