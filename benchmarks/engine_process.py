@@ -39,6 +39,8 @@ class EngineSettings:
     kv_cache_memory: float = 2.0
     """GiB."""
     device: str = "cpu"
+    enable_prefix_caching: bool = True
+    """Ours may go without."""
 
 
 class Answer(NamedTuple):

@@ -15,6 +15,7 @@ from peers import OURS, PEERS, start
 from random_models import SHAPES, make_model
 from report import Report, choice, make_parser
 from scheduler_alone import step_times_ms, wasted_slots_percent
+from shared_prefix import compare_sharing
 from static_batching import compare_batching
 from workload import Request, make_prompt, make_requests
 
@@ -45,9 +46,20 @@ class Size:
     num_batches: int
     """Static batches that are compared with continuous batching; with none, the comparison is left out."""
 
+    num_sharing: int
+    """Requests that share a prefix; with none, that comparison is left out."""
 
-SIZES = {"10M": Size(3, 128, 512, 4), "160M": Size(3, 64, 512, 3), "1B": Size(2, 16, 128, 0)}
-QUICK = {"10M": Size(1, 32, 512, 2), "160M": Size(1, 16, 512, 2), "1B": Size(1, 8, 64, 0)}
+
+SIZES = {
+    "10M": Size(3, 128, 512, 4, 64),
+    "160M": Size(3, 64, 512, 3, 64),
+    "1B": Size(2, 16, 128, 0, 0),
+}
+QUICK = {
+    "10M": Size(1, 32, 512, 2, 64),
+    "160M": Size(1, 16, 512, 2, 16),
+    "1B": Size(1, 8, 64, 0, 0),
+}
 
 
 class Measurement:
@@ -143,17 +155,28 @@ def main() -> None:
     for model in models:
         size = (QUICK if quick else SIZES)[model]
         for engine, samples in compare(model, engines, threads, size).items():
-            for figure, values in samples.items():
-                what, _, unit = figure.rpartition(", ")
-                report.add(f"{model}: {engine}: {what}", unit, values)
+            add(report, f"{model}: {engine}", samples)
         if size.num_batches:
             add_batching(report, model, batching(model, threads, size))
+        if size.num_sharing:
+            settings = EngineSettings(str(make_model(model)), threads)
+            sharing = compare_sharing(
+                settings, SHAPES[model].vocab_size, size.num_sharing, size.num_rounds
+            )
+            add(report, f"{model}: {OURS}", sharing)
     workload = make_requests(512, 32_000, SEED)
     report.add("unused slots of reserved blocks", "%", [wasted_slots_percent(workload, 64)], aim=4)
     steps = step_times_ms(NUM_RUNNING, 20 if quick else 200)
     report.add(f"scheduler, one step of {NUM_RUNNING} requests", "ms", steps)
     report.print()
     report.write(options.json)
+
+
+def add(report: Report, who: str, samples: Samples) -> None:
+    """Figures whose names end with their unit."""
+    for figure, values in samples.items():
+        what, _, unit = figure.rpartition(", ")
+        report.add(f"{who}: {what}", unit, values)
 
 
 def add_batching(report: Report, model: str, rates: dict[str, list[float]]) -> None:
