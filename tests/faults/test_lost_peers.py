@@ -11,15 +11,13 @@ from tests.support.link.faults import Fault, Kind
 
 pytestmark = pytest.mark.costly
 
-NOTICED_WITHIN_S = 2.0
-"""What is promised of frozen peers."""
+NOTICED_WITHIN_S = 5.0
+"""What is promised of frozen peers; what is configured leaves a second of it, for looking on two busy cores."""
 NUM_PROMPTS = 10
 """So many take long enough to be seen, by a look every now and then, while they are prefilled."""
-LEEWAY_S = 0.5
-"""For looking, on two busy cores; what is configured leaves 0.1 s of the two."""
 
 
-async def test_a_frozen_sender_is_noticed_in_two_seconds(pair: Pair) -> None:
+async def test_a_frozen_sender_is_noticed_in_five_seconds(pair: Pair) -> None:
     async with pair.session() as session:
         await pair.undisturbed(session, LONG_PROMPT)
         failed = pair.failures("UNAVAILABLE")
@@ -32,7 +30,7 @@ async def test_a_frozen_sender_is_noticed_in_two_seconds(pair: Pair) -> None:
         try:
             frozen_at = time.monotonic()
             await until(lambda: pair.failures("UNAVAILABLE") > failed, "the stream was given up")
-            assert time.monotonic() - frozen_at < NOTICED_WITHIN_S + LEEWAY_S
+            assert time.monotonic() - frozen_at < NOTICED_WITHIN_S
             for handle in handles:
                 await pair.assert_same_tokens(session, handle, LONG_PROMPT)
         finally:
@@ -40,7 +38,7 @@ async def test_a_frozen_sender_is_noticed_in_two_seconds(pair: Pair) -> None:
     await pair.assert_all_blocks_free()
 
 
-async def test_a_frozen_receiver_is_noticed_in_two_seconds(pair: Pair) -> None:
+async def test_a_frozen_receiver_is_noticed_in_five_seconds(pair: Pair) -> None:
     async with pair.session() as session:
         # More KV than all buffers between the two can take.
         handles = [
@@ -53,7 +51,7 @@ async def test_a_frozen_receiver_is_noticed_in_two_seconds(pair: Pair) -> None:
             await until(lambda: pair.prefill.num_used_blocks() == 0, "the sender is free again")
             # The router's session goes the same way: nobody is left who could be answered.
             await until(lambda: session.has_ended, "the session ended")
-            assert time.monotonic() - frozen_at < NOTICED_WITHIN_S + LEEWAY_S
+            assert time.monotonic() - frozen_at < NOTICED_WITHIN_S
         finally:
             pair.decode.thaw()
         assert not all(session[handle].is_over for handle in handles)
@@ -73,9 +71,9 @@ async def test_a_partition_in_mid_transfer_is_noticed_by_both_sides(pair: Pair) 
         try:
             cut_at = time.monotonic()
             await until(lambda: pair.all_failures() > failed, "the receiver gave up")
-            assert time.monotonic() - cut_at < NOTICED_WITHIN_S + LEEWAY_S
+            assert time.monotonic() - cut_at < NOTICED_WITHIN_S
             await until(lambda: pair.prefill.num_used_blocks() == 0, "the sender is free again")
-            assert time.monotonic() - cut_at < NOTICED_WITHIN_S + LEEWAY_S
+            assert time.monotonic() - cut_at < NOTICED_WITHIN_S
             for handle in handles:
                 await pair.assert_same_tokens(session, handle, LONG_PROMPT)
             # A connection that is only now attempted fails as soon.

@@ -35,9 +35,10 @@ def router_cluster(routers: Sequence[str]) -> dict[str, Any]:
                 "@type": TYPE + "upstreams.http.v3.HttpProtocolOptions",
                 "explicit_http_config": {
                     "http2_protocol_options": {
-                        # Notices within two seconds a router that froze, or whose machine or network is
-                        # gone, in the middle of a stream. Envoy makes intervals up to 15 % longer.
-                        "connection_keepalive": {"interval": "0.9s", "timeout": "0.9s"}
+                        # Notices within five seconds a router that froze, or whose machine or network is
+                        # gone, in the middle of a stream. Envoy makes intervals up to 15 % longer. One that
+                        # is only slow must not be given up: nobody can go on with its streams.
+                        "connection_keepalive": {"interval": "1s", "timeout": "3s"}
                     }
                 },
             }

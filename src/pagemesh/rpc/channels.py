@@ -25,10 +25,11 @@ MAX_MESSAGE_BYTES: Final = 40 * 1024 * 1024
 
 KEEPALIVE_TIME_MS: Final = 500
 """After so long without a byte from the peer it is asked for one; a channel asks at most once a second."""
-KEEPALIVE_TIMEOUT_MS: Final = 900
-"""A peer that does not answer for so long is gone: one that froze is noticed within two seconds.
+KEEPALIVE_TIMEOUT_MS: Final = 3_000
+"""A peer that does not answer for so long is gone: one that froze is noticed within five seconds.
 
-Pings are answered by gRPC's own threads, whatever holds the GIL: a busy process is not taken for a dead one."""
+Pings are answered by gRPC's own threads, whatever holds the GIL; but on a machine that has too much to do each
+thread on the way may wait for its turn for more than half a second, and a slow peer is not a dead one."""
 
 SHARED_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

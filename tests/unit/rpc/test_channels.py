@@ -30,14 +30,14 @@ def test_the_packaged_copy_is_the_one_beside_the_protos() -> None:
 
 
 @pytest.mark.parametrize("options", [channel_options(), SERVER_OPTIONS], ids=["channel", "server"])
-def test_a_silent_peer_is_given_up_within_two_seconds(
+def test_a_silent_peer_is_given_up_within_five_seconds(
     options: Sequence[tuple[str, int | str]],
 ) -> None:
     number = {name: int(value) for name, value in options if name != "grpc.service_config"}
     # gRPC asks at most once a second, however soon it is told to: a peer may have answered, and then frozen.
     asked_ms = max(number["grpc.keepalive_time_ms"], 1_000)
     answered_ms = max(number["grpc.keepalive_timeout_ms"], number["grpc.http2.ping_timeout_ms"])
-    assert asked_ms + answered_ms == 1_900
+    assert asked_ms + answered_ms == 4_000
     assert number["grpc.keepalive_permit_without_calls"] == 1
     assert number["grpc.http2.max_pings_without_data"] == 0
 
