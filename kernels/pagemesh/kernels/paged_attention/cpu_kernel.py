@@ -146,7 +146,11 @@ class _Kernel:
                 if not self.shape.causal:
                     last = b.fadd(last, b.sitofp(self.argument["window"], F32))
                 with b.if_then(b.fcmp_ordered("<=", b.sitofp(first_key, F32), last)):
-                    self._attend_rows(row, end_row, first_key, item["end"])
+                    num_together = b.sub(end_row, row)
+                    self.tile.multiply_keys(row, num_together)
+                    with e.loop(row, end_row, ROWS) as first:
+                        self._attend_tile(first, first_key, item["end"])
+                    self.tile.multiply_values(row, num_together)
         self._write_rows(item, num_rows)
 
     def _read_queries(
@@ -174,15 +178,6 @@ class _Kernel:
             token = b.mul(b.add(item["first_row"], query), self.argument["query_stride"])
             source = b.add(token, b.mul(head, e.int64(self.shape.head_dim)))
             self.tile.read_query(row, source)
-
-    def _attend_rows(
-        self, row: ir.Value, end_row: ir.Value, first_key: ir.Value, end: ir.Value
-    ) -> None:
-        num_rows = self.b.sub(end_row, row)
-        self.tile.multiply_keys(row, num_rows)
-        with self.e.loop(row, end_row, ROWS) as first:
-            self._attend_tile(first, first_key, end)
-        self.tile.multiply_values(row, num_rows)
 
     def _attend_tile(self, row: ir.Value, first_key: ir.Value, end: ir.Value) -> None:
         """One tile's share of the softmax of four rows."""
