@@ -26,7 +26,7 @@ def compare_sharing(
     settings: EngineSettings, vocab_size: int, num_requests: int, num_rounds: int
 ) -> dict[str, list[float]]:
     """Samples by figure; the rounds of both engines are interleaved."""
-    settings = replace(settings, max_model_len=_CACHED + 2 * _REST)
+    settings = replace(settings, max_model_len=_CACHED + _OWN + _ANSWER)
     seeds = count(_SEED)
 
     def prompt(length: int) -> list[int]:

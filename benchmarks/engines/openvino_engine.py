@@ -11,6 +11,7 @@ from typing import Any
 
 from protocol import serve
 
+_CAPABILITIES = "OPTIMIZATION_CAPABILITIES"
 _PRECISIONS = {"bfloat16": "bf16", "float32": "f32"}
 
 
@@ -29,7 +30,7 @@ class OpenVinoEngine:
             scheduler,
             "CPU",
             {
-                "INFERENCE_PRECISION_HINT": _PRECISIONS[settings["dtype"]],
+                "INFERENCE_PRECISION_HINT": _precision(settings["dtype"]),
                 "INFERENCE_NUM_THREADS": settings["threads"],
             },
         )
@@ -62,6 +63,14 @@ class OpenVinoEngine:
                 yield request_id, self._lengths[request_id]
                 if self._lengths[request_id] == num_tokens:
                     del self._running[request_id], self._lengths[request_id]
+
+
+def _precision(dtype: str) -> str:
+    """Float32 where the processor has no instructions for the type: its paged attention needs them."""
+    import openvino
+
+    name = _PRECISIONS[dtype]
+    return name if name.upper() in openvino.Core().get_property("CPU", _CAPABILITIES) else "f32"
 
 
 def _tensor(prompt: Sequence[int]) -> Any:
