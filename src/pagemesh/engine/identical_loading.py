@@ -55,11 +55,16 @@ def check_on_host(model: LoadedModel) -> str | None:
         attention = model.layer_attention[:num_layers]
         part = replace(model, decoder=decoder, shape=shape, layer_attention=attention)
     block_size = min(_BLOCK_SIZE, model.max_model_len)
+    num_threads = torch.get_num_threads()
     runner = ModelRunner(part, block_size, num_blocks_of_check(block_size))
-    with torch.inference_mode():
-        return find_difference(
-            runner, model, block_size, lambda rows: decoder.logits(rows.to(model.dtype))
-        )
+    try:
+        with torch.inference_mode():
+            return find_difference(
+                runner, model, block_size, lambda rows: decoder.logits(rows.to(model.dtype))
+            )
+    finally:
+        # Its steps are small, and the engine's may be large.
+        torch.set_num_threads(num_threads)
 
 
 def check_on_device(

@@ -78,6 +78,16 @@ def test_a_context_shorter_than_the_prompts_is_looked_at_all_the_same(demo_model
     assert check_on_host(load_model(ModelConfig(str(demo_model), max_model_len=5))) is None
 
 
+def test_the_engine_has_all_threads_afterwards(demo_model: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        check_on_host(load_model(ModelConfig(str(demo_model))))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_of_a_large_model_the_first_layers_are_looked_at(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

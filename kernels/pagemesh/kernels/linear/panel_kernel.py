@@ -6,11 +6,14 @@ weight is fetched while one is multiplied, so that both together take as long as
 A panel is 32 columns of the weight, with the inputs of a step side by side: [steps, 32, inputs]. An item is
 a panel and a run of rows, which are taken some at a time, so that their sums stay in registers. Step after
 step of inputs is added to them, so that a row's sums are the same bits in any company.
+
+Where a weight has to be made float32, that is done once for all rows of an item, if they are many: part after
+part of a panel lies in the first-level cache in float32 while the rows pass, and their sums wait in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from llvmlite import ir
@@ -40,6 +43,17 @@ ARGUMENTS: Final = (
     "residual",  # like the output, or null
     "residual_stride",
 )
+
+
+CHUNK_ROWS: Final = 192
+"""Most rows of an item: they and a panel fit the second-level cache."""
+
+_FEW_ROWS: Final = 16
+_MOST_NARROW: Final = 8
+"""Rows that are multiplied with a weight as it is, and those of them at once; more, with one in float32."""
+
+_PART_INPUTS: Final = 128
+"""Of a panel in float32: 16 KiB, half of the first-level cache."""
 
 
 class PanelVariant(NamedTuple):
@@ -77,13 +91,13 @@ def compile_panels(variant: PanelVariant) -> CompiledFunction:
 
 
 class _Block(NamedTuple):
-    """What is multiplied at once: some rows with a panel, and where the next one is fetched."""
+    """What is multiplied at once: some rows with a panel or a part of it."""
 
     inputs: ir.Value
+    sums: ir.Value
+    """float32 [rows, 32]"""
     weight: ir.Value
-    fetched: ir.Value
-    ahead: ir.Value
-    """Elements that are fetched in a step."""
+    num_steps: ir.Value
 
 
 class _PanelKernel:
@@ -92,7 +106,8 @@ class _PanelKernel:
         self.b = e.builder
         self.adding: Sums = PairDots(e) if variant.uses_dots else Fmas(e, variant.dtype)
         self.blocking = _blocking()
-        self.max_rows = max(self.blocking)
+        self.most = max(self.blocking)
+        self.widens = variant.dtype != "float32" and not variant.uses_dots
         element = ELEMENT_TYPES[variant.dtype]
         kinds: Mapping[str, ir.Type] = {
             "weight": self.adding.weight_type,
@@ -105,7 +120,8 @@ class _PanelKernel:
             name: e.argument(index, kinds.get(name)) for index, name in enumerate(ARGUMENTS)
         }
         self.step_size = self.adding.inputs_per_step * COLUMNS
-        self.sums = e.scratch(self.max_rows * COLUMNS)
+        self.sums = e.scratch((CHUNK_ROWS if self.widens else self.most) * COLUMNS)
+        self.part = e.scratch(_PART_INPUTS * COLUMNS if self.widens else 0)
         self.epilogue = PanelEpilogue(e, variant.gate, variant.dtype, self.argument)
 
     def emit(self) -> None:
@@ -119,50 +135,146 @@ class _PanelKernel:
         panel, chunk = b.sdiv(item, num_chunks), b.srem(item, num_chunks)
         begin = self._share(argument["num_rows"], chunk, num_chunks)
         end = self._share(argument["num_rows"], b.add(chunk, one), num_chunks)
+        next_panel = b.sdiv(following, num_chunks)
+        if not self.widens:
+            self._blocks(panel, next_panel, begin, end, self.most)
+            return
+        are_few = b.icmp_signed("<=", b.sub(end, begin), e.int64(_FEW_ROWS))
+        with b.if_else(are_few) as (few, many):
+            with few:
+                self._blocks(panel, next_panel, begin, end, min(_MOST_NARROW, self.most))
+            with many:
+                self._parts(panel, next_panel, begin, end)
+
+    def _blocks(
+        self, panel: ir.Value, next_panel: ir.Value, begin: ir.Value, end: ir.Value, most: int
+    ) -> None:
+        """Block after block of at most so many rows with the whole panel."""
+        e, b, argument = self.e, self.b, self.argument
         num_rows = b.sub(end, begin)
-        most = e.int64(self.max_rows)
-        num_blocks = b.sdiv(b.add(num_rows, b.sub(most, one)), most)
+        num_blocks = self._num_blocks(num_rows, most)
         panel_size = b.mul(argument["num_steps"], e.int64(self.step_size))
-        weight = e.at(argument["weight"], b.mul(panel, panel_size))
-        next_panel = b.mul(b.sdiv(following, num_chunks), panel_size)
         ahead = b.sdiv(e.int64(self.step_size), num_blocks)
         with e.loop(e.int64(0), num_blocks) as block:
             first = b.add(begin, self._share(num_rows, block, num_blocks))
-            last = b.add(begin, self._share(num_rows, b.add(block, one), num_blocks))
+            last = b.add(begin, self._share(num_rows, b.add(block, e.int64(1)), num_blocks))
             # Each block of rows has its share of the next panel fetched, in even steps.
-            share = b.add(next_panel, self._share(panel_size, block, num_blocks))
-            fetched = e.at(argument["weight"], share)
+            share = self._share(panel_size, block, num_blocks)
+            fetched = e.at(self._panel(next_panel), share)
             inputs = e.at(argument["inputs"], b.mul(first, argument["inputs_stride"]))
-            self._multiply_any(_Block(inputs, weight, fetched, ahead), b.sub(last, first))
-            with e.loop(first, last) as row:
-                place = b.mul(b.sub(row, first), e.int64(COLUMNS))
-                self.epilogue.finish(row, panel, e.at(self.sums, place))
+            each = _Block(inputs, self.sums, self._panel(panel), argument["num_steps"])
+
+            def multiply(size: int, halves: Sequence[int]) -> None:
+                zeros = [e.splat(0.0)] * (len(halves) * size)
+                self._multiply(self.adding, each, size, halves, zeros, (fetched, ahead))
+
+            self._in_halves(b.sub(last, first), range(1, most + 1), multiply)
+            self._finish(panel, first, last)
+
+    def _parts(self, panel: ir.Value, next_panel: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+        """Part after part of a panel, in float32, with all rows: more than `_FEW_ROWS`."""
+        e, b, argument = self.e, self.b, self.argument
+        num_rows = b.sub(end, begin)
+        num_blocks = self._num_blocks(num_rows, self.most)
+        part_steps = _PART_INPUTS // self.adding.inputs_per_step
+        with e.loop(e.int64(0), b.mul(num_rows, e.int64(COLUMNS)), LANES) as place:
+            e.store(e.splat(0.0), e.at(self.sums, place), 64)
+        with e.loop(e.int64(0), argument["num_steps"], part_steps) as first_step:
+            last_step = b.add(first_step, e.int64(part_steps))
+            is_whole = b.icmp_signed("<", last_step, argument["num_steps"])
+            last_step = b.select(is_whole, last_step, argument["num_steps"])
+            self._widen(panel, next_panel, first_step, last_step)
+            num_inputs = b.mul(b.sub(last_step, first_step), e.int64(self.adding.inputs_per_step))
+            first_input = b.mul(first_step, e.int64(self.adding.inputs_per_step))
+            with e.loop(e.int64(0), num_blocks) as block:
+                first = self._share(num_rows, block, num_blocks)
+                last = self._share(num_rows, b.add(block, e.int64(1)), num_blocks)
+                row = b.mul(b.add(begin, first), argument["inputs_stride"])
+                inputs = e.at(argument["inputs"], b.add(row, first_input))
+                sums = e.at(self.sums, b.mul(first, e.int64(COLUMNS)))
+                each = _Block(inputs, sums, self.part, num_inputs)
+
+                def go_on(size: int, halves: Sequence[int]) -> None:
+                    before = [e.load(place, 64) for place in self._places(each, size, halves)]
+                    self._multiply(Fmas(e, "float32"), each, size, halves, before)
+
+                # Of more rows than fit one block, even shares are at least half a block.
+                sizes = range(self.most // 2, self.most + 1)
+                self._in_halves(b.sub(last, first), sizes, go_on)
+        self._finish(panel, begin, end)
+
+    def _widen(
+        self, panel: ir.Value, next_panel: ir.Value, first: ir.Value, last: ir.Value
+    ) -> None:
+        """Steps of a panel, as float32 [inputs, 32]; the same ones of the next panel are fetched."""
+        e, b, adding = self.e, self.b, self.adding
+        assert isinstance(adding, Fmas), "others multiply a weight as it is"
+        with e.loop(first, last) as step:
+            place = b.mul(step, e.int64(self.step_size))
+            ahead = e.at(self._panel(next_panel), place)
+            columns = []
+            for half in range(2):
+                offset = e.int64(half * self.step_size // 2)
+                self._fetch(e.at(ahead, offset))
+                columns.append(e.at(self._panel(panel), b.add(place, offset)))
+            target = b.mul(b.sub(step, first), e.int64(self.step_size))
+            vectors = (vector for of_input in adding.weights(columns) for vector in of_input)
+            for number, vector in enumerate(vectors):
+                offset = b.add(target, e.int64(number * LANES))
+                e.store(vector, e.at(self.part, offset), 64)
+
+    def _finish(self, panel: ir.Value, first: ir.Value, last: ir.Value) -> None:
+        e, b = self.e, self.b
+        with e.loop(first, last) as row:
+            place = b.mul(b.sub(row, first), e.int64(COLUMNS))
+            self.epilogue.finish(row, panel, e.at(self.sums, place))
+
+    def _panel(self, number: ir.Value) -> ir.Value:
+        size = self.b.mul(self.argument["num_steps"], self.e.int64(self.step_size))
+        return self.e.at(self.argument["weight"], self.b.mul(number, size))
+
+    def _num_blocks(self, num_rows: ir.Value, most: int) -> ir.Value:
+        return self.b.sdiv(self.b.add(num_rows, self.e.int64(most - 1)), self.e.int64(most))
 
     def _share(self, total: ir.Value, index: ir.Value, num_shares: ir.Value) -> ir.Value:
         """Where share `index` of `total` begins."""
         return self.b.sdiv(self.b.mul(total, index), num_shares)
 
-    def _multiply_any(self, block: _Block, num_rows: ir.Value) -> None:
-        """`_multiply` for a number of rows that is known only now."""
+    def _in_halves(
+        self,
+        num_rows: ir.Value,
+        sizes: Sequence[int],
+        multiply: Callable[[int, Sequence[int]], None],
+    ) -> None:
+        """Multiply a number of rows that is known only now, with both halves of a panel at once or in turn."""
         e, b = self.e, self.b
         after = b.append_basic_block("after")
         switch = b.switch(num_rows, after)
-        for size in range(1, self.max_rows + 1):
+        for size in sizes:
             case = b.append_basic_block(f"rows{size}")
             switch.add_case(e.int64(size), case)
             b.position_at_end(case)
-            if size <= self.blocking.whole:
-                self._multiply(block, size, (0, 1))
-            else:
-                for half in range(2):
-                    self._multiply(block, size, (half,))
+            at_once = [(0, 1)] if size <= self.blocking.whole else [(0,), (1,)]
+            for halves in at_once:
+                multiply(size, halves)
             b.branch(after)
         b.position_at_end(after)
 
-    def _multiply(self, block: _Block, num_rows: int, halves: Sequence[int]) -> None:
-        """Sums of rows with halves of a panel; each fetches its own half of what comes next."""
+    def _multiply(
+        self,
+        adding: Sums,
+        block: _Block,
+        num_rows: int,
+        halves: Sequence[int],
+        sums: Sequence[ir.Value],
+        fetching: tuple[ir.Value, ir.Value] | None = None,
+    ) -> None:
+        """Add rows' products with halves of a panel to `sums`, and store them.
+
+        `fetching` is what comes next, of which these halves are fetched, and the elements of it for a step.
+        """
         e, b = self.e, self.b
-        num_inputs = self.adding.inputs_per_step
+        num_inputs = adding.inputs_per_step
         half_size = num_inputs * LANES
         rows = [
             e.at(block.inputs, b.mul(e.int64(index), self.argument["inputs_stride"]))
@@ -170,21 +282,27 @@ class _PanelKernel:
         ]
 
         def add_step(step: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
-            ahead = e.at(block.fetched, b.mul(step, block.ahead))
-            place = e.at(block.weight, b.mul(step, e.int64(self.step_size)))
+            place = e.at(block.weight, b.mul(step, e.int64(2 * half_size)))
             columns = []
             for half in halves:
-                self._fetch(e.at(ahead, e.int64(half * half_size)))
+                if fetching is not None:
+                    ahead = e.at(fetching[0], b.mul(step, fetching[1]))
+                    self._fetch(e.at(ahead, e.int64(half * half_size)))
                 columns.append(e.at(place, e.int64(half * half_size)))
             inputs = [e.at(row, b.mul(step, e.int64(num_inputs))) for row in rows]
-            return self.adding.add(sums, inputs, columns)
+            return adding.add(sums, inputs, columns)
 
-        zeros = [e.splat(0.0)] * (len(halves) * num_rows)
-        sums = iter(fold(e, self.argument["num_steps"], zeros, add_step))
-        for index in range(num_rows):
-            for half in halves:
-                place = e.int64(index * COLUMNS + half * LANES)
-                e.store(next(sums), e.at(self.sums, place), 64)
+        sums = fold(e, block.num_steps, sums, add_step)
+        for total, place in zip(sums, self._places(block, num_rows, halves), strict=True):
+            e.store(total, place, 64)
+
+    def _places(self, block: _Block, num_rows: int, halves: Sequence[int]) -> list[ir.Value]:
+        """Where the sums of rows with halves of a panel lie, in the order of `Sums.add`."""
+        return [
+            self.e.at(block.sums, self.e.int64(index * COLUMNS + half * LANES))
+            for index in range(num_rows)
+            for half in halves
+        ]
 
     def _fetch(self, address: ir.Value) -> None:
         """Into the second-level cache."""

@@ -83,7 +83,7 @@ class Fmas:
         """See `Sums`."""
         e = self._e
         grown = list(sums)
-        for number, weights in enumerate(self._weights(columns)):
+        for number, weights in enumerate(self.weights(columns)):
             for index, row in enumerate(rows):
                 inputs = e.broadcast(e.builder.load(e.at(row, e.int64(number))))
                 for half, each in enumerate(weights):
@@ -91,7 +91,7 @@ class Fmas:
                     grown[place] = e.fma(inputs, each, grown[place])
         return grown
 
-    def _weights(self, columns: Sequence[ir.Value]) -> list[list[ir.Value]]:
+    def weights(self, columns: Sequence[ir.Value]) -> list[list[ir.Value]]:
         """Of each input of a step: a vector for each 16 columns."""
         e = self._e
         if self._dtype != "bfloat16":

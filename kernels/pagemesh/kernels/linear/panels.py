@@ -15,6 +15,7 @@ from pagemesh.kernels.jit.parallel import run_parallel
 from pagemesh.kernels.linear.interface import check_weight
 from pagemesh.kernels.linear.panel_kernel import (
     ARGUMENTS,
+    CHUNK_ROWS,
     PanelVariant,
     compile_panels,
 )
@@ -24,9 +25,6 @@ from pagemesh.kernels.linear.widening import widen
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 """Of weights."""
-
-_CHUNK_ROWS: Final = 192
-"""Rows of an item: they and a panel fit the second-level cache."""
 
 _MIN_SHARED_PRODUCTS: Final = 1 << 17
 """Multiplications from which on threads share them: below, waking the others takes as long as they save."""
@@ -110,7 +108,7 @@ class _VectorPanels:
             residual = residual.contiguous()
         num_rows = inputs.shape[0]
         output = torch.empty(num_rows, self._num_columns, dtype=self._dtype)
-        num_chunks = -(-num_rows // _CHUNK_ROWS)
+        num_chunks = -(-num_rows // CHUNK_ROWS)
         arguments = _Arguments(
             0,
             self._num_panels * num_chunks,
