@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from llvmlite import ir
 
 from pagemesh.kernels.jit.emit import LANES, VEC, VEC_I32, Emitter
 
-# Every second lane of two vectors within each 128 bits, and every second 128 bits: cheap shuffles.
+# Every second lane of two vectors within each 128 bits: a cheap shuffle.
 _WITHIN_QUADS = [lane for quad in (0, 4, 8, 12) for lane in (quad, quad + 2, quad + 16, quad + 18)]
-_OF_QUADS = [quad + lane for quad in (0, 8, 16, 24) for lane in range(4)]
 
 
 def maximum(e: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -26,17 +24,15 @@ def minimum(e: Emitter, x: ir.Value, y: ir.Value) -> ir.Value:
     return e.call("llvm.minnum", x, y)
 
 
-def sum_each(e: Emitter, vectors: Sequence[ir.Value]) -> ir.Value:
-    """The sum of each of 16 vectors, in one vector; always the same tree."""
-    quads = _fold(e, _fold(e, vectors, _WITHIN_QUADS), _WITHIN_QUADS)
-    return _fold(e, _fold(e, quads, _OF_QUADS), _OF_QUADS)[0]
-
-
 def max_each(e: Emitter, vectors: Sequence[ir.Value]) -> ir.Value:
     """The greatest lane of each of 4 vectors, four times over in one vector."""
-    greater = functools.partial(maximum, e)
-    halves = _fold(e, vectors, _WITHIN_QUADS, greater)
-    (quads,) = _fold(e, halves, _WITHIN_QUADS, greater)
+    beside = [lane + 1 for lane in _WITHIN_QUADS]
+    while len(vectors) > 1:
+        vectors = [
+            maximum(e, e.shuffle(x, y, _WITHIN_QUADS), e.shuffle(x, y, beside))
+            for x, y in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+    (quads,) = vectors
     for distance in (8, 4):
         lanes = [(lane + distance) % LANES for lane in range(LANES)]
         quads = maximum(e, quads, e.shuffle(quads, quads, lanes))
@@ -51,19 +47,25 @@ def sum_lanes(e: Emitter, vector: ir.Value) -> ir.Value:
     return vector
 
 
-def _fold(
-    e: Emitter,
-    vectors: Sequence[ir.Value],
-    lanes: Sequence[int],
-    combine: Callable[[ir.Value, ir.Value], ir.Value] | None = None,
-) -> list[ir.Value]:
-    """From each pair of vectors one: `lanes` of the two, combined with the lanes beside them."""
-    combine = combine or e.builder.fadd
-    beside = [lane + (1 if lanes is _WITHIN_QUADS else 4) for lane in lanes]
-    return [
-        combine(e.shuffle(x, y, lanes), e.shuffle(x, y, beside))
-        for x, y in zip(vectors[::2], vectors[1::2], strict=True)
-    ]
+def transposed(e: Emitter, rows: Sequence[ir.Value]) -> list[ir.Value]:
+    """16 vectors whose lanes are the rows of the 16 given ones."""
+    for distance in (8, 4, 2, 1):
+        rows = _exchanged(e, rows, distance)
+    return list(rows)
+
+
+def _exchanged(e: Emitter, rows: Sequence[ir.Value], distance: int) -> list[ir.Value]:
+    """The off-diagonal quarters of all squares of 2 · distance lanes and rows, exchanged."""
+    turned = list(rows)
+    lanes = range(LANES)
+    first = [lane if not lane & distance else lane - distance + LANES for lane in lanes]
+    second = [lane + distance if not lane & distance else lane + LANES for lane in lanes]
+    for index in lanes:
+        if not index & distance:
+            upper, lower = rows[index], rows[index + distance]
+            turned[index] = e.shuffle(upper, lower, first)
+            turned[index + distance] = e.shuffle(upper, lower, second)
+    return turned
 
 
 def exp(e: Emitter, x: ir.Value) -> ir.Value:

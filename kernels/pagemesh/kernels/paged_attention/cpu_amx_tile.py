@@ -11,7 +11,7 @@ from pagemesh.kernels.jit.elements import store_elements
 from pagemesh.kernels.jit.emit import I16, I64, LANES, Emitter
 from pagemesh.kernels.jit.tile_registers import TILE_BYTES, TILE_ROWS, tile_registers
 from pagemesh.kernels.paged_attention.cpu_pairs import TilePairs
-from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, Slots, Tile, Values
+from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, Slots
 
 # Registers: sums of up to 16 rows by four times 16 columns; the rows; the columns, two in turn.
 _SUMS: Final = (0, 1, 2, 3)
@@ -21,7 +21,7 @@ _STEP: Final = TILE_BYTES // 2
 """Inputs, of a row, of one product."""
 
 
-class AmxTile(Tile):
+class AmxTile:
     """Implements `Tile`: 16 rows are multiplied with 16 keys, or with 16 dimensions of values, at once.
 
     Between the products of keys and those of values, scores and weights wait in memory: 16 rows of them.
@@ -29,7 +29,7 @@ class AmxTile(Tile):
     """
 
     def __init__(
-        self, e: Emitter, shape: KernelShape, arguments: Values, scale: ir.Value, sums: ir.Value
+        self, e: Emitter, shape: KernelShape, pairs: TilePairs, scale: ir.Value, sums: ir.Value
     ) -> None:
         """`sums` is [rows, width], where the weighted values are added up."""
         self._e, self._b = e, e.builder
@@ -37,7 +37,7 @@ class AmxTile(Tile):
         self._num_keys = shape.num_keys
         self._scale = scale
         self._sums = sums
-        self._pairs = TilePairs(e, shape, arguments)
+        self._pairs = pairs
         self._scores = e.scratch(TILE_ROWS * shape.num_keys)
         self._weights = e.scratch(TILE_ROWS * shape.num_keys, I16)
         self._registers = tile_registers(e)

@@ -9,7 +9,7 @@ own: its result is the same bits alone or in a batch, as a decode or in a chunk 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from llvmlite import ir
 
@@ -23,8 +23,8 @@ from pagemesh.kernels.jit.emit import F32, I32, I64, LANES, VEC, Emitter
 from pagemesh.kernels.jit.loops import take_items
 from pagemesh.kernels.jit.vector_math import exp, max_each, maximum, sum_lanes
 from pagemesh.kernels.paged_attention.cpu_amx_tile import AmxTile
-from pagemesh.kernels.paged_attention.cpu_dot_tile import DotTile
-from pagemesh.kernels.paged_attention.cpu_float_tile import FloatTile
+from pagemesh.kernels.paged_attention.cpu_floats import TileFloats
+from pagemesh.kernels.paged_attention.cpu_pairs import TilePairs
 from pagemesh.kernels.paged_attention.cpu_slots import TileSlots
 from pagemesh.kernels.paged_attention.cpu_tile import (
     ARGUMENTS,
@@ -33,14 +33,11 @@ from pagemesh.kernels.paged_attention.cpu_tile import (
     KernelShape,
     Multiplies,
     Tile,
+    Values,
 )
+from pagemesh.kernels.paged_attention.cpu_vector_tile import VectorTile
 
 _LEAST = -1e30  # below every score
-_TILES: Mapping[Multiplies, Callable[..., Tile]] = {
-    Multiplies.FLOATS: FloatTile,
-    Multiplies.PAIRS: DotTile,
-    Multiplies.AMX_TILES: AmxTile,
-}
 
 
 def compile_attention(shape: KernelShape) -> CompiledFunction:
@@ -78,7 +75,7 @@ class _Kernel:
         self.positions = e.scratch(shape.max_rows)
         self.row_slopes = e.scratch(shape.max_rows)
         self.slots = TileSlots(e, shape, self.argument)
-        self.tile = _TILES[shape.multiplies](
+        self.tile: Tile = _make_tile(
             e, shape, self.argument, self._float_argument("scale"), self.sums
         )
 
@@ -308,3 +305,14 @@ class _Kernel:
 
     def _float_argument(self, name: str) -> ir.Value:
         return self.b.bitcast(self.b.trunc(self.argument[name], I32), F32)
+
+
+def _make_tile(
+    e: Emitter, shape: KernelShape, arguments: Values, scale: ir.Value, sums: ir.Value
+) -> Tile:
+    if shape.multiplies == Multiplies.FLOATS:
+        return VectorTile(e, shape, TileFloats(e, shape, arguments), scale, sums)
+    pairs = TilePairs(e, shape, arguments)
+    if shape.multiplies == Multiplies.AMX_TILES:
+        return AmxTile(e, shape, pairs, scale, sums)
+    return VectorTile(e, shape, pairs, scale, sums)

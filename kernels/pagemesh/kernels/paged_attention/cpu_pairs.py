@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from llvmlite import ir
 
+from pagemesh.kernels.jit.elements import store_elements
 from pagemesh.kernels.jit.emit import I1, I16, I32, LANES, VEC_I32, Emitter
-from pagemesh.kernels.paged_attention.cpu_tile import KernelShape, Slots, Values
+from pagemesh.kernels.jit.pair_dots import dot_pairs
+from pagemesh.kernels.jit.vector_math import transposed
+from pagemesh.kernels.paged_attention.cpu_tile import ROWS, KernelShape, Slots, Values
 
-PAIRS: Final = ir.VectorType(I16, 2 * LANES)
-"""16 pairs."""
+_PAIRS: Final = ir.VectorType(I16, 2 * LANES)  # 16 of them
 
 
 class TilePairs:
-    """What was read of a tile; heads are filled up with zeros to `width`.
+    """Implements `Operands`; heads are filled up with zeros.
 
-    Keys are turned, so that a vector has the same pair of dimensions of 16 keys; values are interleaved, so
+    An instruction adds the products of 16 pairs to 16 floats. Weights are rounded to bfloat16, as everywhere in
+    fused attention. Keys are turned, so that a vector has the same pair of dimensions of 16 keys; values are interleaved, so
     that a vector has 16 dimensions of a pair of keys.
     """
+
+    numbers_per_unit = 2
 
     def __init__(self, e: Emitter, shape: KernelShape, arguments: Values) -> None:
         self._e = e
@@ -28,11 +32,9 @@ class TilePairs:
         self._num_keys = shape.num_keys
         self._arguments = arguments
         self.queries = e.scratch(shape.max_rows * shape.width, I16)
-        """[rows, width]"""
         self.keys = e.scratch(shape.num_keys * shape.width, I16)
-        """[pairs of dimensions, keys, 2]"""
         self.values = e.scratch(shape.num_keys * shape.width, I16)
-        """[pairs of keys, width, 2]"""
+        self.weights = e.scratch(ROWS * shape.num_keys, I16)
         self._key_rows = e.scratch(shape.num_keys * shape.width, I16)
         self._value_rows = e.scratch(shape.num_keys * shape.width, I16)
 
@@ -60,39 +62,36 @@ class TilePairs:
                 self._turn_keys(first, offset)
                 self._interleave_values(first, offset)
 
-    def load(self, rows: ir.Value, index: ir.Value) -> ir.Value:
-        """16 pairs, from an index that is a multiple of 32 elements."""
-        b = self._e.builder
-        vector = b.load(b.bitcast(self._e.at(rows, index), PAIRS.as_pointer()))
-        vector.align = 64
-        return vector
+    def store_weights(self, place: int, weights: ir.Value) -> None:
+        """See `Operands`."""
+        address = self._e.at(self.weights, self._e.int64(place))
+        store_elements(self._e, weights, address, "bfloat16")
+
+    def load(self, units: ir.Value, index: ir.Value) -> ir.Value:
+        """See `Operands`."""
+        e, b = self._e, self._e.builder
+        address = e.at(units, b.mul(index, e.int64(2)))
+        pairs = b.load(b.bitcast(address, VEC_I32.as_pointer()))
+        pairs.align = 64
+        return pairs
+
+    def broadcast(self, units: ir.Value, index: ir.Value) -> ir.Value:
+        """See `Operands`."""
+        e, b = self._e, self._e.builder
+        address = e.at(units, b.mul(index, e.int64(2)))
+        return e.broadcast(b.load(b.bitcast(address, I32.as_pointer())), VEC_I32)
+
+    def add_products(self, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+        """See `Operands`."""
+        return dot_pairs(self._e, total, x, y)
 
     def _turn_keys(self, first: ir.Value, offset: int) -> None:
         """16 keys' dimensions from `offset` on, from rows of keys to rows of pairs of dimensions."""
         e, b = self._e, self._e.builder
         rows = [b.bitcast(row, VEC_I32) for row in self._rows(self._key_rows, first, offset)]
-        for distance in (8, 4, 2, 1):
-            rows = self._swap(rows, distance)
-        for pair, vector in enumerate(rows):
+        for pair, vector in enumerate(transposed(e, rows)):
             place = b.add(b.mul(first, e.int64(2)), e.int64((offset + 2 * pair) * self._num_keys))
             e.store(vector, e.at(self.keys, place), 64)
-
-    def _swap(self, rows: Sequence[ir.Value], distance: int) -> list[ir.Value]:
-        """One step of turning: exchange the off-diagonal quarters of all squares of 2 · distance."""
-        turned = list(rows)
-        for index in range(LANES):
-            if index & distance:
-                continue
-            upper, lower = rows[index], rows[index + distance]
-            first = [
-                lane if not lane & distance else lane - distance + LANES for lane in range(LANES)
-            ]
-            second = [
-                lane + distance if not lane & distance else lane + LANES for lane in range(LANES)
-            ]
-            turned[index] = self._e.shuffle(upper, lower, first)
-            turned[index + distance] = self._e.shuffle(upper, lower, second)
-        return turned
 
     def _interleave_values(self, first: ir.Value, offset: int) -> None:
         e, b = self._e, self._e.builder
@@ -112,16 +111,19 @@ class TilePairs:
         """32 elements of 16 rows."""
         e, b = self._e, self._e.builder
         begin = b.mul(first, e.int64(self._width))
-        return [
-            self.load(rows, b.add(begin, e.int64(index * self._width + offset)))
-            for index in range(LANES)
-        ]
+        loaded = []
+        for index in range(LANES):
+            place = e.at(rows, b.add(begin, e.int64(index * self._width + offset)))
+            pairs = b.load(b.bitcast(place, _PAIRS.as_pointer()))
+            pairs.align = 64
+            loaded.append(pairs)
+        return loaded
 
     def _read(self, source: ir.Value, begin: ir.Value, offset: int) -> ir.Value:
         """32 of a head's elements, those that it does not have as zeros."""
         e, b = self._e, self._e.builder
         address = e.at(source, b.add(begin, e.int64(offset)))
-        address = b.bitcast(address, PAIRS.as_pointer())
+        address = b.bitcast(address, _PAIRS.as_pointer())
         num_left = self._head_dim - offset
         if num_left >= 2 * LANES:
             pairs = b.load(address)
@@ -130,7 +132,7 @@ class TilePairs:
         exists = ir.Constant(
             ir.VectorType(I1, 2 * LANES), [int(index < num_left) for index in range(2 * LANES)]
         )
-        nothing = ir.Constant(PAIRS, None)
+        nothing = ir.Constant(_PAIRS, None)
         return e.intrinsic(
-            "llvm.masked.load.v32i16.p0", PAIRS, address, ir.Constant(I32, 2), exists, nothing
+            "llvm.masked.load.v32i16.p0", _PAIRS, address, ir.Constant(I32, 2), exists, nothing
         )

@@ -1,7 +1,7 @@
 """What the CPU's kernel is told and what it does with a tile of keys and values at a time.
 
 A tile holds them for one head, and the queries of an item: it reads both, multiplies queries with keys
-and adds weighted values up. There are three ways to, see `FloatTile`, `DotTile` and `AmxTile`.
+and adds weighted values up. There are two ways to, see `VectorTile` and `AmxTile`.
 """
 
 from __future__ import annotations
@@ -74,10 +74,9 @@ class KernelShape(NamedTuple):
     @property
     def num_keys(self) -> int:
         """Of a tile. What is done once for a tile is shared by its keys; they fit the first-level cache."""
-        if self.multiplies == Multiplies.FLOATS:
-            return LANES
-        widest = 128 if self.multiplies == Multiplies.AMX_TILES else 64
-        return 4 * LANES if self.width <= widest else 2 * LANES
+        is_narrow = self.width <= (128 if self.multiplies == Multiplies.AMX_TILES else 64)
+        num_vectors = 4 if is_narrow else 2
+        return LANES * (num_vectors // 2 if self.multiplies == Multiplies.FLOATS else num_vectors)
 
     @property
     def max_queries(self) -> int:
@@ -120,6 +119,7 @@ class Tile(Protocol):
 
     def multiply_keys(self, first_row: ir.Value, num_rows: ir.Value) -> None:
         """Comes before the scores of up to `rows_at_once` rows; for tiles that multiply all of them at once."""
+        ...
 
     def scores(self, row: ir.Value) -> list[list[ir.Value]]:
         """Scaled products of four rows with the keys: for each row, vectors of 16 keys."""
@@ -136,6 +136,8 @@ class Tile(Protocol):
 
     def multiply_values(self, first_row: ir.Value, num_rows: ir.Value) -> None:
         """Comes after `add_values` of up to `rows_at_once` rows; for tiles that add only now."""
+        ...
 
     def close(self) -> None:
         """Comes after all items."""
+        ...
