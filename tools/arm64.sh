@@ -59,7 +59,7 @@ enter() {  # mounts live as long as the command, in a namespace of its own
 
 copy_tree() {
     mkdir -p "$root/opt/src"
-    tar -C "$source" -cf - --exclude=./.venv --exclude=./build --exclude=./.git . | tar -C "$root/opt/src" -xf -
+    tar -C "$source" -cf - --exclude=./build --exclude='./.*' . | tar -C "$root/opt/src" -xf -
 }
 
 answer() {  # float32 is computed alike on both

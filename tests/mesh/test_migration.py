@@ -72,7 +72,7 @@ def twin_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     arguments = ["--model", str(DEMO), "--no-sample", "--decode", "2", "--prefill", "2"]
     arguments += ["--router", "2", "--grace-period", str(GRACE_S), "--max-num-seqs", "8"]
     # Computing takes so long that fetching is always better.
-    arguments += ["--lookup-timeout", "5", "--max-num-batched-tokens", "32"]
+    arguments += ["--lookup-timeout", "5", "--max-num-batched-tokens", "8"]
     with running_mesh(tmp_path_factory.mktemp("twin"), *arguments) as running:
         yield running
 

@@ -75,7 +75,7 @@ def test_the_descriptors_are_complete_and_in_order() -> None:
         assert sorted(found.methods_by_name) == sorted(service.methods_by_name)
 
 
-def test_a_router_that_froze_is_given_up_within_two_seconds() -> None:
+def test_a_router_that_froze_is_given_up_within_five_seconds() -> None:
     (cluster,) = (c for c in clusters(bootstrap(make_config())) if "health_checks" in c)
     (options,) = cluster["typed_extension_protocol_options"].values()
     http2 = options["explicit_http_config"]["http2_protocol_options"]
@@ -84,7 +84,7 @@ def test_a_router_that_froze_is_given_up_within_two_seconds() -> None:
         for name in ("interval", "timeout")
     )
     # Envoy makes intervals up to 15 % longer.
-    assert 1.15 * interval + timeout < 2.0
+    assert 1.15 * interval + timeout < 5.0
 
 
 def test_without_an_admin_socket_there_is_no_admin_interface() -> None:
