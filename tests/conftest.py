@@ -27,7 +27,7 @@ import structlog
 
 from pagemesh.telemetry.logs import console_renderer
 from tests.support.needs import need, promised
-from tests.support.products import HEADER, mark_the_rest
+from tests.support.products import HEADER, mark_the_rest, put_costly_first
 from tests.support.recent_logs import HasLogs, recent_logs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,6 +82,7 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Before those that are marked are left out."""
     mark_the_rest(config, items)
+    put_costly_first(items)
 
 
 def pytest_collection_finish() -> None:

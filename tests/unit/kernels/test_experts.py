@@ -121,6 +121,7 @@ def test_experts_without_tokens_are_not_computed() -> None:
     assert experts(hidden, weights, chosen).tolist() == [[0.0, 0.0], [20.0, 28.0]]
 
 
+@pytest.mark.costly
 def test_many_pairs_are_sorted_by_several_programs(device: torch.device) -> None:
     # An expert is the factor 1, 2, 4, 8 or 16; 3,200 pairs are counted in four runs.
     factors = (2.0 ** torch.arange(NUM_EXPERTS))[:, None, None]

@@ -61,6 +61,7 @@ def good_share(size: Size, kv_tokens: int, rate: float, num_routers: int) -> flo
     return summarize(run, "kv_aware", parse_slo(GOAL)).good_share
 
 
+@pytest.mark.costly
 def test_the_planned_workers_do_and_one_less_does_not(
     demo_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +78,7 @@ def test_the_planned_workers_do_and_one_less_does_not(
     assert good_share(fewer, kv_tokens, 60, num_routers) < 0.99
 
 
+@pytest.mark.costly
 def test_a_trial_ends_when_one_too_many_has_missed(
     demo_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,6 +143,7 @@ def test_prompts_that_no_worker_takes_are_counted(
     assert "300 do not fit into --max-model-len, or a worker's KV" in capsys.readouterr().err
 
 
+@pytest.mark.costly
 def test_too_few_workers_are_said_with_what_was_missed(
     demo_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
