@@ -39,7 +39,9 @@ def in_code(pattern: str) -> list[tuple[str, str]]:
 def test_make_targets_in_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     unknown = [
-        (path, name) for path, name in in_code(r"^\s*(?:\$ )?make ([a-z0-9-]+)") if name not in targets
+        (path, name)
+        for path, name in in_code(r"^\s*(?:\$ )?make ([a-z0-9-]+)")
+        if name not in targets
     ]
     assert unknown == []
 
