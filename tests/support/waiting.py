@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def wait_until(condition: Callable[[], bool], what: str, within: float = 5.0) -> None:
+async def wait_until(condition: Callable[[], bool], what: str, within: float = 30.0) -> None:
     """Return as soon as the condition holds; fail when it does not within `within` seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within
