@@ -1,6 +1,7 @@
 """What a prefix is worth that many requests share: our engine with and without its prefix cache.
 
-* 64 requests at once share 2,000 tokens and have 64 of their own; 32 tokens are generated for each.
+* Requests at once (64, or fewer with --quick) share 2,000 tokens and have 64 of their own; 32 tokens are generated
+  for each.
 * One request follows another with the same 2,048 tokens: the time to the first token, cold and cached.
 """
 
