@@ -82,6 +82,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.others: list[str] = []
         self._memory = memory
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled by torch; to be skipped by its compiler, that is imported, which takes seconds."""
+        return False
+
     def __torch_dispatch__(
         self,
         function: Any,

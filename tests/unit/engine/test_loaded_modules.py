@@ -1,4 +1,4 @@
-"""Machines without a GPU need no Triton, which only comes with torch's build for CUDA."""
+"""What an engine on a CPU does without: Triton, which only comes with torch's build for CUDA, and torch's compiler."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Answers a prompt in a process in which Triton cannot be imported.
+# Answers a prompt in a process in which these cannot be imported. The compiler takes seconds, which the first request
+# would wait for: torch imports it wherever it thinks that it might be about.
 SCRIPT = """
 import sys
 sys.modules["triton"] = None
+sys.modules["torch._dynamo"] = None
 from pagemesh.engine import LLM, SamplingParams
 with LLM(sys.argv[1], device="cpu") as llm:
     params = SamplingParams(temperature=0.7, top_p=0.9, seed=3, logprobs=2, max_tokens=4)
@@ -19,7 +21,7 @@ with LLM(sys.argv[1], device="cpu") as llm:
 """
 
 
-def test_an_engine_on_a_cpu_answers_without_triton(demo_model: Path) -> None:
+def test_an_engine_on_a_cpu_answers_without_compilers(demo_model: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(demo_model)],
