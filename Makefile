@@ -1,11 +1,11 @@
 # Every target sets up what it needs from a bare Python 3.11 or newer (with its venv module).
 # `make run ARGS="--decode 2"` and `make test ARGS="tests/unit -k block"` pass ARGS on.
-# Most tests wait for something as long as they compute: two at a time keep two cores busy. JOBS=0 runs
-# them in one process, as --pdb wants it.
+# Tests wait as well as compute: one process more than there are cores keeps them busy, with 2 GB of memory each.
+# JOBS=0 runs all in one process, as --pdb wants it.
 
 PYTHON ?= python3
 ARGS   ?=
-JOBS   ?= 2
+JOBS   ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 8 ? cores + 1 : 8)))
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip -qq --disable-pip-version-check

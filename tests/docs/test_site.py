@@ -17,6 +17,8 @@ from tests.hygiene.tree import ROOT
 from tests.support.browser import running_chromium
 from tools.docsite.self_contained import loads_from_elsewhere
 
+pytestmark = pytest.mark.costly
+
 BUILD_DEADLINE_S = 120
 
 
