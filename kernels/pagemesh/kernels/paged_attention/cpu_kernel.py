@@ -41,7 +41,7 @@ _LEAST = -1e30  # below every score
 
 
 def compile_attention(shape: KernelShape) -> CompiledFunction:
-    """Machine code; tens of milliseconds of work for LLVM."""
+    """Machine code; some tenths of a second of work."""
     module = ir.Module("paged_attention")
     _Kernel(module, shape).emit()
     return CompiledFunction(module, "attend", unrolls=False)

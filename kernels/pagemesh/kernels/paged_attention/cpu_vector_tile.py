@@ -118,29 +118,20 @@ class VectorTile:
         def add_units(step: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
             remaining = iter(sums)
             grown: list[ir.Value] = []
-            for chain in sorted({chain for chain, _ in columns}):
+            for chain, vector in columns:
                 unit = b.add(step, e.int64(chain * chain_length))
                 row_of_keys = b.mul(unit, e.int64(self._num_keys))
-                keys = [
-                    operands.load(operands.keys, b.add(row_of_keys, e.int64(LANES * vector)))
-                    for own_chain, vector in columns
-                    if own_chain == chain
-                ]
+                place_of_keys = b.add(row_of_keys, e.int64(LANES * vector))
+                keys = operands.load(operands.keys, place_of_keys)
                 for index in range(ROWS):
                     place = b.add(b.add(begin, e.int64(index * num_units)), unit)
                     query = operands.broadcast(operands.queries, place)
-                    grown += [operands.add_products(next(remaining), query, each) for each in keys]
+                    grown.append(operands.add_products(next(remaining), query, keys))
             return grown
 
         zeros = [e.splat(0.0)] * (ROWS * len(columns))
-        sums = iter(fold(e, e.int64(chain_length), zeros, add_units))
-        by_column: dict[tuple[int, int], list[ir.Value]] = {column: [] for column in columns}
-        for chain in sorted({chain for chain, _ in columns}):
-            own = [column for column in columns if column[0] == chain]
-            for _ in range(ROWS):
-                for column in own:
-                    by_column[column].append(next(sums))
-        return list(by_column.values())
+        sums = fold(e, e.int64(chain_length), zeros, add_units)
+        return [sums[first : first + ROWS] for first in range(0, len(sums), ROWS)]
 
     def add_values(
         self,
