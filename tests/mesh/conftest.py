@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mesh.harness import Mesh, running_mesh
+from tests.support.products import drawn
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 
@@ -27,10 +28,10 @@ def aggregated_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         yield running
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["memory", "messages"])
+@pytest.fixture(scope="module", params=drawn("ways of KV", ["memory", "messages"], [], 1))
 def shares_memory(request: pytest.FixtureRequest) -> bool:
     """Whether KV is read out of the prefill worker's memory, or else travels in messages."""
-    return bool(request.param)
+    return bool(request.param == "memory")
 
 
 @pytest.fixture(scope="module")
