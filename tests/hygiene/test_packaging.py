@@ -8,10 +8,12 @@ import sys
 import tomllib
 import zipfile
 from collections import Counter
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from tests.hygiene.tree import ROOT, files, name_of, package_roots
 
@@ -95,17 +97,21 @@ def test_the_wheel_holds_every_module_once(tmp_path: Path) -> None:
     assert "pagemesh/py.typed" in held
 
 
+def pinned() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return {
+        pin.name: next(iter(pin.specifier)).version
+        for pin in (Requirement(line) for line in lines if line and not line.startswith("#"))
+    }
+
+
 def test_every_direct_dependency_is_pinned_within_its_bounds() -> None:
     project = pyproject()["project"]
     extras = project["optional-dependencies"].values()
     needs = [Requirement(text) for text in sum(extras, project["dependencies"])]
     # An extra may name another one.
     asked = [need for need in needs if need.name != project["name"]]
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = {
-        pin.name: next(iter(pin.specifier)).version
-        for pin in (Requirement(line) for line in lines if line and not line.startswith("#"))
-    }
+    pins = pinned()
     assert [need.name for need in asked if need.name not in pins] == []
     outside = [
         f"{need} but {pins[need.name]}"
@@ -113,3 +119,12 @@ def test_every_direct_dependency_is_pinned_within_its_bounds() -> None:
         if not need.specifier.contains(pins[need.name], prereleases=True)
     ]
     assert outside == []
+
+
+def test_every_pin_can_be_installed_on_the_oldest_python_that_we_support() -> None:
+    # Debian's is 3.11.2: what wants 3.11.5 cannot be installed there.
+    oldest = pyproject()["project"]["requires-python"].removeprefix(">=") + ".0"
+    installed = {dist.name: dist.metadata["Requires-Python"] for dist in distributions()}
+    wanted = {name: installed.get(name) or "" for name in pinned()}
+    assert sum(map(bool, wanted.values())) > len(wanted) / 2
+    assert [name for name, text in wanted.items() if oldest not in SpecifierSet(text)] == []
