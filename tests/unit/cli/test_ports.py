@@ -34,7 +34,15 @@ def test_ports_that_are_held_are_given_to_nobody_else(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
-def test_a_taken_port_is_refused(host: str) -> None:
+def test_a_taken_port_is_refused(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A bare root has no /etc/hosts, and so no localhost.
+    names = {"localhost": "127.0.0.1"}
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda name, *rest, **named: resolve(names.get(name, name), *rest, **named),
+    )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(ConfigError, match=f"cannot listen on {host}:{port}: Address already"):

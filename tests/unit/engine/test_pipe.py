@@ -65,7 +65,9 @@ def ends() -> Iterator[tuple[Connection, Pipe]]:
 )
 def test_values_arrive_as_they_were(ends: tuple[Connection, Pipe], message: object) -> None:
     one, pipe = ends
-    one.send(message)
+    sender = Pipe(os.dup(one.fileno()))
+    sender.send(message)
+    sender.close()
     assert pipe.receive() == message
 
 
