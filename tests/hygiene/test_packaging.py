@@ -124,7 +124,8 @@ def test_every_direct_dependency_is_pinned_within_its_bounds() -> None:
 def test_every_pin_can_be_installed_on_the_oldest_python_that_we_support() -> None:
     # Debian's is 3.11.2: what wants 3.11.5 cannot be installed there.
     oldest = pyproject()["project"]["requires-python"].removeprefix(">=") + ".0"
-    installed = {dist.name: dist.metadata["Requires-Python"] for dist in distributions()}
+    # Where a library brings a finder of its own, what is missing is a KeyError.
+    installed = {dist.name: dist.metadata.json.get("requires_python") for dist in distributions()}
     wanted = {name: installed.get(name) or "" for name in pinned()}
     assert sum(map(bool, wanted.values())) > len(wanted) / 2
     assert [name for name, text in wanted.items() if oldest not in SpecifierSet(text)] == []
