@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.mesh.harness import Mesh, running_mesh
-from tests.support.products import drawn
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 
@@ -28,10 +27,10 @@ def aggregated_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         yield running
 
 
-@pytest.fixture(scope="module", params=drawn("ways of KV", ["memory", "messages"], [], 1))
+@pytest.fixture(scope="module", params=[True, False], ids=["memory", "messages"])
 def shares_memory(request: pytest.FixtureRequest) -> bool:
     """Whether KV is read out of the prefill worker's memory, or else travels in messages."""
-    return bool(request.param == "memory")
+    return bool(request.param)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,6 @@ def shared_memory_segments(mesh: Mesh) -> set[Path]:
     return set(map(Path, found))
 
 
-@pytest.mark.product(most=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 def test_a_signal_ends_everything_within_five_seconds(
     tmp_path: Path, number: signal.Signals
