@@ -14,6 +14,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import NormalizedName, canonicalize_name
 
 from tests.hygiene.tree import ROOT, files, name_of, package_roots
 
@@ -97,10 +98,10 @@ def test_the_wheel_holds_every_module_once(tmp_path: Path) -> None:
     assert "pagemesh/py.typed" in held
 
 
-def pinned() -> dict[str, str]:
+def pinned() -> dict[NormalizedName, str]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     return {
-        pin.name: next(iter(pin.specifier)).version
+        canonicalize_name(pin.name): next(iter(pin.specifier)).version
         for pin in (Requirement(line) for line in lines if line and not line.startswith("#"))
     }
 
@@ -112,11 +113,11 @@ def test_every_direct_dependency_is_pinned_within_its_bounds() -> None:
     # An extra may name another one.
     asked = [need for need in needs if need.name != project["name"]]
     pins = pinned()
-    assert [need.name for need in asked if need.name not in pins] == []
+    assert [need.name for need in asked if canonicalize_name(need.name) not in pins] == []
     outside = [
-        f"{need} but {pins[need.name]}"
+        f"{need} but {pins[canonicalize_name(need.name)]}"
         for need in asked
-        if not need.specifier.contains(pins[need.name], prereleases=True)
+        if not need.specifier.contains(pins[canonicalize_name(need.name)], prereleases=True)
     ]
     assert outside == []
 
@@ -125,7 +126,10 @@ def test_every_pin_can_be_installed_on_the_oldest_python_that_we_support() -> No
     # Debian's is 3.11.2: what wants 3.11.5 cannot be installed there.
     oldest = pyproject()["project"]["requires-python"].removeprefix(">=") + ".0"
     # Where a library brings a finder of its own, what is missing is a KeyError.
-    installed = {dist.name: dist.metadata.json.get("requires_python") for dist in distributions()}
+    installed = {
+        canonicalize_name(dist.name): dist.metadata.json.get("requires_python")
+        for dist in distributions()
+    }
     wanted = {name: installed.get(name) or "" for name in pinned()}
     assert sum(map(bool, wanted.values())) > len(wanted) / 2
     assert [name for name, text in wanted.items() if oldest not in SpecifierSet(text)] == []
