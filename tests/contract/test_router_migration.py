@@ -22,6 +22,8 @@ PROMPT = list(range(10, 80))
 PACE = 0.01
 SLOW_PREFILL = PrefillRate(0.1, 0.0, 0.0, 512, 1.0)
 """So slow that KV which is somewhere is always sooner fetched than computed."""
+LONG_GRACE_S = 4.0
+"""Half of it is time for whoever takes requests over to fetch their KV, also on a busy machine."""
 
 
 def busy(mesh: Mesh) -> FakeWorker:
@@ -202,17 +204,25 @@ async def test_a_request_under_which_workers_die_takes_only_so_many_along() -> N
 
 
 async def test_a_worker_that_stops_hands_over_what_it_cannot_finish_with_its_kv() -> None:
-    async with running_mesh(
-        decode=2, seconds_per_token=PACE, prefill_rate=SLOW_PREFILL, remote_prefill_min_tokens=None
-    ) as mesh:
+    async with running_mesh(decode=0, remote_prefill_min_tokens=None) as mesh:
+        for worker_id in ("decode-0", "decode-1"):
+            await mesh.add(
+                DECODE_ROLE,
+                worker_id,
+                grace_period=LONG_GRACE_S,
+                seconds_per_token=PACE,
+                prefill_rate=SLOW_PREFILL,
+            )
         leaving = ""
 
         async def stop() -> None:
             nonlocal leaving
-            leaving = busy(mesh).worker_id
+            worker = busy(mesh)
+            leaving = worker.worker_id
+            # 35 tokens are left, for which the worker has half of its grace period.
+            worker.engine.runner.pace = LONG_GRACE_S / 40
             await mesh.remove(leaving)
 
-        # 40 tokens take 0.4 s, of which the worker has 0.1.
         disturbed = told(await ask(mesh, {"n": 2, "logprobs": 1}, stop))[0]
         assert await mesh.num_migrated("drain") == 2
         assert await mesh.num_migrated("lost") == 0
