@@ -8,7 +8,8 @@ ARGS   ?=
 JOBS   ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 8 ? cores + 1 : 8)))
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/pip -qq --disable-pip-version-check
+# Modules are compiled when they are first imported: most never are, and all of them would take a minute.
+INSTALL := $(BIN)/pip -qq --disable-pip-version-check install --no-compile
 ROOTS  := src services/router services/prefill services/decode services/kvstore gateway kernels
 # A mesh is many processes, the tests start hundreds: none shall compile all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -43,7 +44,7 @@ test: $(VENV)/.ready-dev ## Run the tests; of products of parameters a sample, w
 
 test-all: $(VENV)/.ready-dev ## Run what is left out of `make test` as well: whole products, documents, kernels, breakages (hours)
 	@PAGEMESH_SLOW_DOCS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not containers" $(ARGS)
-	@$(BIN)/python tools/breakages.py
+	@$(BIN)/python tools/breakages.py --jobs $(JOBS)
 
 chart-test: $(VENV)/.ready-dev ## Check the Helm chart with the real Helm, for Kubernetes 1.28 to 1.37, and start it where podman can
 	@$(BIN)/pytest -rs -m "containers or not containers" tests/charts $(ARGS)
@@ -83,8 +84,8 @@ soak-kv: $(VENV)/.ready-dev ## Inject 10,000 faults into KV on its way between w
 soak-netns: $(VENV)/.ready-dev ## Cut the link between two network namespaces in mid-transfer (needs root)
 	@$(BIN)/python -m tests.soak.link_down $(ARGS)
 
-breakages: $(VENV)/.ready-dev ## Break the code on purpose and see the tests fail (a quarter of an hour)
-	@$(BIN)/python tools/breakages.py $(ARGS)
+breakages: $(VENV)/.ready-dev ## Break the code on purpose and see the tests fail (hours)
+	@$(BIN)/python tools/breakages.py --jobs $(JOBS) $(ARGS)
 
 lint: $(VENV)/.ready-dev ## Check style, types and protos
 	$(BIN)/ruff check .
@@ -134,12 +135,12 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "pagemesh needs Python's venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "==> Setting up $(VENV) (about 2 GB, a minute or a few): PyTorch"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --no-deps $(TORCH_INDEX) "$$(grep '^torch==' constraints.txt)"
+	@$(INSTALL) --no-deps $(TORCH_INDEX) "$$(grep '^torch==' constraints.txt)"
 	@echo "==> Setting up $(VENV): pagemesh"
-	@$(PIP) install -c constraints.txt -e .
+	@$(INSTALL) -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@echo "==> Setting up $(VENV): tools for development"
-	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@

@@ -2,7 +2,7 @@
 
 A test that fails anyway proves nothing: all named tests are run on the whole code first.
 
-The faults are those of tests/breakages.toml. The tree itself is not touched: everything happens in a copy
+The faults are those of tests/breakages.toml. The tree itself is not touched: everything happens in copies
 of its tracked files.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import queue
 import re
 import shutil
 import subprocess
@@ -17,7 +18,8 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,11 +81,13 @@ def unnoticed(breakage: Breakage, tree: Path) -> list[str]:
     return [test for test in breakage.tests if test not in failed]
 
 
-def _failed_tests(tests: Sequence[str], tree: Path, deadline_s: float) -> set[str]:
+def _failed_tests(
+    tests: Sequence[str], tree: Path, deadline_s: float, num_jobs: int = 0
+) -> set[str]:
     """Functions that failed; those whose set-up failed prove nothing and are not among them."""
     roots = [str(path.parent) for path in (*tree.glob("*/pagemesh"), *tree.glob("*/*/pagemesh"))]
     done = subprocess.run(
-        [*_PYTEST, *tests],
+        [*_PYTEST, "-n", str(num_jobs), "--dist", "loadfile", *tests],
         cwd=tree,
         # Before the folders of the editable install, so that processes of the tests see them too.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(roots), "COLUMNS": "500"},
@@ -112,8 +116,8 @@ def copy_tree(tree: Path) -> None:
             shutil.copy(ROOT / name, tree / name)
 
 
-def main(wanted: Sequence[str]) -> int:
-    """Try the faults; 1 if a test did not notice one."""
+def main(wanted: Sequence[str], num_jobs: int) -> int:
+    """Try the faults, so many at once; 1 if a test did not notice one."""
     chosen = [
         breakage
         for breakage in load_breakages()
@@ -121,21 +125,41 @@ def main(wanted: Sequence[str]) -> int:
     ]
     num_unnoticed = 0
     with tempfile.TemporaryDirectory(prefix="pagemesh-breakages-") as folder:
-        copy_tree(Path(folder))
+        trees = [Path(folder, str(number)) for number in range(num_jobs)]
+        for tree in trees:
+            copy_tree(tree)
         tests = dict.fromkeys(test for breakage in chosen for test in breakage.tests)
-        if failing := _failed_tests(list(tests), Path(folder), UNBROKEN_DEADLINE_S):
+        if failing := _failed_tests(list(tests), trees[0], UNBROKEN_DEADLINE_S, num_jobs):
             print("fail without any fault:", *sorted(failing), sep="\n  ")
             return 1
-        for breakage in chosen:
-            started = time.monotonic()
-            passed = unnoticed(breakage, Path(folder))
+        for breakage, passed, seconds in _try_all(chosen, trees):
             num_unnoticed += len(passed)
             verdict = "UNNOTICED" if passed else "noticed"
-            print(f"{verdict:9} {time.monotonic() - started:4.0f} s  {breakage.name}", flush=True)
+            print(f"{verdict:9} {seconds:4.0f} s  {breakage.name}", flush=True)
             for test in passed:
                 print(f"             passes: {test}", flush=True)
     print(f"{len(chosen)} faults, {num_unnoticed} tests that did not notice theirs")
     return 1 if num_unnoticed or not chosen else 0
+
+
+def _try_all(
+    breakages: Sequence[Breakage], trees: Sequence[Path]
+) -> Iterator[tuple[Breakage, list[str], float]]:
+    """Each fault, the tests that do not notice it, and how long that took; in order."""
+    free: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    for tree in trees:
+        free.put(tree)
+
+    def attempt(breakage: Breakage) -> tuple[Breakage, list[str], float]:
+        tree = free.get()
+        started = time.monotonic()
+        try:
+            return breakage, unnoticed(breakage, tree), time.monotonic() - started
+        finally:
+            free.put(tree)
+
+    with ThreadPoolExecutor(len(trees)) as pool:
+        yield from pool.map(attempt, breakages)
 
 
 if __name__ == "__main__":
@@ -143,4 +167,6 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", nargs="*", help="names of faults, or parts of them; all when none")
-    sys.exit(main(parser.parse_args().name))
+    parser.add_argument("--jobs", type=int, default=1, help="faults that are tried at once (1)")
+    arguments = parser.parse_args()
+    sys.exit(main(arguments.name, max(arguments.jobs, 1)))

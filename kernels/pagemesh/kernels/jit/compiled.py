@@ -18,13 +18,10 @@ _ATTRIBUTES = '"min-legal-vector-width"="512" "prefer-vector-width"="512"'
 class CompiledFunction:
     """A function `void(void*)` in memory; lives as long as this object."""
 
-    def __init__(self, module: ir.Module, name: str, *, unrolls: bool = True) -> None:
-        """Compile; InternalError (KERNEL_NOT_COMPILED) when LLVM cannot, with its reason.
-
-        `unrolls` is off for loops that fill all registers already.
-        """
+    def __init__(self, module: ir.Module, name: str) -> None:
+        """Compile; InternalError (KERNEL_NOT_COMPILED) when LLVM cannot, with its reason."""
         try:
-            self._engine = _compile(str(module), unrolls)
+            self._engine = _compile(str(module))
         except (RuntimeError, OSError) as error:
             # What llvmlite raises for all that LLVM refuses: a target, a processor, a module.
             raise InternalError(
@@ -37,7 +34,7 @@ class CompiledFunction:
         """Run it on this thread, without the GIL."""
 
 
-def _compile(text: str, unrolls: bool) -> llvm.ExecutionEngine:
+def _compile(text: str) -> llvm.ExecutionEngine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     # One for each module: the engine that runs the code takes it over.
@@ -47,10 +44,17 @@ def _compile(text: str, unrolls: bool) -> llvm.ExecutionEngine:
     text = re.sub(r"^(define [^{\n]*?)\s*$", rf"\1 {_ATTRIBUTES}", text, flags=re.MULTILINE)
     module = llvm.parse_assembly(text)
     module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=1)
-    options.loop_unrolling = unrolls
-    passes = llvm.create_pass_builder(machine, options)
-    passes.getModulePassManager().run(module, passes)
+    _rotate_loops(module, machine)
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     return engine
+
+
+def _rotate_loops(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+    """All that LLVM shall change: the rest of its passes find nothing here, and take as long as making the code.
+
+    Of a loop that tests at its end the code generator takes out what stays the same in it.
+    """
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_loop_rotate_pass()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))

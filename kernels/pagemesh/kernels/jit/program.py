@@ -83,7 +83,7 @@ def _address_of_giving_way() -> int:
 def _compile_executor() -> CompiledFunction:
     module = ir.Module("program")
     _emit(Emitter(module, "program"))
-    return CompiledFunction(module, "program", unrolls=False)
+    return CompiledFunction(module, "program")
 
 
 def _emit(e: Emitter) -> None:

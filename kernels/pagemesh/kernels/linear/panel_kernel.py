@@ -87,7 +87,7 @@ def compile_panels(variant: PanelVariant) -> CompiledFunction:
     """The kernel."""
     module = ir.Module("panels")
     _PanelKernel(Emitter(module, "panels"), variant).emit()
-    return CompiledFunction(module, "panels", unrolls=False)
+    return CompiledFunction(module, "panels")
 
 
 class _Block(NamedTuple):

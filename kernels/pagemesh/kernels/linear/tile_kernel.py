@@ -64,7 +64,7 @@ def compile_tiles(gate: Gate | None) -> CompiledFunction:
     """The kernel, for a weight of gates and ups or for a plain one."""
     module = ir.Module("tiles")
     _TileKernel(Emitter(module, "tiles"), gate).emit()
-    return CompiledFunction(module, "tiles", unrolls=False)
+    return CompiledFunction(module, "tiles")
 
 
 class _Item(NamedTuple):

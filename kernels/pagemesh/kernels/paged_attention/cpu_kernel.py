@@ -44,7 +44,7 @@ def compile_attention(shape: KernelShape) -> CompiledFunction:
     """Machine code; some tenths of a second of work."""
     module = ir.Module("paged_attention")
     _Kernel(module, shape).emit()
-    return CompiledFunction(module, "attend", unrolls=False)
+    return CompiledFunction(module, "attend")
 
 
 class _Kernel:
