@@ -123,12 +123,13 @@ async def test_a_request_whose_time_is_over_ends_on_the_prefill_worker_too(
     decode: RunningWorker,
 ) -> None:
     small_steps = SchedulerConfig(8, max_num_batched_tokens=8)
-    slow = FakeEngine(seconds_per_token=0.2, scheduler=small_steps)
+    # Nine steps of half a second, of which two seconds are enough to see the first on a busy machine.
+    slow = FakeEngine(seconds_per_token=0.5, scheduler=small_steps)
     async with (
         running_worker(PREFILL_ROLE, slow) as prefill,
         RouterSession(decode.address) as session,
     ):
-        await session.submit(1, PROMPT, plan=prefill.plan, time_limit=0.4)
+        await session.submit(1, PROMPT, plan=prefill.plan, time_limit=2.0)
         await wait_until(lambda: not prefill.all_blocks_free(), "the prompt is being prefilled")
         received = await session.over(1)
         assert received.error is not None
