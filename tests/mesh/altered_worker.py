@@ -90,6 +90,10 @@ def altered_worker(
         try:
             until(has_settled, f"{worker_id} is in the mesh, or refused", 60)
             yield AlteredWorker(port, metrics_port)
+        except BaseException:
+            # What a failure is told with.
+            print(f"--- {worker_id}", said(log), sep="\n")
+            raise
         finally:
             process.terminate()
             try:

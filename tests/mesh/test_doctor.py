@@ -80,7 +80,11 @@ def diagnose_until_told(mesh: Mesh, check: str, *subjects: str) -> Diagnosis:
         found[:] = [diagnose(mesh)]
         return set(subjects) <= set(found[0].findings(check))
 
-    until(is_told, f"{check} names {', '.join(subjects)}", 60)
+    try:
+        until(is_told, f"{check} names {', '.join(subjects)}", 60)
+    except AssertionError:
+        print(json.dumps(found[0].told, indent=1))
+        raise
     return found[0]
 
 
