@@ -64,8 +64,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_configure() -> None:
     """Refuse a promise of something that no test needs."""
     promised()
-    # What is made until all tests are collected stays: looking for garbage in it takes a fifth of that time.
-    gc.disable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -80,6 +78,16 @@ def pytest_report_header() -> str:
     return HEADER
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is made here stays: to look for garbage in it would take a fifth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Before those that are marked are left out."""
@@ -91,7 +99,6 @@ def pytest_collection_finish() -> None:
     """Thousands of tests stay until the end: no collection of garbage shall walk through them again."""
     gc.collect()
     gc.freeze()
-    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
