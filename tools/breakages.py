@@ -81,7 +81,10 @@ def unnoticed(breakage: Breakage, tree: Path) -> list[str]:
 
 
 def _fails(test: str, tree: Path) -> bool:
-    """Whether it does with any of its parameters; one that does not end in time has noticed nothing."""
+    """Whether it does with any of its parameters; one that does not end in time has noticed nothing.
+
+    Such a test may leave processes behind, which slow the others down.
+    """
     try:
         return test in _failed_tests([test], tree, DEADLINE_S, "-x")
     except subprocess.TimeoutExpired:

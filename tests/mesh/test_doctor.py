@@ -83,7 +83,7 @@ def diagnose_until_told(mesh: Mesh, check: str, *subjects: str) -> Diagnosis:
     try:
         until(is_told, f"{check} names {', '.join(subjects)}", 60)
     except AssertionError:
-        print(json.dumps(found[0].told, indent=1))
+        print(json.dumps([each.told for each in found], indent=1))
         raise
     return found[0]
 
