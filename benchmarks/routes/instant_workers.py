@@ -160,6 +160,8 @@ class _Decode(decode_pb2_grpc.DecodeServicer):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(batch.take(request_iterator))
             tasks.create_task(batch.step_forever())
+            opened = decode_pb2.SessionOpened(model_fingerprint=FINGERPRINT)
+            yield decode_pb2.SessionResponse(opened=opened)
             while True:
                 yield decode_pb2.SessionResponse(outputs=await batch.ready.get())
 

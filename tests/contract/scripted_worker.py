@@ -20,7 +20,10 @@ from tests.fakes.engine import FakeEngine
 class ScriptedDecode(decode_pb2_grpc.DecodeServicer):
     """Records what the router asks for and answers only what the test tells it to."""
 
-    def __init__(self) -> None:
+    def __init__(self, info: types_pb2.WorkerInfo) -> None:
+        self.info = info
+        self.fingerprint = info.model_fingerprint
+        """Of the model that new sessions are told of."""
         self.submits: list[decode_pb2.Submit] = []
         self.cancelled: list[int] = []
         self.draining = False
@@ -33,6 +36,9 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer):
     ) -> AsyncIterator[decode_pb2.SessionResponse]:
         reading = asyncio.create_task(self._read(request_iterator))
         try:
+            yield decode_pb2.SessionResponse(
+                opened=decode_pb2.SessionOpened(model_fingerprint=self.fingerprint)
+            )
             while True:
                 outputs = [await self.outputs.get()]
                 # All that is there makes one message, so the router gets it at once.
@@ -57,10 +63,7 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer):
 async def scripted(mesh: Mesh, worker_id: str = "scripted") -> AsyncIterator[ScriptedDecode]:
     """A member of the mesh that follows a script."""
     server = grpc.aio.server()
-    servicer = ScriptedDecode()
-    decode_pb2_grpc.add_DecodeServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
     engine = FakeEngine()
     layout = types_pb2.KvLayout(
         block_size=16, layer_count=2, kv_head_count=1, head_dim=2, dtype="float32"
@@ -78,6 +81,9 @@ async def scripted(mesh: Mesh, worker_id: str = "scripted") -> AsyncIterator[Scr
         max_num_seqs=8,
         canary=make_canary(engine.info),
     )
+    servicer = ScriptedDecode(info)
+    decode_pb2_grpc.add_DecodeServicer_to_server(servicer, server)
+    await server.start()
     publisher = Publisher(mesh.kvstore_address, info, engine, links=tuple)
     publisher.start()
     try:

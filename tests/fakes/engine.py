@@ -207,20 +207,21 @@ class FakeEngine(EngineCore):
         prefill_rate: PrefillRate | None = None,
         shared: bool = False,
         model_folder: str | None = None,
-        naming: str = "fake",
+        fingerprint: str = "fake",
+        naming: str | None = None,
         arithmetic: str = "",
     ) -> None:
         """`prefill_rate` is told instead of what is measured.
 
-        Blocks are named as by the model `naming`; one that is not "fake" is a fault. With `shared`, others on this host can read the KV, as that of an engine in its own process.
+        Blocks are named as by the model `naming`; one that is not that of the `fingerprint` is a fault. With `shared`, others on this host can read the KV, as that of an engine in its own process.
         """
         config = scheduler or SchedulerConfig()
         layout = BlockLayout(block_size, 2, num_kv_heads=1, head_dim=head_dim, dtype="float32")
         info = EngineInfo(
-            "fake", layout, num_blocks, max_model_len, config.max_num_seqs, pooling, generates
+            fingerprint, layout, num_blocks, max_model_len, config.max_num_seqs, pooling, generates
         )
         info = replace(info, arithmetic=arithmetic)
-        named = replace(info, model_fingerprint=naming)
+        named = replace(info, model_fingerprint=naming or fingerprint)
         info = replace(info, model_folder=model_folder, canary=BlockNames(named).canary())
         descriptor = open_memory() if shared else None
         kv = FakeKv(layout, num_blocks, descriptor)

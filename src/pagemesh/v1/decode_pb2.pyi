@@ -203,6 +203,32 @@ class Cancel(_message.Message):
 Global___Cancel: _TypeAlias = Cancel  # noqa: Y015
 
 @_typing.final
+class SessionOpened(_message.Message):
+    """What a worker is, said first on a session: whoever asks at its address may mean another one that was there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    ARITHMETIC_FIELD_NUMBER: _builtins.int
+    model_fingerprint: _builtins.str
+    """Of its model."""
+    arithmetic: _builtins.str
+    """The class of its arithmetic."""
+    def __init__(
+        self,
+        *,
+        model_fingerprint: _builtins.str = ...,
+        arithmetic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arithmetic", b"arithmetic", "model_fingerprint", b"model_fingerprint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionOpened: _TypeAlias = SessionOpened  # noqa: Y015
+
+@_typing.final
 class SessionResponse(_message.Message):
     """What happened in one engine step, for all requests of this stream that had output in it."""
 
@@ -210,6 +236,7 @@ class SessionResponse(_message.Message):
 
     OUTPUTS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
     draining: _builtins.bool
     """Whether the worker is about to stop: it refuses new requests, and ends the session behind the present
     ones, of which it moves those that take too long. Said at once, without outputs, and never taken back.
@@ -218,15 +245,20 @@ class SessionResponse(_message.Message):
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestOutput]:
         """At most one per request."""
 
+    @_builtins.property
+    def opened(self) -> Global___SessionOpened:
+        """Set in the first response, which comes at once. A router that knows the worker as something else submits nothing."""
+
     def __init__(
         self,
         *,
         outputs: _abc.Iterable[Global___RequestOutput] | None = ...,
         draining: _builtins.bool = ...,
+        opened: Global___SessionOpened | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["opened", b"opened"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "outputs", b"outputs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "opened", b"opened", "outputs", b"outputs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

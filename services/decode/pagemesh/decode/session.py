@@ -46,6 +46,11 @@ class Session:
 
     async def responses(self) -> AsyncGenerator[decode_pb2.SessionResponse]:
         """What the router is told, until it asks no more or, when draining, nothing is left to tell."""
+        info = self._worker.info
+        opened = decode_pb2.SessionOpened(
+            model_fingerprint=info.model_fingerprint, arithmetic=info.arithmetic
+        )
+        yield decode_pb2.SessionResponse(opened=opened)
         told_to_drain = False
         while not self._input_ended:
             if self._draining and not told_to_drain:

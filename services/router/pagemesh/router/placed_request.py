@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from pagemesh.errors import DeadlineError, PagemeshError
+from pagemesh.errors import DeadlineError, PagemeshError, WorkerLostError
 from pagemesh.router.call import Call
 from pagemesh.router.in_progress import Failable
 from pagemesh.router.placer import Placement
@@ -32,7 +32,7 @@ _OPTIMISM: Final = 2.0
 _FORM: Final = re.compile(rf"\b{STRUCTURED_OUTPUTS}(\.\w+)?")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Order:
     """What holds for everything that is sent to workers for one request of a client."""
 
@@ -49,6 +49,9 @@ class Order:
 
     form_field: str = STRUCTURED_OUTPUTS
     """What the client calls that which workers know by this name."""
+
+    model_fingerprint: str | None = None
+    """Of the model that answers, once it has begun: under its name, another one may come to be served."""
 
     @property
     def cache_salt(self) -> bytes:
@@ -106,6 +109,11 @@ class PlacedRequest:
         return self._lost_at is not None
 
     @property
+    def model_fingerprint(self) -> str | None:
+        """Of the model that has answered a part of the order; None before."""
+        return self._order.model_fingerprint
+
+    @property
     def has_changed_arithmetic(self) -> bool:
         """Whether it goes on behind tokens that were computed otherwise than those to come."""
         if self.placement is None or self.arithmetic is None:
@@ -152,6 +160,19 @@ class PlacedRequest:
             submit.prefill_plan.CopyFrom(plan)
         self.handle = placement.session.submit(submit, sink)
 
+    def note_answer(self) -> None:
+        """Its present worker has answered some of it: no other model answers the rest of the order.
+
+        WorkerLostError when one has begun to.
+        """
+        assert self.placement is not None, "it has no worker"
+        facts, order = self.placement.route.decode.facts, self._order
+        if order.model_fingerprint not in (None, facts.model_fingerprint):
+            raise WorkerLostError(
+                f"the model that began to answer is gone: worker {facts.worker_id} runs another one under its name"
+            )
+        order.model_fingerprint = facts.model_fingerprint
+
     def lose(self, *, keeps_kv: bool) -> None:
         """Its worker has ended it unfinished; with `keeps_kv`, it stays there until somebody has its KV."""
         assert self.placement is not None, "it has no worker"
@@ -165,7 +186,11 @@ class PlacedRequest:
             self._lost_at = asyncio.get_running_loop().time()
 
     def settle(self) -> float | None:
-        """It goes on where it is now; gives the seconds for which it stood still, if it was moved."""
+        """It goes on where it is now; gives the seconds for which it stood still, if it was moved.
+
+        WorkerLostError when another part of the order was answered by another model.
+        """
+        self.note_answer()
         self._let_go()
         lost_at, self._lost_at = self._lost_at, None
         return None if lost_at is None else asyncio.get_running_loop().time() - lost_at

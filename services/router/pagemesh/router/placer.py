@@ -43,6 +43,9 @@ class Wanted:
     is_retry: bool = False
     """Whether another worker had it before."""
 
+    model_fingerprint: str | None = None
+    """Of the model that has answered a part of the client's request, and has to answer the rest; None before."""
+
     arithmetic: str | None = None
     """Class of the arithmetic of the worker that made the last of its tokens, to be kept if any other worker has it;
     None where it has none."""

@@ -69,6 +69,7 @@ class Planner:
             excluded_worker_ids=_excluded(wanted),
             is_prefillable=wanted.is_prefillable,
             session=wanted.client_session,
+            model_fingerprint=wanted.model_fingerprint,
             arithmetic=wanted.arithmetic,
         )
         facts, closed = workers.facts(), workers.closed()

@@ -31,6 +31,10 @@ Sink = Callable[[decode_pb2.RequestOutput], None]
 """Takes the outputs of one request, on the event loop. The last one has a finish reason."""
 
 
+class _AnotherWorkerError(Exception):
+    """Whoever answers at the worker's address computes other tokens than the worker."""
+
+
 class WorkerSession:
     """Requests of this router on one decode worker. Belongs to one event loop.
 
@@ -117,6 +121,9 @@ class WorkerSession:
                     await self._follow_stream(channel, backoff)
             except (grpc.aio.AioRpcError, TimeoutError) as error:
                 reason = _reason(error)
+            except _AnotherWorkerError:
+                # What began here must not go on there; if it is to be used, the kvstore will say so.
+                reason = "at the worker's address, another model or another arithmetic runs"
             except Exception:
                 # Task boundary: whatever went wrong, the next stream starts from nothing.
                 _log.exception("session failed", worker_id=self.info.worker_id)
@@ -138,10 +145,19 @@ class WorkerSession:
         stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(channel)
         call = stub.Session()
         writer = asyncio.create_task(_write(call, requests), name="session-writer")
-        self._requests, self._draining = requests, False
-        _log.info("session opened", worker_id=self.info.worker_id, address=self.info.address)
         try:
             async with aclosing(read_ahead(call)) as responses:
+                async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                    first = await anext(responses, None)
+                if first is None:
+                    return
+                if not _is_meant(self.info, first.opened):
+                    raise _AnotherWorkerError
+                self._requests, self._draining = requests, False
+                _log.info(
+                    "session opened", worker_id=self.info.worker_id, address=self.info.address
+                )
+                self._deliver(first)
                 async for response in responses:
                     backoff.reset()
                     self._deliver(response)
@@ -193,6 +209,14 @@ class WorkerSession:
     def _note_if_idle(self) -> None:
         if not self._sinks and not self._moved:
             self._idle.set()
+
+
+def _is_meant(info: types_pb2.WorkerInfo, opened: decode_pb2.SessionOpened) -> bool:
+    """Whether that is the worker: another one may be at its address before the kvstore says so."""
+    return (info.model_fingerprint, info.arithmetic) == (
+        opened.model_fingerprint,
+        opened.arithmetic,
+    )
 
 
 async def _write(call: SessionCall, requests: SessionRequests) -> None:

@@ -84,6 +84,7 @@ class EmbeddingJob:
                 else:
                     ends[index] = _checked(output)
                     if running.placed.placement is not None:
+                        self._migrator.on_ready(running.placed)
                         self._planner.on_kv(running.placed.placement, output.kv_outcome)
                     running.placed.end()
         finally:
@@ -114,6 +115,7 @@ class EmbeddingJob:
             client_session=self._order.call.session,
             excluded_worker_ids=excluded,
             is_retry=running.placed.is_lost,
+            model_fingerprint=self._order.model_fingerprint,
         )
         placement = await self._planner.place(wanted)
         running.placed.send(placement, submit, partial(self._on_output, index))

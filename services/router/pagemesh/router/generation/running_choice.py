@@ -77,20 +77,24 @@ class RunningChoice:
             excluded_worker_ids=excluded,
             is_retry=self.placed.is_lost,
             left_worker=self.placed.left_worker,
+            model_fingerprint=self.placed.model_fingerprint,
             arithmetic=self.placed.arithmetic,
         )
 
     def can_run_beside(self, placement: Placement) -> bool:
-        """Whether it would not leave its class of arithmetic there."""
-        own = self.placed.arithmetic
-        return own is None or own == placement.route.decode.facts.arithmetic
+        """Whether it would leave neither its model nor its class of arithmetic there."""
+        facts, placed = placement.route.decode.facts, self.placed
+        return placed.model_fingerprint in (None, facts.model_fingerprint) and (
+            placed.arithmetic in (None, facts.arithmetic)
+        )
 
     def note_loss(self) -> None:
-        """Its present worker ends it unfinished: what that has added was computed in that one's way."""
+        """Its present worker ends it unfinished: what that has added was computed in that one's way, by its model."""
         placement = self.placed.placement
         assert placement is not None, "it has no worker"
         if len(self._token_ids) > self._num_resumed:
             self.placed.arithmetic = placement.route.decode.facts.arithmetic
+            self.placed.note_answer()
 
     def take(self, output: decode_pb2.RequestOutput) -> ChoiceDelta:
         """What the client is told about an output of its worker, which has not given up on it."""

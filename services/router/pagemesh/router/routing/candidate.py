@@ -239,6 +239,9 @@ class RouteRequest:
     num_crowd_blocks: int = 0
     """Leading blocks of the prompt that a crowd shares, see `crowds`."""
 
+    model_fingerprint: str | None = None
+    """Of the model that has answered a part of it; None while there is no answer."""
+
     arithmetic: str | None = None
     """Class of the arithmetic that the answer's tokens until now were made with; None where there are none."""
 

@@ -44,6 +44,14 @@ def not_tried(candidates: Sequence[Candidate], request: RouteRequest) -> Sequenc
     return [c for c in candidates if c.facts.worker_id not in tried] if tried else candidates
 
 
+def same_weights(candidates: Sequence[Candidate], request: RouteRequest) -> Sequence[Candidate]:
+    """Those whose model is the one that has answered a part of the request."""
+    fingerprint = request.model_fingerprint
+    if fingerprint is None:
+        return candidates
+    return [c for c in candidates if c.facts.model_fingerprint == fingerprint]
+
+
 def same_arithmetic(candidates: Sequence[Candidate], request: RouteRequest) -> Sequence[Candidate]:
     """Those that compute as the worker did that made the answer's tokens until now."""
     arithmetic = request.arithmetic
@@ -68,6 +76,7 @@ REQUIREMENTS: Final = (
     Filter("draining", taking_requests),
     Filter("context", fitting_context),
     Filter("tried", not_tried),
+    Filter("weights", same_weights),
 )
 """What every decode worker must meet, whatever the policy."""
 
