@@ -136,7 +136,8 @@ def test_keys_come_and_go_without_a_restart(
 
 
 def test_keys_are_nowhere_to_be_read_but_where_they_were_given(keyed: KeyedMesh) -> None:
-    keyed.num_cached(ACME)
+    with keyed.client(ACME) as client:
+        client.completions.create(model=MODEL, prompt="Hi", max_tokens=2)
     answered = keyed.mesh.output.partition("> What is the capital of France?\n< ")[2]
     assert answered and not answered.startswith("(no answer")
     assert f'-H "authorization: Bearer {FLAG}"' in keyed.mesh.output
