@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import openai
+import psutil
 import pytest
 
 from tests.mesh.harness import MODEL, Mesh, until
@@ -127,6 +128,38 @@ def test_a_killed_decode_worker_costs_nothing_but_time(
     assert moved - num_moved == 1
     wait_until_back()
     mesh.wait_until_complete()
+    mesh.wait_until_idle()
+
+
+DEADLY_SCHEMA = {"type": "integer", "const": -1e19}
+"""The library that compiles it overflows its stack."""
+
+
+def test_a_grammar_that_would_end_an_engine_costs_nobody_but_who_sent_it(
+    fragile_mesh: Mesh,
+) -> None:
+    mesh = fragile_mesh
+
+    def engines() -> set[psutil.Process]:
+        parts = mesh.parts()
+        return {child for worker in mesh.workers() for child in parts[worker].children()}
+
+    undisturbed = ask(mesh, completion(COUNTING, 400))
+    before = engines()
+    assert len(before) == 2
+    answer = in_background(lambda: ask(mesh, completion(COUNTING, 400)))
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": DEADLY_SCHEMA}}
+    for prompt in ("Say a number.", LONG_PROMPT):
+        with pytest.raises(openai.BadRequestError) as caught:
+            mesh.client().chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": prompt}],
+                response_format=schema,
+            )
+        assert "cannot be compiled: the library that compiles it fails over it" in str(caught.value)
+        assert caught.value.param == "response_format"
+    assert answer.result(timeout=60) == undisturbed
+    assert engines() == before
     mesh.wait_until_idle()
 
 

@@ -15,6 +15,7 @@ from pagemesh.engine.interface import EngineInfo, EngineRequest, FinishReason
 from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError
 from pagemesh.sampling.logit_rules import make_logit_rules
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.sampling.structured.constraint import TokenConstraint
 from pagemesh.scheduler.admission import check_fork, check_request, max_total_tokens
 from pagemesh.scheduler.block_tables import BlockTables
 from pagemesh.scheduler.outbox import Outbox
@@ -172,9 +173,8 @@ class Lifecycle:
         self, request: Request, token_id: int, logprobs: TokenLogprobs | None = None
     ) -> bool:
         """Add and report the next token; ends the request when a stop rule says so, and gives whether."""
-        if request.constraint is not None and not request.constraint.accept(token_id):
-            message = f"token {token_id} is none that the structured output allows"
-            self.finish(request, FinishReason.ERROR, InternalError(message))
+        if request.constraint is not None and (error := _refused(request.constraint, token_id)):
+            self.finish(request, FinishReason.ERROR, error)
             return True
         request.token_ids.append(token_id)
         if request.rules is not None:
@@ -237,3 +237,13 @@ def _make_vector(spec: EngineRequest, info: EngineInfo) -> PromptVector | None:
         return None
     assert info.pooling is not None, "the request was checked"
     return PromptVector(info.pooling, len(spec.prompt_token_ids))
+
+
+def _refused(constraint: TokenConstraint, token_id: int) -> PagemeshError | None:
+    """Why a token that was generated cannot be one of the output; None when it is."""
+    try:
+        if constraint.accept(token_id):
+            return None
+    except InvalidRequestError as error:
+        return error
+    return InternalError(f"token {token_id} is none that the structured output allows")

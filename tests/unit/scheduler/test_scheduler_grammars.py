@@ -217,3 +217,19 @@ def test_a_token_that_is_sampled_here_and_refused_ends_the_request() -> None:
     assert isinstance(error, InternalError)
     assert error.message == f"token {token_id} is none that the structured output allows"
     assert stepper.num_free_blocks == 16
+
+
+def test_an_output_that_takes_too_much_to_follow_ends_the_request_as_its_own_fault() -> None:
+    class TooComplex(FakeConstraint):
+        def accept(self, token_id: int) -> bool:
+            raise InvalidRequestError("too many ways")
+
+    stepper = Stepper()
+    request = make_request("a", range(100, 108), structured=OUTPUTS)
+    stepper.submit(request)
+    stepper.scheduler.constraints.open(request, TooComplex())
+    stepper.run()
+    error = stepper.ends["a"][0].error
+    assert isinstance(error, InvalidRequestError)
+    assert error.message == "too many ways"
+    assert stepper.num_free_blocks == 16

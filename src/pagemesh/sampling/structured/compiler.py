@@ -1,4 +1,4 @@
-"""Compiles grammars on threads of its own and keeps the latest."""
+"""Compiles grammars on a thread of its own and keeps the latest."""
 
 from __future__ import annotations
 
@@ -7,35 +7,22 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
-from pagemesh.errors import (
-    InternalError,
-    InvalidRequestError,
-    OverloadedError,
-    PagemeshError,
-    UnavailableError,
-)
+from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.sampling.structured.constraint import Grammar, GrammarBackend
-from pagemesh.sampling.structured.outputs import PARAM, StructuredOutputs
+from pagemesh.sampling.structured.outputs import StructuredOutputs
+from pagemesh.sampling.structured.trial import GrammarTrial
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-COMPILE_TIMEOUT: Final = 10.0
-"""Seconds that one grammar may take. Most take about a millisecond, the worst known of the allowed sizes
-about 8 s."""
 
 MAX_GRAMMARS: Final = 128
 """Grammars that are kept: services ask for the same few again and again."""
 
 MAX_KEPT_CHARS: Final = 2**20
 """Length of all their texts together: a grammar takes up to 350 bytes of memory for each character."""
-
-MAX_OVERDUE: Final = 2
-"""Compilations that were given up and still run, since a thread cannot be ended. With so many, no others
-begin."""
 
 _STACK_BYTES: Final = 64 * 2**20
 """Address space, of which only what is used takes memory. The library follows a grammar's rules by
@@ -52,22 +39,34 @@ GrammarFuture = Future[Grammar]
 _Result = TypeVar("_Result")
 
 
-class GrammarCompiler:
-    """Any thread may ask; grammars are compiled one after the other, each in a thread that can be given up.
+class Trial(Protocol):
+    """Where grammars are tried before they are compiled; one thread at a time."""
 
-    Threads and the backend come with the first request. close: nothing is compiled any more. Idempotent.
+    def check(self, outputs: StructuredOutputs) -> None:
+        """InvalidRequestError for one that the engine would not survive."""
+        ...
+
+    def close(self) -> None:
+        """End what is tried. Idempotent."""
+        ...
+
+
+class GrammarCompiler:
+    """Any thread may ask; grammars are compiled one after the other on a thread, behind a trial in a process.
+
+    All of them come with the first request. close: nothing is compiled any more. Idempotent.
     """
 
     def __init__(
         self,
         load_backend: Callable[[], GrammarBackend],
         *,
-        timeout: float = COMPILE_TIMEOUT,
+        trial: Trial | None = None,
         max_grammars: int = MAX_GRAMMARS,
         max_kept_chars: int = MAX_KEPT_CHARS,
     ) -> None:
         self._load_backend = load_backend
-        self._timeout = timeout
+        self._trial = trial or GrammarTrial()
         self._max_grammars = max_grammars
         self._max_kept_chars = max_kept_chars
         self._lock = threading.Lock()
@@ -78,7 +77,6 @@ class GrammarCompiler:
             queue.SimpleQueue()
         )
         self._thread: threading.Thread | None = None
-        self._overdue: list[threading.Thread] = []
         self._backend: GrammarBackend | None = None
         self._closed = False
 
@@ -86,7 +84,7 @@ class GrammarCompiler:
         """The grammar, at once if it is kept. Never raises; the future fails with a PagemeshError:
 
         InvalidRequestError when it cannot be compiled, UnsupportedError when the model has no use for
-        grammars, OverloadedError when too many explode at once, UnavailableError when closed.
+        grammars, UnavailableError when closed.
         """
         with self._lock:
             future = self._futures.get(outputs)
@@ -130,6 +128,7 @@ class GrammarCompiler:
             self._closed = True
             self._jobs.put(None)
             thread = self._thread
+        self._trial.close()
         if thread is not None and thread is not threading.current_thread():
             thread.join(_CLOSE_TIMEOUT)
 
@@ -160,30 +159,11 @@ class GrammarCompiler:
     def _compile(self, outputs: StructuredOutputs) -> Grammar:
         if self._closed:
             raise _stopped()
-        self._overdue = [thread for thread in self._overdue if thread.is_alive()]
-        if len(self._overdue) >= MAX_OVERDUE:
-            raise OverloadedError("too many grammars take too long to compile", param=PARAM)
         if self._backend is None:
             self._backend = _guarded(self._load_backend)
         backend = self._backend
-        outcome: GrammarFuture = GrammarFuture()
-
-        def compile_grammar() -> None:
-            try:
-                outcome.set_result(_guarded(lambda: backend.compile(outputs)))
-            except PagemeshError as error:
-                outcome.set_exception(error)
-
-        thread = _start(compile_grammar, "grammar")
-        try:
-            return outcome.result(self._timeout)
-        except TimeoutError:
-            self._overdue.append(thread)
-            raise InvalidRequestError(
-                f"structured_outputs.{outputs.kind.value} takes longer than {self._timeout:g} s to"
-                " compile",
-                param=PARAM,
-            ) from None
+        _guarded(lambda: self._trial.check(outputs))
+        return _guarded(lambda: backend.compile(outputs))
 
 
 def _stopped() -> UnavailableError:

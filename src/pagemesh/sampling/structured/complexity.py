@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.sampling.structured.schema_numbers import check_bounds, check_values
 
 MAX_DEPTH: Final = 100
 """Of objects and lists in a schema, and of brackets in an expression."""
@@ -21,6 +22,9 @@ MAX_ALTERNATIVES: Final = 10_000
 
 MAX_SUBSCHEMAS: Final = 500
 """Of one `anyOf`, `oneOf` or `allOf`."""
+
+MAX_OPTIONAL_PROPERTIES: Final = 600
+"""Of one object: each may follow any before it, of which each step takes account. 600 take 10 ms at worst, 1,000 a good part of a second."""
 
 MAX_MULTIPLE_DIGITS: Final = 4
 """Of a `multipleOf`, without zeros around them: there is a state for each remainder, and seven digits take seconds."""
@@ -35,7 +39,7 @@ _BRACKETS: Final = re.compile(r"\\.|[()]", re.DOTALL)
 
 def check_schema(name: str, schema: object, param: str) -> None:
     """Raise InvalidRequestError, with the number, for a schema that is too deep or wide anywhere."""
-    for depth, value in _values(schema):
+    for depth, value in schema_values(schema):
         _require(depth <= MAX_DEPTH, param, f"{name} is nested {depth} deep", MAX_DEPTH)
         if not isinstance(value, dict):
             continue
@@ -48,9 +52,30 @@ def check_schema(name: str, schema: object, param: str) -> None:
             given = value.get(key)
             if isinstance(given, list):
                 _require(len(given) <= most, param, f"{name} has {len(given)} in one {key}", most)
+        num_optional = _num_optional(value)
+        _require(
+            num_optional <= MAX_OPTIONAL_PROPERTIES,
+            param,
+            f"{name} has {num_optional} optional properties in one object",
+            MAX_OPTIONAL_PROPERTIES,
+        )
+        check_values(name, [value.get("const"), value.get("enum")], param)
+        check_bounds(name, value, param)
         _check_multiple(name, value.get("multipleOf"), param)
         if isinstance(pattern := value.get("pattern"), str):
             check_expression(f"a pattern of {name}", pattern, param)
+
+
+def _num_optional(schema: dict[str, Any]) -> int:
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict):
+        return 0
+    needed = (
+        {each for each in required if isinstance(each, str)}
+        if isinstance(required, list)
+        else set()
+    )
+    return len(properties.keys() - needed)
 
 
 def _check_multiple(name: str, multiple: object, param: str) -> None:
@@ -98,7 +123,7 @@ def _check_repetitions(name: str, syntax: re.Pattern[str], text: str, param: str
     )
 
 
-def _values(schema: object) -> Iterator[tuple[int, Any]]:
+def schema_values(schema: object) -> Iterator[tuple[int, Any]]:
     """Everything in a schema with how deep it lies; not by recursion, which has a limit of its own."""
     waiting: list[tuple[int, Any]] = [(1, schema)]
     while waiting:

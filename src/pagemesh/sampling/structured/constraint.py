@@ -29,7 +29,10 @@ class TokenConstraint(Protocol):
         ...
 
     def accept(self, token_id: int) -> bool:
-        """Move on past a token; False when it may not come here, and then this is of no use any more."""
+        """Move on past a token; False when it may not come here, and then this is of no use any more.
+
+        Raises InvalidRequestError when following it takes too much.
+        """
         ...
 
     def fill_mask(self, mask: npt.NDArray[np.int32], avoid: Sequence[int] = ()) -> None:

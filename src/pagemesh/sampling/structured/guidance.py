@@ -6,6 +6,7 @@ compile, and its limits bound the work of each step.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.sampling.structured.complexity import schema_values
 from pagemesh.sampling.structured.constraint import TokenConstraint
 from pagemesh.sampling.structured.outputs import (
     JSON_WHITESPACE,
     PARAM,
     StructuredKind,
     StructuredOutputs,
+    inline_schemas,
 )
+from pagemesh.sampling.structured.schema_numbers import round_bounds
 
 _MAX_MESSAGE_CHARS: Final = 300
 
@@ -33,6 +37,15 @@ _PICTURE: Final = re.compile(r"^ *\d+ \| ", re.MULTILINE)
 _MAX_LEXER_STATES: Final = 50_000
 """States of the expressions in a grammar, 1 to 2 kB each, that one request can make; a fifth of the
 library's default, and far more than outputs need."""
+
+_MAX_ROW_ITEMS: Final = 2500
+"""Ways in which an output may go on that are followed side by side: four for each optional property."""
+
+_LONG_NUMBER: Final = re.compile(r"\d{16}")
+"""That may lie beyond 2^53."""
+
+_NOT_ALLOWED: Final = "doesn't satisfy the grammar"
+"""What the library says of a token that may not come; all else are its limits."""
 
 
 class GuidanceBackend:
@@ -63,26 +76,11 @@ class GuidanceBackend:
                 param=PARAM,
             ) from error
         self._tokenizer = tokenizer
-        self._limits = llguidance.LLParserLimits(
-            max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False
-        )
         self._vocabulary = _Vocabulary(tokenizer, vocab_size, frozenset(ends))
 
     def compile(self, outputs: StructuredOutputs) -> GuidanceGrammar:
-        """Compile and compute the first mask, which tells whether anything satisfies the grammar."""
-        name = f"structured_outputs.{outputs.kind.value}"
-        try:
-            text = _grammar_text(outputs)
-        except ValueError as error:
-            raise _refusal(f"{name} cannot be compiled", str(error)) from error
-        matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
-        if matcher.is_error():
-            raise _refusal(f"{name} cannot be compiled", matcher.get_error())
-        first = matcher.deep_copy()
-        first.compute_bitmask()
-        if first.is_error():
-            raise _refusal(f"{name} allows no output", first.get_error())
-        return GuidanceGrammar(matcher, self._vocabulary)
+        """See `GrammarBackend`."""
+        return GuidanceGrammar(make_matcher(self._tokenizer, outputs), self._vocabulary)
 
 
 class GuidanceGrammar:
@@ -117,7 +115,12 @@ class GuidanceConstraint:
 
     def accept(self, token_id: int) -> bool:
         """Move on past a token."""
-        if self._is_over or not self._matcher.consume_token(token_id):
+        if self._is_over:
+            return False
+        if not self._matcher.consume_token(token_id):
+            error = self._matcher.get_error()
+            if _NOT_ALLOWED not in error:
+                raise _no_continuation(error)
             return False
         self._is_over = token_id in self._vocabulary.ends
         return True
@@ -126,7 +129,7 @@ class GuidanceConstraint:
         """Set the bits of the tokens that may come next."""
         self._vocabulary.fill(self._matcher, mask)
         if self._matcher.is_error():
-            raise _refusal("the structured output cannot be continued", self._matcher.get_error())
+            raise _no_continuation(self._matcher.get_error())
         if avoid:
             others = mask.copy()
             words = others.view(np.uint32)
@@ -135,7 +138,7 @@ class GuidanceConstraint:
             if others.any():
                 mask[:] = others
         if not mask.any():
-            raise _refusal("the structured output cannot be continued", "no token may follow")
+            raise _no_continuation("no token may follow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,33 @@ class _Vocabulary:
             mask.view(np.uint32)[first // 32] = 1 << first % 32
 
 
+def make_matcher(
+    tokenizer: llguidance.LLTokenizer, outputs: StructuredOutputs
+) -> llguidance.LLMatcher:
+    """Compile and compute the first mask, which tells whether anything satisfies the grammar."""
+    name = f"structured_outputs.{outputs.kind.value}"
+    try:
+        text = _grammar_text(outputs)
+    except ValueError as error:
+        raise _refusal(f"{name} cannot be compiled", str(error)) from error
+    limits = llguidance.LLParserLimits(
+        max_lexer_states=_MAX_LEXER_STATES, max_items_in_row=_MAX_ROW_ITEMS, verbose_errors=False
+    )
+    matcher = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
+    if matcher.is_error():
+        raise _refusal(f"{name} cannot be compiled", matcher.get_error())
+    first = matcher.deep_copy()
+    first.compute_bitmask()
+    if first.is_error():
+        raise _refusal(f"{name} allows no output", first.get_error())
+    return matcher
+
+
+def byte_tokenizer() -> llguidance.LLTokenizer:
+    """A vocabulary of bytes, for which no file has to be read."""
+    return llguidance.LLTokenizer("byte")
+
+
 def _read_tokenizer(text: str, vocab_size: int, ends: list[int]) -> llguidance.LLTokenizer:
     """ValueError when the library has no use for it."""
     try:
@@ -200,10 +230,10 @@ def _grammar_text(outputs: StructuredOutputs) -> str:
         case StructuredKind.REGEX:
             return llguidance.LLMatcher.grammar_from_regex(outputs.text)
         case StructuredKind.CHOICE:
-            return llguidance.grammar_from("choice", outputs.text)
+            return _choice_grammar(json.loads(outputs.text))
         case StructuredKind.GRAMMAR:
-            return llguidance.grammar_from("grammar", outputs.text)
-    schema = outputs.text if outputs.kind is StructuredKind.JSON else '{"type": "object"}'
+            return llguidance.grammar_from("grammar", _with_rounded_schemas(outputs.text))
+    schema = _rounded(outputs.text) if outputs.kind is StructuredKind.JSON else '{"type": "object"}'
     whitespace = outputs.whitespace_pattern
     if whitespace is None and not outputs.disable_any_whitespace:
         whitespace = JSON_WHITESPACE
@@ -216,8 +246,38 @@ def _grammar_text(outputs: StructuredOutputs) -> str:
     )
 
 
+def _choice_grammar(choices: Sequence[str]) -> str:
+    """One expression for all choices: as rules, all that fit would be followed side by side."""
+    texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+    return llguidance.LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}")
+
+
+def _rounded(schema: str) -> str:
+    """The schema with bounds that are kept."""
+    if not _LONG_NUMBER.search(schema):
+        return schema
+    value = json.loads(schema)
+    for _, inner in schema_values(value):
+        if isinstance(inner, dict):
+            round_bounds(inner)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _with_rounded_schemas(grammar: str) -> str:
+    parts: list[str] = []
+    position = 0
+    for start, end, _ in inline_schemas(grammar):
+        parts += [grammar[position:start], _rounded(grammar[start:end])]
+        position = end
+    return "".join([*parts, grammar[position:]])
+
+
 def _refusal(what: str, why: str) -> InvalidRequestError:
     return InvalidRequestError(f"{what}: {_one_line(why)}", param=PARAM)
+
+
+def _no_continuation(why: str) -> InvalidRequestError:
+    return _refusal("the structured output cannot be continued", why)
 
 
 def _one_line(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json as json_text
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -184,6 +184,8 @@ def _check_complexity(kind: StructuredKind, text: str) -> None:
             check_expression(name, text, PARAM)
         case StructuredKind.GRAMMAR:
             check_rules(name, _without_schemas(text), PARAM)
+            for _, _, schema in inline_schemas(text):
+                check_schema(f"a schema of {name}", schema, PARAM)
 
 
 def _check_whitespace(pattern: str) -> None:
@@ -196,15 +198,24 @@ def _check_whitespace(pattern: str) -> None:
     check_expression("structured_outputs.whitespace_pattern", pattern, PARAM)
 
 
-def _without_schemas(grammar: str) -> str:
-    """A grammar without the JSON behind each `%json`, in which no rule can hide."""
-    parts: list[str] = []
+def inline_schemas(grammar: str) -> Iterator[tuple[int, int, Any]]:
+    """Start, end and value of the JSON behind each `%json` of a grammar."""
     position = 0
     decoder = json_text.JSONDecoder()
     while found := _INLINE_SCHEMA.search(grammar, position):
-        parts.append(grammar[position : found.end()])
+        position = found.end()
         try:
-            _, position = decoder.raw_decode(grammar, found.end())
+            schema, position = decoder.raw_decode(grammar, position)
         except (ValueError, RecursionError):
-            position = found.end()
+            continue
+        yield found.end(), position, schema
+
+
+def _without_schemas(grammar: str) -> str:
+    """A grammar without its schemas, in which no rule can hide."""
+    parts: list[str] = []
+    position = 0
+    for start, end, _ in inline_schemas(grammar):
+        parts.append(grammar[position:start])
+        position = end
     return "".join([*parts, grammar[position:]])

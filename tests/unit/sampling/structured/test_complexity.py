@@ -63,6 +63,10 @@ def doubled(depth: int) -> dict[str, Any]:
             "a pattern of structured_outputs.json repeats something 100000 times, but at most 10000 are allowed",
         ),
         (
+            {"json": {"properties": {f"p{n}": {} for n in range(602)}, "required": ["p1"]}},
+            "structured_outputs.json has 601 optional properties in one object, but at most 600 are allowed",
+        ),
+        (
             {"json": {"type": "integer", "multipleOf": 999_983}},
             "a multipleOf of structured_outputs.json has 6 digits, but at most 4 are allowed",
         ),

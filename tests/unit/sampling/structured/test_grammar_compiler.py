@@ -1,4 +1,4 @@
-"""Compiling off the caller's thread: what is kept, what fails, what takes too long."""
+"""Compiling off the caller's thread: what is kept, what fails, what is withdrawn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from pagemesh.errors import (
     InternalError,
     InvalidRequestError,
-    OverloadedError,
     UnavailableError,
     UnsupportedError,
 )
@@ -49,6 +48,17 @@ class FakeBackend:
         return FakeGrammar()
 
 
+class NoTrial:
+    """For grammars that are none; "deadly" is said to have ended a process."""
+
+    def check(self, outputs: StructuredOutputs) -> None:
+        if outputs.text == "deadly":
+            raise InvalidRequestError("it ended the process")
+
+    def close(self) -> None:
+        pass
+
+
 def regex(text: str) -> StructuredOutputs:
     return StructuredOutputs.of(regex=text)
 
@@ -64,8 +74,8 @@ def backend() -> Iterator[FakeBackend]:
 def make(backend: FakeBackend) -> Iterator[Callable[..., GrammarCompiler]]:
     made: list[GrammarCompiler] = []
 
-    def make_compiler(timeout: float = DEADLINE, max_grammars: int = 2) -> GrammarCompiler:
-        made.append(GrammarCompiler(lambda: backend, timeout=timeout, max_grammars=max_grammars))
+    def make_compiler(max_grammars: int = 2) -> GrammarCompiler:
+        made.append(GrammarCompiler(lambda: backend, trial=NoTrial(), max_grammars=max_grammars))
         return made[-1]
 
     yield make_compiler
@@ -97,7 +107,7 @@ def test_the_latest_grammars_are_kept(make: Make, backend: FakeBackend) -> None:
 
 
 def test_long_texts_push_others_out(backend: FakeBackend) -> None:
-    compiler = GrammarCompiler(lambda: backend, max_kept_chars=30)
+    compiler = GrammarCompiler(lambda: backend, trial=NoTrial(), max_kept_chars=30)
     for text in ("good 1", "good 2", "good, but long enough", "good 2", "good 1"):
         compiler.compile(regex(text)).result(DEADLINE)
     # The second is kept beside the long one, the first is not.
@@ -125,30 +135,13 @@ def test_failures_are_not_kept_and_harm_nobody(make: Make, backend: FakeBackend)
     assert backend.compiled == ["bad", "bad", "bug", "good"]
 
 
-def test_a_grammar_that_takes_too_long_is_given_up_and_others_go_on(
-    make: Make, backend: FakeBackend
-) -> None:
-    compiler = make(timeout=0.05)
-    slow = compiler.compile(regex("slow"))
-    good = compiler.compile(regex("good"))
-    with pytest.raises(InvalidRequestError, match=r"regex takes longer than 0.05 s to compile"):
-        slow.result(DEADLINE)
-    assert good.result(DEADLINE)
-
-
-def test_with_too_many_that_take_too_long_no_others_begin(make: Make, backend: FakeBackend) -> None:
-    compiler = make(timeout=0.05)
-    for text in ("slow 1", "slow 2"):
-        with pytest.raises(InvalidRequestError, match="takes longer"):
-            compiler.compile(regex(text)).result(DEADLINE)
-    with pytest.raises(OverloadedError, match="too many grammars take too long"):
-        compiler.compile(regex("good 1")).result(DEADLINE)
-    backend.gate.set()
-    for thread in threading.enumerate():
-        if thread.name == "grammar":
-            thread.join(DEADLINE)
-    assert compiler.compile(regex("good 1")).result(DEADLINE)
-    assert backend.compiled == ["slow 1", "slow 2", "good 1"]
+def test_nothing_is_compiled_that_failed_its_trial(make: Make, backend: FakeBackend) -> None:
+    compiler = make()
+    for _ in range(2):
+        with pytest.raises(InvalidRequestError, match="it ended the process"):
+            compiler.compile(regex("deadly")).result(DEADLINE)
+    assert compiler.compile(regex("good")).result(DEADLINE)
+    assert backend.compiled == ["good"]
 
 
 def test_nothing_is_compiled_after_the_end(make: Make, backend: FakeBackend) -> None:
@@ -180,7 +173,7 @@ def test_a_backend_that_cannot_be_loaded_is_tried_again() -> None:
             raise failure
         return next(backends)
 
-    compiler = GrammarCompiler(load)
+    compiler = GrammarCompiler(load, trial=NoTrial())
     with pytest.raises(UnsupportedError, match="no tokenizer"):
         compiler.compile(regex("good")).result(DEADLINE)
     with pytest.raises(InternalError, match="OSError"):

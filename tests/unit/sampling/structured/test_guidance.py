@@ -222,6 +222,41 @@ def test_an_output_that_needs_too_much_ends_with_an_error(
             assert constraint.accept(min(allowed(constraint)))
 
 
+def test_what_is_found_to_be_too_much_by_a_token_is_said_so(
+    demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that the token, which was allowed, is wrong."""
+    monkeypatch.setattr(guidance, "_MAX_ROW_ITEMS", 30)
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "boolean"} for n in range(20)}}
+    constraint = start(GuidanceBackend(demo_model, VOCAB_SIZE, EOS), json=schema)
+    tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
+    with pytest.raises(
+        InvalidRequestError, match=r"the structured output cannot be continued: .*30"
+    ):
+        for token_id in tokenizer.encode('{"p3": true').ids:
+            assert constraint.accept(token_id)
+
+
+@pytest.mark.parametrize("num_texts", [2_000, 10_000])
+def test_many_choices_are_followed_to_their_ends(
+    backend: GuidanceBackend, tokenizer: Tokenizer, num_texts: int
+) -> None:
+    choices = [f"c{n}" for n in range(num_texts)]
+    grammar = backend.compile(StructuredOutputs.of(choice=choices))
+    for text in (choices[0], choices[777], choices[-1]):
+        assert fits(grammar.start(), tokenizer, text)
+    assert not fits(grammar.start(), tokenizer, f"c{num_texts}")
+
+
+def test_an_object_may_have_many_optional_properties(
+    backend: GuidanceBackend, tokenizer: Tokenizer
+) -> None:
+    names = [f"p{n}" for n in range(600)]
+    schema = {"properties": {name: {"type": "boolean"} for name in names}, "type": "object"}
+    text = json.dumps(dict.fromkeys(names[::7], True), separators=(", ", ": "))
+    assert fits(start(backend, json=schema), tokenizer, text)
+
+
 def test_a_folder_without_tokenizer_is_refused(demo_model: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"needs .*tokenizer.json, which cannot be read: No"):
         GuidanceBackend(tmp_path, VOCAB_SIZE, EOS)
