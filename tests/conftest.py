@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from pagemesh.telemetry.logs import console_renderer
 from tests.support.needs import need, promised
@@ -36,6 +37,12 @@ ROOT = Path(__file__).resolve().parent.parent
 structlog.configure(
     processors=[*structlog.get_config()["processors"][:-1], console_renderer(colors=False)]
 )
+
+# How long an example takes, or to make one, says how busy the machine is.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 # Inherited by every process that a test starts, also by one whose parent has died.
 MARK = "PAGEMESH_TEST_SESSION"

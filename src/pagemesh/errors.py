@@ -17,7 +17,8 @@
     ├── KvIntegrityError           DATA_LOSS            500
     ├── ConfigError                INVALID_ARGUMENT     400
     └── InternalError              INTERNAL             500
-        └── DeviceLostError        INTERNAL             500
+        ├── DeviceLostError        INTERNAL             500
+        └── PoisonRequestError     INTERNAL             500
 
 Every class knows the name of its gRPC code and its HTTP status, so that this module imports neither
 grpc nor an HTTP library; `pagemesh.rpc` and the router's OpenAI errors read them from here.
@@ -199,3 +200,9 @@ class DeviceLostError(InternalError):
     """The device that computes failed, and will not compute again in this process."""
 
     default_reason = "DEVICE_LOST"
+
+
+class PoisonRequestError(InternalError):
+    """Workers die of the request; the same one is not tried again for a while."""
+
+    default_reason = "POISON_REQUEST"

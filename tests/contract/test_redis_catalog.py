@@ -37,7 +37,7 @@ def test_lost_repeated_reordered_and_stale_events(valkey: Valkey) -> None:
             def do(self, call: Coroutine[Any, Any, Result]) -> Result:
                 return runner.run(call)
 
-        limits = settings(max_examples=20, stateful_step_count=30, deadline=None, derandomize=True)
+        limits = settings(max_examples=20, stateful_step_count=30, derandomize=True)
         try:
             run_state_machine_as_test(Machine, settings=limits)
         finally:

@@ -41,6 +41,12 @@ def num_generated(mesh: Mesh) -> float:
     return sum(worker.metric(name, model_name="demo") for worker in mesh.workers.values())
 
 
+def has_generated(mesh: Mesh, num_tokens: float) -> bool:
+    return num_generated(mesh) >= num_tokens and any(
+        worker.engine.load().num_running for worker in mesh.workers.values()
+    )
+
+
 async def kill(mesh: Mesh) -> None:
     await busy(mesh).kill()
 
@@ -192,9 +198,8 @@ async def test_a_request_under_which_workers_die_takes_only_so_many_along() -> N
         call = mesh.openai.Completions(http_body({"prompt": PROMPT, "max_tokens": 400}))
         reading = asyncio.create_task(read(call))
         for _ in range(3):
-            await eventually(
-                lambda: any(w.engine.load().num_running for w in mesh.workers.values())
-            )
+            num_made = num_generated(mesh)
+            await eventually(partial(has_generated, mesh, num_made + 2))
             victim = busy(mesh)
             await victim.kill()
             await eventually(partial(is_idle, victim))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import BlockLayout, EngineInfo, Pooling
+from pagemesh.engine.interface import BlockLayout, EngineInfo, EngineRequest, Pooling
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.prefill_rate import PrefillRate
@@ -111,7 +111,8 @@ class FakeRunner:
         self._swap = np.full_like(kv.memory[:, :, :1], np.nan).repeat(num_swap_blocks, axis=2)
         self._block_size = kv.memory.shape[3]
         self.pace = pace
-        self._never = threading.Event()
+        self.hurries = threading.Event()
+        """Once set, steps take no time."""
         self.before_layer: Callable[[int], object] = lambda layer: None
         """Called before the KV of a step is written in a layer."""
         self._sampled: Sequence[int] = ()
@@ -131,7 +132,7 @@ class FakeRunner:
 
     def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
         """Compute a batch at once."""
-        self._never.wait(self.pace)
+        self.hurries.wait(self.pace)
         self._write(batch, watch)
         # A step behind one that fails computes with anything.
         self._sampled = [0] * len(batch.sequences)
@@ -236,6 +237,12 @@ class FakeEngine(EngineCore):
         )
         self.runner = FakeRunner(kv, seconds_per_token)
         super().__init__(info, self.scheduler, self.runner, kv, grammars)
+        self.num_submitted = 0
+        """Requests that it was ever asked for, also in the middle of a step."""
+
+    def submit(self, request: EngineRequest) -> None:
+        self.num_submitted += 1
+        super().submit(request)
 
     @property
     def num_free_blocks(self) -> int:

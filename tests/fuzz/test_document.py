@@ -62,7 +62,6 @@ def try_out(mesh: Mesh, operation: Operation, mode: schemathesis.GenerationMode)
     @settings(
         max_examples=NUM_EXAMPLES,
         derandomize=True,
-        deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
     )

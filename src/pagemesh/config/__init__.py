@@ -249,11 +249,21 @@ class MigrationConfig:
     """Workers that may die under one request, which then goes on with another one where it was; with the next it
     ends with an error, and so with the first at 0. Workers that stop in order do not count."""
 
+    poison_limit: int = 2
+    """Workers that may die one after the other under one request without a token from any of them: with that many
+    it is ended, and equal requests are refused for five minutes; 0 for never."""
+
     migration_timeout: float = 30.0
     """Seconds for which such a request waits for a worker when there is none."""
 
     def __post_init__(self) -> None:
         require(self.migration_limit >= 0, "--migration-limit", self.migration_limit, "0 or more")
+        require(
+            self.poison_limit == 0 or self.poison_limit >= 2,
+            "--poison-limit",
+            self.poison_limit,
+            "0 or at least 2",
+        )
         require(
             0 <= self.migration_timeout <= _WEEK,
             "--migration-timeout",

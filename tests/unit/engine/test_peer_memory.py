@@ -177,7 +177,7 @@ def test_blocks_that_there_are_not_are_not_copied(
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_runs_are_as_long_as_both_sides_allow(pairs: list[tuple[int, int]]) -> None:
     ones, others = [one for one, _ in pairs], [other for _, other in pairs]
     runs = list(joint_runs(ones, others))

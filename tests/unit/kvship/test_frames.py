@@ -130,13 +130,13 @@ def test_a_content_that_is_none_is_refused() -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_arbitrary_bytes_are_refused(message: bytes) -> None:
     assert refusal(message) in ("KV_MALFORMED", "KV_WRONG_CHECKSUM")
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whatever_happens_to_a_message_is_seen(data: st.DataObject) -> None:
     message = encode_frame(BLOCKS, payload_of(PAYLOAD))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(message)), min_size=2, max_size=2)))

@@ -289,7 +289,7 @@ def test_the_partial_block_has_no_name_and_its_own_count(stream: Stream) -> None
     place=st.floats(0, 1),
     bit=st.integers(0, 7),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_flipped_bit_is_seen(kind: str, place: float, bit: int) -> None:
     stream = Stream()
     message = stream.header()
@@ -305,7 +305,7 @@ def test_any_flipped_bit_is_seen(kind: str, place: float, bit: int) -> None:
 
 
 @given(order=st.permutations(range(7)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_messages_in_any_order_give_the_same_kv_or_an_error(order: list[int]) -> None:
     stream = Stream()
     parts = [stream.part(1, 2, layer, 1) for layer in range(3)]
@@ -320,7 +320,7 @@ def test_messages_in_any_order_give_the_same_kv_or_an_error(order: list[int]) ->
 
 
 @given(lost=st.integers(2, 6), twice=st.integers(0, 6))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_what_is_lost_is_missing_and_what_is_doubled_is_refused(lost: int, twice: int) -> None:
     def make_messages(stream: Stream) -> list[KvMessage]:
         parts = [stream.part(1, 2, layer, 1) for layer in range(3)]

@@ -289,6 +289,4 @@ def draw(data: st.DataObject, workers: dict[str, Worker]) -> tuple[str, Worker]:
 IDLE = Beat(types_pb2.WorkerLoad())
 
 TestKvStore = KvStoreMachine.TestCase
-TestKvStore.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None, derandomize=True
-)
+TestKvStore.settings = settings(max_examples=100, stateful_step_count=30, derandomize=True)

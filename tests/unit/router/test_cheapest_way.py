@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagemesh.engine.prefill_rate import PrefillRate
@@ -49,7 +49,6 @@ def meshes(draw: st.DrawFn) -> list[Candidate]:
     ]
 
 
-@settings(deadline=None)
 @given(meshes(), st.integers(1, 2000))
 def test_no_way_is_chosen_that_costs_more_than_noise_more_than_the_cheapest(
     mesh: list[Candidate], num_tokens: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagemesh.router.routing import coming_blocks
@@ -84,7 +84,6 @@ def test_names_of_other_kinds_of_workers_are_other_chains() -> None:
     assert coming.extend([chain("abc"), chain("xyz")], {"b": 1}) == {"a": 2, "b": 3}
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.text("xy", min_size=1, max_size=5), st.booleans()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagemesh.config import RoutingConfig
@@ -231,7 +231,6 @@ MESHES: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(MESHES, st.data(), st.sampled_from(["kv_aware", "prefix_hash", "least_loaded"]))
 def test_who_cannot_is_never_chosen_and_order_does_not_matter(
     mesh: list[dict[str, Any]], data: st.DataObject, policy: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagemesh.config import RoutingConfig
@@ -59,7 +59,6 @@ def test_parts_are_as_large_as_the_batches() -> None:
     assert {chosen(crowded, group(number)) for number in range(100)} == {"a"}
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 64)), min_size=1, max_size=20))
 def test_there_always_is_one_that_takes_it(sizes: list[tuple[int, int]]) -> None:
     workers = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagemesh.config import RoutingConfig
@@ -38,7 +38,6 @@ def facts(draw: st.DrawFn) -> list[WorkerFacts]:
 
 @pytest.mark.parametrize("policy", ["kv_aware", "prefix_hash", "least_loaded"])
 @pytest.mark.parametrize("min_tokens", [None, 32])
-@settings(deadline=None)
 @given(data=st.data())
 def test_the_order_in_which_workers_are_known_does_not_matter(
     policy: Any, min_tokens: int | None, data: st.DataObject

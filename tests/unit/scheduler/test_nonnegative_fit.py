@@ -100,7 +100,7 @@ def test_coefficients_are_computed_anew_only_now_and_then() -> None:
     assert seen[7] > 0.11
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

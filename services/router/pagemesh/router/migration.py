@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 import structlog
 
 from pagemesh.config import MigrationConfig
-from pagemesh.errors import DeviceLostError, PagemeshError, UnavailableError
+from pagemesh.errors import DeviceLostError, PagemeshError, UnavailableError, WorkerLostError
 from pagemesh.router.placed_request import PlacedRequest
+from pagemesh.router.poison import Suspects
 from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics.routing import (
@@ -33,6 +34,9 @@ RETRY_INTERVAL_S: Final = 0.05
 
 _NOBODY: Final[frozenset[str]] = frozenset()
 
+_DEATHS: Final = (WorkerLostError.default_reason, DeviceLostError.default_reason)
+"""Why a worker ends what it runs when it dies."""
+
 Resend = Callable[[int, frozenset[str]], Awaitable[None]]
 """Places an order's request of this index on a worker other than these, and sends it there; raises a
 PagemeshError, UnavailableError when there is nobody at the moment."""
@@ -43,10 +47,15 @@ class Migrations:
 
     def __init__(self, config: MigrationConfig, metrics: Metrics) -> None:
         self.limit = config.migration_limit
+        self.suspects = Suspects(config.poison_limit, metrics)
         self.timeout = config.migration_timeout
         self.resubmitted = metrics.counter(REQUESTS_RESUBMITTED)
         self.arithmetic_changes = metrics.counter(ARITHMETIC_CHANGES)
         self.pause = metrics.histogram(MIGRATION_PAUSE)
+
+
+class _SuspectsEverywhereError(UnavailableError):
+    """Each worker that would take a suspect has one."""
 
 
 class _Lost(NamedTuple):
@@ -67,11 +76,16 @@ class Migrator:
     """
 
     def __init__(
-        self, migrations: Migrations, resend: Resend, fail: Callable[[PagemeshError], None]
+        self,
+        migrations: Migrations,
+        resend: Resend,
+        asked: Callable[[int], decode_pb2.Submit],
+        fail: Callable[[PagemeshError], None],
     ) -> None:
-        """`fail` is told when a request cannot be moved."""
+        """`asked` gives what its first worker was asked for, by index; `fail` is told when it cannot be moved."""
         self._migrations = migrations
         self._resend = resend
+        self._asked = asked
         self._fail = fail
         self._lost: deque[_Lost] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -85,8 +99,14 @@ class Migrator:
         placement = placed.placement
         assert placement is not None, "what is placed nowhere is sent nothing"
         is_moved = output.finish_reason == types_pb2.FINISH_REASON_MOVED
+        suspects = self._migrations.suspects
         if not is_moved:
             placed.num_losses += 1
+            placed.suspicion.on_loss(is_death=cause.reason in _DEATHS)
+        if suspects.is_poison(placed.suspicion.num_fruitless):
+            submit = self._asked(placed.index)
+            submit.request_id = placed.request_id
+            raise suspects.refuse(submit, placed.suspicion.num_fruitless)
         if (
             not isinstance(cause, (UnavailableError, DeviceLostError))
             or placed.num_losses > self._migrations.limit
@@ -127,8 +147,10 @@ class Migrator:
         excluded = frozenset({lost.worker_id})
         while True:
             try:
-                await self._resend(lost.placed.index, excluded)
+                await self._send_again(lost.placed, excluded)
                 break
+            except _SuspectsEverywhereError:
+                until = loop.time() + self._migrations.timeout
             except UnavailableError:
                 if loop.time() >= until:
                     # That there is nobody else is not what went wrong.
@@ -137,6 +159,25 @@ class Migrator:
             excluded = _NOBODY
             await asyncio.sleep(RETRY_INTERVAL_S)
         self._note(lost)
+
+    async def _send_again(self, placed: PlacedRequest, excluded: frozenset[str]) -> None:
+        """Where no other suspect is, if it is one, and when no other part of the order is."""
+        if not placed.suspicion.num_fruitless:
+            await self._resend(placed.index, excluded)
+            return
+        if placed.suspicion.has_company:
+            raise _SuspectsEverywhereError("another part of the request is tried")
+        suspects = self._migrations.suspects
+        async with suspects.turn:
+            busy = suspects.busy()
+            try:
+                await self._resend(placed.index, excluded | busy)
+            except UnavailableError as error:
+                if busy:
+                    raise _SuspectsEverywhereError(error.message) from error
+                raise
+            assert placed.placement is not None, "it was just placed"
+            placed.suspicion.enter(suspects.admit(placed.placement.route.decode.worker_id))
 
     def _note(self, lost: _Lost) -> None:
         """Somebody has taken it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pagemesh.errors import DeadlineError, PagemeshError, WorkerLostError
@@ -15,6 +15,7 @@ from pagemesh.router.call import Call
 from pagemesh.router.in_progress import Failable
 from pagemesh.router.placer import Placement
 from pagemesh.router.plan_message import plan_to_proto
+from pagemesh.router.poison import Company, Suspicion
 from pagemesh.router.prefix_metrics import Lookup
 from pagemesh.router.routing.candidate import WorkerFacts
 from pagemesh.router.session import Sink
@@ -52,6 +53,9 @@ class Order:
 
     model_fingerprint: str | None = None
     """Of the model that answers, once it has begun: under its name, another one may come to be served."""
+
+    company: Company = field(default_factory=Company)
+    """Of its requests, as suspects."""
 
     @property
     def cache_salt(self) -> bytes:
@@ -93,7 +97,9 @@ class PlacedRequest:
         self.handle = 0
         """On the session of its placement; 0 when it was not submitted."""
         self.num_losses = 0
-        """Workers that died under it."""
+        """Workers that ended it unfinished, but for those that handed it over."""
+        self.suspicion = Suspicion(order.company)
+        """Whether its workers died of it."""
         self.arithmetic: str | None = None
         """Class of the arithmetic of the lost worker that made the last of its tokens; None where none did."""
 
@@ -140,6 +146,7 @@ class PlacedRequest:
             self.placement.flight.end()
         # The old handle means something else on the new session.
         self.placement, self.handle = placement, 0
+        self.suspicion.on_sent()
         call = self._order.call
         remaining = call.deadline - asyncio.get_running_loop().time()
         if remaining <= 0:
@@ -172,12 +179,14 @@ class PlacedRequest:
                 f"the model that began to answer is gone: worker {facts.worker_id} runs another one under its name"
             )
         order.model_fingerprint = facts.model_fingerprint
+        self.suspicion.on_answer()
 
     def lose(self, *, keeps_kv: bool) -> None:
         """Its worker has ended it unfinished; with `keeps_kv`, it stays there until somebody has its KV."""
         assert self.placement is not None, "it has no worker"
         placement, handle = self.placement, self.handle
         self.placement = None
+        self.suspicion.clear()
         placement.flight.end()
         if keeps_kv:
             self._let_go()
@@ -197,6 +206,7 @@ class PlacedRequest:
 
     def end(self) -> None:
         """Give its place back and, if it still runs, cancel it on the worker. Idempotent."""
+        self.suspicion.clear()
         self._let_go()
         if self.placement is not None:
             self.placement.session.cancel(self.handle)

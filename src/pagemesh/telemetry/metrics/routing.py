@@ -137,6 +137,15 @@ PREFIX_TOKENS_CAPTURED: Final = CounterSpec(
     processes=_ROUTER,
     look_at="nothing: high is good. When it is below what was available, load kept requests from where prompts lie",
 )
+POISON_REQUESTS: Final = CounterSpec(
+    name="pagemesh:poison_requests",
+    help="Requests of which workers died one after the other: ended because of that, or refused because an equal one "
+    "was.",
+    unit=Unit.REQUESTS,
+    labels=(Label("event", ("ended", "refused")),),
+    processes=_ROUTER,
+    look_at="the router's log, poison request, and why those workers died, in their logs; a fault to be reported",
+)
 REQUESTS_RESUBMITTED: Final = CounterSpec(
     name="pagemesh:requests_resubmitted",
     help="Requests that went on with another worker, because theirs was lost or is about to stop (drain).",

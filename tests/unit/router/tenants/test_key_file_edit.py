@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pagemesh.errors import ConfigError
@@ -63,7 +63,6 @@ def test_an_empty_file_gets_its_first_key(text: str) -> None:
 NAMES = st.sampled_from(["a", "b", "x.y", "1", "null", "true"])
 
 
-@settings(deadline=None)
 @given(st.lists(NAMES, min_size=1, max_size=8))
 def test_many_keys_are_all_there(tenants: list[str]) -> None:
     text = ""

@@ -50,7 +50,8 @@ class EmbeddingJob:
             for index, token_ids in enumerate(prompts)
         ]
         self._planner = planner
-        self._migrator = Migrator(migrations, self._submit, self.fail)
+        self._suspects = migrations.suspects
+        self._migrator = Migrator(migrations, self._submit, self._asked, self.fail)
         # One entry for each time that a worker ends a prompt, one for the turn, and one for the job.
         self._events: asyncio.Queue[_Event] = asyncio.Queue()
 
@@ -105,7 +106,9 @@ class EmbeddingJob:
     async def _submit(self, index: int, excluded: frozenset[str]) -> None:
         """Place a prompt on a worker and send it there."""
         running = self._prompts[index]
-        submit = decode_pb2.Submit(prompt_token_ids=running.token_ids, embed=True)
+        submit = self._asked(index)
+        if not running.placed.is_lost:
+            self._suspects.check(submit)
         wanted = Wanted(
             running.token_ids,
             max_tokens=0,
@@ -119,6 +122,9 @@ class EmbeddingJob:
         )
         placement = await self._planner.place(wanted)
         running.placed.send(placement, submit, partial(self._on_output, index))
+
+    def _asked(self, index: int) -> decode_pb2.Submit:
+        return decode_pb2.Submit(prompt_token_ids=self._prompts[index].token_ids, embed=True)
 
     def _on_output(self, index: int, output: decode_pb2.RequestOutput) -> None:
         if output.finish_reason not in UNFINISHED:

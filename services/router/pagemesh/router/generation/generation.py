@@ -61,7 +61,10 @@ class Generation:
             RunningChoice(index, tokenizer, request, order) for index in range(len(request.choices))
         ]
         self._events = Events(max(stream_interval, request.stream_interval))
-        self._migrator = Migrator(migrations, self._submit, self.fail)
+        self._suspects = migrations.suspects
+        self._migrator = Migrator(
+            migrations, self._submit, lambda index: self._choices[index].asked(), self.fail
+        )
         self._explanation: Explanation | None = None
         self._idle = IdleClock(self._report_idle, FIRST_IDLE_S, IDLE_S)
         self._expiry = order.fail_when_late(self)
@@ -154,6 +157,8 @@ class Generation:
         """Place a choice on a worker and send it there, with the tokens that it has already."""
         running = self._choices[index]
         submit = running.submission()
+        if not running.placed.is_lost:
+            self._suspects.check(submit)
         placement, leader_handle = await self._place(running, excluded)
         if index == 0:
             query = placement.query

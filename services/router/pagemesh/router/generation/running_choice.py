@@ -46,16 +46,20 @@ class RunningChoice:
         """Tokens so far, those of stop tokens and stop strings included."""
         return self._text.num_tokens
 
+    def asked(self) -> decode_pb2.Submit:
+        """What its first worker is asked for."""
+        return decode_pb2.Submit(
+            prompt_token_ids=self.choice.prompt_token_ids,
+            sampling=sampling_to_proto(self.choice.sampling),
+        )
+
     def submission(self) -> decode_pb2.Submit:
         """What a worker is asked for: what is missing behind the tokens that there are."""
         self._num_resumed = len(self._token_ids)
         self.is_resumed = self._num_resumed > 0
-        submit = decode_pb2.Submit(
-            prompt_token_ids=self.choice.prompt_token_ids,
-            resume_token_ids=self._token_ids,
-            sampling=sampling_to_proto(self.choice.sampling),
-        )
+        submit = self.asked()
         if self.is_resumed:
+            submit.resume_token_ids.extend(self._token_ids)
             # The prompt's came with the first token, and would forbid that KV comes from elsewhere.
             submit.sampling.ClearField("prompt_logprobs")
         return submit
@@ -66,11 +70,13 @@ class RunningChoice:
         token_ids = choice.prompt_token_ids
         # Log probabilities of a prompt come from computing all of it, and in one place.
         scores_prompt = choice.sampling.prompt_logprobs is not None and not is_resumed
+        # Of a suspect no other worker is to die.
+        is_local = scores_prompt or self.placed.suspicion.num_fruitless > 0
         return Wanted(
             # Only what is resumed pays for a copy.
             (*token_ids, *self._token_ids) if is_resumed else token_ids,
             choice.sampling.max_tokens - len(self._token_ids),
-            is_prefillable=not scores_prompt,
+            is_prefillable=not is_local,
             is_cacheable=not scores_prompt,
             cache_salt=self._order.cache_salt,
             client_session=self._order.call.session,

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pagemesh.errors import DeadlineError, OverloadedError, PagemeshError, RateLimitError
+from pagemesh.errors import (
+    DeadlineError,
+    OverloadedError,
+    PagemeshError,
+    PoisonRequestError,
+    RateLimitError,
+)
 
 RETRY_AFTER_S = 1
 """What clients are told to wait after 429 and 503; queues and restarts move on within about that."""
@@ -40,7 +46,8 @@ def error_headers(error: PagemeshError) -> dict[str, str]:
     if error.http_status == 401:
         return {"www-authenticate": "Bearer"}
     is_too_large = isinstance(error, RateLimitError) and error.retry_after is None
-    if is_too_large or (isinstance(error, DeadlineError) and error.reason == UNREACHABLE):
+    is_too_late = isinstance(error, DeadlineError) and error.reason == UNREACHABLE
+    if is_too_large or is_too_late or isinstance(error, PoisonRequestError):
         # What the clients of OpenAI and Anthropic read before they try again by themselves.
         return {"x-should-retry": "false"}
     if isinstance(error, OverloadedError) and error.retry_after is not None:
