@@ -128,3 +128,27 @@ async def test_a_prompt_counts_once_also_when_its_second_answer_begins_on_anothe
         assert b'"index":1' in rest and rest.endswith(b"data: [DONE]\n\n")
         assert await mesh.num_migrated("lost") == 1
         assert (await counted(mesh)).queried == 70
+
+
+async def test_what_is_counted_of_requests_is_as_often_as_they_are() -> None:
+    """Five with one answer, two with three."""
+    async with running_mesh() as mesh:
+        for num_answers in (1, 1, 1, 1, 1, 3, 3):
+            answer = await mesh.completions({"prompt": PROMPT, "max_tokens": 2, "n": num_answers})
+            assert answer.status == 200
+        labels = '{model_name="demo"}'
+        for name, number in (
+            ("request_params_n_count", 7),
+            ("request_params_n_sum", 11),
+            ("request_params_max_tokens_count", 7),
+            ("request_max_num_generation_tokens_count", 7),
+            ("e2e_request_latency_seconds_count", 11),
+            ("time_to_first_token_seconds_count", 11),
+            ("request_prompt_tokens_count", 11),
+            ("request_generation_tokens_count", 11),
+            ("request_generation_tokens_sum", 22),
+            ("generation_tokens_total", 22),
+        ):
+            assert await mesh.metric(f"vllm:{name}{labels}") == number, name
+        ended = 'vllm:request_success_total{finished_reason="length",model_name="demo"}'
+        assert await mesh.metric(ended) == 11

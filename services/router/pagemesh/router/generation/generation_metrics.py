@@ -69,8 +69,7 @@ class GenerationMetrics:
     def on_request(self, request: GenerationRequest, lengths: Sequence[int]) -> None:
         """All choices ended by themselves, with so many tokens each."""
         num_answers = len(request.choices) // request.num_prompts
-        for choice in request.choices:
-            self._max_tokens.observe(choice.sampling.max_tokens)
         for first in range(0, len(lengths), num_answers):
+            self._max_tokens.observe(request.choices[first].sampling.max_tokens)
             self._num_answers.observe(num_answers)
             self._most_tokens.observe(max(lengths[first : first + num_answers]))

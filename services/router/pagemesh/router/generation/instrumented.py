@@ -36,6 +36,7 @@ class InstrumentedGeneration:
         self._start = time.perf_counter()
         self._progress = [Progress() for _ in request.choices]
         self._unfinished = "abort"
+        self._is_closed = False
 
     async def deltas(self) -> AsyncGenerator[ChoiceDelta | Idle, None]:
         """As the inner generation's."""
@@ -76,9 +77,12 @@ class InstrumentedGeneration:
         return min(firsts) - self._start if firsts else None
 
     def close(self) -> None:
-        """As the inner generation's."""
+        """As the inner generation's. Idempotent."""
         self._inner.close()
-        if self._progress and all(progress.end in _WELL for progress in self._progress):
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if all(progress.end in _WELL for progress in self._progress):
             lengths = [progress.num_tokens for progress in self._progress]
             self._metrics.on_request(self._request, lengths)
         for progress in self._progress:
