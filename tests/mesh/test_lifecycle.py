@@ -10,9 +10,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import openai
 import psutil
 import pytest
 
@@ -20,6 +22,7 @@ from tests.mesh.harness import Mesh, leftovers, running_mesh, until, up_command
 from tests.support.ports import free_port
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
+NUM_STREAMS = 8
 SHARED_MEMORY = re.compile(r"/dev/shm/\S+")
 
 
@@ -35,6 +38,24 @@ def shared_memory_segments(mesh: Mesh) -> set[Path]:
             with suppress(FileNotFoundError):
                 found.update(SHARED_MEMORY.findall(str(opened.readlink())))
     return set(map(Path, found))
+
+
+def end_of_stream(mesh: Mesh) -> object:
+    """The code of the error that ends a long answer."""
+    with (
+        pytest.raises(openai.APIError) as caught,
+        openai.OpenAI(base_url=f"{mesh.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        stream = client.completions.create(
+            model="demo",
+            prompt="Count from 1 to 1000:",
+            max_tokens=1500,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        for _ in stream:
+            pass
+    return caught.value.code or repr(caught.value)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
@@ -54,11 +75,19 @@ def test_a_signal_ends_everything_within_five_seconds(
             left = leftovers(mesh)
             assert len(left()) > 10
             segments = shared_memory_segments(mesh)
-            started = time.monotonic()
-            mesh.process.send_signal(number)
-            assert mesh.process.wait(10) == 0
-            assert time.monotonic() - started < 5.0
-            assert left() == []
+            with ThreadPoolExecutor(NUM_STREAMS) as clients:
+                ends = [clients.submit(end_of_stream, mesh) for _ in range(NUM_STREAMS)]
+                until(
+                    lambda: mesh.metric("decode-0", "vllm:num_requests_running") > NUM_STREAMS,
+                    "all are running",
+                )
+                started = time.monotonic()
+                mesh.process.send_signal(number)
+                assert mesh.process.wait(10) == 0
+                assert time.monotonic() - started < 5.0
+                assert left() == []
+                # Who reads is told how it ended, as by every other end of a stream.
+                assert [end.result(10) for end in ends] == ["draining"] * NUM_STREAMS
         assert mesh.output.rstrip().endswith("Stopped.")
     assert [segment for segment in segments if segment.exists()] == []
     assert "< (no answer" not in mesh.output

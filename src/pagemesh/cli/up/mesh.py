@@ -10,7 +10,7 @@ import grpc
 
 from pagemesh.cli.up.console import Console, ending
 from pagemesh.cli.up.part import Part
-from pagemesh.cli.up.plan import MeshPlan, Stage
+from pagemesh.cli.up.plan import LAST_WORDS_S, MeshPlan, Stage
 from pagemesh.cli.up.readiness import grpc_serves, http_answers
 from pagemesh.errors import ConfigError, InternalError
 
@@ -28,8 +28,16 @@ _DEATHS_AT_START = 3
 
 _NUM_LOG_LINES = 8
 
+_STOPS = ((Stage.GATEWAY, Stage.ROUTER), (Stage.WORKER,), (Stage.KVSTORE,))
+"""Callers go before those they call. But what routers say last, of streams that they end, the gateway carries."""
+
 # With the default grace period, stopping takes less than five seconds.
-_PATIENCE = {Stage.GATEWAY: 0.3, Stage.ROUTER: 0.3, Stage.WORKER: 0.3, Stage.KVSTORE: 0.6}
+_PATIENCE = {
+    Stage.GATEWAY: LAST_WORDS_S + 0.3,
+    Stage.ROUTER: 0.3,
+    Stage.WORKER: 0.3,
+    Stage.KVSTORE: 0.6,
+}
 """Seconds that a part has to end; those that run requests have the grace period besides."""
 
 _RUN_REQUESTS = (Stage.GATEWAY, Stage.ROUTER, Stage.WORKER)
@@ -80,15 +88,18 @@ class Mesh:
         await self._raise_failure()
 
     async def stop(self) -> None:
-        """End every part, callers before those they call; within three grace periods and two seconds."""
+        """End every part, callers before those they call; within two grace periods and two seconds."""
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        for stage in Stage:
-            parts = [part for part in self._parts if part.plan.stage is stage]
-            grace_period = self._plan.grace_period if stage in _RUN_REQUESTS else 0.0
-            patience = grace_period + _PATIENCE[stage]
-            await asyncio.gather(*(part.stop(patience) for part in parts))
+        for stages in _STOPS:
+            parts = [part for part in self._parts if part.plan.stage in stages]
+            await asyncio.gather(*(part.stop(self._patience(part)) for part in parts))
+
+    def _patience(self, part: Part) -> float:
+        stage = part.plan.stage
+        grace_period = self._plan.grace_period if stage in _RUN_REQUESTS else 0.0
+        return grace_period + _PATIENCE[stage]
 
     def kill(self) -> None:
         """End every part at once; `stop` still has to be awaited."""

@@ -32,8 +32,12 @@ LOOPBACK: Final = "127.0.0.1"
 """All parts but the gateway are for this machine alone."""
 
 
+LAST_WORDS_S: Final = 0.5
+"""Seconds that the gateway has beyond the routers' grace period, at the end of which they say what they end."""
+
+
 class Stage(IntEnum):
-    """Parts are stopped stage by stage, in this order: whoever calls goes before whoever is called."""
+    """What a part is to the others, from those who call to those who are called."""
 
     GATEWAY = 0
     ROUTER = 1
@@ -211,7 +215,7 @@ def _gateway(
         host=config.host,
         port=config.port,
         local_socket=str(local_socket),
-        grace_period=config.grace_period,
+        grace_period=config.grace_period + LAST_WORDS_S,
         access_log=None if access_log is None else str(access_log),
         api_key_required=config.tenants.asks_for_keys,
         tls=config.client_tls,
