@@ -48,6 +48,24 @@ def cities(calls: list[Any] | None) -> list[str]:
     return [json.loads(call.function.arguments)["city"] for call in calls]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_a_stop_string_cuts_off_is_none_to_run(
+    client: openai.OpenAI, asked: dict[str, Any], stream: bool
+) -> None:
+    asked |= {"messages": MESSAGES, "stop": ["Os"]}
+    if stream:
+        ends = [
+            chunk.choices[0].finish_reason
+            for chunk in client.chat.completions.create(**asked, stream=True)
+        ]
+        assert [end for end in ends if end is not None] == ["stop"]
+        return
+    choice = client.chat.completions.create(**asked).choices[0]
+    assert choice.finish_reason == "stop"
+    (call,) = choice.message.tool_calls
+    assert call.function.arguments == '{"city": "'
+
+
 def test_a_model_calls_a_tool_and_tells_what_it_gave(
     client: openai.OpenAI, asked: dict[str, Any], same: Same
 ) -> None:

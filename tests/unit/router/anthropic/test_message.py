@@ -45,7 +45,7 @@ DELTAS = [
 ]
 CONTENT: list[dict[str, Any]] = [
     {"type": "thinking", "thinking": "Let me see.", "signature": ""},
-    {"type": "text", "text": "Well, this:", "citations": None},
+    {"type": "text", "text": "Well, this:"},
     {"type": "tool_use", "id": "call-a", "name": "add", "input": {"a": 1}},
 ]
 
@@ -97,7 +97,7 @@ def test_events_begin_fill_and_end_every_block() -> None:
     starts = [each["content_block"] for each in blocks if "content_block" in each]
     assert starts == [
         {"type": "thinking", "thinking": "", "signature": ""},
-        {"type": "text", "text": "", "citations": None},
+        {"type": "text", "text": ""},
         {"type": "tool_use", "id": "call-a", "name": "add", "input": {}},
     ]
     assert [each["delta"] for each in blocks if "delta" in each] == [
@@ -118,6 +118,11 @@ def test_events_begin_fill_and_end_every_block() -> None:
     [
         ([ChatDelta(0, content="a", stop_reason=StopReason.STOP)], "end_turn", None),
         ([ChatDelta(0, content="a", stop_reason=StopReason.LENGTH)], "max_tokens", None),
+        (
+            [*DELTAS[:-1], ChatDelta(0, stop_reason=StopReason.STOP, cuts_call=True)],
+            "end_turn",
+            None,
+        ),
         (
             [ChatDelta(0, content="a", stop_reason=StopReason.STOP, stop_string="END")],
             "stop_sequence",

@@ -15,6 +15,7 @@ from pagemesh.router.parsers.factory import make_parser
 from pagemesh.sampling.logprobs import TokenLogprobs
 
 ONE = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+ODD = ONE.replace('{"a": 1}', '{"a": "}\\"", b: [1,]}')
 HALF = ONE.partition("1}")[0]
 TWO = ONE + "\n" + ONE.replace("add", "sub")
 CALLS = [("add", {"a": 1}), ("sub", {"a": 1})]
@@ -79,6 +80,26 @@ def test_tokens_come_with_their_own_delta_also_when_their_text_is_held_back() ->
         pytest.param(ONE, StopReason.STOP, False, StopReason.TOOL_CALLS, id="a-call"),
         pytest.param(ONE, StopReason.STOP, True, StopReason.STOP, id="the-call-that-was-named"),
         # A client must not run a call that was cut off.
+        pytest.param(
+            HALF, StopReason.STOP, False, StopReason.STOP, id="half-a-call-and-a-stop-string"
+        ),
+        pytest.param(
+            TWO[: len(ONE) + len(HALF) + 1],
+            StopReason.STOP,
+            False,
+            StopReason.STOP,
+            id="a-call-and-a-half",
+        ),
+        pytest.param(
+            ONE.partition("\n</")[0],
+            StopReason.STOP,
+            False,
+            StopReason.TOOL_CALLS,
+            id="a-call-without-its-end",
+        ),
+        pytest.param(
+            ODD, StopReason.STOP, False, StopReason.TOOL_CALLS, id="a-call-that-is-no-json"
+        ),
         pytest.param(HALF, StopReason.LENGTH, False, StopReason.LENGTH, id="half-a-call"),
     ],
 )
@@ -87,6 +108,7 @@ def test_how_a_choice_ends(text: str, stop: StopReason, named: bool, ends: StopR
     found = [read.push(delta) for delta in deltas(text, 5, stop)]
     assert any(delta.tool_calls for delta in found) is (text != "no call")
     assert found[-1].stop_reason is ends
+    assert found[-1].cuts_call is text.endswith(HALF[-6:])
 
 
 def test_only_the_first_call_is_kept_where_calls_are_not_parallel() -> None:

@@ -167,6 +167,17 @@ def test_an_answer_cut_by_its_limit_is_incomplete_and_so_is_its_last_item(last: 
     assert make_writer().whole(deltas, USAGE) == response
 
 
+def test_a_call_cut_by_a_stop_string_is_incomplete_though_there_was_room() -> None:
+    deltas = [
+        *DELTAS[:6],
+        ChatDelta(0, stop_reason=StopReason.STOP, stop_string="1", cuts_call=True),
+    ]
+    response = make_writer().whole(deltas, USAGE)
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", None)
+    assert response["output"][-1]["status"] == "incomplete"
+    assert streamed(make_writer(), deltas)[-1]["response"] == response
+
+
 def test_log_probabilities_stand_in_deltas_and_in_the_whole_text() -> None:
     score = TokenLogprobs(7, -0.5, 1, (7,), (-0.5,))
     deltas = [

@@ -31,7 +31,7 @@ def block(part: Part, *, shows_thinking: bool) -> dict[str, Any]:
     """A part as a block of content, as far as it is known."""
     match part.kind:
         case PartKind.TEXT:
-            return {"type": "text", "text": part.text, "citations": None}
+            return {"type": "text", "text": part.text}
         case PartKind.REASONING:
             thinking = part.text if shows_thinking else ""
             # Thoughts are read as they are given: there is nothing to be signed.

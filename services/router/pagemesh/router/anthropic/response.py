@@ -99,6 +99,8 @@ class MessageWriter:
             reason = "max_tokens"
         elif last is not None and last.stop_string is not None:
             reason, string = "stop_sequence", last.stop_string
+        elif last is not None and last.cuts_call:
+            reason = "end_turn"
         elif any(part.kind is PartKind.TOOL_CALL for part in self._answer.parts):
             reason = "tool_use"
         else:

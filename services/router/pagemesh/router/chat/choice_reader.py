@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece, ToolCallDelta
 from pagemesh.router.parsers.thought_count import ThoughtCounter
+
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 class ChoiceReader:
@@ -32,7 +36,8 @@ class ChoiceReader:
         self._shows_reasoning = shows_reasoning
         self._keeps_one_call = keeps_one_call
         self._is_named = is_named
-        self._has_calls = False
+        self._num_calls = 0
+        self._arguments: list[str] = []
         self._thoughts = thoughts
 
     @property
@@ -49,11 +54,15 @@ class ChoiceReader:
         if stop_reason is not None:
             piece = _joined(piece, self._parser.finish())
         calls = piece.tool_calls
-        if calls:
-            self._has_calls = True
-            if self._keeps_one_call:
-                calls = tuple(call for call in calls if call.index == 0)
-        if stop_reason is StopReason.STOP and self._has_calls and not self._is_named:
+        for call in calls:
+            if call.index >= self._num_calls:
+                self._num_calls, self._arguments = call.index + 1, []
+            self._arguments.append(call.arguments)
+        if self._keeps_one_call:
+            calls = tuple(call for call in calls if call.index == 0)
+        # A client must not run a call that was cut off.
+        cuts_call = stop_reason is not None and not _is_whole("".join(self._arguments))
+        if stop_reason is StopReason.STOP and self._num_calls and not (cuts_call or self._is_named):
             stop_reason = StopReason.TOOL_CALLS
         return ChatDelta(
             delta.index,
@@ -66,6 +75,7 @@ class ChoiceReader:
             delta.stop_token_id,
             delta.logprobs,
             delta.prompt_logprobs,
+            cuts_call,
         )
 
 
@@ -74,6 +84,12 @@ def with_thoughts(usage: Usage, readers: Sequence[ChoiceReader]) -> Usage:
     counts = [reader.num_thought_tokens for reader in readers]
     known = [count for count in counts if count is not None]
     return replace(usage, num_reasoning_tokens=sum(known)) if known else usage
+
+
+def _is_whole(arguments: str) -> bool:
+    """Whether all that was opened in a call's arguments is closed; what is wrong in them otherwise is the model's."""
+    rest = _STRING.sub("", arguments)
+    return '"' not in rest and all(rest.count(a) <= rest.count(b) for a, b in ("{}", "[]"))
 
 
 def _joined(first: ParsedPiece, second: ParsedPiece) -> ParsedPiece:

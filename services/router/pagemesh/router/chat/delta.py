@@ -43,3 +43,6 @@ class ChatDelta:
 
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """With the first token, when the choice asks for them: of each prompt token but the first."""
+
+    cuts_call: bool = False
+    """With the stop reason: whether it came in the middle of a call."""

@@ -25,12 +25,13 @@ class ResponsesWriter:
         self._events = EventWriter(items)
         self._answer = AnswerParts()
         self._has_begun = False
+        self._is_full = False
         self._is_cut = False
 
     def whole(self, deltas: Iterable[ChatDelta], usage: Usage) -> dict[str, Any]:
         """The body of an answer that is not streamed."""
         for delta in deltas:
-            self._is_cut |= delta.stop_reason is StopReason.LENGTH
+            self._note_end(delta)
             for _ in self._answer.push(delta):
                 pass
         return self._ended(usage)
@@ -41,7 +42,7 @@ class ResponsesWriter:
 
     def events(self, delta: ChatDelta) -> bytes:
         """Frames for what became known; may be empty."""
-        self._is_cut |= delta.stop_reason is StopReason.LENGTH
+        self._note_end(delta)
         changes = list(self._answer.push(delta))
         return self._begin() + self._events.changes(changes, self._status)
 
@@ -62,6 +63,10 @@ class ResponsesWriter:
     def _status(self) -> Literal["completed", "incomplete"]:
         return "incomplete" if self._is_cut else "completed"
 
+    def _note_end(self, delta: ChatDelta) -> None:
+        self._is_full |= delta.stop_reason is StopReason.LENGTH
+        self._is_cut |= delta.cuts_call or self._is_full
+
     def _begin(self) -> bytes:
         if self._has_begun:
             return b""
@@ -72,7 +77,8 @@ class ResponsesWriter:
         )
 
     def _ended(self, usage: Usage) -> dict[str, Any]:
-        return self._response.build(self._status, self._output(self._status), usage)
+        output = self._output(self._status)
+        return self._response.build(self._status, output, usage, is_full=self._is_full)
 
     def _output(self, last_status: ItemStatus) -> list[dict[str, Any]]:
         """All items; only the last one can be cut off."""

@@ -62,14 +62,15 @@ class ResponseObject:
         output: Sequence[dict[str, Any]] = (),
         usage: Usage | None = None,
         error: PagemeshError | None = None,
+        *,
+        is_full: bool = False,
     ) -> dict[str, Any]:
-        """The object with what is known."""
-        is_cut = status == "incomplete"
+        """The object with what is known; it `is_full` when no more tokens were allowed."""
         return {
             **self._head,
             "status": status,
             "error": _error(error) if error is not None else None,
-            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_full else None,
             "output": list(output),
             "usage": _usage(usage) if usage is not None else None,
         }
