@@ -54,7 +54,7 @@ class ChoiceReader:
         if stop_reason is not None:
             piece = _joined(piece, self._parser.finish())
         calls = piece.tool_calls
-        for call in calls:
+        for call in piece.tool_calls:
             if call.index >= self._num_calls:
                 self._num_calls, self._arguments = call.index + 1, []
             self._arguments.append(call.arguments)
