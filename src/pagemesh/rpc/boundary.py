@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, cast
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
-from pagemesh.errors import PagemeshError
+from pagemesh.errors import InvalidRequestError, PagemeshError
 from pagemesh.rpc.answer_metadata import answer_metadata, begin_answer
 from pagemesh.rpc.call_context import bind_call, read_metadata
 from pagemesh.rpc.cancelling import run_to_end
@@ -43,19 +44,12 @@ _ALWAYS_SERVED: Final = f"/{PROCESS_SERVICE}/"
 _CANCEL_TIMEOUT: Final = 1.0
 """Seconds in which grpc cancels a call whose peer is gone."""
 
+MESSAGE_TIMEOUT: Final = 300.0
+"""Seconds for the message of a call to come, which may be large, and its sender slow."""
+
 WRITE_TIMEOUT: Final = 120.0
 """Seconds that a caller may let one message of a stream wait before what the call holds is given back. gRPC takes
 some 64 KiB before it waits for a caller."""
-
-_HANDLER_FACTORIES: Final[
-    dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]]
-] = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
-"""By whether requests and responses are streams."""
 
 
 Around = Callable[[str], AbstractContextManager[object]]
@@ -121,7 +115,7 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
             or handler.stream_stream,
         )
 
-        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        async def call(raw: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             self._note_call()
             bind_call(read_metadata(context.invocation_metadata() or (), context.time_remaining()))
             try:
@@ -129,6 +123,7 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
                     self._identity.check(method, context.auth_context())
                 with self._around(method):
                     try:
+                        request = await _request(handler, raw)
                         return await _run(behavior, request, context)
                     finally:
                         log.debug("rpc over", method=method)
@@ -144,8 +139,15 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
                 self._log_failure(method, mapped, error)
                 await abort(context, mapped)
 
-        factory = _HANDLER_FACTORIES[handler.request_streaming, handler.response_streaming]
-        return factory(call, handler.request_deserializer, handler.response_serializer)
+        # A single request is read here, as one of a stream of them: grpc would end a call whose message it cannot
+        # read as UNKNOWN, with a traceback, and one that is closed without a message not before its deadline.
+        reads = handler.request_deserializer if handler.request_streaming else None
+        factory: Callable[..., grpc.RpcMethodHandler[Any, Any]] = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return factory(call, reads, handler.response_serializer)
 
     def _log_failure(self, method: str, mapped: PagemeshError, cause: Exception) -> None:
         if not isinstance(cause, (PagemeshError, grpc.RpcError, TimeoutError)):
@@ -170,6 +172,29 @@ def _refuse(error: PagemeshError) -> grpc.RpcMethodHandler[Any, Any]:
 
     # Both sides as streams: such a handler answers without waiting for a request message first.
     return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+async def _request(handler: grpc.RpcMethodHandler[Any, Any], raw: AsyncIterator[Any]) -> Any:
+    """What the servicer gets: a message, or grpc's own iterator of them.
+
+    InvalidRequestError when a single one cannot be read, or is not sent; TimeoutError when it does not come.
+    """
+    if handler.request_streaming:
+        return raw
+    read = handler.request_deserializer
+    assert read is not None, "the contract has messages alone"
+    async with asyncio.timeout(MESSAGE_TIMEOUT):
+        async for first in raw:
+            try:
+                return read(first)
+            except DecodeError as error:
+                # The library's words name no field.
+                raise InvalidRequestError(
+                    f"a message of {len(first)} bytes cannot be read as what the method takes: it is cut off, or"
+                    " text in it is no UTF-8",
+                    reason="MALFORMED_MESSAGE",
+                ) from error
+    raise InvalidRequestError("the call ended without a message", reason="MALFORMED_MESSAGE")
 
 
 async def _run(

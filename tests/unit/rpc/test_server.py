@@ -190,6 +190,50 @@ async def test_an_unknown_exception_is_logged_and_tells_the_caller_nothing(
     assert [str(line["exc_info"]) for line in logs if line["event"] == "rpc failed"] == ["secret"]
 
 
+@pytest.mark.parametrize("raw", [b"\x12\x03\xff\xfe\xfd", b"\x12\x7fabc", b"\x0a"])
+@pytest.mark.parametrize("method", ["Lookup", "Watch"])
+async def test_bytes_that_are_no_message_are_the_callers_mistake(
+    server: GrpcServer, method: str, raw: bytes
+) -> None:
+    servicer = ExampleServicer()
+    async with open_channel(await serve(server, servicer)) as channel:
+        call: Any = channel.unary_stream(f"/{SERVICE}/{method}")
+        with (
+            structlog.testing.capture_logs() as logs,
+            pytest.raises(grpc.aio.AioRpcError) as caught,
+        ):
+            _ = [response async for response in call(raw, timeout=10)]
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"a message of {len(raw)} bytes cannot be read" in str(caught.value.details())
+    assert from_rpc_error(caught.value).reason == "MALFORMED_MESSAGE"
+    (entry,) = [entry for entry in logs if entry["log_level"] != "debug"]
+    assert (entry["event"], entry["log_level"]) == ("rpc refused", "info")
+
+
+@pytest.mark.parametrize("method", ["Lookup", "Watch"])
+async def test_a_call_without_its_message_is_answered_at_once(
+    server: GrpcServer, method: str
+) -> None:
+    async with open_channel(await serve(server, ExampleServicer())) as channel:
+        call: Any = channel.stream_stream(f"/{SERVICE}/{method}")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            _ = [response async for response in call([], timeout=10)]
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == "the call ended without a message"
+
+
+async def test_a_message_that_does_not_come_is_not_waited_for(
+    server: GrpcServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boundary, "MESSAGE_TIMEOUT", 0.05)
+    async with open_channel(await serve(server, ExampleServicer())) as channel:
+        call: Any = channel.stream_stream(f"/{SERVICE}/Lookup")(timeout=10)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert call.time_remaining() > 5
+
+
 async def test_a_stream_that_fails_ends_with_the_status(server: GrpcServer) -> None:
     address = await serve(server, ExampleServicer(OverloadedError("full")))
     async with open_channel(address) as channel:

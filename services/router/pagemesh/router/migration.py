@@ -54,7 +54,7 @@ class Migrations:
         self.pause = metrics.histogram(MIGRATION_PAUSE)
 
 
-class _SuspectsEverywhereError(UnavailableError):
+class _SuspectsEverywhereError(Exception):
     """Each worker that would take a suspect has one."""
 
 
