@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+from pagemesh.client.fields import told_as
 from pagemesh.errors import InvalidRequestError
 from pagemesh.v1 import inference_pb2
 
@@ -28,9 +29,11 @@ _CHOICES: Final = {
 def chat_prompt(messages: Messages) -> inference_pb2.ChatPrompt:
     """The message for a conversation; InvalidRequestError where a key is missing or of the wrong type."""
     chat = inference_pb2.ChatPrompt()
-    for index, message in enumerate(messages):
-        with_calls = "tool_calls" in message
+    with told_as("messages", messages):
+        listed = list(messages)
+    for index, message in enumerate(listed):
         try:
+            with_calls = "tool_calls" in message
             added = chat.messages.add(role=message["role"])
             added.content = (message.get("content") or "") if with_calls else message["content"]
             for position, call in enumerate(message.get("tool_calls") or ()):
@@ -47,7 +50,7 @@ def chat_prompt(messages: Messages) -> inference_pb2.ChatPrompt:
             raise InvalidRequestError(
                 f"messages[{index}] has no {error.args[0]}", param=f"messages[{index}]"
             ) from error
-        except TypeError as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise InvalidRequestError(
                 f"messages[{index}] cannot be sent: {error}", param=f"messages[{index}]"
             ) from error
@@ -56,7 +59,9 @@ def chat_prompt(messages: Messages) -> inference_pb2.ChatPrompt:
 
 def set_tools(chat: inference_pb2.ChatPrompt, tools: Tools, choice: ToolChoice | None) -> None:
     """Say what may be called, and how to choose; InvalidRequestError where a key is missing."""
-    for index, tool in enumerate(tools):
+    with told_as("tools", tools):
+        listed = list(tools)
+    for index, tool in enumerate(listed):
         try:
             function = tool["function"]
             chat.tools.add(
@@ -69,10 +74,15 @@ def set_tools(chat: inference_pb2.ChatPrompt, tools: Tools, choice: ToolChoice |
             raise InvalidRequestError(
                 f"tools[{index}] has no {error.args[0]}", param=f"tools[{index}]"
             ) from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InvalidRequestError(
+                f"tools[{index}] cannot be sent: {error}", param=f"tools[{index}]"
+            ) from error
     if isinstance(choice, Mapping):
-        chat.tool_name = choice["function"]["name"]
+        with told_as("tool_choice", choice):
+            chat.tool_name = choice.get("function", {}).get("name")
     elif choice is not None:
-        if choice not in _CHOICES:
+        if not isinstance(choice, str) or choice not in _CHOICES:
             raise InvalidRequestError(
                 f"tool_choice is {choice!r}, but must be none, auto, required or name a function",
                 param="tool_choice",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from pagemesh.client.conversation import Messages, ToolChoice, Tools, chat_prompt, set_tools
+from pagemesh.client.fields import check_names, put, told_as
 from pagemesh.errors import InvalidRequestError
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.v1 import inference_pb2, types_pb2
@@ -75,6 +76,15 @@ class Settings(TypedDict, total=False):
     prompt_logprobs: int
     """The same for each token of the prompt but the first."""
 
+    stop_token_ids: Sequence[int]
+    """Token ids that end the answer; the one that does is part of it."""
+
+    ignore_eos: bool
+    """Whether the model's own ends of an answer are passed over."""
+
+    priority: int
+    """Lower comes first, from the router's queue on; 0 by default."""
+
     seed: int
     """Makes the draws of a temperature above 0 repeatable; an unsigned 64-bit integer."""
 
@@ -122,32 +132,50 @@ class TokenizeSettings(TypedDict, total=False):
     """Seconds to wait."""
 
 
+_SAMPLING: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "max_tokens",
+    "min_tokens",
+    "stop_token_ids",
+    "ignore_eos",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "logprobs",
+    "prompt_logprobs",
+)
+"""Settings that are called so in `SamplingParams`, too, where what is left out has its default."""
+
+
 def generate_request(prompt: str | None, settings: Settings) -> inference_pb2.GenerateRequest:
-    """The message for a generation; InvalidRequestError for settings that it cannot hold."""
+    """The message for a generation; InvalidRequestError for a setting that there is not, or that it cannot hold."""
+    check_names(settings, Settings)
     token_ids = settings.get("token_ids")
     messages = settings.get("messages")
     _require_one(prompt=prompt, messages=messages, token_ids=token_ids)
     if settings.get("max_tokens") == 0:
         raise InvalidRequestError("max_tokens is 0, but must be positive", param="max_tokens")
-    request = inference_pb2.GenerateRequest(
-        model=settings.get("model", ""),
-        cache_salt=settings.get("cache_salt", ""),
-        session_id=settings.get("session_id", ""),
-    )
-    try:
-        request.choice_count = settings.get("n", 1)
-        _set_sampling(request.sampling, settings)
-        request.use_seed = "seed" in settings
-        request.token_ids.ids.extend(token_ids or ())
-    except ValueError as error:
-        raise InvalidRequestError(f"a number is out of range: {error}") from error
-    request.bad_words.extend(settings.get("bad_words", ()))
+    request = inference_pb2.GenerateRequest()
+    for name in ("model", "cache_salt", "session_id", "priority", "bad_words"):
+        if name in settings:
+            put(request, name, settings[name])
+    put(request, "choice_count", settings.get("n", 1), "n")
+    _set_sampling(request.sampling, settings)
+    request.use_seed = "seed" in settings
     stop = settings.get("stop", ())
-    request.stop.extend([stop] if isinstance(stop, str) else stop)
+    put(request, "stop", [stop] if isinstance(stop, str) else stop)
     if prompt is not None:
-        request.text = prompt
+        put(request, "text", prompt, "prompt")
     elif messages is not None:
         request.chat.CopyFrom(_chat(messages, settings))
+    else:
+        put(request.token_ids, "ids", token_ids, "token_ids")
     return request
 
 
@@ -155,44 +183,43 @@ def _chat(messages: Messages, settings: Settings) -> inference_pb2.ChatPrompt:
     chat = chat_prompt(messages)
     set_tools(chat, settings.get("tools", ()), settings.get("tool_choice"))
     chat.single_tool_call = not settings.get("parallel_tool_calls", True)
-    chat.continue_final_message = settings.get("continue_final_message", False)
+    put(chat, "continue_final_message", settings.get("continue_final_message", False))
     if variables := settings.get("chat_template_kwargs"):
-        chat.template_variables = json.dumps(variables)
+        with told_as("chat_template_kwargs", variables):
+            chat.template_variables = json.dumps(variables)
     return chat
 
 
 def _set_sampling(sampling: types_pb2.SamplingParams, settings: Settings) -> None:
-    """ValueError for numbers that the message cannot hold."""
-    sampling.temperature = settings.get("temperature", 0.0)
-    sampling.top_p = settings.get("top_p", 1.0)
-    sampling.top_k = settings.get("top_k", 0)
-    sampling.min_p = settings.get("min_p", 0.0)
-    sampling.seed = settings.get("seed", 0)
-    sampling.max_tokens = settings.get("max_tokens", 0)
-    sampling.min_tokens = settings.get("min_tokens", 0)
-    sampling.repetition_penalty = settings.get("repetition_penalty", 1.0)
-    sampling.presence_penalty = settings.get("presence_penalty", 0.0)
-    sampling.frequency_penalty = settings.get("frequency_penalty", 0.0)
-    sampling.logit_bias.update(settings.get("logit_bias", {}))
-    sampling.allowed_token_ids.extend(settings.get("allowed_token_ids", ()))
-    if "logprobs" in settings:
-        sampling.logprobs = settings["logprobs"]
+    sampling.temperature, sampling.top_p, sampling.repetition_penalty = 0.0, 1.0, 1.0
+    for name in _SAMPLING:
+        if name in settings:
+            put(sampling, name, settings[name])
     if "structured_outputs" in settings:
-        outputs = structured_to_proto(settings["structured_outputs"])
-        sampling.structured_outputs.CopyFrom(outputs)
-    if "prompt_logprobs" in settings:
-        sampling.prompt_logprobs = settings["prompt_logprobs"]
+        outputs = settings["structured_outputs"]
+        with told_as("structured_outputs", outputs):
+            sampling.structured_outputs.CopyFrom(structured_to_proto(outputs))
 
 
 def tokenize_request(text: str | None, settings: TokenizeSettings) -> inference_pb2.TokenizeRequest:
     """The message for tokenizing text or a conversation."""
+    check_names(settings, TokenizeSettings)
     messages = settings.get("messages")
     _require_one(text=text, messages=messages)
-    request = inference_pb2.TokenizeRequest(model=settings.get("model", ""))
+    request = inference_pb2.TokenizeRequest()
+    put(request, "model", settings.get("model", ""))
     if messages is not None:
         request.chat.CopyFrom(chat_prompt(messages))
     else:
-        request.text = text or ""
+        put(request, "text", text)
+    return request
+
+
+def detokenize_request(token_ids: Sequence[int], model: str) -> inference_pb2.DetokenizeRequest:
+    """The message for the text of token ids."""
+    request = inference_pb2.DetokenizeRequest()
+    put(request, "model", model)
+    put(request, "token_ids", token_ids)
     return request
 
 

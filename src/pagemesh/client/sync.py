@@ -94,7 +94,7 @@ class Client:
         self, token_ids: Sequence[int], *, model: str = "", timeout: float = DEFAULT_TIMEOUT_S
     ) -> str:
         """Text of token ids, special tokens included."""
-        request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids)
+        request = requests.detokenize_request(token_ids, model)
         return self._call(self._stub.Detokenize, request, timeout).text
 
     def embed(self, inputs: Inputs, **settings: Unpack[EmbedSettings]) -> Embeddings:
@@ -116,11 +116,7 @@ class Client:
 
         client.score("Rome", ["Paris", "a cat"]).values
         """
-        request = inference_pb2.ScoreRequest(
-            model=settings.get("model", ""),
-            first_texts=texts.listed(first),
-            second_texts=texts.listed(second),
-        )
+        request = texts.score_request(first, second, settings)
         timeout = settings.get("timeout", DEFAULT_TIMEOUT_S)
         return results.scores_from_proto(self._call(self._stub.Score, request, timeout))
 
@@ -136,9 +132,7 @@ class Client:
 
         client.rerank("Rome", ["a cat", "Paris"]).documents[0].index
         """
-        request = inference_pb2.RerankRequest(
-            model=settings.get("model", ""), query=query, documents=documents, top_count=top_n
-        )
+        request = texts.rerank_request(query, documents, top_n, settings)
         timeout = settings.get("timeout", DEFAULT_TIMEOUT_S)
         return results.ranking_from_proto(self._call(self._stub.Rerank, request, timeout))
 

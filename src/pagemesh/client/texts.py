@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from pagemesh.errors import InvalidRequestError
+from pagemesh.client.fields import check_names, put, told_as
 from pagemesh.v1 import inference_pb2
 
 
@@ -35,26 +35,44 @@ Inputs = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 
 def embed_request(inputs: Inputs, settings: EmbedSettings) -> inference_pb2.EmbedRequest:
     """The message; InvalidRequestError for numbers that it cannot hold, and for texts mixed with ids."""
-    request = inference_pb2.EmbedRequest(
-        model=settings.get("model", ""), cache_salt=settings.get("cache_salt", "")
-    )
-    listed = [inputs] if isinstance(inputs, str) or _are_ids(inputs) else inputs
-    try:
-        request.dimensions = settings.get("dimensions", 0)
-        for each in listed:
+    check_names(settings, EmbedSettings)
+    request = inference_pb2.EmbedRequest()
+    for name in ("model", "cache_salt", "dimensions"):
+        if name in settings:
+            put(request, name, settings[name])
+    with told_as("texts", inputs):
+        for each in [inputs] if isinstance(inputs, str) or _are_ids(inputs) else inputs:
             if isinstance(each, str):
                 request.texts.append(each)
             else:
                 request.token_ids.add(ids=each)
-    except (TypeError, ValueError) as error:
-        raise InvalidRequestError(f"the texts cannot be sent: {error}", param="texts") from error
+    return request
+
+
+def score_request(
+    first: str | Sequence[str], second: str | Sequence[str], settings: TextSettings
+) -> inference_pb2.ScoreRequest:
+    """The message for how alike texts are."""
+    check_names(settings, TextSettings)
+    request = inference_pb2.ScoreRequest()
+    put(request, "model", settings.get("model", ""))
+    put(request, "first_texts", [first] if isinstance(first, str) else first, "first")
+    put(request, "second_texts", [second] if isinstance(second, str) else second, "second")
+    return request
+
+
+def rerank_request(
+    query: str, documents: Sequence[str], top_n: int, settings: TextSettings
+) -> inference_pb2.RerankRequest:
+    """The message for documents in order."""
+    check_names(settings, TextSettings)
+    request = inference_pb2.RerankRequest()
+    put(request, "model", settings.get("model", ""))
+    put(request, "query", query)
+    put(request, "documents", documents)
+    put(request, "top_count", top_n, "top_n")
     return request
 
 
 def _are_ids(inputs: Sequence[object]) -> bool:
     return bool(inputs) and isinstance(inputs[0], int)
-
-
-def listed(texts: str | Sequence[str]) -> Sequence[str]:
-    """One or several texts as several."""
-    return [texts] if isinstance(texts, str) else texts

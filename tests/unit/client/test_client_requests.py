@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pagemesh.client.requests import Settings, generate_request, tokenize_request
+from pagemesh.client.requests import (
+    Settings,
+    detokenize_request,
+    generate_request,
+    tokenize_request,
+)
 from pagemesh.client.results import Chunk, Completion, ToolCall, Usage, join_chunks
+from pagemesh.client.texts import embed_request, rerank_request, score_request
 from pagemesh.errors import InternalError, InvalidRequestError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
@@ -55,8 +62,12 @@ def test_every_sampling_setting_is_sent() -> None:
         "structured_outputs": StructuredOutputs.of(regex="a+"),
         "logprobs": 0,
         "prompt_logprobs": 3,
+        "stop_token_ids": [7],
+        "ignore_eos": True,
+        "priority": -2,
     }
     request = generate_request("Hi", settings)
+    assert request.priority == -2
     assert list(request.bad_words) == ["x y"]
     assert sampling_from_proto(request.sampling) == SamplingParams(
         structured_outputs=StructuredOutputs.of(regex="a+"),
@@ -71,6 +82,8 @@ def test_every_sampling_setting_is_sent() -> None:
         allowed_token_ids=(5, 6),
         logprobs=0,
         prompt_logprobs=3,
+        stop_token_ids=(7,),
+        ignore_eos=True,
     )
     assert not generate_request("Hi", {}).sampling.HasField("logprobs")
 
@@ -148,3 +161,107 @@ def test_an_answer_without_an_end_is_an_error() -> None:
         join_chunks([Chunk("a", (1,))])
     with pytest.raises(InternalError):
         join_chunks([])
+
+
+USER: Any = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "param", "message"),
+    [
+        (
+            "\ud800",
+            {},
+            "prompt",
+            "prompt is not valid Unicode: surrogates not allowed at character 0",
+        ),
+        (5, {}, "prompt", "prompt is 5, which is of the wrong type"),
+        ("a", {"temperature": "hot"}, "temperature", "temperature is 'hot', which is of the wrong"),
+        ("a", {"top_k": 1.5}, "top_k", "top_k is 1.5, which is of the wrong type"),
+        ("a", {"n": -1}, "n", "n is -1, which is out of range"),
+        ("a", {"bad_words": "x"}, "bad_words", "bad_words is 'x', which is of the wrong type"),
+        ("a", {"stop": ["\ud800"]}, "stop", "stop is not valid Unicode"),
+        (
+            "a",
+            {"logit_bias": {"a": 1}},
+            "logit_bias",
+            "logit_bias is {'a': 1}, which is of the wrong",
+        ),
+        (
+            "a",
+            {"structured_outputs": "x"},
+            "structured_outputs",
+            "structured_outputs is 'x', which",
+        ),
+        (
+            "a",
+            {"temprature": 1},
+            "temprature",
+            "no setting 'temprature'; did you mean temperature?",
+        ),
+        ("a", {"zzz": 1}, "zzz", "there is no setting 'zzz'$"),
+        (
+            None,
+            {"token_ids": ["a"]},
+            "token_ids",
+            r"token_ids is \['a'\], which is of the wrong type",
+        ),
+        (
+            None,
+            {"token_ids": ["x" * 200]},
+            "token_ids",
+            r"token_ids is \['x+…, which is of the wrong type",
+        ),
+        (None, {"messages": 5}, "messages", "messages is 5, which is of the wrong type"),
+        (None, {"messages": [5]}, "messages[0]", r"messages\[0\] cannot be sent: "),
+        (None, {"messages": [USER, {**USER, "content": "\ud800"}]}, "messages[1]", "surrogates"),
+        (None, {"messages": [USER], "tools": 3}, "tools", "tools is 3, which is of the wrong type"),
+        (None, {"messages": [USER], "tools": [3]}, "tools[0]", r"tools\[0\] cannot be sent: "),
+        (
+            None,
+            {"messages": [USER], "tool_choice": {"function": 3}},
+            "tool_choice",
+            "is of the wrong",
+        ),
+        (
+            None,
+            {"messages": [USER], "tool_choice": 3},
+            "tool_choice",
+            "tool_choice is 3, but must be",
+        ),
+        (
+            None,
+            {"messages": [USER], "chat_template_kwargs": {"a": {1}}},
+            "chat_template_kwargs",
+            "wrong",
+        ),
+    ],
+)
+def test_a_faulty_argument_is_named_with_its_value(
+    prompt: Any, settings: Any, param: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=message) as caught:
+        generate_request(prompt, settings)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("make", "param"),
+    [
+        (lambda: detokenize_request([-1], ""), "token_ids"),
+        (lambda: tokenize_request("a", {"modell": "x"}), "modell"),  # type: ignore[typeddict-unknown-key]
+        (lambda: embed_request([1, "a"], {}), "texts"),  # type: ignore[arg-type]
+        (lambda: embed_request(5, {}), "texts"),  # type: ignore[arg-type]
+        (lambda: embed_request("a", {"dimension": 3}), "dimension"),  # type: ignore[typeddict-unknown-key]
+        (lambda: score_request("\ud800", "a", {}), "first"),
+        (lambda: score_request("a", [5], {}), "second"),  # type: ignore[list-item]
+        (lambda: rerank_request("a", "b", 0, {}), "documents"),
+        (lambda: rerank_request("a", ["b"], -1, {}), "top_n"),
+    ],
+)
+def test_faulty_arguments_of_the_other_calls_are_named(
+    make: Callable[[], object], param: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        make()
+    assert caught.value.param == param
