@@ -21,12 +21,14 @@ from tests.support.kv_messages import KvMessage, read_messages
 from tests.support.saboteur import sabotaged_role
 from tests.support.waiting import wait_until
 from tests.support.witness import Witness
-from tests.support.workers import RouterSession, RunningWorker, running_worker
+from tests.support.workers import Received, RouterSession, RunningWorker, running_worker
 
 PROMPT = [10 + (7 * i) % 900 for i in range(150)]
 NUM_TOKENS = 12
 NUM_BLOCKS = 10
-SAMPLING = types_pb2.SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True)
+SAMPLING = types_pb2.SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0)
+Answer = list[tuple[int, float]]
+"""Tokens and their log probabilities: another KV may lead to the same tokens."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,26 +50,32 @@ async def decode(receiver: Device) -> AsyncIterator[RunningWorker]:
 
 
 @pytest.fixture(scope="module")
-def expected(demo_model: Path) -> Iterator[list[int]]:
+def expected(demo_model: Path) -> Iterator[Answer]:
     """The answer of one engine alone."""
 
-    async def answer() -> list[int]:
+    async def answer() -> Answer:
         async with (
             running_worker(DECODE_ROLE, Device(demo_model).engine) as alone,
             RouterSession(alone.address) as session,
         ):
             received = await session.generate(1, PROMPT, sampling=SAMPLING)
-        return received.token_ids
+        return answer_of(received)
 
     yield asyncio.run(answer())
 
 
-async def generate(decode: RunningWorker, plan: decode_pb2.PrefillPlan) -> list[int]:
+def answer_of(received: Received) -> Answer:
+    return [(each.token_id, each.logprob) for each in received.logprobs]
+
+
+async def generate(decode: RunningWorker, plan: decode_pb2.PrefillPlan) -> Answer:
     async with RouterSession(decode.address) as session:
         received = await session.generate(1, PROMPT, sampling=SAMPLING, plan=plan)
     assert received.error is None
-    assert len(received.token_ids) == NUM_TOKENS
-    return received.token_ids
+    answer = answer_of(received)
+    assert [token_id for token_id, _ in answer] == received.token_ids
+    assert len(answer) == NUM_TOKENS
+    return answer
 
 
 def outcomes(decode: RunningWorker, outcome: str) -> float:
@@ -75,7 +83,7 @@ def outcomes(decode: RunningWorker, outcome: str) -> float:
 
 
 async def test_no_kv_travels_between_devices_of_one_host(
-    decode: RunningWorker, receiver: Device, demo_model: Path, expected: list[int]
+    decode: RunningWorker, receiver: Device, demo_model: Path, expected: Answer
 ) -> None:
     witness, sender = Witness(), Device(demo_model)
     async with running_worker(sabotaged_role(witness), sender.engine) as prefill:
@@ -99,7 +107,7 @@ def wrong_sum(message: KvMessage) -> None:
 
 
 async def test_a_wrong_checksum_is_refused(
-    decode: RunningWorker, demo_model: Path, expected: list[int]
+    decode: RunningWorker, demo_model: Path, expected: Answer
 ) -> None:
     sender = Device(demo_model)
     async with running_worker(sabotaged_role(Witness(wrong_sum)), sender.engine) as prefill:
@@ -111,7 +119,7 @@ async def test_a_wrong_checksum_is_refused(
 
 
 async def test_blocks_that_are_somebody_elses_by_then_are_never_used(
-    decode: RunningWorker, demo_model: Path, expected: list[int]
+    decode: RunningWorker, demo_model: Path, expected: Answer
 ) -> None:
     sender = Device(demo_model)
     layout = sender.engine.info.layout
@@ -147,7 +155,7 @@ def another_process(message: KvMessage) -> None:
 )
 async def test_devices_out_of_reach_are_tried_once(
     demo_model: Path,
-    expected: list[int],
+    expected: Answer,
     change: Callable[[KvMessage], None] | None,
     reaches: bool,
 ) -> None:
