@@ -108,6 +108,22 @@ def test_an_unknown_route_is_404(mesh: Mesh) -> None:
         mesh.client().images.generate(model=MODEL, prompt="x")
 
 
+@pytest.mark.parametrize("path", ["/v1/models/%ff", "/v1/responses/%ff", "/console/%ff"])
+def test_bytes_in_a_path_that_are_no_text_are_the_clients_mistake(mesh: Mesh, path: str) -> None:
+    response = httpx.get(f"{mesh.url}{path}", timeout=10)
+    assert response.status_code in (400, 404)
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert "Error" not in response.json()["error"]["message"]
+
+
+def test_a_call_that_was_cut_off_can_be_sent_back(mesh: Mesh) -> None:
+    function: Any = {"name": "get_weather", "arguments": '{"city": "'}
+    calls: Any = [{"id": "a", "type": "function", "function": function}]
+    messages: Any = [*CAPITAL, {"role": "assistant", "tool_calls": calls}, *CAPITAL]
+    answer = mesh.client().chat.completions.create(model=MODEL, messages=messages, max_tokens=4)
+    assert answer.usage is not None and answer.usage.completion_tokens
+
+
 def test_a_body_above_the_limit_is_413(mesh: Mesh) -> None:
     with pytest.raises(openai.APIStatusError) as caught:
         mesh.client().completions.create(model=MODEL, prompt="a" * (33 * 2**20))

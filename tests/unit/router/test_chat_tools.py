@@ -144,12 +144,26 @@ def test_templates_see_the_arguments_of_calls_as_objects(given: Any, seen: Any) 
     ]
 
 
-@pytest.mark.parametrize("arguments", ["[1]", "{", "5", "[" * 100_000])
-def test_arguments_that_are_no_object_are_refused_by_place(arguments: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "seen"),
+    [
+        ('{"city": "', '{"city": "'),
+        ("[1]", "[1]"),
+        ("5", "5"),
+        ("[" * 100_000, "[" * 100_000),
+        ("1" * 5_000, "1" * 5_000),
+        ("null", {}),
+        (" \n", {}),
+        # Halves of characters, which UTF-8 cannot hold; two of them are one.
+        ('{"city": "\\ud83d"}', {"city": "\ufffd"}),
+        ('{"\\ud83d\\ude00": ["\\udead x"]}', {"\U0001f600": ["\ufffd x"]}),
+    ],
+)
+def test_arguments_that_are_no_object_go_back_as_they_came(arguments: str, seen: object) -> None:
+    """As those of a call of our own that was cut off."""
     request = read(messages=[{"role": "assistant", "tool_calls": [call("{}"), call(arguments)]}])
-    with pytest.raises(InvalidRequestError, match="must be the text of a JSON object") as error:
-        request.template_messages()
-    assert error.value.param == "messages[0].tool_calls[1].function.arguments"
+    (message,) = request.template_messages()
+    assert [each["function"]["arguments"] for each in message["tool_calls"]] == [{}, seen]
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Final, Literal
 
 import pydantic
 from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
-from pagemesh.router.openai.fields import shown
+from pagemesh.router.openai.fields import read_object
 
 MAX_MESSAGES: Final = 16_384
 """More than fit into any context; megabytes of empty ones would keep the event loop busy for seconds."""
@@ -61,30 +60,27 @@ class ToolCall(pydantic.BaseModel):
     type: Literal["function"] = "function"
     function: CalledFunction
 
-    def for_template(self, where: str) -> dict[str, Any]:
-        """The call as chat templates know it, with arguments as an object, as in vLLM."""
+    @property
+    def for_template(self) -> dict[str, Any]:
+        """The call as chat templates know it, with arguments as an object, as in vLLM.
+
+        What is no object, as that of a call which was cut off, stays the text that it is.
+        """
         call: dict[str, Any] = {
             "type": "function",
-            "function": {"name": self.function.name, "arguments": self._arguments(where)},
+            "function": {"name": self.function.name, "arguments": self._arguments},
         }
         return call if self.id is None else {"id": self.id, **call}
 
-    def _arguments(self, where: str) -> dict[str, Any]:
+    @property
+    def _arguments(self) -> dict[str, Any] | str:
         given = self.function.arguments
-        if not given:
-            return {}
         if isinstance(given, dict):
             return given
-        try:
-            arguments = json.loads(given)
-        except (ValueError, RecursionError):
-            arguments = None
-        if not isinstance(arguments, dict):
-            param = f"{where}.function.arguments"
-            raise InvalidRequestError(
-                f"{param} is {shown(given)}, but must be the text of a JSON object", param=param
-            )
-        return arguments
+        if given is None or given.strip() in ("", "null"):
+            return {}
+        arguments = read_object(given)
+        return given if arguments is None else arguments
 
 
 class Message(pydantic.BaseModel):
@@ -115,11 +111,10 @@ class Message(pydantic.BaseModel):
         texts = [self.content] if isinstance(self.content, str) else [p.text for p in self.content]
         return [{"type": "text", "text": text} for text in texts]
 
-    def for_template(self, where: str = "messages[0]", *, as_parts: bool = False) -> dict[str, Any]:
+    def for_template(self, *, as_parts: bool = False) -> dict[str, Any]:
         """The message as chat templates know it: text parts are joined by line breaks, as in vLLM.
 
-        Unless the template takes parts itself. Raises InvalidRequestError, which names it as `where`, for
-        faulty arguments of a call.
+        Unless the template takes parts itself.
         """
         # "developer" is OpenAI's newer name of the role that templates know as "system".
         role = "system" if self.role == "developer" else self.role
@@ -128,18 +123,15 @@ class Message(pydantic.BaseModel):
         if self.name is not None:
             message["name"] = self.name
         if role == "assistant":
-            message |= self._of_assistant(where)
+            message |= self._of_assistant()
         elif role == "tool" and self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id
         return message
 
-    def _of_assistant(self, where: str) -> dict[str, Any]:
+    def _of_assistant(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if self.tool_calls:
-            found["tool_calls"] = [
-                call.for_template(f"{where}.tool_calls[{index}]")
-                for index, call in enumerate(self.tool_calls)
-            ]
+            found["tool_calls"] = [call.for_template for call in self.tool_calls]
         reasoning = self.reasoning if self.reasoning is not None else self.reasoning_content
         if reasoning is not None:
             # Templates know either name.

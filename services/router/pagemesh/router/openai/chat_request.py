@@ -70,10 +70,7 @@ class ChatRequest(RequestFields):
 
     def template_messages(self, *, as_parts: bool = False) -> list[dict[str, Any]]:
         """The messages as chat templates know them, with their contents as text or in parts."""
-        return [
-            message.for_template(f"messages[{index}]", as_parts=as_parts)
-            for index, message in enumerate(self.messages)
-        ]
+        return [message.for_template(as_parts=as_parts) for message in self.messages]
 
     @property
     def wants_thoughts(self) -> bool | None:

@@ -31,6 +31,8 @@ MAX_CHOICES = 16
 MAX_INT32 = 2**31 - 1
 """Largest integer of fields that become an int32."""
 
+_MAX_ID_DIGITS = len(str(MAX_INT32))
+
 _MAX_SHOWN_CHARS = 100
 
 StopString = Annotated[str, Field(min_length=1)]
@@ -128,7 +130,8 @@ class RequestFields(pydantic.BaseModel):
         """`logit_bias` by token id; its names are those of JSON, strings."""
         biases = {}
         for name, bias in (self.logit_bias or {}).items():
-            if not (name.isascii() and name.isdecimal()):
+            # Python reads no number of thousands of digits.
+            if not (name.isascii() and name.isdecimal()) or len(name) > _MAX_ID_DIGITS:
                 raise InvalidRequestError(
                     f"logit_bias has the key {shown(name)}, which is no token id",
                     param="logit_bias",
@@ -173,6 +176,21 @@ def parse_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidRequestError(f"the body must be a JSON object, not {shown(value)}")
     return value
+
+
+def read_object(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text within a body is; None when it is none.
+
+    Halves of characters, which escapes can write and UTF-8 cannot hold, become U+FFFD.
+    """
+    try:
+        value = json.loads(text)
+        if "\\u" in text:
+            whole = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
+            value = json.loads(whole.decode("utf-16-le", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 Fields = TypeVar("Fields", bound=RequestFields)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.chat.renaming import in_words_of, renaming
 from pagemesh.router.openai.chat_request import ChatRequest, read_chat_request
+from pagemesh.router.openai.fields import read_object
 from pagemesh.v1 import inference_pb2
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
@@ -87,11 +87,8 @@ def _tool(index: int, tool: inference_pb2.Tool) -> dict[str, Any]:
 
 
 def _object(text: str, field: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+    value = read_object(text)
+    if value is None:
         raise InvalidRequestError(
             f"{field} is {text[:100]!r}, but must be the text of a JSON object", param=field
         )
