@@ -124,6 +124,11 @@ def test_bad_words_are_forbidden_with_and_without_a_space_before_them() -> None:
             'logit_bias has the key "five", which is no token id',
         ),
         (
+            {"logit_bias": {"9" * 5_000: 1}},
+            "logit_bias",
+            f'logit_bias has the key "{"9" * 99}…, which is no token id',
+        ),
+        (
             {"logit_bias": {"2048": 1}},
             "logit_bias",
             "logit_bias contains 2048, but the model's vocabulary has 2048 tokens",
