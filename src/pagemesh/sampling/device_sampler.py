@@ -142,7 +142,7 @@ class DeviceSamples:
             if flag == NOT_FINITE:
                 errors[row.request_id] = not_finite_error(row.request_id)
             elif flag == NOTHING_LEFT:
-                errors.setdefault(row.request_id, nothing_left_error(row.request_id))
+                errors.setdefault(row.request_id, nothing_left_error(row))
         scored = [self._rows[index] for index in self._scored]
         scores = to_logprobs(
             TokenScores(**read),

@@ -72,7 +72,7 @@ def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
     """One token for each row of logits [R, vocab], which may be overwritten; see `Sampler`."""
     best, best_ids = arg_max(logits)
     # The maximum of a row with a NaN is NaN, so that one value per row tells of the whole row.
-    errors = _errors([row.request_id for row in rows], best, not_finite_error)
+    errors = _errors(rows, best, lambda row: not_finite_error(row.request_id))
     token_ids: list[int] = best_ids.tolist()
     scored = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
     edited = [index for index, row in enumerate(rows) if is_edited(row)]
@@ -84,7 +84,7 @@ def sample(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
     if edited:
         refused = _edit(logits, rows, edited)
         best, best_ids = arg_max(logits if len(edited) == len(rows) else logits[edited])
-        nothing_left = _errors([rows[i].request_id for i in edited], best, nothing_left_error)
+        nothing_left = _errors([rows[i] for i in edited], best, nothing_left_error)
         errors = nothing_left | refused | errors
         _put(token_ids, edited, best_ids.tolist())
     if errors:
@@ -120,12 +120,12 @@ def _put(token_ids: list[int], indices: Sequence[int], values: Sequence[int]) ->
 
 
 def _errors(
-    request_ids: Sequence[str], best: torch.Tensor, error: Callable[[str], PagemeshError]
+    rows: Sequence[SampledRow], best: torch.Tensor, error: Callable[[SampledRow], PagemeshError]
 ) -> dict[str, PagemeshError]:
     """Errors by request id for rows whose maximum [R] is not finite."""
     return {
-        request_id: error(request_id)
-        for request_id, value in zip(request_ids, best.tolist(), strict=True)
+        row.request_id: error(row)
+        for row, value in zip(rows, best.tolist(), strict=True)
         if not math.isfinite(value)
     }
 

@@ -8,11 +8,12 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from pagemesh.errors import InternalError, PagemeshError
+from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError
 from pagemesh.sampling.logit_rules import LogitRules
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.constraint import TokenConstraint
+from pagemesh.sampling.structured.outputs import PARAM as STRUCTURED_OUTPUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,21 @@ def not_finite_error(request_id: str) -> PagemeshError:
     )
 
 
-def nothing_left_error(request_id: str) -> PagemeshError:
-    """Of a row that its edits leave no token."""
-    return InternalError(
-        f"the sampling parameters forbid every token for {request_id}", reason="NO_TOKEN_ALLOWED"
+def nothing_left_error(row: SampledRow) -> PagemeshError:
+    """Of a row that its edits leave no token: what the request asks for excludes each other."""
+    params = row.params
+    given = {
+        STRUCTURED_OUTPUTS: row.constraint is not None,
+        "allowed_token_ids": params.allowed_token_ids is not None,
+        "bad_words": bool(params.bad_words_token_ids),
+        "min_tokens": len(row.suppressed_token_ids) > 0,
+        "logit_bias": bool(params.logit_bias),
+    }
+    names = [name for name, is_given in given.items() if is_given]
+    return InvalidRequestError(
+        f"together, {', '.join(names)} leave no token that may come next",
+        reason="NO_TOKEN_ALLOWED",
+        param=names[0] if names else None,
     )
 
 

@@ -189,7 +189,11 @@ def test_parameters_that_exclude_the_output_end_the_request_alone(asker: Asker) 
     asker.inbox.wait_for_end(stuck)
     error = asker.inbox.ends[stuck].error
     assert error is not None
-    assert error.reason == "NO_TOKEN_ALLOWED"
+    assert isinstance(error, InvalidRequestError)
+    assert (error.reason, error.param) == ("NO_TOKEN_ALLOWED", "structured_outputs")
+    assert error.message.startswith(
+        "together, structured_outputs, allowed_token_ids leave no token"
+    )
 
 
 def test_a_model_folder_without_tokenizer_refuses_structured_output_alone(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from pagemesh.errors import InvalidRequestError
 from pagemesh.sampling import sampler
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.randomness import uniform_draws
@@ -268,9 +269,11 @@ def test_parameters_that_leave_no_token_fail_their_own_request(device: torch.dev
     samples = sample_on(device, torch.tensor([[0.0, 9.0, 0.0]] * 3), rows)
     assert (samples.token_ids[0], samples.token_ids[2]) == (1, 1)
     (error,) = samples.errors.values()
-    assert (error.message, error.reason) == (
-        "the sampling parameters forbid every token for r1",
+    assert isinstance(error, InvalidRequestError)
+    assert (error.message, error.reason, error.param) == (
+        "together, allowed_token_ids, bad_words, min_tokens leave no token that may come next",
         "NO_TOKEN_ALLOWED",
+        "allowed_token_ids",
     )
 
 
