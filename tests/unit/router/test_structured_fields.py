@@ -35,6 +35,14 @@ def parse(kind: str, fields: dict[str, Any]) -> RequestFields:
         ({"guided_whitespace_pattern": " "}, None),
         ({"response_format": {"type": "json_object"}}, {"json_object": True}),
         (
+            {"response_format": {"type": "json_object", "schema": {"type": "integer"}}},
+            {"json": {"type": "integer"}},
+        ),
+        (
+            {"response_format": {"type": "json_schema", "schema": {"type": "integer"}}},
+            {"json": {"type": "integer"}},
+        ),
+        (
             {
                 "response_format": {
                     "type": "json_schema",
@@ -93,6 +101,11 @@ def test_every_way_means_the_same(
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": 1}}},
             "response_format.json_schema.schema",
             "valid dictionary",
+        ),
+        (
+            {"response_format": {"type": "text", "schema": {}}},
+            "response_format",
+            'response_format.schema is given, but response_format.type is "text"',
         ),
         ({"guided_json": 5}, "guided_json", "guided_json is 5"),
         ({"guided_json": "{"}, "guided_json", "structured_outputs.json is not valid JSON"),

@@ -27,12 +27,13 @@ class JsonSchemaFormat(pydantic.BaseModel):
 
 
 class ResponseFormat(pydantic.BaseModel):
-    """OpenAI's `response_format` object."""
+    """OpenAI's `response_format` object; a `schema` beside its type is how llama.cpp and others have it."""
 
     model_config = pydantic.ConfigDict(strict=True)
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
 
 
 class StructuredFields(pydantic.BaseModel):
@@ -102,13 +103,23 @@ def _ways(
 
 
 def _from_format(response_format: ResponseFormat | None) -> dict[str, Any]:
-    if response_format is None or response_format.type == "text":
+    if response_format is None:
         return {}
+    schema = response_format.schema_
+    if response_format.type == "text":
+        if schema is not None:
+            raise InvalidRequestError(
+                'response_format.schema is given, but response_format.type is "text"',
+                param="response_format",
+            )
+        return {}
+    if response_format.type == "json_schema" and response_format.json_schema is not None:
+        schema = response_format.json_schema.schema_
+    if schema is not None:
+        return {"json": schema}
     if response_format.type == "json_object":
         return {"json_object": True}
-    if response_format.json_schema is None:
-        raise InvalidRequestError(
-            "When response_format type is 'json_schema', the 'json_schema' field must be provided",
-            param="response_format",
-        )
-    return {"json": response_format.json_schema.schema_}
+    raise InvalidRequestError(
+        "When response_format type is 'json_schema', the 'json_schema' field must be provided",
+        param="response_format",
+    )
