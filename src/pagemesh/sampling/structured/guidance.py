@@ -228,7 +228,9 @@ def _grammar_text(outputs: StructuredOutputs) -> str:
     """The library's own form of a grammar; ValueError when it cannot be converted."""
     match outputs.kind:
         case StructuredKind.REGEX:
-            return llguidance.LLMatcher.grammar_from_regex(outputs.text)
+            # Digits, letters and blanks are those of ASCII, as in patterns of schemas.
+            text = llguidance.regex_to_lark(outputs.text, "dws")
+            return llguidance.LLMatcher.grammar_from_lark(f"start: /{text}/")
         case StructuredKind.CHOICE:
             return _choice_grammar(json.loads(outputs.text))
         case StructuredKind.GRAMMAR:

@@ -71,6 +71,8 @@ def fits(constraint: TokenConstraint, tokenizer: Tokenizer, text: str) -> bool:
         ({"json_object": True}, ["{}", '{"a": [1, {"b": null}]}'], ["[]", "1", '{"a"}']),
         ({"regex": "[a-c]+x?"}, ["a", "abcx"], ["", "x", "ad"]),
         ({"regex": "^ab$"}, ["ab"], ["a", "abc"]),
+        ({"regex": r"\d{2}\.\d"}, ["12.3"], ["1٢.3", "12.٣"]),
+        ({"regex": r"[\w/]+\s\D\W"}, ["a/_ x!"], ["ä x!", "a\u00a0x!", "a 5!", "a xx"]),
         ({"choice": ["yes", "no", 'say "é"\n', "yes, sir"]}, ["yes", "yes, sir"], ["ye", "maybe"]),
         ({"choice": ["yes", 'say "é"\n']}, ['say "é"\n'], ["say"]),
         ({"grammar": 'root ::= "(" root ")" | "x"'}, ["x", "((x))"], ["", "((x)", "()"]),
