@@ -116,6 +116,19 @@ def test_bytes_in_a_path_that_are_no_text_are_the_clients_mistake(mesh: Mesh, pa
     assert "Error" not in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(("kib", "status"), [(8, 200), (16, 200), (55, 200), (70, 431)])
+def test_headers_are_served_up_to_their_limit_and_not_by_chance(
+    mesh: Mesh, kib: int, status: int
+) -> None:
+    body = {"model": MODEL, "prompt": "Hi", "max_tokens": 1}
+    headers = {"cookie": "a" * (kib * 1024)}
+    with httpx.Client(timeout=10) as client:
+        answers = [
+            client.post(f"{mesh.url}/v1/completions", json=body, headers=headers) for _ in range(8)
+        ]
+    assert [answer.status_code for answer in answers] == [status] * 8
+
+
 def test_a_call_that_was_cut_off_can_be_sent_back(mesh: Mesh) -> None:
     function: Any = {"name": "get_weather", "arguments": '{"city": "'}
     calls: Any = [{"id": "a", "type": "function", "function": function}]

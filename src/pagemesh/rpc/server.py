@@ -36,6 +36,15 @@ SERVER_OPTIONS: Final = (
 _CLEANUP_TIMEOUT: Final = 1.0
 """Seconds for servicers to give back what ended calls held; they only free things then."""
 
+_CLIENTS_METADATA_BYTES: Final = 16 * 1024 * 1024
+"""Twice what a gateway's `--max-header-size` can be: its limit is the one that holds, and says 431."""
+
+_CLIENTS_OPTIONS: Final = (
+    # Between these two, gRPC would refuse some calls by chance; by default that begins at 8 KiB.
+    ("grpc.max_metadata_size", _CLIENTS_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", _CLIENTS_METADATA_BYTES),
+)
+
 _FAREWELL_S: Final = 1.0
 """Time for calls to end by themselves, and with words of their own; half of a short grace period."""
 
@@ -138,7 +147,7 @@ class GrpcServer:
         self._server = grpc.aio.server(
             handlers=[self._services],
             interceptors=[self._boundary, *([] if gate is None else [gate])],
-            options=SERVER_OPTIONS,
+            options=[*SERVER_OPTIONS, *(_CLIENTS_OPTIONS if serves_clients else ())],
         )
 
     async def start(self) -> str:
