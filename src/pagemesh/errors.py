@@ -26,7 +26,7 @@ grpc nor an HTTP library; `pagemesh.rpc` and the router's OpenAI errors read the
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class PagemeshError(Exception):
@@ -61,6 +61,14 @@ class ContextLengthError(InvalidRequestError):
     """Prompt plus output do not fit into the model's context."""
 
     default_reason = "CONTEXT_LENGTH_EXCEEDED"
+
+    @classmethod
+    def beyond(cls, max_model_len: int, what: str, param: str) -> Self:
+        """With the words by which clients know it (LiteLLM's fallbacks, for one), and what was too long."""
+        return cls(
+            f"This model's maximum context length is {max_model_len} tokens. However, {what}.",
+            param=param,
+        )
 
 
 class UnsupportedError(PagemeshError):

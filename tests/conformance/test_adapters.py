@@ -8,7 +8,7 @@ from typing import Any
 import langchain_openai
 import litellm
 import pytest
-from litellm.exceptions import BadRequestError, NotFoundError
+from litellm.exceptions import BadRequestError, ContextWindowExceededError, NotFoundError
 
 from tests.conformance.conftest import KEY, Served
 
@@ -50,6 +50,13 @@ def test_langchain_embeds(served: Served) -> None:
 
 
 @pytest.mark.usefixtures("event_loop_of_thread")
+def test_litellm_knows_a_prompt_that_is_too_long(lite: dict[str, Any]) -> None:
+    """Its fallbacks for that depend on the class."""
+    messages = [{"role": "user", "content": "word " * 5000}]
+    with pytest.raises(ContextWindowExceededError):
+        litellm.completion(messages=messages, **lite)
+
+
 def test_litellm_completes_and_streams(lite: dict[str, Any]) -> None:
     messages = [{"role": "user", "content": QUESTION}]
     answer = litellm.completion(messages=messages, temperature=0, **lite)

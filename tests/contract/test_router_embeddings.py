@@ -86,7 +86,11 @@ async def test_embeddings_are_answered_as_openai_does(mesh: Mesh) -> None:
         ({"input": ["a", 1]}, "input", "its items must all be strings, ids or lists of ids"),
         ({"input": ["a"] * 2049}, "input", "input has 2049 entries, but at most 2048 are allowed"),
         ({"input": [10**6]}, "input", "input has the token id 1000000, but the model's ids end at"),
-        ({"input": [5] * 513}, "input", "has 513 tokens, but the model embeds at most 512"),
+        (
+            {"input": [5] * 513},
+            "input",
+            "context length is 512 tokens. However, input has 513 tokens.",
+        ),
         ({"dimensions": 2}, "dimensions", "dimensions is 2, but the model was not trained for sh"),
         ({"dimensions": 0}, "dimensions", "dimensions is 0"),
         ({"encoding_format": "int8"}, "encoding_format", 'encoding_format is "int8"'),

@@ -85,7 +85,7 @@ async def test_the_tokens_of_a_prompt_are_counted(mesh: Mesh) -> None:
         ({"temperature": -1}, "temperature is -1", "invalid_request_error", 400),
         (
             {"messages": [{"role": "user", "content": "word " * 600}]},
-            "the model's context of 512",
+            "This model's maximum context length is 512 tokens. However, ",
             "invalid_request_error",
             400,
         ),

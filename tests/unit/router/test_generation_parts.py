@@ -53,8 +53,8 @@ def test_a_default_is_cut_to_the_room_but_a_wish_is_not() -> None:
         limit(40, asked=61)
     assert error.value.param == "max_completion_tokens"
     assert error.value.message == (
-        "max_completion_tokens is 61, but after the prompt's 40 tokens the model's context of "
-        "100 tokens has room for 60"
+        "This model's maximum context length is 100 tokens. However, max_completion_tokens is 61, and behind the"
+        " prompt's 40 there is room for 60."
     )
 
 
@@ -63,8 +63,10 @@ def test_a_prompt_that_fills_the_context_is_refused(num_prompt_tokens: int) -> N
     with pytest.raises(ContextLengthError) as error:
         limit(num_prompt_tokens)
     assert error.value.param == "messages"
-    assert f"the prompt has {num_prompt_tokens} tokens" in error.value.message
-    assert "context of 100 tokens" in error.value.message
+    assert error.value.message == (
+        "This model's maximum context length is 100 tokens. However, the prompt has"
+        f" {num_prompt_tokens}, and can have at most 99."
+    )
 
 
 def test_only_so_many_requests_are_admitted() -> None:

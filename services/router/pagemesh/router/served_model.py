@@ -106,10 +106,10 @@ class ServedModel:
 
     async def _check_length(self, text: str, field: str, max_model_len: int) -> None:
         if await self.tokenizer.has_more_than(max_model_len, text):
-            raise ContextLengthError(
-                f"the prompt has {len(text)} characters and more than {max_model_len} tokens, which is "
-                "the model's whole context",
-                param=field,
+            raise ContextLengthError.beyond(
+                max_model_len,
+                f"the prompt has {len(text)} characters and more tokens than that",
+                field,
             )
 
     def token_text(self, token_id: int) -> str:

@@ -98,9 +98,8 @@ class Embedder:
             else:
                 prompt = self._model.check_token_ids(each, field)
             if len(prompt) > max_model_len:
-                raise ContextLengthError(
-                    f"{field} has {len(prompt)} tokens, but the model embeds at most {max_model_len}",
-                    param=field,
+                raise ContextLengthError.beyond(
+                    max_model_len, f"{field} has {len(prompt)} tokens", field
                 )
             prompts.append(prompt)
         return prompts

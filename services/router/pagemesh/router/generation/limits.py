@@ -20,17 +20,17 @@ def resolve_max_tokens(
     """
     room = max_model_len - num_prompt_tokens
     if room <= 0:
-        raise ContextLengthError(
-            f"the prompt has {num_prompt_tokens} tokens, but the model's context of {max_model_len} "
-            f"tokens leaves room for at most {max_model_len - 1}",
-            param=prompt_field,
+        raise ContextLengthError.beyond(
+            max_model_len,
+            f"the prompt has {num_prompt_tokens}, and can have at most {max_model_len - 1}",
+            prompt_field,
         )
     if asked is None:
         return room if default is None else min(default, room)
     if asked > room:
-        raise ContextLengthError(
-            f"{limit_field} is {asked}, but after the prompt's {num_prompt_tokens} tokens the "
-            f"model's context of {max_model_len} tokens has room for {room}",
-            param=limit_field,
+        raise ContextLengthError.beyond(
+            max_model_len,
+            f"{limit_field} is {asked}, and behind the prompt's {num_prompt_tokens} there is room for {room}",
+            limit_field,
         )
     return asked
