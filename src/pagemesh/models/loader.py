@@ -30,6 +30,7 @@ from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.settled import settled
 from pagemesh.models.weights import CheckpointParameters
+from pagemesh.tokenizer.folder import end_token_id
 
 _DTYPES = {
     "float32": torch.float32,
@@ -187,6 +188,13 @@ def _load_with_transformers(
 
 
 def _eos_token_ids(folder: Path, settings: ConfigJson, vocab_size: int) -> tuple[int, ...]:
+    """Those of the model's files, and the tokenizer's own: where they differ, both end an answer, as in vLLM."""
+    ids = _named_end_ids(folder, settings, vocab_size)
+    own = end_token_id(folder)
+    return ids if own is None or own in ids or own >= vocab_size else (*ids, own)
+
+
+def _named_end_ids(folder: Path, settings: ConfigJson, vocab_size: int) -> tuple[int, ...]:
     """generation_config.json over config.json, since instruction-tuned models correct it there."""
     generation = folder / "generation_config.json"
     sources = [ConfigJson.read(generation)] if generation.is_file() else []

@@ -8,6 +8,8 @@ from typing import Any
 
 from pagemesh.errors import ConfigError
 
+_SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
     """The JSON object in `folder/name`; empty when there is no such file."""
@@ -25,3 +27,38 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path} holds {type(value).__name__}, but must hold a JSON object")
     return value
+
+
+def special_tokens(folder: Path) -> dict[str, str]:
+    """Special tokens by their names in templates; a token is a string or an object with `content`."""
+    # Older folders keep them in a file of their own.
+    config = {
+        **read_json(folder, "special_tokens_map.json"),
+        **read_json(folder, "tokenizer_config.json"),
+    }
+    named: dict[str, str] = {}
+    for key in _SPECIAL_TOKEN_KEYS:
+        token = config.get(key)
+        if isinstance(token, dict):
+            token = token.get("content")
+        if isinstance(token, str):
+            named[key] = token
+    return named
+
+
+def end_token_id(folder: Path) -> int | None:
+    """Id of the token by which the tokenizer's files say that a text ends; None when they name none that there is."""
+    token = special_tokens(folder).get("eos_token")
+    if token is None:
+        return None
+    decoder = read_json(folder, "tokenizer_config.json").get("added_tokens_decoder")
+    for id_, added in decoder.items() if isinstance(decoder, dict) else ():
+        if isinstance(added, dict) and added.get("content") == token and id_.isdecimal():
+            return int(id_)
+    tokenizer = read_json(folder, "tokenizer.json")
+    for added in tokenizer.get("added_tokens") or ():
+        if added.get("content") == token:
+            return int(added["id"])
+    vocabulary = tokenizer.get("model", {}).get("vocab")
+    found = vocabulary.get(token) if isinstance(vocabulary, dict) else None
+    return found if isinstance(found, int) else None

@@ -16,15 +16,13 @@ import tokenizers
 from pagemesh.errors import ConfigError, UnsupportedError
 from pagemesh.tokenizer.byte_tokens import ByteTokens
 from pagemesh.tokenizer.chat_template import ChatTemplate, load_chat_template
-from pagemesh.tokenizer.folder import read_json
+from pagemesh.tokenizer.folder import read_json, special_tokens
 
 NUM_INLINE_CHARS = 8192
 """Texts up to this length are tokenized on the event loop (well under 5 ms); longer ones in a thread."""
 
 _LIKELY_CHARS_PER_TOKEN = 8
 """Hardly any text has more characters per token than this."""
-
-_SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 
 
 class Tokenizer:
@@ -50,7 +48,7 @@ class Tokenizer:
         """Where texts are the bytes of their tokens in a row."""
         self.vocab_size = self._vocab_size(folder)
         self._check_ids(folder)
-        self.template_variables = _special_tokens(folder)
+        self.template_variables = special_tokens(folder)
         """Special tokens by their names in chat templates."""
         self._chat_template = load_chat_template(folder, self.template_variables)
 
@@ -135,20 +133,3 @@ class Tokenizer:
                 f"{folder / 'config.json'} has a vocab_size of {self.vocab_size}: they are not of the "
                 "same model"
             )
-
-
-def _special_tokens(folder: Path) -> dict[str, str]:
-    """Special tokens by their names in templates; a token is a string or an object with `content`."""
-    # Older folders keep them in a file of their own.
-    config = {
-        **read_json(folder, "special_tokens_map.json"),
-        **read_json(folder, "tokenizer_config.json"),
-    }
-    named: dict[str, str] = {}
-    for key in _SPECIAL_TOKEN_KEYS:
-        token = config.get(key)
-        if isinstance(token, dict):
-            token = token.get("content")
-        if isinstance(token, str):
-            named[key] = token
-    return named

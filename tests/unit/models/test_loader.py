@@ -91,6 +91,40 @@ def test_a_generation_config_without_end_tokens_leaves_those_of_the_model(tmp_pa
     assert load(tmp_path).eos_token_ids == (3,)
 
 
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"tokenizer_config.json": {"eos_token": "b"}}, (3, 8)),
+        ({"tokenizer_config.json": {"eos_token": {"content": "<end>"}}}, (3, 7)),
+        ({"special_tokens_map.json": {"eos_token": "<end>"}}, (3, 7)),
+        (
+            {
+                "tokenizer_config.json": {
+                    "eos_token": "<end>",
+                    "added_tokens_decoder": {"5": {"content": "x"}, "6": {"content": "<end>"}},
+                }
+            },
+            (3, 6),
+        ),
+        ({"tokenizer_config.json": {"eos_token": "<same>"}}, (3,)),
+        # No token, and one that the model has no embedding for.
+        ({"tokenizer_config.json": {"eos_token": "nothing"}}, (3,)),
+        ({"tokenizer_config.json": {"eos_token": "<far>"}}, (3,)),
+        ({"tokenizer_config.json": {"eos_token": None}}, (3,)),
+    ],
+)
+def test_the_tokenizers_own_end_token_ends_an_answer_too(
+    tmp_path: Path, files: dict[str, Any], expected: tuple[int, ...]
+) -> None:
+    write_model(tmp_path)
+    added = [{"id": 7, "content": "<end>"}, {"id": 3, "content": "<same>"}]
+    added += [{"id": 11, "content": "<far>"}]
+    tokenizer = {"added_tokens": added, "model": {"type": "BPE", "vocab": {"a": 0, "b": 8}}}
+    for name, content in ({"tokenizer.json": tokenizer} | files).items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert load(tmp_path).eos_token_ids == expected
+
+
 def test_a_model_may_have_no_end_tokens(tmp_path: Path) -> None:
     assert load(write_model(tmp_path, eos_token_id=None)).eos_token_ids == ()
 
