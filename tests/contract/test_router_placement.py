@@ -197,4 +197,5 @@ async def test_all_answers_are_resubmitted_when_their_worker_is_lost_before_the_
         assert len(answer.json()["choices"]) == 3
         assert await mesh.num_migrated("lost") == 3
         (other,) = decoders.keys() - {busy}
-        assert prefix_hits(decoders[other]) == 126
+        # The first one was tried alone; the others found its prompt's full blocks.
+        assert prefix_hits(decoders[other]) == 96

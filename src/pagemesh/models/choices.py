@@ -12,6 +12,7 @@ from pagemesh.errors import ConfigError
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.sentence_length import read_sentence_length
 from pagemesh.models.spec import DecoderSpec
+from pagemesh.tokenizer.folder import end_token_id
 
 FP8_KV: Final = "float8_e4m3fn"
 """What --kv-cache-dtype calls fp8, by its name in torch."""
@@ -82,3 +83,26 @@ def require_transformers(settings: ConfigJson) -> None:
             f"{settings.where} names an architecture that only transformers can run, which is not "
             "installed: pip install 'pagemesh[transformers]'"
         )
+
+
+def read_end_token_ids(folder: Path, settings: ConfigJson, vocab_size: int) -> tuple[int, ...]:
+    """Those of the model's files, and the tokenizer's own: where they differ, both end an answer, as in vLLM."""
+    ids = _named_end_ids(folder, settings, vocab_size)
+    own = end_token_id(folder)
+    return ids if own is None or own in ids or own >= vocab_size else (*ids, own)
+
+
+def _named_end_ids(folder: Path, settings: ConfigJson, vocab_size: int) -> tuple[int, ...]:
+    """generation_config.json over config.json, since instruction-tuned models correct it there."""
+    generation = folder / "generation_config.json"
+    sources = [ConfigJson.read(generation)] if generation.is_file() else []
+    for source in (*sources, settings):
+        value = source.get("eos_token_id")
+        if value is not None:
+            ids = value if isinstance(value, list) else [value]
+            if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
+                raise source.bad("eos_token_id", "a token id or a list of them")
+            if any(token_id >= vocab_size for token_id in ids):
+                raise source.bad("eos_token_id", f"below the model's vocab_size of {vocab_size}")
+            return tuple(ids)
+    return ()

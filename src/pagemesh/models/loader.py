@@ -11,14 +11,10 @@ import torch
 from pagemesh.config import ModelConfig
 from pagemesh.engine.interface import BlockLayout, Pooling
 from pagemesh.kernels.paged_attention import LayerAttention
+from pagemesh.models import choices
 from pagemesh.models.architectures.architecture import Architecture
 from pagemesh.models.assembly import assemble
 from pagemesh.models.checkpoint import Checkpoint
-from pagemesh.models.choices import (
-    choose_dtype,
-    choose_max_model_len,
-    require_transformers,
-)
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import CausalModel, ModelShape
@@ -30,7 +26,6 @@ from pagemesh.models.registry import find_architecture, unknown_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.settled import settled
 from pagemesh.models.weights import CheckpointParameters
-from pagemesh.tokenizer.folder import end_token_id
 
 _DTYPES = {
     "float32": torch.float32,
@@ -120,9 +115,9 @@ def _load_decoder(
 ) -> LoadedModel:
     spec = architecture.make_spec(settings)
     pooling = read_pooling(folder, architecture.pooling, causal=spec.causal)
-    max_model_len = choose_max_model_len(config.max_model_len, spec, folder)
+    max_model_len = choices.choose_max_model_len(config.max_model_len, spec, folder)
     spec = settled(spec, max_model_len)
-    dtype = choose_dtype(config.dtype, settings, architecture.dtypes)
+    dtype = choices.choose_dtype(config.dtype, settings, architecture.dtypes)
     kv_dtype = place.kv_dtype(dtype, causal=spec.causal)
     with Checkpoint.open(folder) as checkpoint:
         sources = architecture.named_sources(spec, checkpoint.entries.keys())
@@ -151,7 +146,7 @@ def _load_decoder(
             fingerprint=identity,
             arithmetic=place.arithmetic(_DTYPES[dtype]),
             max_model_len=max_model_len,
-            eos_token_ids=_eos_token_ids(folder, settings, spec.vocab_size),
+            eos_token_ids=choices.read_end_token_ids(folder, settings, spec.vocab_size),
             folder=folder,
             pooling=pooling,
             generates=spec.has_head,
@@ -162,11 +157,11 @@ def _load_decoder(
 def _load_with_transformers(
     config: ModelConfig, folder: Path, settings: ConfigJson, place: Place
 ) -> LoadedModel:
-    require_transformers(settings)
+    choices.require_transformers(settings)
     # Imported here because it takes seconds, and models of pagemesh's own do without.
     from pagemesh.models.transformers_backend.load import load_with_transformers
 
-    name = choose_dtype(config.dtype, settings, _DTYPES)
+    name = choices.choose_dtype(config.dtype, settings, _DTYPES)
     kv_dtype = place.kv_dtype(name, causal=True)
     dtype = _DTYPES[name]
     loaded = load_with_transformers(
@@ -180,31 +175,8 @@ def _load_with_transformers(
         fingerprint=loaded.fingerprint,
         arithmetic=loaded.arithmetic,
         max_model_len=loaded.max_model_len,
-        eos_token_ids=_eos_token_ids(folder, settings, loaded.shape.vocab_size),
+        eos_token_ids=choices.read_end_token_ids(folder, settings, loaded.shape.vocab_size),
         folder=folder,
         pooling=None,
         kv_dtype=kv_dtype,
     )
-
-
-def _eos_token_ids(folder: Path, settings: ConfigJson, vocab_size: int) -> tuple[int, ...]:
-    """Those of the model's files, and the tokenizer's own: where they differ, both end an answer, as in vLLM."""
-    ids = _named_end_ids(folder, settings, vocab_size)
-    own = end_token_id(folder)
-    return ids if own is None or own in ids or own >= vocab_size else (*ids, own)
-
-
-def _named_end_ids(folder: Path, settings: ConfigJson, vocab_size: int) -> tuple[int, ...]:
-    """generation_config.json over config.json, since instruction-tuned models correct it there."""
-    generation = folder / "generation_config.json"
-    sources = [ConfigJson.read(generation)] if generation.is_file() else []
-    for source in (*sources, settings):
-        value = source.get("eos_token_id")
-        if value is not None:
-            ids = value if isinstance(value, list) else [value]
-            if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
-                raise source.bad("eos_token_id", "a token id or a list of them")
-            if any(token_id >= vocab_size for token_id in ids):
-                raise source.bad("eos_token_id", f"below the model's vocab_size of {vocab_size}")
-            return tuple(ids)
-    return ()

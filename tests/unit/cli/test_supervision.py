@@ -62,7 +62,10 @@ async def test_parts_are_stopped_callers_first(tmp_path: Path) -> None:
     under_test = MeshUnderTest(tmp_path, WHOLE)
     await under_test.mesh.start()
     await under_test.mesh.stop()
-    assert under_test.stop_order() == ["gateway", "router", "decode-0", "kvstore"]
+    first, second, *others = under_test.stop_order()
+    # Together: what routers say last, the gateway carries.
+    assert {first, second} == {"gateway", "router"}
+    assert others == ["decode-0", "kvstore"]
     assert under_test.running() == []
 
 
