@@ -28,12 +28,13 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 class MeshUnderTest:
     """A mesh of stand-ins and what they noted."""
 
-    def __init__(self, folder: Path, kinds: dict[str, str]) -> None:
+    def __init__(self, folder: Path, kinds: dict[str, str], grace_period: float = 1.0) -> None:
         self.notes = folder
         self.ports = {kind: free_port() for kind in kinds}
         parts = tuple(self._part(name, kind) for name, kind in kinds.items())
         url = f"http://127.0.0.1:{self.ports.get('gateway', 1)}"
-        plan = MeshPlan(parts, ("model",), url, folder / "http.sock", 1.0, MeshTlsConfig())
+        socket = folder / "http.sock"
+        plan = MeshPlan(parts, ("model",), url, socket, grace_period, MeshTlsConfig())
         self.mesh = Mesh(plan, folder, Console())
 
     def pids(self, name: str) -> list[int]:
@@ -59,7 +60,8 @@ WHOLE = {"kvstore": "grpc", "router": "grpc", "decode-0": "grpc", "gateway": "ht
 
 
 async def test_parts_are_stopped_callers_first(tmp_path: Path) -> None:
-    under_test = MeshUnderTest(tmp_path, WHOLE)
+    # They end at once; on a busy machine that may be late.
+    under_test = MeshUnderTest(tmp_path, WHOLE, grace_period=20.0)
     await under_test.mesh.start()
     await under_test.mesh.stop()
     first, second, *others = under_test.stop_order()
