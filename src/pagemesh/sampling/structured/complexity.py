@@ -24,7 +24,7 @@ MAX_SUBSCHEMAS: Final = 500
 """Of one `anyOf`, `oneOf` or `allOf`."""
 
 MAX_OPTIONAL_PROPERTIES: Final = 600
-"""Of one object: each may follow any before it, of which each step takes account. 600 take 10 ms at worst, 1,000 a good part of a second."""
+"""Of one object: each may follow any before it, of which each step takes account."""
 
 MAX_MULTIPLE_DIGITS: Final = 4
 """Of a `multipleOf`, without zeros around them: there is a state for each remainder, and seven digits take seconds."""

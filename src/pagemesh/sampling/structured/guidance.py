@@ -41,7 +41,7 @@ library's default, and far more than outputs need."""
 _MAX_ROW_ITEMS: Final = 2500
 """Ways in which an output may go on that are followed side by side: four for each optional property."""
 
-_LONG_NUMBER: Final = re.compile(r"\d{16}")
+_LONG_NUMBER: Final = re.compile(r"\d{16}|\d[eE]")
 """That may lie beyond 2^53."""
 
 _NOT_ALLOWED: Final = "doesn't satisfy the grammar"

@@ -69,12 +69,12 @@ def round_bounds(schema: dict[str, Any]) -> None:
         if _is_large(bound):
             # In drafts up to 4, the exclusive one is a boolean.
             step = 1 if other is True else 0
-            schema[inclusive] = sign * _least_kept(sign * bound + step)
+            schema[inclusive] = sign * _least_kept(sign * int(bound) + step)
             if other is True:
                 del schema[exclusive]
         if _is_large(other):
             del schema[exclusive]
-            least = _least_kept(sign * other + 1)
+            least = _least_kept(sign * int(other) + 1)
             bound = schema.get(inclusive)
             schema[inclusive] = sign * (max(least, sign * bound) if _is_number(bound) else least)
 
@@ -97,8 +97,9 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_large(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and abs(value) >= _MAX_EXACT
+def _is_large(value: object) -> TypeGuard[float]:
+    """From here on float64 holds nothing but whole numbers; NaN and infinities are for the library to refuse."""
+    return _is_number(value) and math.isfinite(value) and abs(value) >= _MAX_EXACT
 
 
 def _whole_numbers(value: object) -> Iterator[int]:

@@ -86,6 +86,10 @@ def test_a_value_that_is_kept_is_the_answer(
         ({"exclusiveMinimum": E53 + 1}, [E53 + 2], [E53 + 1]),
         ({"exclusiveMinimum": E53 + 2}, [E53 + 4], [E53 + 2, E53 + 3]),
         ({"exclusiveMaximum": E63}, [LARGEST], [E63]),
+        # Written as numbers that need not be whole.
+        ({"exclusiveMinimum": 1e17}, [10**17 + 16], [10**17]),
+        ({"exclusiveMaximum": -1e17}, [-(10**17) - 16], [-(10**17)]),
+        ({"minimum": -1e19}, [-LARGEST, 0], []),
         ({"minimum": E53 + 1, "exclusiveMinimum": True}, [E53 + 2], [E53 + 1]),
         ({"minimum": 5, "exclusiveMinimum": E53 + 1}, [E53 + 2], [5, E53 + 1]),
         ({"minimum": 5, "exclusiveMinimum": -E63}, [5], [4]),

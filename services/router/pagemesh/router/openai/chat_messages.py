@@ -60,7 +60,6 @@ class ToolCall(pydantic.BaseModel):
     type: Literal["function"] = "function"
     function: CalledFunction
 
-    @property
     def for_template(self) -> dict[str, Any]:
         """The call as chat templates know it, with arguments as an object, as in vLLM.
 
@@ -131,7 +130,7 @@ class Message(pydantic.BaseModel):
     def _of_assistant(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if self.tool_calls:
-            found["tool_calls"] = [call.for_template for call in self.tool_calls]
+            found["tool_calls"] = [call.for_template() for call in self.tool_calls]
         reasoning = self.reasoning if self.reasoning is not None else self.reasoning_content
         if reasoning is not None:
             # Templates know either name.
