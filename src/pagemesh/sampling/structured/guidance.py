@@ -6,8 +6,6 @@ compile, and its limits bound the work of each step.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,31 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
-from pagemesh.sampling.structured.complexity import schema_values
 from pagemesh.sampling.structured.constraint import TokenConstraint
-from pagemesh.sampling.structured.outputs import (
-    JSON_WHITESPACE,
-    PARAM,
-    StructuredKind,
-    StructuredOutputs,
-    inline_schemas,
-)
-from pagemesh.sampling.structured.schema_numbers import round_bounds
-
-_MAX_MESSAGE_CHARS: Final = 300
-
-_PICTURE: Final = re.compile(r"^ *\d+ \| ", re.MULTILINE)
-"""How lines of a grammar begin in the library's messages."""
-
-_MAX_LEXER_STATES: Final = 50_000
-"""States of the expressions in a grammar, 1 to 2 kB each, that one request can make; a fifth of the
-library's default, and far more than outputs need."""
-
-_MAX_ROW_ITEMS: Final = 2500
-"""Ways in which an output may go on that are followed side by side: four for each optional property."""
-
-_LONG_NUMBER: Final = re.compile(r"\d{16}|\d[eE]")
-"""That may lie beyond 2^53."""
+from pagemesh.sampling.structured.matcher import make_matcher, one_line, refusal
+from pagemesh.sampling.structured.outputs import PARAM, StructuredOutputs
 
 _NOT_ALLOWED: Final = "doesn't satisfy the grammar"
 """What the library says of a token that may not come; all else are its limits."""
@@ -72,7 +48,7 @@ class GuidanceBackend:
             tokenizer = _read_tokenizer(text, vocab_size, ends)
         except ValueError as error:
             raise UnsupportedError(
-                f"structured output is not possible with {path}: {_one_line(str(error))}",
+                f"structured output is not possible with {path}: {one_line(str(error))}",
                 param=PARAM,
             ) from error
         self._tokenizer = tokenizer
@@ -187,33 +163,6 @@ class _Vocabulary:
             mask.view(np.uint32)[first // 32] = 1 << first % 32
 
 
-def make_matcher(
-    tokenizer: llguidance.LLTokenizer, outputs: StructuredOutputs
-) -> llguidance.LLMatcher:
-    """Compile and compute the first mask, which tells whether anything satisfies the grammar."""
-    name = f"structured_outputs.{outputs.kind.value}"
-    try:
-        text = _grammar_text(outputs)
-    except ValueError as error:
-        raise _refusal(f"{name} cannot be compiled", str(error)) from error
-    limits = llguidance.LLParserLimits(
-        max_lexer_states=_MAX_LEXER_STATES, max_items_in_row=_MAX_ROW_ITEMS, verbose_errors=False
-    )
-    matcher = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
-    if matcher.is_error():
-        raise _refusal(f"{name} cannot be compiled", matcher.get_error())
-    first = matcher.deep_copy()
-    first.compute_bitmask()
-    if first.is_error():
-        raise _refusal(f"{name} allows no output", first.get_error())
-    return matcher
-
-
-def byte_tokenizer() -> llguidance.LLTokenizer:
-    """A vocabulary of bytes, for which no file has to be read."""
-    return llguidance.LLTokenizer("byte")
-
-
 def _read_tokenizer(text: str, vocab_size: int, ends: list[int]) -> llguidance.LLTokenizer:
     """ValueError when the library has no use for it."""
     try:
@@ -224,65 +173,5 @@ def _read_tokenizer(text: str, vocab_size: int, ends: list[int]) -> llguidance.L
         return llguidance.LLTokenizer(text, eos_token=ends)
 
 
-def _grammar_text(outputs: StructuredOutputs) -> str:
-    """The library's own form of a grammar; ValueError when it cannot be converted."""
-    match outputs.kind:
-        case StructuredKind.REGEX:
-            # Digits, letters and blanks are those of ASCII, as in patterns of schemas.
-            text = llguidance.regex_to_lark(outputs.text, "dws")
-            return llguidance.LLMatcher.grammar_from_lark(f"start: /{text}/")
-        case StructuredKind.CHOICE:
-            return _choice_grammar(json.loads(outputs.text))
-        case StructuredKind.GRAMMAR:
-            return llguidance.grammar_from("grammar", _with_rounded_schemas(outputs.text))
-    schema = _rounded(outputs.text) if outputs.kind is StructuredKind.JSON else '{"type": "object"}'
-    whitespace = outputs.whitespace_pattern
-    if whitespace is None and not outputs.disable_any_whitespace:
-        whitespace = JSON_WHITESPACE
-    return llguidance.LLMatcher.grammar_from_json_schema(
-        schema,
-        overrides={
-            "whitespace_flexible": not outputs.disable_any_whitespace,
-            "whitespace_pattern": whitespace,
-        },
-    )
-
-
-def _choice_grammar(choices: Sequence[str]) -> str:
-    """One expression for all choices: as rules, all that fit would be followed side by side."""
-    texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
-    return llguidance.LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}")
-
-
-def _rounded(schema: str) -> str:
-    """The schema with bounds that are kept."""
-    if not _LONG_NUMBER.search(schema):
-        return schema
-    value = json.loads(schema)
-    for _, inner in schema_values(value):
-        if isinstance(inner, dict):
-            round_bounds(inner)
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _with_rounded_schemas(grammar: str) -> str:
-    parts: list[str] = []
-    position = 0
-    for start, end, _ in inline_schemas(grammar):
-        parts += [grammar[position:start], _rounded(grammar[start:end])]
-        position = end
-    return "".join([*parts, grammar[position:]])
-
-
-def _refusal(what: str, why: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{what}: {_one_line(why)}", param=PARAM)
-
-
 def _no_continuation(why: str) -> InvalidRequestError:
-    return _refusal("the structured output cannot be continued", why)
-
-
-def _one_line(text: str) -> str:
-    """The library's message without its pictures of places."""
-    line = " ".join(_PICTURE.split(text.removesuffix("<non-verbose/>"))[0].split())
-    return line if len(line) <= _MAX_MESSAGE_CHARS else f"{line[:_MAX_MESSAGE_CHARS]}…"
+    return refusal("the structured output cannot be continued", why)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import resource
-import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +20,7 @@ import structlog
 
 from pagemesh.errors import InternalError, InvalidRequestError, UnavailableError
 from pagemesh.local.bound_process import bound_to
-from pagemesh.sampling.structured.outputs import PARAM, StructuredKind, StructuredOutputs
+from pagemesh.sampling.structured.outputs import PARAM, StructuredOutputs
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -30,13 +28,7 @@ TIMEOUT_S: Final = 10.0
 """That one grammar may take. Most take about a millisecond, the worst known of the allowed sizes about 8 s."""
 
 START_TIMEOUT_S: Final = 30.0
-"""Until the process is ready, which takes 0.2 s on a machine with nothing else to do."""
-
-MAX_MEMORY_BYTES: Final = 2 * 1024**3
-"""Address space of the process."""
-
-_STACK_BYTES: Final = 32 * 2**20
-"""Half of what the engine compiles with: what fits here, fits there."""
+"""Until the process is ready, which takes a tenth of a second on a machine with nothing else to do."""
 
 _LAST_MOMENTS_S: Final = 0.1
 """In which a process that is about to end does so by itself."""
@@ -44,7 +36,7 @@ _LAST_MOMENTS_S: Final = 0.1
 _KILLED_S: Final = 10.0
 """In which a process that was killed is gone."""
 
-_DONE: Final = b"\n"
+PROGRAM: Final = "pagemesh.sampling.structured.trial_process"
 
 
 class _Process:
@@ -53,7 +45,7 @@ class _Process:
     def __init__(self) -> None:
         self._socket, other = socket.socketpair()
         with other:
-            command = (sys.executable, "-P", "-m", __name__)
+            command = (sys.executable, "-P", "-m", PROGRAM)
             self._popen = subprocess.Popen(
                 bound_to(os.getpid(), command),
                 stdin=other.fileno(),
@@ -97,7 +89,7 @@ class _Process:
 
     def _wait(self, timeout: float) -> None:
         self._socket.settimeout(timeout)
-        if self._file.read(1) != _DONE:
+        if not self._file.read(1):
             raise ConnectionResetError
 
 
@@ -168,38 +160,3 @@ class GrammarTrial:
 
 def _stopped() -> UnavailableError:
     return UnavailableError("the engine is stopped")
-
-
-def _main() -> None:
-    """Compile what comes, a line each, and answer with a line."""
-    # Both may reach a whole group of processes; the engine decides when its trial ends.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # macOS refuses limits below what a process has reserved, which there is hundreds of times what it uses.
-    if sys.platform != "darwin":
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    threading.stack_size(_STACK_BYTES)
-    threading.Thread(target=_serve, name="grammars").start()
-
-
-def _serve() -> None:
-    # Here, because few engines ever need the library.
-    from pagemesh.sampling.structured.guidance import byte_tokenizer, make_matcher
-
-    tokenizer = byte_tokenizer()
-    with socket.socket(fileno=0) as connection, connection.makefile("rwb") as file:
-        file.write(_DONE)
-        file.flush()
-        for line in file:
-            asked = json.loads(line)
-            # Whatever it is, the engine finds it as well, and says so.
-            with suppress(BaseException):
-                kind = StructuredKind(asked.pop("kind"))
-                make_matcher(tokenizer, StructuredOutputs(kind, **asked))
-            file.write(_DONE)
-            file.flush()
-
-
-if __name__ == "__main__":
-    _main()

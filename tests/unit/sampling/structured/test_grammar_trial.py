@@ -37,7 +37,7 @@ def tried() -> Iterator[GrammarTrial]:
 
 
 def children() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children() if trial.__name__ in each.cmdline()]
+    return [each for each in psutil.Process().children() if trial.PROGRAM in each.cmdline()]
 
 
 def process_of(tried: GrammarTrial) -> psutil.Process:
@@ -116,7 +116,7 @@ def until_busy(process: psutil.Process) -> None:
 def test_a_process_that_does_not_start_is_an_internal_error(
     tried: GrammarTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "__name__", "pagemesh.nothing")
+    monkeypatch.setattr(trial, "PROGRAM", "pagemesh.nothing")
     with pytest.raises(InternalError, match="the process that tries grammars does not start"):
         tried.check(GOOD)
     monkeypatch.undo()

@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
-from pagemesh.sampling.structured import guidance
+from pagemesh.sampling.structured import matcher
 from pagemesh.sampling.structured.constraint import TokenConstraint, start_after
 from pagemesh.sampling.structured.guidance import GuidanceBackend
 from pagemesh.sampling.structured.outputs import StructuredOutputs
@@ -216,7 +216,7 @@ def test_ids_that_the_tokenizer_has_and_the_model_lacks_are_never_allowed(
 def test_an_output_that_needs_too_much_ends_with_an_error(
     demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guidance, "_MAX_LEXER_STATES", 30)
+    monkeypatch.setattr(matcher, "_MAX_LEXER_STATES", 30)
     # The states of the expression are made as they are needed.
     constraint = start(GuidanceBackend(demo_model, VOCAB_SIZE, EOS), regex="a(bc|cd|de|ef){9}")
     with pytest.raises(InvalidRequestError, match="the structured output cannot be continued: "):
@@ -228,7 +228,7 @@ def test_what_is_found_to_be_too_much_by_a_token_is_said_so(
     demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not that the token, which was allowed, is wrong."""
-    monkeypatch.setattr(guidance, "_MAX_ROW_ITEMS", 30)
+    monkeypatch.setattr(matcher, "_MAX_ROW_ITEMS", 30)
     schema = {"type": "object", "properties": {f"p{n}": {"type": "boolean"} for n in range(20)}}
     constraint = start(GuidanceBackend(demo_model, VOCAB_SIZE, EOS), json=schema)
     tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
