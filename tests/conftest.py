@@ -49,23 +49,24 @@ MARK = "PAGEMESH_TEST_SESSION"
 LEFTOVER_DEADLINE_S = 10.0
 
 
-# Its tests share meshes, and compare what they saw on one with what they saw on the other.
-ONE_PROCESS = "tests/conformance/"
+# Tests of the one share meshes, and compare what they saw on one with what they saw on the other; those of the other
+# share the syntax of all files.
+ONE_PROCESS = ("tests/conformance/", "tests/hygiene/")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand out files, but the folder that shares meshes as a whole."""
+    """Hand out files, but folders whose tests share what takes long to make as a whole."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class FilesAndFolder(LoadFileScheduling):  # type: ignore[misc]
+    class FilesAndFolders(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             scope: str = super()._split_scope(nodeid)
-            return ONE_PROCESS if scope.startswith(ONE_PROCESS) else scope
+            return next((folder for folder in ONE_PROCESS if scope.startswith(folder)), scope)
 
-    return FilesAndFolder(config, log)
+    return FilesAndFolders(config, log)
 
 
 def pytest_configure() -> None:
