@@ -58,11 +58,18 @@ def end_of_stream(mesh: Mesh) -> object:
     return caught.value.code or repr(caught.value)
 
 
+def sample_answer(mesh: Mesh) -> str:
+    lines = mesh.output.splitlines()
+    return next(line for line in lines if line.startswith("< ")).removeprefix("< ")
+
+
+@pytest.mark.product(most=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 def test_a_signal_ends_everything_within_five_seconds(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     with running_mesh(tmp_path, "--model", str(DEMO)) as mesh:
+        assert len(sample_answer(mesh)) > 10
         # A request is running, of which nobody reads the answer.
         with mesh.client().completions.create(
             model="demo",
@@ -211,15 +218,3 @@ def test_a_bad_flag_is_refused_in_one_sentence(arguments: list[str], named: str)
     assert code == 2
     assert one_sentence(text), text
     assert named in text
-
-
-def test_a_sample_answer_is_streamed_when_the_mesh_is_up(tmp_path: Path) -> None:
-    with running_mesh(tmp_path, "--model", str(DEMO)) as mesh:
-        answer = sample_answer(mesh)
-    assert len(answer) > 10
-    assert "no answer" not in answer
-
-
-def sample_answer(mesh: Mesh) -> str:
-    lines = mesh.output.splitlines()
-    return next(line for line in lines if line.startswith("< ")).removeprefix("< ")
