@@ -48,11 +48,24 @@ def test_make_lint_checks_every_root() -> None:
     assert sorted(line[1].split()) == expected_roots()
 
 
-def test_the_namespace_has_no_init_file() -> None:
-    # transformers imports a top-level package called `kernels` when it finds one, and an __init__.py
-    # in one portion of `pagemesh` would hide all the others.
+def test_one_root_alone_has_an_init_file() -> None:
+    # transformers imports a top-level package called `kernels` when it finds one. Of several __init__.py in portions
+    # of `pagemesh`, the first on the path would be the only one; that of `src` finds the other portions.
     folders = ["services", "kernels", *(f"{root}/pagemesh" for root in expected_roots())]
-    assert [folder for folder in folders if (ROOT / folder / "__init__.py").exists()] == []
+    having = [folder for folder in folders if (ROOT / folder / "__init__.py").exists()]
+    assert having == ["src/pagemesh"]
+
+
+def test_what_the_package_exports_is_loaded_when_it_is_used() -> None:
+    program = """
+import sys
+import pagemesh, pagemesh.router, pagemesh.kernels
+assert {"torch", "grpc", "numpy"}.isdisjoint(sys.modules)
+from pagemesh import LLM, SamplingParams
+from pagemesh.engine import LLM as same
+assert LLM is same and "LLM" in dir(pagemesh) and not hasattr(pagemesh, "LLMs")
+"""
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=60)
 
 
 def test_every_package_below_the_namespace_has_an_init_file() -> None:

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import tyro
 
+from pagemesh.errors import PagemeshError
+
 Settings = TypeVar("Settings")
 
 
@@ -59,14 +61,14 @@ def _first_paragraph(box: str) -> str:
 
 
 def to_arguments(settings: Any) -> list[str]:
-    """Arguments from which `parse` builds equal settings; defaults are left out."""
+    """Arguments from which `parse` builds equal settings; defaults are left out, and what follows from the others."""
     arguments: list[str] = []
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         flag = field.name.replace("_", "-")
         if dataclasses.is_dataclass(value):
             arguments += to_arguments(value)
-        elif value == field.default or value is None:
+        elif value == field.default or value is None or _follows(settings, field):
             continue
         elif isinstance(value, bool):
             arguments.append(f"--{flag}" if value else f"--no-{flag}")
@@ -75,3 +77,13 @@ def to_arguments(settings: Any) -> list[str]:
         else:
             arguments += [f"--{flag}", str(value)]
     return arguments
+
+
+def _follows(settings: Any, field: dataclasses.Field[Any]) -> bool:
+    """Whether the settings make the value of themselves when it is left out."""
+    if field.default is dataclasses.MISSING:
+        return False
+    try:
+        return bool(dataclasses.replace(settings, **{field.name: field.default}) == settings)
+    except PagemeshError:
+        return False

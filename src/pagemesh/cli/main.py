@@ -1,4 +1,4 @@
-"""Entry point of the `pagemesh` command: `pagemesh up | gateway | router | prefill | …`.
+"""Entry point of the `pagemesh` command: `pagemesh serve | up | gateway | router | prefill | …`.
 
 A start that fails ends in one sentence on stderr: exit code 2 when the flags are wrong, else 1.
 Modules of a part are imported only when that part is started, so that help is quick and no process
@@ -50,8 +50,17 @@ class Command:
     positional: str | None = None
     """Flag that the first argument is the value of when it is no flag itself."""
 
+    reads: str | None = None
+    """Module whose `own_arguments(given)` makes the command's own arguments of those that are given."""
+
 
 COMMANDS = {
+    "serve": Command(
+        "a whole mesh for a model, with vLLM's flags: pagemesh serve MODEL",
+        UpConfig,
+        "pagemesh.cli.up.run",
+        reads="pagemesh.cli.serve",
+    ),
     "up": Command("a whole mesh on this machine", UpConfig, "pagemesh.cli.up.run"),
     "gateway": Command("Envoy: HTTP for clients", config.GatewayConfig, "pagemesh.gateway.process"),
     "router": Command(
@@ -207,6 +216,8 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     if command.positional and arguments and not arguments[0].startswith("-"):
         arguments = [command.positional, *arguments]
     try:
+        if command.reads:
+            arguments = importlib.import_module(command.reads).own_arguments(arguments)
         settings = parse(command.settings, prog, command.summary, arguments)
     except (UsageError, PagemeshError) as error:
         return _fail(prog, str(error), EXIT_USAGE)

@@ -119,6 +119,10 @@ class UpConfig:
     """Seconds that running requests get to finish when a part, or the whole mesh, is told to stop; what a decode
     worker has not finished by then goes on with another one."""
 
+    start_timeout: float = 900.0
+    """Seconds that the start of the mesh, and each later one of a part, may take; loading a large model takes
+    minutes."""
+
     sample: bool = True
     """Stream one sample answer when the mesh is up."""
 
@@ -145,6 +149,7 @@ class UpConfig:
         require(self.threads >= 0, "--threads", self.threads, "0 or more")
         require(self.stream_interval >= 1, "--stream-interval", self.stream_interval, "at least 1")
         require_seconds("--grace-period", self.grace_period, most=3600)
+        require_seconds("--start-timeout", self.start_timeout, most=7 * 24 * 3600)
         require(
             self.max_waiting_requests > 0,
             "--max-waiting-requests",

@@ -10,6 +10,9 @@ from pagemesh.config.checks import require, require_seconds, require_share
 CPU_KV_CACHE_MEMORY: Final = 0.25
 """GiB of KV cache on a CPU unless told otherwise: workers share the machine with everything else on it."""
 
+_STEP_TOKENS: Final = 512
+"""Of one step, unless told otherwise."""
+
 _DAY: Final = 24 * 3600
 
 CpuIsaName = Literal["auto", "avx2", "avx512", "avx512_bf16", "amx", "neon", "neon_bf16"]
@@ -135,10 +138,10 @@ class SchedulerConfig:
     max_num_seqs: int = 64
     """Most requests in the running batch."""
 
-    max_num_batched_tokens: int = 512
+    max_num_batched_tokens: int = 0
     """Most tokens computed in one step: decodes first, then chunks of prompts. At least
-    --max-num-seqs, so that all decodes fit in. An encoder computes prompts whole, and longer ones
-    all the same."""
+    --max-num-seqs, so that all decodes fit in; 0 takes 512, or those where they are more. An encoder
+    computes prompts whole, and longer ones all the same."""
 
     async_scheduling: Literal["auto", "on", "off"] = "auto"
     """Prepare a step while the device computes the one before it, whose tokens are not known yet. The
@@ -151,6 +154,9 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         require(self.max_num_seqs > 0, "--max-num-seqs", self.max_num_seqs, "positive")
+        if self.max_num_batched_tokens == 0:
+            tokens = max(_STEP_TOKENS, self.max_num_seqs)
+            object.__setattr__(self, "max_num_batched_tokens", tokens)
         require(
             self.max_num_batched_tokens >= self.max_num_seqs,
             "--max-num-batched-tokens",

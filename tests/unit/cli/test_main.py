@@ -18,6 +18,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
     assert list(COMMANDS) == [
+        "serve",
         "up",
         "gateway",
         "router",

@@ -34,7 +34,7 @@ class MeshUnderTest:
         parts = tuple(self._part(name, kind) for name, kind in kinds.items())
         url = f"http://127.0.0.1:{self.ports.get('gateway', 1)}"
         socket = folder / "http.sock"
-        plan = MeshPlan(parts, ("model",), url, socket, grace_period, MeshTlsConfig())
+        plan = MeshPlan(parts, ("model",), url, socket, grace_period, 60.0, MeshTlsConfig())
         self.mesh = Mesh(plan, folder, Console())
 
     def pids(self, name: str) -> list[int]:

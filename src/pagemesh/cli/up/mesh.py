@@ -14,8 +14,6 @@ from pagemesh.cli.up.plan import LAST_WORDS_S, MeshPlan, Stage
 from pagemesh.cli.up.readiness import grpc_serves, http_answers
 from pagemesh.errors import ConfigError, InternalError
 
-# Loading a model may take minutes; a part that needs longer hangs.
-_START_DEADLINE = 900.0
 _REPORT_INTERVAL = 10.0
 
 _FIRST_DELAY = 0.5
@@ -72,11 +70,12 @@ class Mesh:
         ready = asyncio.create_task(self._answers())
         reports = asyncio.create_task(self._report_waiting())
         try:
-            async with asyncio.timeout(_START_DEADLINE):
+            async with asyncio.timeout(self._plan.start_timeout):
                 await asyncio.wait([ready, *self._keepers], return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             waiting = ", ".join(self._waiting()) or "the mesh"
-            raise InternalError(f"{waiting} did not serve within {_START_DEADLINE:g} s") from None
+            patience = self._plan.start_timeout
+            raise InternalError(f"{waiting} did not serve within {patience:g} s") from None
         finally:
             reports.cancel()
             ready.cancel()
@@ -139,7 +138,9 @@ class Mesh:
         ended = asyncio.create_task(part.ended())
         try:
             await asyncio.wait(
-                [ready, ended], timeout=_START_DEADLINE, return_when=asyncio.FIRST_COMPLETED
+                [ready, ended],
+                timeout=self._plan.start_timeout,
+                return_when=asyncio.FIRST_COMPLETED,
             )
             if not ready.done():
                 # It ended, or hangs: then it gets another try like one that ended.

@@ -90,6 +90,9 @@ class MeshPlan:
     grace_period: float
     """Seconds that running requests get to finish."""
 
+    start_timeout: float
+    """Seconds that a start may take."""
+
     supervisor_tls: MeshTlsConfig
     """Where the certificate is to be with which parts are asked how they are."""
 
@@ -144,6 +147,7 @@ def make_plan(
         _url(config),
         local_socket,
         config.grace_period,
+        config.start_timeout,
         tls("supervisor"),
     )
 

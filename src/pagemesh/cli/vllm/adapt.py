@@ -1,0 +1,192 @@
+"""Arguments as vLLM's users type them, made into this project's own."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pagemesh.cli.arguments import UsageError
+from pagemesh.cli.vllm.flags import MODES, REFUSED_VALUES, RULES, SHORT, SWITCHES
+from pagemesh.cli.vllm.own_flags import Kind, own_flags
+from pagemesh.cli.vllm.rules import Fate, Rule
+
+_NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")
+
+_FACTORS: Final = {"k": 1000, "m": 1000**2, "g": 1000**3, "K": 1024, "M": 1024**2, "G": 1024**3}
+"""As vLLM has them: small letters are decimal."""
+
+_HELP: Final = ("-h", "--help")
+
+
+@dataclass(slots=True)
+class Adapted:
+    """Arguments of ours, and what their user should know."""
+
+    arguments: list[str] = field(default_factory=list)
+
+    notes: list[str] = field(default_factory=list)
+    """Sentences, for one log line each."""
+
+    @property
+    def flags(self) -> set[str]:
+        """The flags among the arguments, in their positive form."""
+        return {_positive(each)[0] for each in self.arguments if each.startswith("--")}
+
+
+def adapt(settings: type[Any], arguments: Sequence[str]) -> Adapted:
+    """Arguments for `settings`, which have a --model; a first argument that no flag takes is that one's value.
+
+    Raises UsageError for what is not known, and for what is refused, with what to write instead.
+    """
+    return _Reader(own_flags(settings), arguments).read()
+
+
+def plain_number(text: str) -> str:
+    """An integer that may be written as 32k or 1.5M; anything else as it is."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return text
+    number = float(found[1]) * _FACTORS[found[2]]
+    return str(int(number)) if number.is_integer() else text
+
+
+class _Reader:
+    def __init__(self, own: Mapping[str, Kind], arguments: Sequence[str]) -> None:
+        self._own = own
+        self._left = list(_split(arguments))
+        self._found = Adapted()
+        self._model: str | None = None
+        self._tokenizer: str | None = None
+
+    def read(self) -> Adapted:
+        while self._left:
+            argument = self._left.pop(0)
+            if argument in _HELP:
+                self._found.arguments.append(argument)
+            elif argument.startswith("-") and len(argument) > 1:
+                self._flag(SHORT.get(argument, argument.replace("_", "-")))
+            elif self._model is None:
+                self._model = argument
+            else:
+                raise UsageError(f"{argument!r} belongs to no flag, and the model is {self._model}")
+        found = self._found
+        if self._model is not None:
+            if "--model" in found.flags:
+                raise UsageError(f"--model is given beside {self._model!r}: write one of them")
+            found.arguments[:0] = ["--model", self._model]
+        self._check_tokenizer()
+        return found
+
+    def _flag(self, flag: str) -> None:
+        positive, is_positive = _positive(flag)
+        name = positive.partition(".")[0]
+        rule = RULES.get(name)
+        if name == "--performance-mode":
+            self._mode()
+        elif name == "--tokenizer":
+            self._tokenizer = self._value(name)
+        elif rule is not None and rule.fate is Fate.RENAMED:
+            assert rule.flag is not None
+            value = self._value(flag)
+            self._add(rule.flag, rule.values.get(value, value))
+        elif rule is not None:
+            self._other(rule, name, is_positive=is_positive)
+        elif name in self._own:
+            self._ours(name, flag)
+        else:
+            raise UsageError(f"there is no flag {flag}{_nearest(flag, self._own)}")
+
+    def _ours(self, name: str, flag: str) -> None:
+        if name in SWITCHES and not (self._left and self._left[0] in (*SWITCHES[name], "auto")):
+            self._add(name, SWITCHES[name][flag != name])
+            return
+        match self._own[name]:
+            case Kind.SWITCH:
+                self._add(flag)
+            case Kind.LIST:
+                self._add(flag, *self._values())
+            case Kind.NUMBER:
+                self._add(flag, plain_number(self._value(flag)))
+            case Kind.TEXT:
+                value = self._value(flag)
+                if reason := REFUSED_VALUES.get((name, value)):
+                    raise UsageError(f"{name} {value} is not taken: {reason}")
+                self._add(flag, value)
+
+    def _other(self, rule: Rule, name: str, *, is_positive: bool) -> None:
+        if not is_positive:
+            # Off is what it is here, unless it is always on.
+            if rule.fate is Fate.ALWAYS:
+                raise UsageError(f"--no-{name[2:]} cannot be: {rule.says}")
+            return
+        if not rule.takes_value:
+            if rule.fate in (Fate.PLANNED, Fate.REFUSED):
+                raise UsageError(_refusal(name, rule))
+            self._found.notes.append(f"{name}: {rule.says}")
+            return
+        value = self._value(name)
+        if rule.neutral and value not in rule.neutral:
+            raise UsageError(_refusal(f"{name} {value}", rule))
+        if rule.fate is Fate.NO_EFFECT:
+            self._found.notes.append(f"{name} {value}: {rule.says}")
+
+    def _mode(self) -> None:
+        mode = self._value("--performance-mode")
+        if mode not in MODES:
+            known = ", ".join(MODES)
+            raise UsageError(f"--performance-mode is {mode!r}, but must be one of {known}")
+        given = {_positive(each)[0] for each in [*self._found.arguments, *self._left]}
+        for flag, value in MODES[mode].items():
+            if flag not in given:
+                self._add(flag, value)
+
+    def _check_tokenizer(self) -> None:
+        arguments, tokenizer = self._found.arguments, self._tokenizer
+        if tokenizer is None:
+            return
+        models = arguments[arguments.index("--model") + 1 :] if "--model" in arguments else []
+        if tokenizer.rstrip("/") != (models[0].rstrip("/") if models else None):
+            raise UsageError(_refusal(f"--tokenizer {tokenizer}", RULES["--tokenizer"]))
+
+    def _add(self, *arguments: str) -> None:
+        self._found.arguments += arguments
+
+    def _value(self, flag: str) -> str:
+        if not self._left:
+            raise UsageError(f"{flag} needs a value")
+        return self._left.pop(0)
+
+    def _values(self) -> Iterator[str]:
+        while self._left and not self._left[0].startswith("-"):
+            yield self._left.pop(0)
+
+
+def _split(arguments: Sequence[str]) -> Iterator[str]:
+    """With values that stand behind an equals sign as arguments of their own."""
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        if equals and flag.startswith("-"):
+            yield from (flag, value)
+        else:
+            yield argument
+
+
+def _positive(flag: str) -> tuple[str, bool]:
+    if flag.startswith("--no-"):
+        return f"--{flag[5:]}", False
+    return flag, True
+
+
+def _refusal(what: str, rule: Rule) -> str:
+    kind = "is not there yet" if rule.fate is Fate.PLANNED else "is not taken"
+    return f"{what} {kind}: {rule.says}"
+
+
+def _nearest(flag: str, own: Mapping[str, Kind]) -> str:
+    """The flag that was probably meant, as the rest of a sentence."""
+    known = [*own, *(name for name, rule in RULES.items() if rule.fate is not Fate.REFUSED)]
+    near = difflib.get_close_matches(_positive(flag)[0], known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

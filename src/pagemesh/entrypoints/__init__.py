@@ -1,0 +1,1 @@
+"""Servers by the names of modules that vLLM's guides start."""
