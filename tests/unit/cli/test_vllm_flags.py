@@ -19,31 +19,12 @@ from pagemesh.cli.vllm.flags import RULES
 from pagemesh.cli.vllm.own_flags import Kind, own_flags
 from pagemesh.cli.vllm.rules import Fate
 from pagemesh.config.environment import API_KEY_VARIABLE
+from tests.support.guide_commands import SERVERS
 from tools import vllm_flags
 
-GUIDES = [
-    "MODEL",
-    "--model MODEL",
-    "--model MODEL --tensor-parallel-size 1 --gpu-memory-utilization 0.90 --port 8000",
-    "--model MODEL --max-num-batched-tokens 32k --enable-chunked-prefill",
-    "--model MODEL --dtype bfloat16 --max-num-seqs 1024 --gpu-memory-utilization 0.9",
-    "MODEL --port 8000",
-    "MODEL --port 8000 --enable-prefix-caching",
-    "MODEL --enable-chunked-prefill --max-num-batched-tokens 2048",
-    "MODEL --gpu-memory-utilization 0.90 --max-model-len 1024 --max-num-seqs 256 --max-num-batched-tokens 32768"
-    " --tensor-parallel-size 1 --pipeline-parallel-size 1 --dtype auto --host 0.0.0.0 --port 8000"
-    " --api-key your-secret-key",
-    "MODEL --gpu-memory-utilization 0.95 --max-num-seqs 512 --max-model-len 1024 --enable-prefix-caching"
-    " --enable-chunked-prefill",
-    "MODEL --gpu-memory-utilization 0.85 --max-num-seqs 32 --max-model-len 1024 --num-scheduler-steps 1",
-    "MODEL --enforce-eager",
-    "MODEL --swap-space 16",
-    "MODEL --preemption-mode recompute",
-    "MODEL --load-format auto",
-    "MODEL --block-size 16",
-    "MODEL --tokenizer MODEL",
+GUIDES = [line.split(maxsplit=2)[2] for line in SERVERS if line.startswith("PROGRAM serve ")] + [
+    line.split(maxsplit=3)[3] for line in SERVERS if line.startswith("python -m ")
 ]
-"""What guides of vLLM's write behind `vllm serve` and the module that it was before."""
 
 MODULES = ("pagemesh.entrypoints.openai.api_server", "pagemesh.entrypoints.api_server")
 
