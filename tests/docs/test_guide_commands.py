@@ -73,6 +73,7 @@ def test_a_server_answers(line: str, tmp_path: Path) -> None:
         assert answer.json()["usage"]["completion_tokens"] == 4
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.product(most=1)
 @pytest.mark.parametrize("line", PROGRAMS)
 def test_a_program_ends_well(line: str) -> None:

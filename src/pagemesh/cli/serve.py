@@ -8,12 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from pagemesh.cli.arguments import parse
 from pagemesh.cli.settings import UpConfig
-from pagemesh.cli.up.gpus import visible_gpus
+from pagemesh.cli.up.gpus import smallest_gpu, visible_gpus
+from pagemesh.cli.up.memory import Fit, fit_gpus, fit_host
 from pagemesh.cli.vllm.adapt import Adapted, adapt
 from pagemesh.cli.vllm.environment import add_environment
+from pagemesh.engine.machine_memory import machine_memory
 
 PROG: Final = "pagemesh serve"
+
+_GPU_SEQS: Final = 256
+_GPU_TOKENS: Final = 2048
+"""Of a GPU's step, which computes so many about as fast as few."""
+
+_UTILIZATION: Final = 0.98
+"""Of a GPU's memory; beyond, whatever else comes to the GPU ends in a failure."""
 
 _CPUS: Final = Path("/sys/devices/system/cpu")
 
@@ -28,13 +38,61 @@ def own_arguments(given: Sequence[str]) -> list[str]:
         return ["--help"]
     add_environment(adapted, os.environ)
     if "--prefill" not in adapted.flags:
-        devices = _num_devices(adapted.arguments)
+        devices = len(_gpus(adapted.arguments)) or num_sockets()
         arguments, note = roles(devices, _num_models(adapted), fixed="--decode" in adapted.flags)
         adapted.arguments += arguments
         adapted.notes.append(note)
+    _add_memory(adapted)
     for note in adapted.notes:
         print(f"{PROG}: {note}", file=sys.stderr, flush=True)
     return adapted.arguments
+
+
+def _add_memory(adapted: Adapted) -> None:
+    """What suits this machine where nothing is said: large steps on GPUs, on CPUs a share of what is free for KV, and
+    the longest context that fits. ConfigError when the models do not fit, but would with other roles."""
+    gpus = _gpus(adapted.arguments)
+    if gpus:
+        given = (_number(adapted, "--max-num-seqs"), _number(adapted, "--max-num-batched-tokens"))
+        for flag, value in gpu_steps(*given).items():
+            adapted.arguments += [flag, str(value)]
+    config = parse(UpConfig, PROG, "", adapted.arguments)
+    utilization = config.hardware.gpu_memory_utilization
+    if gpus and utilization > _UTILIZATION:
+        adapted.notes.append(
+            f"--gpu-memory-utilization {utilization:g} leaves no room for other programs on the GPU, nor for what its"
+            " driver takes beside them: one of them may end for want of memory"
+        )
+    fit = _fit(config, gpus)
+    if fit.kv_cache_memory is not None and config.cache.kv_cache_memory is None:
+        adapted.arguments += ["--kv-cache-memory", f"{fit.kv_cache_memory:g}"]
+        adapted.notes.append(
+            f"{fit.kv_cache_memory:g} GiB of memory for each worker's KV, of what is free (--kv-cache-memory)"
+        )
+    if fit.max_model_len is not None and config.max_model_len is None:
+        adapted.arguments += ["--max-model-len", str(fit.max_model_len)]
+        adapted.notes.append(
+            f"{fit.max_model_len} tokens are the longest context whose KV fits, of the {fit.own_max_model_len} that"
+            " the model has (--max-model-len)"
+        )
+
+
+def _fit(config: UpConfig, gpus: Sequence[str]) -> Fit:
+    if gpus:
+        size = smallest_gpu(len(gpus))
+        return Fit() if size is None else fit_gpus(config, size, len(gpus))
+    memory = machine_memory()
+    return Fit() if memory is None else fit_host(config, memory)
+
+
+def gpu_steps(num_seqs: int | None, num_tokens: int | None) -> dict[str, int]:
+    """Limits of a GPU's steps, where they are not given."""
+    found: dict[str, int] = {}
+    if num_seqs is None and (num_tokens is None or num_tokens >= _GPU_SEQS):
+        found["--max-num-seqs"] = _GPU_SEQS
+    if num_tokens is None:
+        found["--max-num-batched-tokens"] = max(_GPU_TOKENS, num_seqs or 0)
+    return found
 
 
 def roles(num_devices: int, num_models: int, *, fixed: bool) -> tuple[list[str], str]:
@@ -59,10 +117,17 @@ def roles(num_devices: int, num_models: int, *, fixed: bool) -> tuple[list[str],
     )
 
 
-def _num_devices(arguments: Sequence[str]) -> int:
+def _gpus(arguments: Sequence[str]) -> tuple[str, ...]:
     device = arguments[arguments.index("--device") + 1] if "--device" in arguments else "auto"
-    gpus = () if device == "cpu" else visible_gpus()
-    return len(gpus) or num_sockets()
+    return () if device == "cpu" else visible_gpus()
+
+
+def _number(adapted: Adapted, flag: str) -> int | None:
+    """The value of a flag; None where it is not given, or is no number, which is refused later."""
+    if flag not in adapted.flags:
+        return None
+    text = adapted.arguments[adapted.arguments.index(flag) + 1]
+    return int(text) if text.isdecimal() else None
 
 
 def num_sockets(cpus: Path = _CPUS) -> int:

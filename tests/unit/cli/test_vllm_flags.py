@@ -222,3 +222,43 @@ def test_what_was_chosen_is_said(started: list[Any], capsys: pytest.CaptureFixtu
     assert main(["serve", "m", "--prefill", "1"]) == 0
     assert capsys.readouterr().err == ""
     assert [config.prefill for config in started] == [0, 1]
+
+
+def test_the_longest_context_that_fits_is_what_auto_means() -> None:
+    assert served("m --max-model-len auto") == served("m --max-model-len -1") == ["--model", "m"]
+    assert served("m --max-model-len 8k") == ["--model", "m", "--max-model-len", "8000"]
+
+
+def test_steps_are_large_on_gpus_unless_something_is_said() -> None:
+    assert serve.gpu_steps(None, None) == {
+        "--max-num-seqs": 256,
+        "--max-num-batched-tokens": 2048,
+    }
+    assert serve.gpu_steps(None, 4096) == {"--max-num-seqs": 256}
+    assert serve.gpu_steps(None, 128) == {}
+    assert serve.gpu_steps(4000, None) == {"--max-num-batched-tokens": 4000}
+    assert serve.gpu_steps(8, 16) == {}
+
+
+def test_what_fits_is_said_and_passed_on(
+    started: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["serve", "models/demo", "--kv-cache-memory", "0.002", "--block-size", "8"]
+    assert main(arguments) == 0
+    (config,) = started
+    said = capsys.readouterr().err
+    assert f"{config.max_model_len} tokens are the longest context whose KV fits" in said
+    assert 64 < config.max_model_len < 1000
+    assert config.max_model_len % 8 == 0
+
+
+def test_a_gpu_that_is_filled_to_the_brim_is_warned_of(
+    started: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "visible_gpus", lambda: ("0",))
+    monkeypatch.setattr(serve, "smallest_gpu", lambda _: 80 * 2**30)
+    assert main(["serve", "models/demo", "--gpu-memory-utilization", "0.99"]) == 0
+    assert "0.99 leaves no room" in capsys.readouterr().err
+    assert started[0].scheduler.max_num_seqs == 256
+    assert main(["serve", "models/demo", "--gpu-memory-utilization", "0.98"]) == 0
+    assert "leaves no room" not in capsys.readouterr().err

@@ -52,6 +52,23 @@ def visible_gpus(
     return tuple(names[: count.value])
 
 
+def smallest_gpu(num_gpus: int, driver: str = _DRIVER) -> int | None:
+    """Bytes of the smallest of the GPUs that `visible_gpus` counts; None where the driver does not say."""
+    try:
+        cuda = ctypes.CDLL(driver)
+        sizes = []
+        for index in range(num_gpus):
+            device, size = ctypes.c_int(0), ctypes.c_size_t(0)
+            if cuda.cuDeviceGet(ctypes.byref(device), index) != 0:
+                return None
+            if cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device) != 0:
+                return None
+            sizes.append(size.value)
+    except (OSError, AttributeError):
+        return None
+    return min(sizes, default=None)
+
+
 def share_gpus(
     gpus: Sequence[str], num_workers: int, utilization: float
 ) -> Sequence[GpuShare | None]:

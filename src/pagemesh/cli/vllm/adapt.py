@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pagemesh.cli.arguments import UsageError
-from pagemesh.cli.vllm.flags import MODES, REFUSED_VALUES, RULES, SHORT, SWITCHES
+from pagemesh.cli.vllm.flags import MODES, REFUSED_VALUES, RULES, SHORT, SWITCHES, UNSET_VALUES
 from pagemesh.cli.vllm.own_flags import Kind, own_flags
 from pagemesh.cli.vllm.rules import Fate, Rule
 
@@ -109,7 +109,9 @@ class _Reader:
             case Kind.LIST:
                 self._add(flag, *self._values())
             case Kind.NUMBER:
-                self._add(flag, plain_number(self._value(flag)))
+                value = self._value(flag)
+                if value not in UNSET_VALUES.get(name, ()):
+                    self._add(flag, plain_number(value))
             case Kind.TEXT:
                 value = self._value(flag)
                 if reason := REFUSED_VALUES.get((name, value)):

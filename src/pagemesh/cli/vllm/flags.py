@@ -321,6 +321,9 @@ REFUSED_VALUES: Final[Mapping[tuple[str, str], str]] = {
 }
 """Of flags of ours, with what to write instead."""
 
+UNSET_VALUES: Final[Mapping[str, tuple[str, ...]]] = {"--max-model-len": ("auto", "-1")}
+"""Of flags of ours, those that stand for leaving it out: the longest context that fits."""
+
 SHORT: Final[Mapping[str, str]] = {
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
