@@ -40,6 +40,8 @@ _TOKENIZER_FILES: Final = (
     "*_Pooling/config.json",
     _LENGTH_FILES,
     "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
+    "chat_template.json",
 )
 # No second copy of the weights that some repositories keep in sub-folders.
 _WEIGHT_FILES: Final = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")

@@ -8,10 +8,10 @@ templates are written against it.
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import jinja2
@@ -22,7 +22,7 @@ import jinja2.parser
 from pagemesh.errors import ConfigError, InvalidRequestError
 from pagemesh.tokenizer.bounded_jinja import MAX_SOURCE_CHARS, BoundedEnvironment
 from pagemesh.tokenizer.content_format import takes_parts
-from pagemesh.tokenizer.folder import read_json
+from pagemesh.tokenizer.message_shape import Message, MessageShape, is_plain
 
 _RESERVED: Final = frozenset({"conversation", "messages", "tools", "chat_template", "tokenize"})
 """What requests have fields of their own for, or nobody may choose."""
@@ -49,6 +49,9 @@ class RenderOptions:
 
     variables: Mapping[str, Any] = field(default_factory=dict)
     """Further ones that the template may know."""
+
+    as_parts: bool | None = None
+    """Whether contents are given in parts, and not as text; None as the template wants it."""
 
 
 PLAIN: Final = RenderOptions()
@@ -81,14 +84,19 @@ class ChatTemplate:
             raise ConfigError(f"the chat template is not valid Jinja: {error}") from error
         self._variables = dict(variables)
 
+    @functools.cached_property
+    def shape(self) -> MessageShape:
+        """The form in which it wants messages. Takes a dozen renderings, the first time."""
+        return MessageShape.of(self._try, as_parts=self.takes_parts)
+
     def render(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[Message],
         options: RenderOptions = PLAIN,
         *,
         now: datetime.datetime | None = None,
     ) -> str:
-        """The prompt of a conversation.
+        """The prompt of a conversation, given as clients of OpenAI's API have it.
 
         `now` is the time that templates may ask for; the present one unless told. A conversation that the
         template refuses (say, a role in the wrong place) raises InvalidRequestError with the template's own words.
@@ -99,20 +107,39 @@ class ChatTemplate:
                     f"chat_template_kwargs has {name!r}, which is not for it to set",
                     param="chat_template_kwargs",
                 )
-        given = [dict(message) for message in messages]
+        given = self._shaped(messages, options.as_parts)
         if options.continue_final_message:
             given[-1]["content"] = _with_open_end(given[-1].get("content"))
+        text = self._render(given, options, now or datetime.datetime.now())
+        return _open_ended(text) if options.continue_final_message else text
+
+    def _shaped(self, messages: Sequence[Message], as_parts: bool | None) -> list[dict[str, Any]]:
+        """The messages in the form that the template wants."""
+        in_parts = self.takes_parts if as_parts is None else as_parts
+        shape = MessageShape() if all(map(is_plain, messages)) else self.shape
+        return [shape.shaped(message, as_parts=in_parts) for message in messages]
+
+    def _try(self, messages: Sequence[Message]) -> str | None:
+        """The prompt of messages in their final form; None where the template refuses them."""
+        try:
+            return self._render(messages, PLAIN, datetime.datetime.now())
+        except InvalidRequestError:
+            return None
+
+    def _render(
+        self, messages: Sequence[Message], options: RenderOptions, now: datetime.datetime
+    ) -> str:
         variables = {
             **self._variables,
-            "strftime_now": (now or datetime.datetime.now()).strftime,
+            "strftime_now": now.strftime,
             **options.variables,
-            "messages": given,
+            "messages": messages,
             "tools": options.tools,
             "documents": options.documents,
             "add_generation_prompt": options.add_generation_prompt,
         }
         try:
-            text = self._environment.render(self._template, variables)
+            return self._environment.render(self._template, variables)
         # A template is a program of strangers: whatever it raises (TypeError, ZeroDivisionError …)
         # means that it cannot render this conversation.
         except Exception as error:
@@ -120,7 +147,6 @@ class ChatTemplate:
                 f"the model's chat template refused the messages: {str(error) or type(error).__name__}",
                 param="messages",
             ) from error
-        return _open_ended(text) if options.continue_final_message else text
 
 
 def _with_open_end(content: Any) -> Any:
@@ -140,22 +166,6 @@ def _open_ended(text: str) -> str:
             param="continue_final_message",
         )
     return text.replace(_OPEN_END, "")
-
-
-def load_chat_template(folder: Path, variables: Mapping[str, str]) -> ChatTemplate | None:
-    """The template of a model folder: chat_template.jinja, else the one in tokenizer_config.json."""
-    path = folder / "chat_template.jinja"
-    try:
-        return ChatTemplate(path.read_text(encoding="utf-8"), variables)
-    except FileNotFoundError:
-        pass
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    source = read_json(folder, "tokenizer_config.json").get("chat_template")
-    if isinstance(source, list):
-        named = {entry.get("name"): entry.get("template") for entry in source}
-        source = named.get("default")
-    return None if source is None else ChatTemplate(source, variables)
 
 
 class _GenerationBlock(jinja2.ext.Extension):

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from pagemesh.errors import ConfigError, InvalidRequestError
 from pagemesh.tokenizer.chat_template import ChatTemplate, RenderOptions
+from pagemesh.tokenizer.message_shape import Message
 
 MAX_MEMORY_BYTES: Final = 1024 * 1024 * 1024
 """Address space of the process; it begins with some 200 MiB."""
@@ -32,15 +33,17 @@ _PARAM: Final = "chat_template"
 def render_apart(
     source: str,
     variables: Mapping[str, str],
-    conversation: Mapping[bool, Sequence[Mapping[str, Any]]],
+    messages: Sequence[Message],
     options: RenderOptions,
 ) -> str:
-    """The prompt of a conversation, given as text (False), in parts (True), or both, between which the template
-    chooses. Blocks. Raises InvalidRequestError for a template that is none, or takes or writes too much."""
+    """The prompt of a conversation. Blocks.
+
+    Raises InvalidRequestError for a template that is none, or takes or writes too much.
+    """
     asked = {
         "source": source,
         "variables": dict(variables),
-        "conversation": [[as_parts, list(given)] for as_parts, given in conversation.items()],
+        "messages": list(messages),
         "options": dataclasses.asdict(options),
     }
     try:
@@ -69,11 +72,9 @@ def render_apart(
 
 
 def _answer(asked: dict[str, Any]) -> dict[str, Any]:
-    conversation = dict(asked["conversation"])
     try:
         template = ChatTemplate(asked["source"], asked["variables"])
-        given = conversation.get(template.takes_parts) or next(iter(conversation.values()))
-        return {"text": template.render(given, RenderOptions(**asked["options"]))}
+        return {"text": template.render(asked["messages"], RenderOptions(**asked["options"]))}
     except ConfigError as error:
         return {"error": error.message, "param": _PARAM}
     except InvalidRequestError as error:

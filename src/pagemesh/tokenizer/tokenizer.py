@@ -13,9 +13,10 @@ from typing import Any
 
 import tokenizers
 
-from pagemesh.errors import ConfigError, UnsupportedError
+from pagemesh.errors import ConfigError
 from pagemesh.tokenizer.byte_tokens import ByteTokens
-from pagemesh.tokenizer.chat_template import ChatTemplate, load_chat_template
+from pagemesh.tokenizer.chat_template import ChatTemplate
+from pagemesh.tokenizer.chat_templates import load_chat_templates
 from pagemesh.tokenizer.folder import read_json, special_tokens
 
 NUM_INLINE_CHARS = 8192
@@ -50,17 +51,12 @@ class Tokenizer:
         self._check_ids(folder)
         self.template_variables = special_tokens(folder)
         """Special tokens by their names in chat templates."""
-        self._chat_template = load_chat_template(folder, self.template_variables)
+        self.chat_templates = load_chat_templates(folder, self.template_variables)
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The chat template; raises UnsupportedError when the model has none."""
-        if self._chat_template is None:
-            raise UnsupportedError(
-                "the model has no chat template: use completions with a plain prompt",
-                param="messages",
-            )
-        return self._chat_template
+        """The one for plain conversations; raises UnsupportedError when the model has none."""
+        return self.chat_templates.choose()
 
     def added_token_id(self, text: str) -> int | None:
         """The id of a text that is a token beside the vocabulary's, special or not; None for all others."""

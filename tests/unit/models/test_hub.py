@@ -33,6 +33,7 @@ else:
     print(folder)
 """
 TOKENIZER = {"config.json": b"{}", "tokenizer.json": b"{} ", "tokenizer_config.json": b" {}"}
+TEMPLATES = {"additional_chat_templates/rag.jinja": b"r", "chat_template.json": b"{ }"}
 WEIGHTS = {"model.safetensors": b"weights"}
 OTHERS = {"README.md": b"read me", "pytorch_model.bin": b"pickle", "onnx/model.onnx": b"onnx"}
 
@@ -44,7 +45,7 @@ def hub(tmp_path: Path) -> Iterator[FakeHub]:
     sharded = {path.name: path.read_bytes() for path in folder.iterdir()}
     older = TOKENIZER | {"model.safetensors": b"older weights"}
     repositories = {
-        "org/plain": Repository({MAIN: TOKENIZER | WEIGHTS | OTHERS, OLDER: older}),
+        "org/plain": Repository({MAIN: TOKENIZER | TEMPLATES | WEIGHTS | OTHERS, OLDER: older}),
         "org/sharded": Repository({MAIN: sharded}),
         "org/pickled": Repository({MAIN: TOKENIZER | OTHERS}),
         "org/empty": Repository({MAIN: TOKENIZER}),
@@ -90,19 +91,19 @@ def names_in(folder: str) -> list[str]:
 
 def test_a_model_is_fetched_once_and_without_anything_else(hub: FakeHub, home: Path) -> None:
     folder = ask(hub.endpoint, home, "org/plain")
-    assert names_in(folder) == sorted([*TOKENIZER, *WEIGHTS])
+    assert names_in(folder) == sorted([*TOKENIZER, *TEMPLATES, *WEIGHTS])
     assert (Path(folder) / "model.safetensors").read_bytes() == b"weights"
     assert Path(folder).is_relative_to(home)
-    assert sorted(hub.fetched) == sorted([*TOKENIZER, *WEIGHTS])
+    assert sorted(hub.fetched) == sorted([*TOKENIZER, *TEMPLATES, *WEIGHTS])
     assert ask(hub.endpoint, home, "org/plain") == folder
-    assert len(hub.fetched) == 4
+    assert len(hub.fetched) == 6
 
 
 def test_routers_fetch_the_tokenizer_and_plans_the_config_alone(hub: FakeHub, home: Path) -> None:
     ask(hub.endpoint, home, "org/plain", "config")
     assert hub.fetched == ["config.json"]
     folder = ask(hub.endpoint, home, "org/plain", "tokenizer")
-    assert names_in(folder) == sorted(TOKENIZER)
+    assert names_in(folder) == sorted([*TOKENIZER, *TEMPLATES])
 
 
 def test_all_shards_are_fetched(hub: FakeHub, home: Path) -> None:

@@ -60,7 +60,7 @@ def test_null_is_as_good_as_absent() -> None:
     assert parse(**dict.fromkeys(names)) == parse()
 
 
-def test_text_parts_are_joined_and_developers_are_the_system() -> None:
+def test_text_parts_stay_apart_and_developers_are_the_system() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     request = parse(
         messages=[
@@ -70,7 +70,7 @@ def test_text_parts_are_joined_and_developers_are_the_system() -> None:
         ]
     )
     assert [message.for_template() for message in request.messages] == [
-        {"role": "system", "content": "a\nb", "name": "ann"},
+        {"role": "system", "content": parts, "name": "ann"},
         {"role": "assistant", "content": ""},
         {"role": "user", "content": "Hi"},
     ]

@@ -16,9 +16,7 @@ NESTED = "{% set s = namespace(x=[1]) %}{% for i in range(60) %}{% set s.x = [s.
 
 
 def render(source: str, **variables: Any) -> str:
-    return render_apart(
-        source, {"bos_token": "<s>"}, {False: HI}, RenderOptions(variables=variables)
-    )
+    return render_apart(source, {"bos_token": "<s>"}, HI, RenderOptions(variables=variables))
 
 
 def refusal(source: str, **variables: Any) -> str:
@@ -32,13 +30,23 @@ def test_a_template_is_rendered_as_in_the_router() -> None:
 
 
 def test_a_template_chooses_how_it_gets_contents() -> None:
-    both: dict[bool, list[dict[str, Any]]] = {
-        False: HI,
-        True: [{"role": "user", "content": [{"type": "text", "text": "part"}]}],
-    }
+    given = [{"role": "user", "content": [{"type": "text", "text": text} for text in "ab"]}]
     source = "{% for part in messages[0].content %}{{ part.text }}{% endfor %}"
-    assert render_apart(source, {}, both, RenderOptions()) == "part"
-    assert render_apart("{{ messages[0].content }}", {}, both, RenderOptions()) == "hi"
+    assert render_apart(source, {}, given, RenderOptions()) == "ab"
+    assert render_apart("{{ messages[0].content }}", {}, given, RenderOptions()) == "a\nb"
+    assert render_apart(source, {}, given, RenderOptions(as_parts=False)) == ""
+
+
+def test_a_template_chooses_how_it_gets_calls() -> None:
+    function = {"name": "f", "arguments": '{"a": 1}'}
+    called: dict[str, Any] = {"role": "assistant", "tool_calls": [{"function": function}]}
+    source = (
+        "{% for m in messages if m.tool_calls %}{{ 'a' + m.tool_calls[0].function.arguments }}"
+        "{% if m.content is none %}<none>{% endif %}{% endfor %}"
+    )
+    assert render_apart(source, {}, [called], RenderOptions()) == 'a{"a": 1}'
+    called["content"] = None
+    assert render_apart(source, {}, [called], RenderOptions()) == 'a{"a": 1}<none>'
 
 
 def test_the_words_of_a_template_that_refuses_arrive() -> None:

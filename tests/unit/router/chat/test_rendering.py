@@ -16,11 +16,14 @@ from pagemesh.router.chat.rules import ChatRules
 from pagemesh.router.openai.chat_request import ChatRequest, read_chat_request
 from pagemesh.router.served_model import ServedModel
 from pagemesh.tokenizer import Tokenizer
+from pagemesh.tokenizer.chat_template import ChatTemplate
+from pagemesh.tokenizer.chat_templates import ChatTemplates
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults
 from pagemesh.tokenizer.matryoshka import Matryoshka
 
 ENDLESS = """{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"""
 HI = [{"role": "user", "content": "hi"}]
+TOOLS = [{"type": "function", "function": {"name": "add"}}]
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +69,28 @@ async def test_templates_get_contents_as_they_take_them(
     fields = read_chat_request({"messages": [{"role": "user", "content": parts}]})
     model = make_model(tokenizer, rules)
     assert await render(model, fields, fields.tool_use) == expected
-    brought = make_model(tokenizer, replace(rules, template=None, accepts_templates=True))
+    brought = make_model(tokenizer, replace(rules, accepts_templates=True))
     fields.chat_template = source
     assert await render(brought, fields, fields.tool_use) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "default"),
+        ({"tools": TOOLS}, "tool_use"),
+        ({"documents": [{"text": "d"}]}, "rag"),
+        ({"tools": TOOLS, "documents": [{"text": "d"}]}, "tool_use"),
+    ],
+    ids=str,
+)
+async def test_the_template_is_that_for_what_the_request_brings(
+    tokenizer: Tokenizer, fields: dict[str, Any], expected: str
+) -> None:
+    named = {name: ChatTemplate(name, {}) for name in ("default", "tool_use", "rag")}
+    model = make_model(tokenizer, ChatRules("hermes", templates=ChatTemplates(named)))
+    request = asking(**fields)
+    assert await render(model, request, request.tool_use) == expected
 
 
 async def test_a_template_of_a_request_is_refused_by_name(tokenizer: Tokenizer) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,10 +84,25 @@ def test_the_operators_template_is_used_and_read_for_parsers(
     path = tmp_path / "chat.jinja"
     path.write_text("[TOOL_CALLS]{{ messages[0].content }}{{ eos_token }}")
     rules = ChatRules.of(ChatConfig(chat_template=str(path)), tokenizer)
-    assert rules.template_for(tokenizer).render(HI) == "[TOOL_CALLS]hi<|im_end|>"
+    template = rules.templates.choose(has_tools=True)
+    assert template.render(HI) == "[TOOL_CALLS]hi<|im_end|>"
+    # Tried already, and not when the first conversation comes.
+    assert "shape" in vars(template)
     assert (rules.tool_parser, rules.reasoning_parser) == ("mistral", None)
     with pytest.raises(ConfigError, match=re.escape(f"--chat-template {tmp_path} cannot be read")):
         ChatRules.of(ChatConfig(chat_template=str(tmp_path)), tokenizer)
+
+
+def test_parsers_are_found_in_whichever_template_shows_them(
+    demo_model: Path, tmp_path: Path
+) -> None:
+    for name in ("tokenizer.json", "config.json"):
+        shutil.copy(demo_model / name, tmp_path)
+    named = {"default": "{{ x }}", "tool_use": "<tool_call>", "rag": "</think>"}
+    listed = [{"name": name, "template": text} for name, text in named.items()]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": listed}))
+    rules = ChatRules.of(ChatConfig(), Tokenizer(tmp_path))
+    assert (rules.tool_parser, rules.reasoning_parser) == ("hermes", "qwen3")
 
 
 def test_requests_bring_templates_only_where_they_are_trusted(tokenizer: Tokenizer) -> None:

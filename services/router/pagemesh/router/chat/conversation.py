@@ -59,6 +59,7 @@ async def render(model: ServedModel, fields: ChatRequest, use: ToolUse) -> str:
         return await model.rendering.with_source(
             fields.chat_template, tokenizer, fields, use, rules.as_parts
         )
-    template = rules.template_for(tokenizer)
-    as_parts = template.takes_parts if rules.as_parts is None else rules.as_parts
-    return await model.rendering.with_template(template, fields, use, as_parts=as_parts)
+    template = rules.templates.choose(
+        has_tools=bool(use.shown), has_documents=bool(fields.documents)
+    )
+    return await model.rendering.with_template(template, fields, use, rules.as_parts)

@@ -31,10 +31,11 @@ class Rendering:
         self._free = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def with_template(
-        self, template: ChatTemplate, fields: ChatRequest, use: ToolUse, *, as_parts: bool
+        self, template: ChatTemplate, fields: ChatRequest, use: ToolUse, as_parts: bool | None
     ) -> str:
         """The prompt, by a template of the model or the operator. Raises InvalidRequestError."""
-        messages, options = fields.template_messages(as_parts=as_parts), fields.render_options(use)
+        messages = fields.template_messages()
+        options = fields.render_options(use, as_parts=as_parts)
         if template.source in self._slow:
             async with asyncio.timeout(PATIENCE), self._free:
                 return await asyncio.to_thread(template.render, messages, options)
@@ -53,14 +54,12 @@ class Rendering:
         use: ToolUse,
         as_parts: bool | None,
     ) -> str:
-        """The prompt, by a template that came with the request; None has it choose how it gets contents."""
-        choices = (False, True) if as_parts is None else (as_parts,)
-        conversation = {choice: fields.template_messages(as_parts=choice) for choice in choices}
+        """The prompt, by a template that came with the request. Raises InvalidRequestError."""
         async with asyncio.timeout(PATIENCE), self._free:
             return await asyncio.to_thread(
                 render_apart,
                 source,
                 tokenizer.template_variables,
-                conversation,
-                fields.render_options(use),
+                fields.template_messages(),
+                fields.render_options(use, as_parts=as_parts),
             )

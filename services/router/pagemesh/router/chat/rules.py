@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -11,7 +11,7 @@ from pagemesh.config import ChatConfig
 from pagemesh.config.chat import ContentFormat
 from pagemesh.errors import ConfigError, InvalidRequestError, UnsupportedError
 from pagemesh.router.parsers.factory import parser_markers
-from pagemesh.tokenizer.chat_template import ChatTemplate
+from pagemesh.tokenizer.chat_templates import DEFAULT, ChatTemplates, read_chat_template
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
 _TOOL_SIGNS = (
@@ -40,8 +40,8 @@ class ChatRules:
     allows_auto_tools: bool = True
     """Whether the model may choose to call tools."""
 
-    template: ChatTemplate | None = None
-    """The operator's, instead of the model's own."""
+    templates: ChatTemplates = field(default_factory=lambda: ChatTemplates({}))
+    """For requests that bring none: the operator's, or the model's own."""
 
     accepts_templates: bool = False
     """Whether requests may bring their own."""
@@ -52,8 +52,11 @@ class ChatRules:
     @classmethod
     def of(cls, config: ChatConfig, tokenizer: Tokenizer) -> Self:
         """The rules for a model; ConfigError naming a bad setting."""
-        template = _read_template(config.chat_template, tokenizer)
-        source = template.source if template is not None else _source(tokenizer)
+        templates = tokenizer.chat_templates
+        if config.chat_template is not None:
+            templates = _given_templates(config.chat_template, tokenizer)
+        templates.load()
+        source = templates.source
         tools = _named(config.tool_call_parser, lambda: find_tool_parser(source))
         reasoning = _named(config.reasoning_parser, lambda: find_reasoning_parser(source))
         # Also says whether there are such parsers.
@@ -62,14 +65,10 @@ class ChatRules:
             tools,
             reasoning,
             config.enable_auto_tool_choice,
-            template,
+            templates,
             config.trust_request_chat_template,
             config.chat_template_content_format,
         )
-
-    def template_for(self, tokenizer: Tokenizer) -> ChatTemplate:
-        """The template for requests that bring none; UnsupportedError where there is none either."""
-        return self.template if self.template is not None else tokenizer.chat_template
 
     def require_template_accepted(self) -> None:
         """Raise InvalidRequestError unless requests may bring templates."""
@@ -121,18 +120,9 @@ def _named(setting: str, find: Callable[[], str | None]) -> str | None:
     return None if setting == "none" else setting
 
 
-def _source(tokenizer: Tokenizer) -> str:
+def _given_templates(path: str, tokenizer: Tokenizer) -> ChatTemplates:
     try:
-        return tokenizer.chat_template.source
-    except UnsupportedError:
-        return ""
-
-
-def _read_template(path: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
-    if path is None:
-        return None
-    try:
-        source = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--chat-template {path} cannot be read: {error}") from error
-    return ChatTemplate(source, tokenizer.template_variables)
+        template = read_chat_template(Path(path), tokenizer.template_variables)
+    except ConfigError as error:
+        raise ConfigError(f"--chat-template {error.message}") from error
+    return ChatTemplates({DEFAULT: template})

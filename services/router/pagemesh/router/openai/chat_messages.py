@@ -8,7 +8,6 @@ import pydantic
 from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
-from pagemesh.router.openai.fields import read_object
 
 MAX_MESSAGES: Final = 16_384
 """More than fit into any context; megabytes of empty ones would keep the event loop busy for seconds."""
@@ -61,25 +60,10 @@ class ToolCall(pydantic.BaseModel):
     function: CalledFunction
 
     def for_template(self) -> dict[str, Any]:
-        """The call as chat templates know it, with arguments as an object, as in vLLM.
-
-        What is no object, as that of a call which was cut off, stays the text that it is.
-        """
-        call: dict[str, Any] = {
-            "type": "function",
-            "function": {"name": self.function.name, "arguments": self._arguments},
-        }
+        """The call, with its arguments as they were given."""
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        call: dict[str, Any] = {"type": "function", "function": function}
         return call if self.id is None else {"id": self.id, **call}
-
-    @property
-    def _arguments(self) -> dict[str, Any] | str:
-        given = self.function.arguments
-        if isinstance(given, dict):
-            return given
-        if given is None or given.strip() in ("", "null"):
-            return {}
-        arguments = read_object(given)
-        return given if arguments is None else arguments
 
 
 class Message(pydantic.BaseModel):
@@ -102,23 +86,13 @@ class Message(pydantic.BaseModel):
             return self.content or ""
         return "\n".join(part.text for part in self.content)
 
-    @property
-    def parts(self) -> list[dict[str, str]]:
-        """The content as parts that are text."""
-        if self.content is None:
-            return []
-        texts = [self.content] if isinstance(self.content, str) else [p.text for p in self.content]
-        return [{"type": "text", "text": text} for text in texts]
-
-    def for_template(self, *, as_parts: bool = False) -> dict[str, Any]:
-        """The message as chat templates know it: text parts are joined by line breaks, as in vLLM.
-
-        Unless the template takes parts itself.
-        """
+    def for_template(self) -> dict[str, Any]:
+        """The message as it was given, with what models read of it; `MessageShape` does the rest."""
         # "developer" is OpenAI's newer name of the role that templates know as "system".
         role = "system" if self.role == "developer" else self.role
-        content = self.parts if as_parts else self.text
-        message: dict[str, Any] = {"role": role, "content": content}
+        message: dict[str, Any] = {"role": role}
+        if "content" in self.model_fields_set:
+            message["content"] = self._content
         if self.name is not None:
             message["name"] = self.name
         if role == "assistant":
@@ -126,6 +100,12 @@ class Message(pydantic.BaseModel):
         elif role == "tool" and self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id
         return message
+
+    @property
+    def _content(self) -> str | list[dict[str, str]] | None:
+        if self.content is None or isinstance(self.content, str):
+            return self.content
+        return [{"type": "text", "text": part.text} for part in self.content]
 
     def _of_assistant(self) -> dict[str, Any]:
         found: dict[str, Any] = {}

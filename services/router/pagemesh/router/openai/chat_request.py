@@ -68,9 +68,9 @@ class ChatRequest(RequestFields):
         """What is said about tools."""
         return read_tool_use(self.tools, self.tool_choice)
 
-    def template_messages(self, *, as_parts: bool = False) -> list[dict[str, Any]]:
-        """The messages as chat templates know them, with their contents as text or in parts."""
-        return [message.for_template(as_parts=as_parts) for message in self.messages]
+    def template_messages(self) -> list[dict[str, Any]]:
+        """The messages, of which the template's `MessageShape` makes what the template wants."""
+        return [message.for_template() for message in self.messages]
 
     @property
     def wants_thoughts(self) -> bool | None:
@@ -80,8 +80,8 @@ class ChatRequest(RequestFields):
             return said
         return None if self.reasoning_effort is None else self.reasoning_effort != "none"
 
-    def render_options(self, use: ToolUse) -> RenderOptions:
-        """With what the conversation is rendered."""
+    def render_options(self, use: ToolUse, *, as_parts: bool | None = None) -> RenderOptions:
+        """With what the conversation is rendered; `as_parts` as there."""
         variables = dict(self.chat_template_kwargs or {})
         if self.reasoning_effort is not None:
             # As in vLLM: templates know the one or the other.
@@ -94,6 +94,7 @@ class ChatRequest(RequestFields):
             add_generation_prompt=not continues and self.add_generation_prompt is not False,
             continue_final_message=continues,
             variables=variables,
+            as_parts=as_parts,
         )
 
 

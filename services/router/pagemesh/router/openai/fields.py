@@ -178,21 +178,6 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def read_object(text: str) -> dict[str, Any] | None:
-    """The JSON object that a text within a body is; None when it is none.
-
-    Halves of characters, which escapes can write and UTF-8 cannot hold, become U+FFFD.
-    """
-    try:
-        value = json.loads(text)
-        if "\\u" in text:
-            whole = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
-            value = json.loads(whole.decode("utf-16-le", "replace"))
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 Fields = TypeVar("Fields", bound=RequestFields)
 
 

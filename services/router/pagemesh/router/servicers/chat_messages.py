@@ -7,7 +7,7 @@ from typing import Any, Final
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.chat.renaming import in_words_of, renaming
 from pagemesh.router.openai.chat_request import ChatRequest, read_chat_request
-from pagemesh.router.openai.fields import read_object
+from pagemesh.tokenizer.message_shape import read_object
 from pagemesh.v1 import inference_pb2
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
@@ -65,6 +65,8 @@ def _message(index: int, message: inference_pb2.ChatMessage) -> dict[str, Any]:
         )
     found: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
+        # As in answers of calls alone: there is no null on the wire.
+        found["content"] = message.content or None
         found["tool_calls"] = [
             {"id": call.id or None, "function": {"name": call.name, "arguments": call.arguments}}
             for call in message.tool_calls
