@@ -11,6 +11,7 @@ from pagemesh.errors import InvalidRequestError
 from pagemesh.router.chat.answer_reading import AnswerReading
 from pagemesh.router.chat.rules import ChatRules
 from pagemesh.router.openai.chat_request import read_chat_request
+from pagemesh.router.parsers.thinking import thoughts_begun
 from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.structured.outputs import StructuredKind
 from pagemesh.tokenizer import Tokenizer
@@ -33,12 +34,13 @@ def reading(
     tokenizer: Tokenizer,
     fields: dict[str, Any],
     *,
-    prompt: str = "Hi",
+    prompt: str = "",
 ) -> AnswerReading:
     rules = ChatRules("hermes", "qwen3")
     model = ServedModel("m", tokenizer, GenerationDefaults(), 0, Matryoshka(), rules)
     request = read_chat_request({"messages": [{"role": "user", "content": "Hi"}], **fields})
-    return AnswerReading.of(model, request, request.tool_use, request.output_constraint, prompt)
+    begun = thoughts_begun(prompt)
+    return AnswerReading.of(model, request, request.tool_use, request.output_constraint, begun)
 
 
 @pytest.mark.parametrize(

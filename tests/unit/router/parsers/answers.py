@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pagemesh.router.parsers.factory import make_parser
 from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece
+from pagemesh.router.parsers.thinking import thoughts_begun
 
 Calls = tuple[tuple[str, str], ...]
 
@@ -36,7 +37,10 @@ def new_parser(
 ) -> AnswerParser:
     numbers = itertools.count(1)
     return make_parser(
-        tool_parser, reasoning_parser, prompt=prompt, new_hex=lambda: f"{next(numbers)}" * 32
+        tool_parser,
+        reasoning_parser,
+        begun=thoughts_begun(prompt),
+        new_hex=lambda: f"{next(numbers)}" * 32,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.parsers.answer_start import AnswerStart
 from pagemesh.router.parsers.forced import Tool, forced_grammar
+from pagemesh.router.parsers.thinking import thoughts_begun
 from pagemesh.sampling.structured.constraint import Grammar
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from tests.unit.router.parsers.answers import Parsed, new_parser, parsed
@@ -53,7 +54,8 @@ OPENED = "<|im_start|>assistant\n<think>\n"
 
 def forced(model: Model, parser: str, reasoning: str | None = None, **options: Any) -> Grammar:
     tools, parallel = options.pop("tools", TOOLS), options.pop("parallel", True)
-    start = AnswerStart(reasoning, model.token_id, **options)
+    begun = thoughts_begun(options.pop("prompt", ""))
+    start = AnswerStart(reasoning, model.token_id, begun, **options)
     text = forced_grammar(parser, start, tools, parallel=parallel)
     return model.compile(StructuredOutputs.of(grammar=text))
 

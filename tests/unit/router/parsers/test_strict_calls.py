@@ -11,6 +11,7 @@ import pytest
 from pagemesh.router.parsers.answer_start import AnswerStart
 from pagemesh.router.parsers.forced import Tool
 from pagemesh.router.parsers.strict_calls import strict_grammar
+from pagemesh.router.parsers.thinking import thoughts_begun
 from pagemesh.sampling.structured.constraint import Grammar
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from tests.unit.router.parsers.answers import new_parser, parsed
@@ -28,7 +29,8 @@ TOOLS = (Tool("weather", DAYS, is_strict=True), Tool("note", DAYS), Tool("now", 
 
 def strict(model: Model, parser: str, reasoning: str | None = None, **options: Any) -> Grammar:
     tools, parallel = options.pop("tools", TOOLS), options.pop("parallel", True)
-    start = AnswerStart(reasoning, model.token_id, **options)
+    begun = thoughts_begun(options.pop("prompt", ""))
+    start = AnswerStart(reasoning, model.token_id, begun, **options)
     text = strict_grammar(parser, start, tools, parallel=parallel)
     return model.compile(StructuredOutputs.of(grammar=text))
 

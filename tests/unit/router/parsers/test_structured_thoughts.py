@@ -9,6 +9,7 @@ import pytest
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.router.parsers.answer_start import AnswerStart
 from pagemesh.router.parsers.structured_thoughts import behind_thoughts
+from pagemesh.router.parsers.thinking import thoughts_begun
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from tests.unit.router.parsers.grammar_model import Model
 
@@ -31,7 +32,7 @@ def allows(
     prompt: str = "",
     thinks: bool | None = True,
 ) -> bool:
-    start = AnswerStart(reasoning, model.token_id, prompt, thinks)
+    start = AnswerStart(reasoning, model.token_id, thoughts_begun(prompt), thinks)
     outputs = behind_thoughts(StructuredOutputs.of(**options), start)
     return model.allows(model.compile(outputs), text)
 
@@ -87,7 +88,7 @@ def test_whether_there_may_be_thoughts_is_said_by_the_request_or_the_models_toke
 @pytest.mark.parametrize(("reasoning", "prompt"), [(None, OPENED), ("qwen3", CLOSED)])
 def test_without_thoughts_nothing_changes(reasoning: str | None, prompt: str) -> None:
     outputs = StructuredOutputs.of(json=PERSON)
-    start = AnswerStart(reasoning, lambda _: None, prompt)
+    start = AnswerStart(reasoning, lambda _: None, thoughts_begun(prompt))
     assert behind_thoughts(outputs, start) is outputs
 
 

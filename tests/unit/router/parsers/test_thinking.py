@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from pagemesh.router.parsers.thinking import DEEPSEEK_R1, QWEN3, thoughts_begun
 from tests.unit.router.parsers.answers import new_parser, parsed
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
@@ -61,3 +62,46 @@ def test_reasoning_is_not_held_back() -> None:
     pieces = [stream.push(text) for text in texts]
     assert [piece.reasoning for piece in pieces] == ["", "\n", "Hm", ", a ", "<b", "\n", *[""] * 4]
     assert [piece.content for piece in pieces] == [*[""] * 9, "\nYes"]
+
+
+@pytest.mark.parametrize(
+    ("begun", "text", "always", "says_so"),
+    [
+        # An answer that says nothing of thoughts is all of them, or none.
+        (None, "The answer", True, False),
+        (None, "3 + 9 = 12</think>\n\nSo", False, False),
+        (None, " \n", None, None),
+        (None, "<think>\nThe user", True, True),
+        (None, "\n<think>3 + 9 = 12</think>\n\nThe answer", False, False),
+        # Of marks in the middle of a text, only the end of thoughts is one.
+        (None, "<think>a</think> and <think>", False, False),
+        (True, "The user", True, True),
+        (True, "<think>The user", True, True),
+        (True, "so.</think>Yes", False, False),
+        (True, "", True, True),
+        (False, "Yes", False, False),
+        (False, "Yes <think>", False, False),
+        (False, "", False, False),
+        # Behind thoughts that the template left empty.
+        (False, "<think>The user", True, True),
+    ],
+)
+def test_what_an_answer_began_is_left_open_or_over(
+    begun: bool | None, text: str, always: bool | None, says_so: bool | None
+) -> None:
+    assert DEEPSEEK_R1.is_left_open(text, begun=begun) is always
+    assert QWEN3.is_left_open(text, begun=begun) is says_so
+
+
+@pytest.mark.parametrize(
+    ("text", "begun"),
+    [
+        ("<|assistant|>", None),
+        ("<|assistant|></think>", False),
+        ("<think>Hm", True),
+        ("<think></think>\n", False),
+        ("<think></think><think>", True),
+    ],
+)
+def test_the_last_mark_says_where_a_text_ends(text: str, begun: bool | None) -> None:
+    assert thoughts_begun(text) is begun

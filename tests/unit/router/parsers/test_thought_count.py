@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from pagemesh.router.parsers.thinking import thoughts_begun
 from pagemesh.router.parsers.thought_count import make_thought_counter
 
 
 def count(tokens: list[str], *, parser: str = "qwen3", prompt: str = "", at_once: int = 1) -> int:
     """Of an answer of these tokens, so many of which come together."""
-    counter = make_thought_counter("hermes", parser, tokens.__getitem__, prompt=prompt)
+    counter = make_thought_counter(
+        "hermes", parser, tokens.__getitem__, begun=thoughts_begun(prompt)
+    )
     assert counter is not None
     for first in range(0, len(tokens), at_once):
         counter.push(range(first, min(first + at_once, len(tokens))))

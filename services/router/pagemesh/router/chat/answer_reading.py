@@ -18,9 +18,6 @@ from pagemesh.router.parsers.thought_count import make_thought_counter
 from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.structured.outputs import StructuredKind, StructuredOutputs
 
-_PROMPT_END_CHARS = 256
-"""As much of a prompt as parsers need to see whether thoughts have begun in it."""
-
 
 @dataclass(frozen=True, slots=True)
 class AnswerReading:
@@ -33,8 +30,8 @@ class AnswerReading:
     tool_parser: str | None
     reasoning_parser: str | None
 
-    prompt_end: str
-    """Of the rendered prompt."""
+    begun: bool | None
+    """Whether the prompt ends in thoughts, or behind them; None for neither."""
 
     is_named: bool
     """Whether the request names the tool to call."""
@@ -52,16 +49,15 @@ class AnswerReading:
         fields: ChatRequest,
         use: ToolUse,
         form: StructuredOutputs | None,
-        prompt: str,
+        begun: bool | None,
     ) -> Self:
-        """`form` is what the request wants the answer to look like.
+        """`form` is what the request wants the answer to look like; `begun` as below.
 
         Raises PagemeshErrors for tools that cannot be offered, or not with such a form.
         """
         rules = model.chat
         reasoning = rules.reasoning_parser
-        end = prompt[-_PROMPT_END_CHARS:]
-        start = AnswerStart(reasoning, model.tokenizer.added_token_id, end, fields.wants_thoughts)
+        start = AnswerStart(reasoning, model.tokenizer.added_token_id, begun, fields.wants_thoughts)
         tools = None
         is_form_of_tools = form is None and use.is_constrained
         if use.mode != "none":
@@ -86,7 +82,7 @@ class AnswerReading:
             parallel = not use.is_named and fields.parallel_tool_calls is not False
             grammar = write_grammar(tools, start, use.callable, parallel=parallel)
             form = StructuredOutputs.of(grammar=grammar)
-        return cls(fields, model, tools, reasoning, end, use.is_named, form, is_form_of_tools)
+        return cls(fields, model, tools, reasoning, begun, use.is_named, form, is_form_of_tools)
 
     @property
     def markers(self) -> frozenset[str]:
@@ -95,7 +91,7 @@ class AnswerReading:
 
     def new_reader(self) -> ChoiceReader:
         """For one choice."""
-        parser = make_parser(self.tool_parser, self.reasoning_parser, prompt=self.prompt_end)
+        parser = make_parser(self.tool_parser, self.reasoning_parser, begun=self.begun)
         return ChoiceReader(
             parser,
             shows_reasoning=self.fields.include_reasoning is not False,
@@ -105,6 +101,6 @@ class AnswerReading:
                 self.tool_parser,
                 self.reasoning_parser,
                 self.model.token_text,
-                prompt=self.prompt_end,
+                begun=self.begun,
             ),
         )

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from pagemesh.errors import InvalidRequestError
 from pagemesh.router.chat.answer_reading import AnswerReading
 from pagemesh.router.openai.chat_request import ChatRequest
 from pagemesh.router.openai.chat_tools import ToolUse
 from pagemesh.router.openai.truncation import Truncation
+from pagemesh.router.parsers.formats import find_thinking_format
+from pagemesh.router.parsers.thinking import CLOSE, OPEN, thoughts_begun
 from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.structured.outputs import StructuredOutputs
+
+_PROMPT_END_CHARS: Final = 1024
+"""As much of a prompt as templates write for an answer."""
 
 
 class Conversation(NamedTuple):
@@ -40,7 +46,8 @@ async def open_conversation(
     """
     use = fields.tool_use
     prompt = await render(model, fields, use)
-    reading = AnswerReading.of(model, fields, use, form, prompt)
+    begun = await _thoughts_begun(model, fields, use, prompt)
+    reading = AnswerReading.of(model, fields, use, form, begun)
     token_ids = await model.encode_rendered(
         prompt,
         param,
@@ -63,3 +70,36 @@ async def render(model: ServedModel, fields: ChatRequest, use: ToolUse) -> str:
         has_tools=bool(use.shown), has_documents=bool(fields.documents)
     )
     return await model.rendering.with_template(template, fields, use, rules.as_parts)
+
+
+async def _thoughts_begun(
+    model: ServedModel, fields: ChatRequest, use: ToolUse, prompt: str
+) -> bool | None:
+    """Whether a prompt ends in thoughts of the answer, or behind them; None for neither."""
+    if model.chat.reasoning_parser is None:
+        return None
+    if fields.continue_final_message:
+        last = fields.messages[-1]
+        written = last.text.strip()
+        # Some templates leave thoughts out, or write them anew.
+        head = prompt.rstrip()
+        by_template = _mark_at_end(head.removesuffix(written)) if head.endswith(written) else None
+        begun = False if last.thoughts else by_template
+        return find_thinking_format(model.chat.reasoning_parser).is_left_open(written, begun=begun)
+    begun = _mark_at_end(prompt)
+    if begun is None and OPEN not in prompt[-_PROMPT_END_CHARS:]:
+        return None
+    if begun is not None and _mark_at_end(fields.messages[-1].text) is None:
+        return begun
+    # What the template wrote for the answer has to be told from what others wrote before it.
+    try:
+        bare = await render(model, fields.model_copy(update={"add_generation_prompt": False}), use)
+    except InvalidRequestError:
+        return begun
+    return thoughts_begun(prompt.removeprefix(bare)) if prompt.startswith(bare) else begun
+
+
+def _mark_at_end(text: str) -> bool | None:
+    """The same for a text that may have a mark at its very end."""
+    end = text.rstrip()
+    return thoughts_begun(end) if end.endswith((OPEN, CLOSE)) else None

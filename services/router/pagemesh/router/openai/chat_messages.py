@@ -86,6 +86,11 @@ class Message(pydantic.BaseModel):
             return self.content or ""
         return "\n".join(part.text for part in self.content)
 
+    @property
+    def thoughts(self) -> str | None:
+        """By either name."""
+        return self.reasoning if self.reasoning is not None else self.reasoning_content
+
     def for_template(self) -> dict[str, Any]:
         """The message as it was given, with what models read of it; `MessageShape` does the rest."""
         # "developer" is OpenAI's newer name of the role that templates know as "system".
@@ -111,10 +116,9 @@ class Message(pydantic.BaseModel):
         found: dict[str, Any] = {}
         if self.tool_calls:
             found["tool_calls"] = [call.for_template() for call in self.tool_calls]
-        reasoning = self.reasoning if self.reasoning is not None else self.reasoning_content
-        if reasoning is not None:
+        if self.thoughts is not None:
             # Templates know either name.
-            found |= {"reasoning": reasoning, "reasoning_content": reasoning}
+            found |= {"reasoning": self.thoughts, "reasoning_content": self.thoughts}
         return found
 
 

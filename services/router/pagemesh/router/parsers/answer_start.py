@@ -32,8 +32,8 @@ class AnswerStart:
 
     token_id: TokenId
 
-    prompt: str = ""
-    """The rendered prompt, or its end, which may have begun the reasoning."""
+    begun: bool | None = None
+    """Whether the prompt ends in reasoning, or behind it; None for neither."""
 
     thinks: bool | None = None
     """What the request says of it."""
@@ -49,7 +49,7 @@ class AnswerStart:
         if self.reasoning_parser is None:
             return Thoughts("", [])
         thinking = find_thinking_format(self.reasoning_parser)
-        begins = thinking.begins_thinking(self.prompt)
+        begins = thinking.begins_thinking(self.begun)
         if begins is False:
             return Thoughts("", [])
         text = GrammarText(thinking.markers, self.token_id)

@@ -48,13 +48,13 @@ def make_parser(
     tool_parser: str | None,
     reasoning_parser: str | None,
     *,
-    prompt: str = "",
+    begun: bool | None = None,
     new_hex: Callable[[], str] = random_hex,
 ) -> AnswerParser:
     """A parser for one choice, by names as in vLLM; None leaves tool calls or reasoning in the content.
 
-    `prompt` is the rendered prompt, or its end: a chat template may have begun the reasoning in it, or
-    ended it. `new_hex` gives 32 hexadecimal digits for the id of each call. Raises ConfigError for a
+    `begun` says what the prompt does: that it ends in reasoning (True) or behind it (False), as a chat template or
+    an answer that is gone on with may have it, or None for neither. `new_hex` gives 32 hexadecimal digits for the id of each call. Raises ConfigError for a
     name that is not known, with those that are.
     """
     calls = call_marker = None
@@ -64,7 +64,7 @@ def make_parser(
         calls = ReadingParser(tools.read, CallOutput(lambda: tools.call_id(new_hex())))
     if reasoning_parser is None:
         return calls or PlainParser()
-    thoughts = find_thinking_format(reasoning_parser).start(prompt, call_marker)
+    thoughts = find_thinking_format(reasoning_parser).start(begun, call_marker)
     return ThinkingFirst(thoughts, calls) if calls else thoughts
 
 

@@ -32,21 +32,32 @@ class ThinkingFormat:
     markers: frozenset[str] = frozenset({OPEN, CLOSE})
     """Special tokens among its text."""
 
-    def begins_thinking(self, prompt: str) -> bool | None:
-        """Whether the answer to a prompt begins with reasoning; None when it says so itself."""
-        end = prompt.rstrip()
-        if end.endswith(CLOSE):
-            return False
-        return True if self.always_thinks or end.endswith(OPEN) else None
+    def begins_thinking(self, begun: bool | None) -> bool | None:
+        """Whether an answer begins with reasoning; None when it says so itself.
+
+        `begun` is what its prompt says: that it ends in reasoning or behind it, or None for neither.
+        """
+        return True if begun is None and self.always_thinks else begun
+
+    def is_left_open(self, text: str, *, begun: bool | None) -> bool | None:
+        """What `begun` is behind the first text of an answer, when it was this before."""
+        rest = text.lstrip()
+        if not rest:
+            return begun
+        if rest.startswith(OPEN):
+            begun, rest = True, rest.removeprefix(OPEN)
+        thinks = self.begins_thinking(begun)
+        # An answer that says nothing of thoughts in its beginning has none.
+        return bool(thinks) and not any(end in rest for end in self.ends(None))
 
     def ends(self, call_marker: str | None) -> tuple[str, ...]:
         """What ends the reasoning, where calls begin with a marker."""
         return (CLOSE, call_marker) if self.has_calls and call_marker else (CLOSE,)
 
-    def start(self, prompt: str, call_marker: str | None) -> ReadingParser:
-        """A parser for an answer to a rendered prompt, in which calls begin with a marker."""
+    def start(self, begun: bool | None, call_marker: str | None) -> ReadingParser:
+        """A parser for an answer, in which calls begin with a marker; `begun` as above."""
         read = functools.partial(
-            _read, thinking=self.begins_thinking(prompt), ends=self.ends(call_marker)
+            _read, thinking=self.begins_thinking(begun), ends=self.ends(call_marker)
         )
         return ReadingParser(read, ThoughtOutput())
 
@@ -56,6 +67,12 @@ DEEPSEEK_R1: Final = ThinkingFormat(always_thinks=True)
 
 QWEN3: Final = ThinkingFormat(always_thinks=False, has_calls=True)
 """Qwen 3, which says whether it thinks, and sometimes calls tools in the middle of its thoughts."""
+
+
+def thoughts_begun(text: str) -> bool | None:
+    """Whether a text ends in reasoning, or behind it; None when it has neither mark."""
+    opened, closed = text.rfind(OPEN), text.rfind(CLOSE)
+    return None if opened == closed else opened > closed
 
 
 def _read(

@@ -84,11 +84,11 @@ def make_thought_counter(
     reasoning_parser: str | None,
     token_text: Callable[[int], str],
     *,
-    prompt: str = "",
+    begun: bool | None = None,
 ) -> ThoughtCounter | None:
-    """For one choice, by the names that its parser goes by; None where there is none for thoughts."""
+    """For one choice, by what its parser is made of; None where there is none for thoughts."""
     if reasoning_parser is None:
         return None
     thoughts = find_thinking_format(reasoning_parser)
     call_marker = None if tool_parser is None else find_tool_format(tool_parser).begins_with
-    return ThoughtCounter(token_text, thoughts.begins_thinking(prompt), thoughts.ends(call_marker))
+    return ThoughtCounter(token_text, thoughts.begins_thinking(begun), thoughts.ends(call_marker))
