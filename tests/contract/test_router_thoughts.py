@@ -64,6 +64,35 @@ async def check_other_apis(mesh: Mesh, worker: ScriptedDecode, at_once: int) -> 
     assert answer.usage.num_reasoning_tokens == NUM_THOUGHTS
 
 
+async def test_stop_strings_end_answers_and_no_thoughts() -> None:
+    """Whichever API it is: a thought that says the string goes on, and the answer ends before it."""
+    text = ["<think>so + 9: hi</think>It is + 9: so"]
+    stop = [" + 9: "]
+    async with running_mesh(decode=0) as mesh, scripted(mesh) as worker:
+        chat = {"messages": MESSAGES, "max_tokens": 50, "stop": stop}
+        (choice,) = (await answered(worker, mesh.chat(chat), text, 1)).json()["choices"]
+        said = choice["message"]
+        assert (said["reasoning"], said["content"]) == ("so + 9: hi", "It is")
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", " + 9: ")
+        streamed = await answered(worker, mesh.chat({**chat, "stream": True}), text, 1)
+        deltas = [event["choices"][0]["delta"] for event in streamed.events()[:-1]]
+        assert "".join(delta.get("reasoning") or "" for delta in deltas) == "so + 9: hi"
+        assert "".join(delta.get("content") or "" for delta in deltas) == "It is"
+        asked = {"messages": MESSAGES, "max_tokens": 50, "stop_sequences": stop}
+        message = (await answered(worker, mesh.messages(asked), text, 1)).json()
+        assert [block.get("text") for block in message["content"]] == [None, "It is"]
+        assert message["content"][0]["thinking"] == "so + 9: hi"
+        assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", " + 9: ")
+        response = await answered(worker, mesh.responses({"input": "hi", "stop": stop}), text, 1)
+        thoughts, answer = response.json()["output"]
+        assert thoughts["content"][0]["text"] == "so + 9: hi"
+        assert answer["content"][0]["text"] == "It is"
+        async with AsyncClient(mesh.address) as client:
+            call = client.complete(messages=MESSAGES, stop=stop)
+            typed = await answered(worker, call, text, 1)
+        assert (typed.reasoning, typed.text) == ("so + 9: hi", "It is")
+
+
 async def test_plain_completions_have_no_thoughts() -> None:
     async with running_mesh(decode=0) as mesh, scripted(mesh) as worker:
         call = read(mesh.openai.Completions(http_body({"prompt": "hi", "max_tokens": 50})))

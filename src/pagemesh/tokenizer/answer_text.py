@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pagemesh.tokenizer.detokenizer import make_detokenizer
 from pagemesh.tokenizer.stop_strings import StopMatcher
+from pagemesh.tokenizer.thought_span import SplitText, ThoughtMarks, ThoughtSpan
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
 
@@ -34,8 +35,11 @@ class AnswerText:
         *,
         includes_stop: bool = False,
         hidden_token_ids: frozenset[int] | None = None,
+        thought_marks: ThoughtMarks | None = None,
     ) -> None:
         """Stop strings, which are not empty, are sought in what follows the first `min_tokens` tokens.
+
+        They are those of the answer: none is sought in its thoughts, where these have marks.
 
         As in vLLM, they and stop tokens have no text unless it `includes_stop`. Nor have the hidden tokens,
         which are the special ones unless told.
@@ -44,6 +48,7 @@ class AnswerText:
         self._includes_stop = includes_stop
         self._stops = StopMatcher(stop)
         self._has_stops = bool(stop)
+        self._thoughts = None if thought_marks is None else ThoughtSpan(thought_marks)
         self._min_tokens = min_tokens
         self.num_tokens = 0
         """Tokens so far, those of stop tokens and stop strings included."""
@@ -60,7 +65,8 @@ class AnswerText:
         text = ""
         for position, token_id in enumerate(with_text, start=1):
             self.num_tokens += 1
-            piece = self._detokenizer.push([token_id])
+            thoughts, piece = self._split(self._detokenizer.push([token_id]))
+            text += thoughts
             if self.num_tokens <= self._min_tokens:
                 text += piece
                 continue
@@ -71,9 +77,14 @@ class AnswerText:
         self.num_tokens += len(token_ids) - len(with_text)
         if not ended:
             return TextPiece(text, len(token_ids))
-        found = self._stops.push(self._detokenizer.flush())
+        thoughts, piece = self._split(self._detokenizer.flush())
+        found = self._stops.push(piece + (self._thoughts.flush() if self._thoughts else ""))
         rest = self._stops.flush() if found.stop is None else self._shown(found.stop)
-        return TextPiece(text + found.text + rest, len(token_ids), found.stop)
+        return TextPiece(text + thoughts + found.text + rest, len(token_ids), found.stop)
+
+    def _split(self, text: str) -> SplitText:
+        """Text as what is thoughts and what is not."""
+        return SplitText("", text) if self._thoughts is None else self._thoughts.push(text)
 
     def _shown(self, stop: str) -> str:
         return stop if self._includes_stop else ""

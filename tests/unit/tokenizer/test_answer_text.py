@@ -8,6 +8,7 @@ import pytest
 
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.answer_text import AnswerText, TextPiece
+from pagemesh.tokenizer.thought_span import ThoughtMarks
 
 IM_END = 2
 
@@ -62,3 +63,55 @@ async def test_text_held_back_for_a_stop_string_comes_with_the_end(tokenizer: To
     text = AnswerText(tokenizer, [" two"], 0)
     assert text.push(await ids_of(tokenizer, "one tw")).text == "one"
     assert text.push([IM_END], ended=True, stop_token=True).text == " tw"
+
+
+MARKS = ThoughtMarks("<think>", ("</think>", "<tool_call>"), None)
+IN_THOUGHTS = MARKS._replace(thinking=True)
+BEHIND = MARKS._replace(thinking=False)
+
+
+@pytest.mark.parametrize(
+    ("marks", "written", "shown", "stop"),
+    [
+        (MARKS, "<think>3 + 9: 12</think>It is + 9: so", "<think>3 + 9: 12</think>It is", " + 9: "),
+        (MARKS, "\n<think>a + 9: </think>b", "\n<think>a + 9: </think>b", None),
+        (IN_THOUGHTS, "3 + 9: 12</think>It is + 9: so", "3 + 9: 12</think>It is", " + 9: "),
+        (IN_THOUGHTS, "<think>3 + 9: ", "<think>3 + 9: ", None),
+        (IN_THOUGHTS, "\n</think>\n + 9: ", "\n</think>\n", " + 9: "),
+        (IN_THOUGHTS, "a<tool_call> + 9: ", "a<tool_call>", " + 9: "),
+        # An answer that does not begin with the mark has no thoughts.
+        (MARKS, "3 + 9: 12<think>", "3", " + 9: "),
+        (MARKS, "<th + 9: ", "<th", " + 9: "),
+        (BEHIND, "<think>3 + 9: 12", "<think>3", " + 9: "),
+        # What may still become a mark is sought through at the end.
+        (MARKS, "<thi", "", "<th"),
+        (MARKS, " <", " <", None),
+        # No stop string is of thoughts and answer.
+        (IN_THOUGHTS, "a + 9</think>: b", "a + 9</think>: b", None),
+    ],
+    ids=range(12),
+)
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+async def test_stop_strings_are_sought_behind_the_thoughts_alone(
+    tokenizer: Tokenizer,
+    marks: ThoughtMarks,
+    written: str,
+    shown: str,
+    stop: str | None,
+    at_once: int,
+) -> None:
+    stops = [" + 9: ", "<th"] if stop == "<th" else [" + 9: "]
+    text = AnswerText(tokenizer, stops, 0, thought_marks=marks)
+    ids = await ids_of(tokenizer, written)
+    pieces = []
+    for first in range(0, len(ids), at_once):
+        pieces.append(text.push(ids[first : first + at_once], ended=first + at_once >= len(ids)))
+        if pieces[-1].stop_string:
+            break
+    assert ("".join(piece.text for piece in pieces), pieces[-1].stop_string) == (shown, stop)
+
+
+async def test_the_mark_behind_thoughts_is_none_of_the_answer(tokenizer: Tokenizer) -> None:
+    text = AnswerText(tokenizer, ["> "], 0, thought_marks=IN_THOUGHTS)
+    piece = text.push(await ids_of(tokenizer, "a</think> b> c"))
+    assert (piece.text, piece.stop_string) == ("a</think> b", "> ")

@@ -17,6 +17,7 @@ from pagemesh.sampling.structured.outputs import StructuredKind
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults
 from pagemesh.tokenizer.matryoshka import Matryoshka
+from pagemesh.tokenizer.thought_span import ThoughtMarks
 
 TOOLS = {"tools": [{"type": "function", "function": {"name": "add"}}]}
 STRICT = {"type": "function", "function": {"name": "sum", "strict": True}}
@@ -130,3 +131,12 @@ def test_an_answer_cannot_be_a_call_and_something_else(tokenizer: Tokenizer) -> 
     with pytest.raises(InvalidRequestError, match="cannot both call a tool") as error:
         reading(tokenizer, {**TOOLS, **JSON, "tool_choice": "required"})
     assert error.value.param == "tool_choice"
+
+
+def test_stop_strings_are_kept_out_of_the_thoughts_that_somebody_reads(
+    tokenizer: Tokenizer,
+) -> None:
+    marks = reading(tokenizer, TOOLS, prompt="<think>").thought_marks
+    assert marks == ThoughtMarks("<think>", ("</think>", "<tool_call>"), True)
+    # The grammar leaves no room for any.
+    assert reading(tokenizer, {**EBNF, "reasoning_effort": "low"}).thought_marks is None

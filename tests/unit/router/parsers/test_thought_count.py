@@ -73,7 +73,7 @@ def test_a_long_thought_is_not_kept() -> None:
     assert counter is not None
     counter.push([0] * 10_000)
     assert counter.num_tokens == 10_000
-    assert len(counter._text) < 20
+    assert len(counter._starts) < 20
 
 
 def test_without_a_parser_nobody_counts() -> None:

@@ -12,11 +12,13 @@ from pagemesh.router.openai.chat_tools import ToolUse
 from pagemesh.router.parsers.answer_start import AnswerStart
 from pagemesh.router.parsers.factory import make_parser, parser_markers
 from pagemesh.router.parsers.forced import forced_grammar
+from pagemesh.router.parsers.formats import thought_marks
 from pagemesh.router.parsers.strict_calls import strict_grammar
 from pagemesh.router.parsers.structured_thoughts import behind_thoughts
 from pagemesh.router.parsers.thought_count import make_thought_counter
 from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.structured.outputs import StructuredKind, StructuredOutputs
+from pagemesh.tokenizer.thought_span import ThoughtMarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,11 @@ class AnswerReading:
     def markers(self) -> frozenset[str]:
         """Special tokens that the answer's text must show."""
         return parser_markers(self.tool_parser, self.reasoning_parser)
+
+    @property
+    def thought_marks(self) -> ThoughtMarks | None:
+        """Those around the thoughts; None where nobody looks for thoughts."""
+        return thought_marks(self.tool_parser, self.reasoning_parser, begun=self.begun)
 
     def new_reader(self) -> ChoiceReader:
         """For one choice."""

@@ -78,6 +78,7 @@ class ChatPreparer:
             markers=reading.markers,
             forced=reading.form,
             form_field="tools" if reading.is_form_of_tools else None,
+            thought_marks=reading.thought_marks,
         )
         writer = new_writer(ChatPlan(call, fields, model, prompt, prompt_ids))
         num_answers = fields.num_answers

@@ -22,6 +22,7 @@ class ChoiceText:
             sampling.min_tokens,
             includes_stop=request.includes_stop,
             hidden_token_ids=request.hidden_token_ids,
+            thought_marks=request.thought_marks,
         )
 
     @property

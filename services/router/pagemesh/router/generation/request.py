@@ -9,6 +9,7 @@ from pagemesh.router.call import Call
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import PARAM as STRUCTURED_OUTPUTS
+from pagemesh.tokenizer.thought_span import ThoughtMarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class GenerationRequest:
     """Prompts among them; the answers to one follow each other."""
 
     stop: tuple[str, ...]
-    """Strings that end a sequence; part of its text only with `includes_stop`."""
+    """Strings that end a sequence, behind its thoughts; part of its text only with `includes_stop`."""
 
     priority: int
     """Lower runs first."""
@@ -51,6 +52,9 @@ class GenerationRequest:
 
     hidden_token_ids: frozenset[int] | None = None
     """Tokens that have no text; None for the tokenizer's special ones."""
+
+    thought_marks: ThoughtMarks | None = None
+    """How thoughts are marked in the text, in which stop strings are not sought; None for no thoughts."""
 
     stream_interval: int = 1
     """Tokens of a sequence that are told together; only its first ones and its last ones may be fewer."""

@@ -11,6 +11,7 @@ from pagemesh.router.openai.fields import RequestFields
 from pagemesh.router.openai.sampling import make_choices
 from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.structured.outputs import StructuredOutputs
+from pagemesh.tokenizer.thought_span import ThoughtMarks
 
 _WHOLE_INTERVAL: Final = 64
 """Tokens that are read together for an answer that is not streamed: of more, the text would take too long."""
@@ -27,12 +28,13 @@ def make_request(
     markers: frozenset[str] = frozenset(),
     forced: StructuredOutputs | None = None,
     form_field: str | None = None,
+    thought_marks: ThoughtMarks | None = None,
 ) -> GenerationRequest:
     """The request for all prompts.
 
     `is_open_ended` says that the context alone limits the answers. `markers` are special tokens that
     whoever reads the answer must see in its text; `forced` is what the answer must look like for reasons of
-    the endpoint's own, and `form_field` the field that it comes from.
+    the endpoint's own, and `form_field` the field that it comes from; `thought_marks` are those of its thoughts.
     """
     return GenerationRequest(
         call=call,
@@ -48,6 +50,7 @@ def make_request(
         else hidden_tokens(model, markers),
         stream_interval=_stream_interval(fields),
         form_field=form_field or fields.form_field,
+        thought_marks=thought_marks,
     )
 
 

@@ -12,6 +12,7 @@ from pagemesh.router.parsers.llama import LLAMA
 from pagemesh.router.parsers.mistral import MISTRAL
 from pagemesh.router.parsers.thinking import DEEPSEEK_R1, QWEN3, ThinkingFormat
 from pagemesh.router.parsers.tool_format import ToolFormat
+from pagemesh.tokenizer.thought_span import ThoughtMarks
 
 _Format = TypeVar("_Format")
 
@@ -38,6 +39,16 @@ def find_tool_format(name: str) -> ToolFormat:
 def find_thinking_format(name: str) -> ThinkingFormat:
     """By the name of its parser; ConfigError with those that are known."""
     return _find("reasoning-parser", name, THINKING_FORMATS)
+
+
+def thought_marks(
+    tool_parser: str | None, reasoning_parser: str | None, *, begun: bool | None
+) -> ThoughtMarks | None:
+    """How an answer's thoughts are marked, by what its parser is made of; None where nobody looks for thoughts."""
+    if reasoning_parser is None:
+        return None
+    call_marker = None if tool_parser is None else find_tool_format(tool_parser).begins_with
+    return find_thinking_format(reasoning_parser).marks(begun, call_marker)
 
 
 def _find(setting: str, name: str, known: Mapping[str, _Format]) -> _Format:

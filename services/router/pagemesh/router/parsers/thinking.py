@@ -11,6 +11,7 @@ from pagemesh.router.parsers.content import read_until
 from pagemesh.router.parsers.output import ThoughtOutput
 from pagemesh.router.parsers.reading_parser import ReadingParser
 from pagemesh.router.parsers.source import Reading, Source
+from pagemesh.tokenizer.thought_span import ThoughtMarks
 
 OPEN: Final = "<think>"
 CLOSE: Final = "</think>"
@@ -53,6 +54,10 @@ class ThinkingFormat:
     def ends(self, call_marker: str | None) -> tuple[str, ...]:
         """What ends the reasoning, where calls begin with a marker."""
         return (CLOSE, call_marker) if self.has_calls and call_marker else (CLOSE,)
+
+    def marks(self, begun: bool | None, call_marker: str | None) -> ThoughtMarks:
+        """What is around the thoughts of an answer, in which calls begin with a marker."""
+        return ThoughtMarks(OPEN, self.ends(call_marker), self.begins_thinking(begun))
 
     def start(self, begun: bool | None, call_marker: str | None) -> ReadingParser:
         """A parser for an answer, in which calls begin with a marker; `begun` as above."""

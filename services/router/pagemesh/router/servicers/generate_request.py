@@ -88,6 +88,7 @@ async def prepare_generation(
             if reading is not None and reading.is_form_of_tools
             else "sampling.structured_outputs",
             hidden_token_ids=None if reading is None else hidden_tokens(model, reading.markers),
+            thought_marks=None if reading is None else reading.thought_marks,
         ),
         TypedAnswer(
             num_choices,
