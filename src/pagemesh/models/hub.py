@@ -36,6 +36,7 @@ _TOKENIZER_FILES: Final = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "modules.json",
     "*_Pooling/config.json",
     _LENGTH_FILES,

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pagemesh.errors import ConfigError
 
-_SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+CONFIG_FILE: Final = "tokenizer_config.json"
+
+_SPECIAL_TOKEN_KEYS: Final = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
@@ -29,21 +39,36 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     return value
 
 
+def tokenizer_settings(folder: Path) -> dict[str, Any]:
+    """What is said of the tokenizer beside tokenizer.json.
+
+    As in transformers, older folders have some of it in a file of its own, which is not read where the newer file
+    says which tokens have been added.
+    """
+    settings = read_json(folder, CONFIG_FILE)
+    if "added_tokens_decoder" in settings:
+        return settings
+    return {**settings, **read_json(folder, "special_tokens_map.json")}
+
+
 def special_tokens(folder: Path) -> dict[str, str]:
-    """Special tokens by their names in templates; a token is a string or an object with `content`."""
-    # Older folders keep them in a file of their own.
-    config = {
-        **read_json(folder, "special_tokens_map.json"),
-        **read_json(folder, "tokenizer_config.json"),
+    """Special tokens by their names in templates; a token is a string or an object with `content`.
+
+    Names that the library does not know are the model's own: those that end as these do, and those of an object
+    `extra_special_tokens`.
+    """
+    settings = tokenizer_settings(folder)
+    extra = settings.get("extra_special_tokens")
+    own = {key: value for key, value in settings.items() if key.endswith("_token")}
+    own |= extra if isinstance(extra, dict) else {}
+    found = {key: settings.get(key) for key in _SPECIAL_TOKEN_KEYS} | {
+        key: value for key, value in own.items() if key not in _SPECIAL_TOKEN_KEYS
     }
-    named: dict[str, str] = {}
-    for key in _SPECIAL_TOKEN_KEYS:
-        token = config.get(key)
-        if isinstance(token, dict):
-            token = token.get("content")
-        if isinstance(token, str):
-            named[key] = token
-    return named
+    texts = {
+        key: token.get("content") if isinstance(token, dict) else token
+        for key, token in found.items()
+    }
+    return {key: text for key, text in texts.items() if isinstance(text, str)}
 
 
 def end_token_id(folder: Path) -> int | None:
@@ -51,7 +76,7 @@ def end_token_id(folder: Path) -> int | None:
     token = special_tokens(folder).get("eos_token")
     if token is None:
         return None
-    decoder = read_json(folder, "tokenizer_config.json").get("added_tokens_decoder")
+    decoder = read_json(folder, CONFIG_FILE).get("added_tokens_decoder")
     for id_, added in decoder.items() if isinstance(decoder, dict) else ():
         if isinstance(added, dict) and added.get("content") == token and id_.isdecimal():
             return int(id_)

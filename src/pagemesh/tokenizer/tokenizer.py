@@ -7,13 +7,14 @@ Ids equal those of transformers' AutoTokenizer for the same folder.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from pagemesh.errors import ConfigError
+from pagemesh.tokenizer.added_tokens import add_declared_tokens
 from pagemesh.tokenizer.byte_tokens import ByteTokens
 from pagemesh.tokenizer.chat_template import ChatTemplate
 from pagemesh.tokenizer.chat_templates import load_chat_templates
@@ -42,13 +43,15 @@ class Tokenizer:
         # Both would change prompts silently; transformers turns them off too unless asked.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        own_ids = self._own_ids()
+        add_declared_tokens(self._tokenizer, folder)
         added = self._tokenizer.get_added_tokens_decoder()
         self.special_token_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._added_token_ids = {token.content: id_ for id_, token in added.items()}
         self.byte_tokens = ByteTokens.of(self._tokenizer)
         """Where texts are the bytes of their tokens in a row."""
         self.vocab_size = self._vocab_size(folder)
-        self._check_ids(folder)
+        self._check_ids(folder, own_ids)
         self.template_variables = special_tokens(folder)
         """Special tokens by their names in chat templates."""
         self.chat_templates = load_chat_templates(folder, self.template_variables)
@@ -115,13 +118,15 @@ class Tokenizer:
             raise ConfigError(f"{folder / 'config.json'}: vocab_size is {size!r}")
         return size
 
-    def _check_ids(self, folder: Path) -> None:
-        """Raise ConfigError when a text could have an id for which the model has no embedding.
+    def _own_ids(self) -> list[int]:
+        return list(self._tokenizer.get_vocab(with_added_tokens=True).values())
 
-        Special tokens may lie outside, as Gemma 3's for images do in models without images: no text
-        has them unless it asks for them, and then the request is refused.
+    def _check_ids(self, folder: Path, ids: Iterable[int]) -> None:
+        """Raise ConfigError when a text could have one of these ids for which the model has no embedding.
+
+        Special tokens and those that other files declare may lie outside, as Gemma 3's for images do in models
+        without images: no text has them unless it asks for them, and then the request is refused.
         """
-        ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
         largest = max((i for i in ids if i not in self.special_token_ids), default=0)
         if largest >= self.vocab_size:
             raise ConfigError(

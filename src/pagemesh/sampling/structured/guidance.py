@@ -19,6 +19,7 @@ from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.sampling.structured.constraint import TokenConstraint
 from pagemesh.sampling.structured.matcher import make_matcher, one_line, refusal
 from pagemesh.sampling.structured.outputs import PARAM, StructuredOutputs
+from pagemesh.tokenizer.added_tokens import tokenizer_text
 
 _NOT_ALLOWED: Final = "doesn't satisfy the grammar"
 """What the library says of a token that may not come; all else are its limits."""
@@ -36,7 +37,7 @@ class GuidanceBackend:
             )
         path = folder / "tokenizer.json"
         try:
-            text = path.read_text(encoding="utf-8")
+            text = tokenizer_text(folder)
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise UnsupportedError(

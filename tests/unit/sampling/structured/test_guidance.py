@@ -298,6 +298,18 @@ def test_text_that_a_special_token_has_is_spelled_out(
     assert tokenizer.decode(token_ids[:-1], skip_special_tokens=True) == text
 
 
+def test_a_token_that_only_the_config_declares_may_be_named_too(
+    demo_model: Path, tmp_path: Path
+) -> None:
+    shutil.copy(demo_model / "tokenizer.json", tmp_path)
+    declared = json.dumps({"additional_special_tokens": ["<tool_call>"]})
+    (tmp_path / "tokenizer_config.json").write_text(declared)
+    constraint = start(
+        GuidanceBackend(tmp_path, VOCAB_SIZE + 1, EOS), grammar='start: <tool_call> "x"'
+    )
+    assert allowed(constraint, vocab_size=VOCAB_SIZE + 1) == {VOCAB_SIZE}
+
+
 def test_a_special_token_that_a_grammar_names_is_allowed(backend: GuidanceBackend) -> None:
     constraint = start(backend, grammar='start: <|im_start|> "x"')
     assert allowed(constraint) == {1}
