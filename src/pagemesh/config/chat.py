@@ -25,6 +25,10 @@ class ChatConfig:
     enable_auto_tool_choice: bool = True
     """Let the model choose whether it calls tools; without, requests must say which or none."""
 
+    exclude_tools_when_tool_choice_none: bool = False
+    """Leave tools out of the prompt where a request says that none is to be called. Calls that the model writes all
+    the same are left out of its answer either way."""
+
     tool_call_parser: str = "auto"
     """How the model writes tool calls, by vLLM's names: hermes, llama3_json, llama4_json, mistral, deepseek_v3 or
     deepseek_v31; auto finds it in the chat template, none leaves calls in the text."""

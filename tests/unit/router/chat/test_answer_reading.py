@@ -10,6 +10,7 @@ import pytest
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.chat.answer_reading import AnswerReading
 from pagemesh.router.chat.rules import ChatRules
+from pagemesh.router.generation.request import ChoiceDelta, StopReason
 from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.router.parsers.thinking import thoughts_begun
 from pagemesh.router.served_model import ServedModel
@@ -49,7 +50,9 @@ def reading(
     [
         ({}, (None, "qwen3")),
         (TOOLS, ("hermes", "qwen3")),
-        ({**TOOLS, "tool_choice": "none"}, (None, "qwen3")),
+        # The model may call all the same.
+        ({**TOOLS, "tool_choice": "none"}, ("hermes", "qwen3")),
+        ({"tool_choice": "none"}, (None, "qwen3")),
         ({**TOOLS, "tool_choice": "required"}, ("hermes", "qwen3")),
         # JSON may look like a call, and is none.
         ({**TOOLS, **JSON}, (None, "qwen3")),
@@ -140,3 +143,14 @@ def test_stop_strings_are_kept_out_of_the_thoughts_that_somebody_reads(
     assert marks == ThoughtMarks("<think>", ("</think>", "<tool_call>"), True)
     # The grammar leaves no room for any.
     assert reading(tokenizer, {**EBNF, "reasoning_effort": "low"}).thought_marks is None
+
+
+@pytest.mark.parametrize(("choice", "calls"), [("none", 0), ("auto", 1)])
+def test_calls_that_were_not_wanted_are_neither_calls_nor_content(
+    tokenizer: Tokenizer, choice: str, calls: int
+) -> None:
+    reader = reading(tokenizer, {**TOOLS, "tool_choice": choice}).new_reader()
+    text = 'Well.\n<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'
+    delta = reader.push(ChoiceDelta(0, text, (1,), StopReason.STOP))
+    assert (delta.content, len(delta.tool_calls)) == ("Well.\n", calls)
+    assert delta.stop_reason is (StopReason.TOOL_CALLS if calls else StopReason.STOP)

@@ -130,3 +130,12 @@ def test_all_else_is_passed_on() -> None:
     )
     score = TokenLogprobs(7, -1.0, 1, (), ())
     assert reader().push(replace(given, prompt_logprobs=(score,))).prompt_logprobs == (score,)
+
+
+@pytest.mark.parametrize("text", [TWO, HALF], ids=["two", "half"])
+def test_calls_that_are_dropped_leave_nothing_behind(text: str) -> None:
+    read = reader(drops_calls=True)
+    found = [read.push(delta) for delta in deltas("<think>hm</think>Well: " + text, 3)]
+    assert calls_of(found) == []
+    assert "".join(delta.content for delta in found).strip() == "Well:"
+    assert (found[-1].stop_reason, found[-1].cuts_call) == (StopReason.STOP, False)

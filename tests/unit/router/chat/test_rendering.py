@@ -93,6 +93,25 @@ async def test_the_template_is_that_for_what_the_request_brings(
     assert await render(model, request, request.tool_use) == expected
 
 
+@pytest.mark.parametrize(
+    ("hides", "choice", "shown"),
+    [
+        (False, "none", "1 tool"),
+        (True, "none", "no tool"),
+        (True, "auto", "1 tool"),
+    ],
+)
+async def test_tools_that_must_not_be_called_may_be_left_out(
+    tokenizer: Tokenizer, tmp_path: Path, hides: bool, choice: str, shown: str
+) -> None:
+    path = tmp_path / "t.jinja"
+    path.write_text("{{ tools | length if tools else 'no' }} tool")
+    config = ChatConfig(chat_template=str(path), exclude_tools_when_tool_choice_none=hides)
+    model = make_model(tokenizer, ChatRules.of(config, tokenizer))
+    fields = asking(tools=TOOLS, tool_choice=choice)
+    assert await render(model, fields, fields.tool_use) == shown
+
+
 async def test_a_template_of_a_request_is_refused_by_name(tokenizer: Tokenizer) -> None:
     model = make_model(tokenizer, ChatRules(accepts_templates=True))
     fields = asking(chat_template="{% for %}")

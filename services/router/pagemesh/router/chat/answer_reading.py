@@ -35,8 +35,8 @@ class AnswerReading:
     begun: bool | None
     """Whether the prompt ends in thoughts, or behind them; None for neither."""
 
-    is_named: bool
-    """Whether the request names the tool to call."""
+    use: ToolUse
+    """Which tools may be called."""
 
     form: StructuredOutputs | None
     """What the answer must look like; None for any."""
@@ -64,6 +64,9 @@ class AnswerReading:
         is_form_of_tools = form is None and use.is_constrained
         if use.mode != "none":
             tools = rules.require_tool_parser(is_auto=use.mode == "auto")
+        elif use.shown:
+            # Whoever was told of tools may call one all the same.
+            tools = rules.tool_parser
         if form is not None:
             if use.mode == "required":
                 raise InvalidRequestError(
@@ -84,7 +87,7 @@ class AnswerReading:
             parallel = not use.is_named and fields.parallel_tool_calls is not False
             grammar = write_grammar(tools, start, use.callable, parallel=parallel)
             form = StructuredOutputs.of(grammar=grammar)
-        return cls(fields, model, tools, reasoning, begun, use.is_named, form, is_form_of_tools)
+        return cls(fields, model, tools, reasoning, begun, use, form, is_form_of_tools)
 
     @property
     def markers(self) -> frozenset[str]:
@@ -103,7 +106,8 @@ class AnswerReading:
             parser,
             shows_reasoning=self.fields.include_reasoning is not False,
             keeps_one_call=self.fields.parallel_tool_calls is False,
-            is_named=self.is_named,
+            drops_calls=self.use.mode == "none",
+            is_named=self.use.is_named,
             thoughts=make_thought_counter(
                 self.tool_parser,
                 self.reasoning_parser,

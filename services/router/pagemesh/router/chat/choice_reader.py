@@ -24,10 +24,11 @@ class ChoiceReader:
         *,
         shows_reasoning: bool = True,
         keeps_one_call: bool = False,
+        drops_calls: bool = False,
         is_named: bool = False,
         thoughts: ThoughtCounter | None = None,
     ) -> None:
-        """With `keeps_one_call`, calls behind the first are left out.
+        """With `keeps_one_call`, calls behind the first are left out; with `drops_calls`, all of them.
 
         `is_named` says that the request named the tool to call: as with OpenAI, an answer that does as it
         was told ends with STOP, and one that chose to call with TOOL_CALLS.
@@ -35,6 +36,7 @@ class ChoiceReader:
         self._parser = parser
         self._shows_reasoning = shows_reasoning
         self._keeps_one_call = keeps_one_call
+        self._drops_calls = drops_calls
         self._is_named = is_named
         self._num_calls = 0
         self._arguments: list[str] = []
@@ -53,6 +55,8 @@ class ChoiceReader:
         stop_reason = delta.stop_reason
         if stop_reason is not None:
             piece = _joined(piece, self._parser.finish())
+        if self._drops_calls:
+            piece = piece._replace(tool_calls=())
         calls = piece.tool_calls
         for call in piece.tool_calls:
             if call.index >= self._num_calls:

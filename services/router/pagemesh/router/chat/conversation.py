@@ -61,6 +61,8 @@ async def open_conversation(
 async def render(model: ServedModel, fields: ChatRequest, use: ToolUse) -> str:
     """The prompt that a conversation becomes."""
     rules, tokenizer = model.chat, model.tokenizer
+    if use.mode == "none" and rules.hides_unused_tools:
+        use = ToolUse()
     if fields.chat_template is not None:
         rules.require_template_accepted()
         return await model.rendering.with_source(

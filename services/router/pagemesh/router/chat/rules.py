@@ -40,6 +40,9 @@ class ChatRules:
     allows_auto_tools: bool = True
     """Whether the model may choose to call tools."""
 
+    hides_unused_tools: bool = False
+    """Whether prompts are without tools that must not be called."""
+
     templates: ChatTemplates = field(default_factory=lambda: ChatTemplates({}))
     """For requests that bring none: the operator's, or the model's own."""
 
@@ -65,6 +68,7 @@ class ChatRules:
             tools,
             reasoning,
             config.enable_auto_tool_choice,
+            config.exclude_tools_when_tool_choice_none,
             templates,
             config.trust_request_chat_template,
             config.chat_template_content_format,
