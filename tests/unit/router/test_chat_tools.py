@@ -9,6 +9,8 @@ import pytest
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.router.openai.chat_request import ChatRequest, read_chat_request
+from pagemesh.router.servicers.chat_messages import read_chat
+from pagemesh.v1 import inference_pb2
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "default": None}}}
 ADD = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
@@ -139,6 +141,15 @@ def test_calls_reach_the_template_as_they_were_given(given: Any) -> None:
         {"role": "assistant", "content": None, "tool_calls": [call(given)]},
         messages[1],
     ]
+
+
+@pytest.mark.parametrize(("content", "seen"), [("", None), ("x", "x")])
+def test_typed_calls_without_text_have_no_content(content: str, seen: str | None) -> None:
+    """As those of chat completions: templates may look for a null."""
+    called = inference_pb2.ToolCall(id="c1", name="add", arguments="{}")
+    message = inference_pb2.ChatMessage(role="assistant", content=content, tool_calls=[called])
+    (shown,) = read_chat(inference_pb2.ChatPrompt(messages=[message])).template_messages()
+    assert shown == {"role": "assistant", "content": seen, "tool_calls": [call("{}")]}
 
 
 @pytest.mark.parametrize("content", [{}, {"content": None}, {"content": ""}], ids=str)

@@ -112,6 +112,54 @@ async def test_tools_that_must_not_be_called_may_be_left_out(
     assert await render(model, fields, fields.tool_use) == shown
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}{% endfor %}", "<critic>no"),
+        ("{% for m in messages %}{{ m | tojson }}{% endfor %}", '"role": "critic"'),
+        (
+            "{% for m in messages if m.role == 'critic' %}{{ m.name }}{{ m.content }}{% endfor %}",
+            "ann no ",
+        ),
+    ],
+)
+async def test_roles_beyond_openais_are_shown_where_the_template_takes_them(
+    tokenizer: Tokenizer, source: str, expected: str
+) -> None:
+    assert expected in await render_critic(tokenizer, source)
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "param"),
+    [
+        (
+            "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}no",
+            'messages\\[1\\].role is "critic", which the model.s chat template does not show',
+            "messages[1].role",
+        ),
+        (
+            "{{ raise_exception('no critics') if messages[1].role == 'critic' }}",
+            "no critics",
+            "messages",
+        ),
+    ],
+)
+async def test_roles_that_the_template_does_not_take_are_refused(
+    tokenizer: Tokenizer, source: str, message: str, param: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=message) as error:
+        await render_critic(tokenizer, source)
+    assert error.value.param == param
+
+
+async def render_critic(tokenizer: Tokenizer, source: str) -> str:
+    templates = ChatTemplates({"default": ChatTemplate(source, {})})
+    model = make_model(tokenizer, ChatRules(templates=templates))
+    critic = {"role": "critic", "content": " no ", "name": "ann"}
+    fields = read_chat_request({"messages": [*HI, critic]})
+    return await render(model, fields, fields.tool_use)
+
+
 async def test_a_template_of_a_request_is_refused_by_name(tokenizer: Tokenizer) -> None:
     model = make_model(tokenizer, ChatRules(accepts_templates=True))
     fields = asking(chat_template="{% for %}")

@@ -9,6 +9,7 @@ from pagemesh.errors import InvalidRequestError
 from pagemesh.router.chat.answer_reading import AnswerReading
 from pagemesh.router.openai.chat_request import ChatRequest
 from pagemesh.router.openai.chat_tools import ToolUse
+from pagemesh.router.openai.fields import shown
 from pagemesh.router.openai.truncation import Truncation
 from pagemesh.router.parsers.formats import find_thinking_format
 from pagemesh.router.parsers.thinking import CLOSE, OPEN, thoughts_begun
@@ -17,6 +18,10 @@ from pagemesh.sampling.structured.outputs import StructuredOutputs
 
 _PROMPT_END_CHARS: Final = 1024
 """As much of a prompt as templates write for an answer."""
+
+
+_SIGN: Final = "\ue000{}\ue000"
+"""Stands for a message's content, with its index; no text has these characters."""
 
 
 class Conversation(NamedTuple):
@@ -59,7 +64,40 @@ async def open_conversation(
 
 
 async def render(model: ServedModel, fields: ChatRequest, use: ToolUse) -> str:
-    """The prompt that a conversation becomes."""
+    """The prompt that a conversation becomes; InvalidRequestError for one that the template does not take."""
+    prompt = await _render(model, fields, use)
+    await _check_roles(model, fields, use)
+    return prompt
+
+
+async def _check_roles(model: ServedModel, fields: ChatRequest, use: ToolUse) -> None:
+    """Raise InvalidRequestError for a role that is not in the prompt: templates may pass over those they do not know."""
+    signs = {
+        index: _SIGN.format(index)
+        for index, message in enumerate(fields.messages)
+        if message.has_other_role
+    }
+    if not signs:
+        return
+    messages = [
+        message.model_copy(update={"content": signs.get(index, message.content)})
+        for index, message in enumerate(fields.messages)
+    ]
+    try:
+        signed = await _render(model, fields.model_copy(update={"messages": messages}), use)
+    except InvalidRequestError:
+        # The template looks at the content, so it shows the role.
+        return
+    for index, sign in signs.items():
+        if sign not in signed:
+            param = f"messages[{index}].role"
+            raise InvalidRequestError(
+                f"{param} is {shown(fields.messages[index].role)}, which the model's chat template does not show",
+                param=param,
+            )
+
+
+async def _render(model: ServedModel, fields: ChatRequest, use: ToolUse) -> str:
     rules, tokenizer = model.chat, model.tokenizer
     if use.mode == "none" and rules.hides_unused_tools:
         use = ToolUse()
@@ -95,7 +133,7 @@ async def _thoughts_begun(
         return begun
     # What the template wrote for the answer has to be told from what others wrote before it.
     try:
-        bare = await render(model, fields.model_copy(update={"add_generation_prompt": False}), use)
+        bare = await _render(model, fields.model_copy(update={"add_generation_prompt": False}), use)
     except InvalidRequestError:
         return begun
     return thoughts_begun(prompt.removeprefix(bare)) if prompt.startswith(bare) else begun

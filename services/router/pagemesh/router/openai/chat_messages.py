@@ -71,7 +71,8 @@ class Message(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(strict=True)
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Annotated[str, Field(min_length=1)]
+    """One of OpenAI's, or one that the chat template shows besides."""
     content: str | Annotated[list[TextPart | RefusalPart], Field(min_length=1)] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
@@ -87,6 +88,11 @@ class Message(pydantic.BaseModel):
         return "\n".join(part.text for part in self.content)
 
     @property
+    def has_other_role(self) -> bool:
+        """Whether its role is none of OpenAI's."""
+        return self.role not in (*_WITH_CONTENT, "assistant")
+
+    @property
     def thoughts(self) -> str | None:
         """By either name."""
         return self.reasoning if self.reasoning is not None else self.reasoning_content
@@ -100,9 +106,9 @@ class Message(pydantic.BaseModel):
             message["content"] = self._content
         if self.name is not None:
             message["name"] = self.name
-        if role == "assistant":
+        if role == "assistant" or self.has_other_role:
             message |= self._of_assistant()
-        elif role == "tool" and self.tool_call_id is not None:
+        if (role == "tool" or self.has_other_role) and self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id
         return message
 
