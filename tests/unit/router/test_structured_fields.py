@@ -51,6 +51,15 @@ def parse(kind: str, fields: dict[str, Any]) -> RequestFields:
             },
             {"json": SCHEMA},
         ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {}},
+                }
+            },
+            {"json": {"x-guidance": {"lenient": True}}},
+        ),
         ({"guided_json": SCHEMA}, {"json": SCHEMA}),
         ({"guided_json": json.dumps(SCHEMA)}, {"json": SCHEMA}),
         (

@@ -159,7 +159,7 @@ def test_the_output_may_have_a_schema_and_an_effort() -> None:
     found = chat(output_config={"format": form, "effort": "low"})
     assert found["response_format"] == {
         "type": "json_schema",
-        "json_schema": {"name": "output", "schema": {"type": "object"}},
+        "json_schema": {"name": "output", "schema": {"type": "object"}, "strict": True},
     }
     assert found["reasoning_effort"] == "low"
     assert chat(output_format=form)["response_format"] == found["response_format"]

@@ -105,7 +105,7 @@ class PromptFields(pydantic.BaseModel):
             chat["reasoning_effort"] = config.effort
         wanted = config.format or self.output_format
         if wanted is not None:
-            schema = {"name": "output", "schema": wanted.schema_}
+            schema = {"name": "output", "schema": wanted.schema_, "strict": True}
             chat["response_format"] = {"type": "json_schema", "json_schema": schema}
         return chat
 

@@ -9,6 +9,7 @@ import pydantic
 from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.sampling.structured.lenient import leniently
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 
 Schema = dict[str, Any] | str
@@ -16,7 +17,7 @@ Schema = dict[str, Any] | str
 
 
 class JsonSchemaFormat(pydantic.BaseModel):
-    """The `json_schema` object of a `response_format`. Schemas are always followed, strict or not."""
+    """The `json_schema` object of a `response_format`; one that is not strict is followed as far as it can be."""
 
     model_config = pydantic.ConfigDict(strict=True)
 
@@ -114,7 +115,8 @@ def _from_format(response_format: ResponseFormat | None) -> dict[str, Any]:
             )
         return {}
     if response_format.type == "json_schema" and response_format.json_schema is not None:
-        schema = response_format.json_schema.schema_
+        given = response_format.json_schema
+        schema = given.schema_ if given.strict else leniently(given.schema_)
     if schema is not None:
         return {"json": schema}
     if response_format.type == "json_object":

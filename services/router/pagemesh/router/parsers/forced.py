@@ -13,6 +13,7 @@ from pagemesh.router.parsers.answer_start import AnswerStart
 from pagemesh.router.parsers.formats import find_tool_format
 from pagemesh.router.parsers.grammar_text import GrammarText, joined
 from pagemesh.router.parsers.tool_format import TokenId, ToolFormat, WrittenCalls
+from pagemesh.sampling.structured.lenient import GUIDANCE, leniently
 from pagemesh.sampling.structured.outputs import JSON_WHITESPACE
 
 _NOT_IN_NAMES: Final = re.compile(r"""[\s\[\]{}<>"'`,;()]""")
@@ -110,9 +111,6 @@ def _arguments_schema(tool: Tool) -> dict[str, Any]:
             f'{tool.param}.type is {json.dumps(kind)}, but it must be "object"', param=tool.param
         )
     schema["type"] = "object"
-    schema["x-guidance"] = {
-        "lenient": not tool.is_strict,
-        "whitespace_flexible": True,
-        "whitespace_pattern": JSON_WHITESPACE,
-    }
-    return schema
+    whitespace = {"whitespace_flexible": True, "whitespace_pattern": JSON_WHITESPACE}
+    schema[GUIDANCE] = {"lenient": False, **whitespace}
+    return schema if tool.is_strict else leniently(schema)

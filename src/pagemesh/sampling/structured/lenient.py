@@ -1,0 +1,37 @@
+"""JSON schemas that are followed as far as they can be, for requests that do not ask for more."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+GUIDANCE: Final = "x-guidance"
+"""Where a schema says how the grammar library is to take it."""
+
+_LITERAL: Final = ("const", "enum", "default", "examples")
+"""What values are, and no schemas."""
+
+_ESCAPED: Final = re.compile(r"\\[^1-9]", re.DOTALL)
+_UNFOLLOWED: Final = re.compile(r"\(\?<?[=!]|\\[1-9]")
+"""What no automaton can look for: what stands around a place, and what came before. The library refuses it."""
+
+
+def leniently(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema without what cannot be enforced: the grammar library leaves out keywords and formats that it does
+    not know, and this the patterns."""
+    whole: dict[str, Any] = copy.deepcopy(dict(schema))
+    rest: list[Any] = [whole]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, list):
+            rest += value
+        elif isinstance(value, dict):
+            pattern = value.get("pattern")
+            if isinstance(pattern, str) and _UNFOLLOWED.search(_ESCAPED.sub("", pattern)):
+                del value["pattern"]
+            rest += [inner for key, inner in value.items() if key not in _LITERAL]
+    given = whole.get(GUIDANCE)
+    whole[GUIDANCE] = {**(given if isinstance(given, dict) else {}), "lenient": True}
+    return whole
