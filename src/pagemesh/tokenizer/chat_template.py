@@ -107,17 +107,14 @@ class ChatTemplate:
                     f"chat_template_kwargs has {name!r}, which is not for it to set",
                     param="chat_template_kwargs",
                 )
-        given = self._shaped(messages, options.as_parts)
+        in_parts = self.takes_parts if options.as_parts is None else options.as_parts
+        shape = MessageShape() if all(map(is_plain, messages)) else self.shape
+        given = [shape.shaped(message, as_parts=in_parts) for message in messages]
         if options.continue_final_message:
-            given[-1]["content"] = _with_open_end(given[-1].get("content"))
+            content = given[-1].get("content") or ([] if in_parts else "")
+            given[-1]["content"] = _with_open_end(content)
         text = self._render(given, options, now or datetime.datetime.now())
         return _open_ended(text) if options.continue_final_message else text
-
-    def _shaped(self, messages: Sequence[Message], as_parts: bool | None) -> list[dict[str, Any]]:
-        """The messages in the form that the template wants."""
-        in_parts = self.takes_parts if as_parts is None else as_parts
-        shape = MessageShape() if all(map(is_plain, messages)) else self.shape
-        return [shape.shaped(message, as_parts=in_parts) for message in messages]
 
     def _try(self, messages: Sequence[Message]) -> str | None:
         """The prompt of messages in their final form; None where the template refuses them."""
@@ -151,7 +148,7 @@ class ChatTemplate:
 
 def _with_open_end(content: Any) -> Any:
     if not isinstance(content, list):
-        return (content or "") + _OPEN_END
+        return content + _OPEN_END
     if not content:
         return [{"type": "text", "text": _OPEN_END}]
     return [*content[:-1], {**content[-1], "text": content[-1]["text"] + _OPEN_END}]

@@ -42,3 +42,15 @@ def test_the_last_part_is_gone_on_with(texts: list[str]) -> None:
     assert prompt == "user:" + "".join(f"<{text}>" for text in texts).removesuffix(">") + (
         "<" if not texts else ""
     )
+
+
+@pytest.mark.parametrize("message", [{"content": None}, {}], ids=["null", "absent"])
+def test_a_message_without_content_is_gone_on_with_in_the_templates_form(
+    message: dict[str, None],
+) -> None:
+    """The template could do without a content, and shows parts of one."""
+    parts = "{% if m.content %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}"
+    source = LOOP + parts + "END{% endfor %}"
+    options = RenderOptions(add_generation_prompt=False, continue_final_message=True)
+    prompt = ChatTemplate(source, {}).render([{"role": "assistant", **message}], options)
+    assert prompt == "assistant:<"
