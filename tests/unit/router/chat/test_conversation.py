@@ -32,6 +32,8 @@ CLOSES = (
     "{{ m.content }}<|end|>{% endfor %}"
 )
 
+ASKED = {"role": "user", "content": "3 + 9?"}
+
 
 @pytest.fixture(scope="module")
 def tokenizer(demo_model: Path) -> Tokenizer:
@@ -53,7 +55,7 @@ async def answer(
         reasoning_parser=parser, templates=ChatTemplates({"default": ChatTemplate(template, {})})
     )
     model = ServedModel("m", tokenizer, GenerationDefaults(), 0, Matryoshka(), rules)
-    messages: list[Any] = [{"role": "user", "content": asked}]
+    messages: list[Any] = [{**ASKED, "content": asked}]
     if said is not None:
         messages.append({"role": "assistant", **said})
         fields["continue_final_message"] = True
@@ -62,6 +64,53 @@ async def answer(
     reader = conversation.reading.new_reader()
     delta = reader.push(ChoiceDelta(0, text, (1,), StopReason.STOP))
     return delta.reasoning, delta.content
+
+
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+HALF, REST_OF_CALL = CALL[:46], CALL[46:]
+
+
+@pytest.mark.parametrize(
+    ("written", "text", "content", "calls"),
+    [
+        (HALF, REST_OF_CALL, "", ["add"]),
+        (CALL[:40], CALL[40:], "", ["add"]),
+        (f"<think>{CALL}</think>\n{HALF}", REST_OF_CALL, "", ["add"]),
+        (f"<think>{HALF}</think>\n{HALF}", REST_OF_CALL, "", ["add"]),
+        ("\n", f"<think>so</think>{CALL}", "", ["add"]),
+        ("<tool_", CALL.removeprefix("<tool_"), "", ["add"]),
+        # What is over is told nobody, and a new call is the first.
+        (f"{CALL}\n{HALF}", f"{REST_OF_CALL}\n{CALL}", "", ["add", "add"]),
+        (CALL, f"\n{CALL}", "", ["add"]),
+        (CALL, "\nSo", "\nSo", []),
+        ("Well", ", no", ", no", []),
+        ("<think>so", f"</think>{CALL}", "", ["add"]),
+    ],
+    ids=range(11),
+)
+@pytest.mark.parametrize("size", [1, 1000])
+async def test_a_call_that_was_begun_is_told_whole(
+    tokenizer: Tokenizer, written: str, text: str, content: str, calls: list[str], size: int
+) -> None:
+    templates = ChatTemplates({"default": ChatTemplate(PLAIN, {})})
+    rules = ChatRules("hermes", "qwen3", templates=templates)
+    model = ServedModel("m", tokenizer, GenerationDefaults(), 0, Matryoshka(), rules)
+    said = {"role": "assistant", "content": written}
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    body = {"messages": [ASKED, said], "continue_final_message": True, "tools": tools}
+    reader = (
+        await open_conversation(model, read_chat_request(body), None, 4096)
+    ).reading.new_reader()
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    found = [reader.push(ChoiceDelta(0, piece, (1,))) for piece in pieces]
+    found.append(reader.push(ChoiceDelta(0, "", (2,), StopReason.STOP)))
+    assert "".join(delta.content for delta in found) == content
+    told = [call for delta in found for call in delta.tool_calls]
+    assert [call.name for call in told if call.name] == calls
+    for index in range(len(calls)):
+        pieces = [call.arguments for call in told if call.index == index]
+        assert "".join(pieces) == '{"a": 1}'
+    assert found[-1].stop_reason is (StopReason.TOOL_CALLS if calls else StopReason.STOP)
 
 
 THINKS = ("12.", "\n12")

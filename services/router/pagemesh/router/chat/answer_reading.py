@@ -35,6 +35,9 @@ class AnswerReading:
     begun: bool | None
     """Whether the prompt ends in thoughts, or behind them; None for neither."""
 
+    written: str
+    """What the prompt has of the answer, which goes on with it."""
+
     use: ToolUse
     """Which tools may be called."""
 
@@ -52,8 +55,9 @@ class AnswerReading:
         use: ToolUse,
         form: StructuredOutputs | None,
         begun: bool | None,
+        written: str = "",
     ) -> Self:
-        """`form` is what the request wants the answer to look like; `begun` as below.
+        """`form` is what the request wants the answer to look like; `begun` and `written` as below.
 
         Raises PagemeshErrors for tools that cannot be offered, or not with such a form.
         """
@@ -87,7 +91,7 @@ class AnswerReading:
             parallel = not use.is_named and fields.parallel_tool_calls is not False
             grammar = write_grammar(tools, start, use.callable, parallel=parallel)
             form = StructuredOutputs.of(grammar=grammar)
-        return cls(fields, model, tools, reasoning, begun, use, form, is_form_of_tools)
+        return cls(fields, model, tools, reasoning, begun, written, use, form, is_form_of_tools)
 
     @property
     def markers(self) -> frozenset[str]:
@@ -101,7 +105,9 @@ class AnswerReading:
 
     def new_reader(self) -> ChoiceReader:
         """For one choice."""
-        parser = make_parser(self.tool_parser, self.reasoning_parser, begun=self.begun)
+        parser = make_parser(
+            self.tool_parser, self.reasoning_parser, begun=self.begun, written=self.written
+        )
         return ChoiceReader(
             parser,
             shows_reasoning=self.fields.include_reasoning is not False,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
-from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece, ToolCallDelta
+from pagemesh.router.parsers.call_object import is_whole
+from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece, joined_calls
 from pagemesh.router.parsers.thought_count import ThoughtCounter
-
-_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 class ChoiceReader:
@@ -65,7 +62,7 @@ class ChoiceReader:
         if self._keeps_one_call:
             calls = tuple(call for call in calls if call.index == 0)
         # A client must not run a call that was cut off.
-        cuts_call = stop_reason is not None and not _is_whole("".join(self._arguments))
+        cuts_call = stop_reason is not None and not is_whole("".join(self._arguments))
         if stop_reason is StopReason.STOP and self._num_calls and not (cuts_call or self._is_named):
             stop_reason = StopReason.TOOL_CALLS
         return ChatDelta(
@@ -90,25 +87,10 @@ def with_thoughts(usage: Usage, readers: Sequence[ChoiceReader]) -> Usage:
     return replace(usage, num_reasoning_tokens=sum(known)) if known else usage
 
 
-def _is_whole(arguments: str) -> bool:
-    """Whether all that was opened in a call's arguments is closed; what is wrong in them otherwise is the model's."""
-    rest = _STRING.sub("", arguments)
-    return '"' not in rest and all(rest.count(a) <= rest.count(b) for a, b in ("{}", "[]"))
-
-
 def _joined(first: ParsedPiece, second: ParsedPiece) -> ParsedPiece:
     """Two pieces that follow each other as one, which again has at most one delta for each call."""
     return ParsedPiece(
         first.content + second.content,
         first.reasoning + second.reasoning,
-        _joined_calls(first.tool_calls, second.tool_calls),
+        joined_calls(first.tool_calls, second.tool_calls),
     )
-
-
-def _joined_calls(
-    first: tuple[ToolCallDelta, ...], second: tuple[ToolCallDelta, ...]
-) -> tuple[ToolCallDelta, ...]:
-    if not first or not second or first[-1].index != second[0].index:
-        return first + second
-    whole = replace(first[-1], arguments=first[-1].arguments + second[0].arguments)
-    return (*first[:-1], whole, *second[1:])

@@ -52,7 +52,8 @@ async def open_conversation(
     use = fields.tool_use
     prompt = await render(model, fields, use)
     begun = await _thoughts_begun(model, fields, use, prompt)
-    reading = AnswerReading.of(model, fields, use, form, begun)
+    written = fields.messages[-1].text if fields.continue_final_message else ""
+    reading = AnswerReading.of(model, fields, use, form, begun, written)
     token_ids = await model.encode_rendered(
         prompt,
         param,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import Final
 
 from pagemesh.router.parsers.json_reading import NestedEnd, read_nested, read_string, skip_value
@@ -16,6 +17,9 @@ _OTHERS: Final = ('"id"', '"type"')
 
 CALL_PATTERN: Final = rf"\{{[ \t\r\n]*({'|'.join((_NAME, *_ARGUMENTS, *_OTHERS))})"
 """All that such objects begin with, as a regular expression."""
+
+
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 class CallEnd(enum.Enum):
@@ -69,6 +73,12 @@ def read_call(source: Source, output: CallOutput, stop: str = "") -> Reading[Cal
         yield from source.skip_space()
         if not (yield from source.take(",")):
             return CallEnd.NO_CALL
+
+
+def is_whole(arguments: str) -> bool:
+    """Whether all that was opened in a call's arguments is closed; what is wrong in them otherwise is the model's."""
+    rest = _STRING.sub("", arguments)
+    return '"' not in rest and all(rest.count(a) <= rest.count(b) for a, b in ("{}", "[]"))
 
 
 def _take_colon(source: Source) -> Reading[bool]:

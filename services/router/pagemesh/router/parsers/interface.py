@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 
@@ -32,6 +32,16 @@ class ParsedPiece(NamedTuple):
 
     tool_calls: tuple[ToolCallDelta, ...] = ()
     """At most one for each call."""
+
+
+def joined_calls(
+    first: tuple[ToolCallDelta, ...], second: tuple[ToolCallDelta, ...]
+) -> tuple[ToolCallDelta, ...]:
+    """Those of two pieces that follow each other, again at most one for each call."""
+    if not first or not second or first[-1].index != second[0].index:
+        return first + second
+    whole = replace(first[-1], arguments=first[-1].arguments + second[0].arguments)
+    return (*first[:-1], whole, *second[1:])
 
 
 class AnswerParser(Protocol):
