@@ -281,7 +281,7 @@ _TOGETHER: Final[tuple[tuple[Rule, str], ...]] = (
         refused("requests say it, as the OpenAI API has it"),
         "--logits-processors --default-chat-template-kwargs --return-sampling-mask --tokens-only"
         " --enable-return-routed-experts --aux-output-config --pooler-config --enable-flash-late-interaction"
-        " --exclude-tools-when-tool-choice-none --return-tokens-as-token-ids --max-logprobs"
+        " --return-tokens-as-token-ids --max-logprobs"
         " --enable-force-include-usage --enable-tokenizer-info-endpoint --enable-server-load-tracking"
         " --cohere-format --cohere-is-reasoning-model --fingerprint-mode --fingerprint-value"
         " --sse-keep-alive-interval --enable-offline-docs",
