@@ -20,6 +20,9 @@ DOCKERFILES = {
         for name in ("router", "prefill", "decode", "kvstore")
     },
 }
+WHOLE = ROOT / "deploy/serve/Dockerfile"
+"""Of a mesh in one container."""
+
 REQUIREMENTS = {
     "gateway": ROOT / "gateway/requirements.txt",
     "router": ROOT / "services/router/requirements.txt",
@@ -76,9 +79,8 @@ for module in modules:
 
 def stages(name: str) -> dict[str, str]:
     """The instructions of each stage, by its name; the last one has none."""
-    text = "\n".join(
-        line for line in DOCKERFILES[name].read_text().splitlines() if not line.startswith("#")
-    )
+    path = {**DOCKERFILES, "whole": WHOLE}[name]
+    text = "\n".join(line for line in path.read_text().splitlines() if not line.startswith("#"))
     parts = re.split(r"^(?=FROM )", text, flags=re.MULTILINE)[1:]
     return {
         (match[1] if (match := re.match(r"FROM \S+ AS (\w+)", part)) else ""): part
@@ -93,7 +95,7 @@ def requirements(name: str) -> list[str]:
 
 @pytest.mark.parametrize("stage", ["base", "build", "installed"])
 def test_all_images_begin_alike(stage: str) -> None:
-    assert len({stages(name)[stage] for name in DOCKERFILES}) == 1
+    assert len({stages(name)[stage] for name in (*DOCKERFILES, "whole")}) == 1
 
 
 def test_both_kinds_of_worker_share_all_layers() -> None:
@@ -137,3 +139,20 @@ def test_an_image_installs_all_that_its_process_imports(name: str) -> None:
     command = [sys.executable, "-c", PROBE, ",".join(requirements(name)), *shared, *own]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode == 0, found.stderr
+
+
+def test_the_image_of_a_whole_mesh_has_what_all_others_have() -> None:
+    text = WHOLE.with_name("requirements.txt").read_text()
+    listed = [line for line in text.splitlines() if not line.startswith("#")]
+    assert listed == sorted({each for name in DOCKERFILES for each in requirements(name)})
+
+
+def test_the_image_of_a_whole_mesh_takes_the_place_of_a_server() -> None:
+    last = stages("whole")[""]
+    # No subcommand, all addresses, and the cache where guides mount it.
+    assert 'ENTRYPOINT ["pagemesh", "serve"]' in last
+    assert "PAGEMESH_HOST=0.0.0.0" in last
+    assert "HF_HOME=/root/.cache/huggingface" in last
+    assert "EXPOSE 8000" in last
+    assert "USER" not in last
+    assert f"ARG VERSION={pyproject()['project']['version']}\n" in last

@@ -14,6 +14,7 @@ from pagemesh.cli.up.gpus import smallest_gpu, visible_gpus
 from pagemesh.cli.up.memory import Fit, fit_gpus, fit_host
 from pagemesh.cli.vllm.adapt import Adapted, adapt
 from pagemesh.cli.vllm.environment import add_environment
+from pagemesh.config.environment import HOST_VARIABLE
 from pagemesh.engine.machine_memory import machine_memory
 
 PROG: Final = "pagemesh serve"
@@ -37,6 +38,8 @@ def own_arguments(given: Sequence[str]) -> list[str]:
     if "-h" in adapted.arguments or "--help" in adapted.arguments:
         return ["--help"]
     add_environment(adapted, os.environ)
+    if (host := os.environ.get(HOST_VARIABLE)) and "--host" not in adapted.flags:
+        adapted.arguments += ["--host", host]
     if "--prefill" not in adapted.flags:
         devices = len(_gpus(adapted.arguments)) or num_sockets()
         arguments, note = roles(devices, _num_models(adapted), fixed="--decode" in adapted.flags)

@@ -12,6 +12,9 @@ from pagemesh.errors import ConfigError
 API_KEY_VARIABLE: Final = "PAGEMESH_API_KEY"
 """One key, or several with commas in between."""
 
+HOST_VARIABLE: Final = "PAGEMESH_HOST"
+"""Where `pagemesh serve` listens when no flag says it: in a container, on all addresses."""
+
 CORES_VARIABLE: Final = "PAGEMESH_SHARED_CORES"
 """For a worker that shares cores with others: an open descriptor, and its place in the table there."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pagemesh.cli.up import mesh
 from pagemesh.cli.up.console import Console
 from pagemesh.cli.up.mesh import Mesh
 from pagemesh.cli.up.plan import MeshPlan, PartPlan, Stage
@@ -53,7 +54,8 @@ class MeshUnderTest:
         address = f"127.0.0.1:{self.ports[name]}"
         command = (sys.executable, str(STAND_IN), kind, address, str(self.notes))
         stage, role = stages.get(name, Stage.WORKER), MeshRole(name.partition("-")[0])
-        return PartPlan(name, stage, command, role, MeshTlsConfig(), address, {})
+        work = name.partition("-")[0]
+        return PartPlan(name, stage, command, role, MeshTlsConfig(), address, {}, work)
 
 
 WHOLE = {"kvstore": "grpc", "router": "grpc", "decode-0": "grpc", "gateway": "http"}
@@ -122,6 +124,31 @@ async def test_a_part_whose_log_cannot_be_opened_is_restarted_all_the_same(tmp_p
         await wait_until(
             lambda: len(under_test.pids("decode-0")) == 2, "decode-0 is started again", 20
         )
+    finally:
+        await under_test.mesh.stop()
+    assert under_test.running() == []
+
+
+@pytest.mark.parametrize("others", [{}, {"decode-1": "grpc"}], ids=["alone", "with another"])
+async def test_a_mesh_ends_when_what_it_needs_does_not_come_back(
+    tmp_path: Path, others: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mesh, "_FIRST_DELAY", 0.01)
+    monkeypatch.setattr(mesh, "_FAILED_STARTS", 2)
+    under_test = MeshUnderTest(tmp_path, {**WHOLE, "decode-0": "once", **others})
+    try:
+        await under_test.mesh.start()
+        watching = asyncio.create_task(under_test.mesh.watch())
+        os.kill(under_test.pids("decode-0")[0], signal.SIGKILL)
+        await wait_until(lambda: len(under_test.pids("decode-0")) >= 3, "it failed twice", 30)
+        if others:
+            # The other one does the work; this one is tried on.
+            await wait_until(lambda: len(under_test.pids("decode-0")) >= 5, "four times", 30)
+            assert not watching.done()
+            watching.cancel()
+        else:
+            with pytest.raises(InternalError, match="decode-0 ended with exit code 1"):
+                await asyncio.wait_for(watching, 30)
     finally:
         await under_test.mesh.stop()
     assert under_test.running() == []

@@ -262,3 +262,11 @@ def test_a_gpu_that_is_filled_to_the_brim_is_warned_of(
     assert started[0].scheduler.max_num_seqs == 256
     assert main(["serve", "models/demo", "--gpu-memory-utilization", "0.98"]) == 0
     assert "leaves no room" not in capsys.readouterr().err
+
+
+def test_an_image_says_where_to_listen_unless_a_flag_does(
+    started: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAGEMESH_HOST", "0.0.0.0")
+    assert main(["serve", "m"]) == main(["serve", "m", "--host", "127.0.0.2"]) == 0
+    assert [config.host for config in started] == ["0.0.0.0", "127.0.0.2"]

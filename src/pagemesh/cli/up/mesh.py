@@ -10,7 +10,7 @@ import grpc
 
 from pagemesh.cli.up.console import Console, ending
 from pagemesh.cli.up.part import Part
-from pagemesh.cli.up.plan import LAST_WORDS_S, MeshPlan, Stage
+from pagemesh.cli.up.plan import LAST_WORDS_S, MeshPlan, PartPlan, Stage
 from pagemesh.cli.up.readiness import grpc_serves, http_answers
 from pagemesh.errors import ConfigError, InternalError
 
@@ -23,6 +23,9 @@ _STEADY_AFTER = 30.0
 
 _DEATHS_AT_START = 3
 """A part that is killed so often before it ever served will not come up."""
+
+_FAILED_STARTS = 8
+"""In a row, within a minute or more: a part that served before will not come back."""
 
 _NUM_LOG_LINES = 8
 
@@ -58,6 +61,8 @@ class Mesh:
         self._parts = [Part(part, log_folder) for part in plan.parts]
         self._keepers: list[asyncio.Task[None]] = []
         self._serving = {part.plan.name: asyncio.Event() for part in self._parts}
+        """Set when a part serves for the first time."""
+        self._serves_now: set[str] = set()
 
     async def start(self) -> None:
         """Start every part and wait until the mesh answers.
@@ -106,9 +111,9 @@ class Mesh:
             part.kill()
 
     async def _keep(self, part: Part) -> None:
-        """Run one part for ever; raises when it cannot be started at all."""
+        """Run one part for ever; raises when it cannot be started at all, or not again, and nobody does its work."""
         serving = self._serving[part.plan.name]
-        num_deaths = 0
+        num_deaths = num_failed_starts = 0
         while True:
             served_before = serving.is_set()
             await part.start()
@@ -117,20 +122,30 @@ class Mesh:
             if served:
                 started = time.monotonic()
                 serving.set()
+                self._serves_now.add(part.plan.name)
                 if served_before:
                     self._console.part_back(part.plan.name)
                 else:
                     self._console.part_up(part.plan.name)
             code = await part.ended()
+            self._serves_now.discard(part.plan.name)
+            num_failed_starts = 0 if served else num_failed_starts + 1
             steady = served and time.monotonic() - started > _STEADY_AFTER
             # What ends in order was told to: it is wanted back at once.
             num_deaths = 1 if steady or code == 0 else num_deaths + 1
             if not serving.is_set() and (code >= 0 or num_deaths == _DEATHS_AT_START):
                 raise _failure(part, code)
+            if num_failed_starts >= _FAILED_STARTS and self._is_missing(part.plan):
+                raise _failure(part, code)
             delay = min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** (num_deaths - 1))
             lines = [] if served else part.last_lines(_NUM_LOG_LINES)
             self._console.part_died(part.plan.name, code, delay, lines)
             await asyncio.sleep(delay)
+
+    def _is_missing(self, plan: PartPlan) -> bool:
+        """Whether nothing that serves does what this part would."""
+        alike = {part.plan.name for part in self._parts if part.plan.work == plan.work}
+        return plan.work is not None and alike.isdisjoint(self._serves_now)
 
     async def _served(self, part: Part) -> bool:
         """Wait until the part serves, or has ended before."""

@@ -69,6 +69,9 @@ class PartPlan:
     environment: dict[str, str] = field(repr=False)
     """Variables set on top of the supervisor's own."""
 
+    work: str | None = None
+    """What the mesh cannot do without it and those with the same work; None where it can."""
+
     descriptors: tuple[int, ...] = ()
     """Of the supervisor's, those that it inherits."""
 
@@ -289,7 +292,9 @@ def _worker(
         server=server,
         traces=config.traces,
     )
-    return _part(place.name, Stage.WORKER, place.role, settings, server, environment)
+    part = _part(place.name, Stage.WORKER, place.role, settings, server, environment)
+    # Without those that prefill, those that decode do both.
+    return replace(part, work=f"decode {place.model.name}" if place.role == "decode" else None)
 
 
 def _workers(
@@ -327,9 +332,8 @@ def _part(
     # -P: modules that happen to lie in the current folder must not hide installed ones.
     program = (sys.executable, "-P", "-m", "pagemesh.cli", command, *to_arguments(settings))
     address = f"{server.host}:{server.port}"
-    return PartPlan(
-        name, stage, program, MeshRole(command), server.mesh, address, environment or {}
-    )
+    tls, variables = server.mesh, environment or {}
+    return PartPlan(name, stage, program, MeshRole(command), tls, address, variables, command)
 
 
 def _url(config: UpConfig) -> str:
