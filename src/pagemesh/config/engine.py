@@ -22,7 +22,8 @@ KvCacheDtype = Literal["auto", "fp8", "fp8_e4m3"]
 
 @dataclass(frozen=True, slots=True)
 class HubConfig:
-    """What is fetched from the Hugging Face hub; HF_TOKEN in the environment opens gated models."""
+    """What is fetched from the Hugging Face hub; HF_TOKEN in the environment, or HUGGING_FACE_HUB_TOKEN, opens
+    gated models."""
 
     revision: str | None = None
     """Branch, tag or commit of a hub id, its main branch when unset; a commit pins the files."""

@@ -1,6 +1,6 @@
 """Models of the Hugging Face hub: which files of a repository are fetched, and what can go wrong.
 
-Never pickles. A token in HF_TOKEN opens gated and private models; HF_HUB_OFFLINE=1 keeps to what was
+Never pickles. A token in HF_TOKEN, or HUGGING_FACE_HUB_TOKEN, opens gated and private models; HF_HUB_OFFLINE=1 keeps to what was
 downloaded before; HF_ENDPOINT names a mirror. All three are the hub client's own.
 """
 
@@ -30,6 +30,9 @@ from pagemesh.errors import ConfigError
 from pagemesh.models.resolve import Need
 
 _LENGTH_FILES: Final = "sentence_*_config.json"
+_TOKEN_VARIABLES: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+"""Where the hub's library looks for a token, in this order."""
+
 _TOKENIZER_FILES: Final = (
     "config.json",
     "generation_config.json",
@@ -88,8 +91,11 @@ def _translate(error: Exception, model: str, hub: HubConfig) -> ConfigError:
 
 
 def _reason(error: Exception) -> str:
+    given = next((name for name in _TOKEN_VARIABLES if os.environ.get(name)), None)
     token = (
-        "the token in HF_TOKEN" if os.environ.get("HF_TOKEN") else "no token (HF_TOKEN is unset)"
+        f"no token ({' and '.join(_TOKEN_VARIABLES)} are unset)"
+        if given is None
+        else f"the token in {given}"
     )
     match error:
         case HFValidationError():

@@ -144,16 +144,22 @@ def test_what_was_fetched_is_there_without_the_hub(hub: FakeHub, home: Path) -> 
 def test_a_token_opens_a_gated_model(hub: FakeHub, home: Path) -> None:
     folder = ask(hub.endpoint, home, "org/gated", HF_TOKEN="hf_right")
     assert names_in(folder) == sorted([*TOKENIZER, *WEIGHTS])
+    again = ask(hub.endpoint, home, "org/gated", HF_TOKEN="", HUGGING_FACE_HUB_TOKEN="hf_right")
+    assert again == folder
 
 
 @pytest.mark.parametrize(
-    ("token", "words"),
-    [("", "no token (HF_TOKEN is unset)"), ("hf_wrong", "the token in HF_TOKEN")],
+    ("token", "older", "words"),
+    [
+        ("", "", "no token (HF_TOKEN and HUGGING_FACE_HUB_TOKEN are unset)"),
+        ("hf_wrong", "hf_right", "the token in HF_TOKEN"),
+        ("", "hf_wrong", "the token in HUGGING_FACE_HUB_TOKEN"),
+    ],
 )
 def test_a_closed_door_says_which_key_was_tried(
-    hub: FakeHub, home: Path, token: str, words: str
+    hub: FakeHub, home: Path, token: str, older: str, words: str
 ) -> None:
-    assert ask(hub.endpoint, home, "org/gated", HF_TOKEN=token) == (
+    assert ask(hub.endpoint, home, "org/gated", HF_TOKEN=token, HUGGING_FACE_HUB_TOKEN=older) == (
         "--model is 'org/gated', but there is no such folder, and the hub gives this model only to "
         f"accounts that were granted access; it was asked with {words}"
     )
@@ -162,7 +168,7 @@ def test_a_closed_door_says_which_key_was_tried(
 def test_a_model_or_revision_that_does_not_exist_is_named(hub: FakeHub, home: Path) -> None:
     assert ask(hub.endpoint, home, "org/none", HF_TOKEN="") == (
         "--model is 'org/none', but there is no such folder, and the Hugging Face hub has no such "
-        "model either; it was asked with no token (HF_TOKEN is unset)"
+        "model either; it was asked with no token (HF_TOKEN and HUGGING_FACE_HUB_TOKEN are unset)"
     )
     assert ask(hub.endpoint, home, "org/plain", revision="v3") == (
         "--model is 'org/plain' with --revision 'v3', but there is no such folder, and the Hugging "
