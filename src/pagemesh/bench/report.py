@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import takewhile
+from typing import Final, NamedTuple
 
 from pagemesh.bench.metric_names import METRICS, percentile_name
 from pagemesh.bench.metrics import Metrics
 
-_WIDTH = 50
+_WIDTH: Final = 50
+
+_GOOD_SHARE: Final = 0.99
+"""Of the requests at a rate that keeps to the limits, as `pagemesh plan` has it."""
+
+_PLANNED_SHARE: Final = 0.65
+"""Of the highest rate: beyond, queues grow fast, and what goes wrong finds no room."""
 
 
 class RateResult(NamedTuple):
@@ -75,6 +82,37 @@ def as_overview(results: Sequence[RateResult]) -> str:
     """The same as lines."""
     lines = ["".join(cell.rjust(10) for cell in row) for row in overview(results)]
     return "\n".join([*lines, "TTFT, TPOT and E2EL in ms: median and percentile."])
+
+
+def as_capacity(results: Sequence[RateResult]) -> str:
+    """The highest rate that keeps to the limits of --goodput, as do all below it, and what to plan for.
+
+    Empty without limits, and where all came at once. Requests that failed are not good ones.
+    """
+    measured = [r for r in results if r.rate != math.inf and r.metrics.num_good is not None]
+    if not measured or any(result.is_stopped for result in results):
+        return ""
+    by_rate = sorted(measured, key=lambda result: result.rate)
+    keeping = list(takewhile(lambda result: _good_share(result) >= _GOOD_SHARE, by_rate))
+    if not keeping:
+        first = by_rate[0]
+        return (
+            f"No rate keeps to the limits: at {first.rate:g} requests/s {_good_share(first):.1%} are good, of which"
+            f" {_GOOD_SHARE:.0%} should be. Try lower ones."
+        )
+    highest = keeping[-1]
+    rate, share = highest.rate, _good_share(highest)
+    more = " Higher ones may, too." if len(keeping) == len(by_rate) else ""
+    return (
+        f"The highest rate that keeps to the limits: {rate:g} requests/s, with {share:.1%} good ones.{more}\n"
+        f"To plan for, with room for bursts and a lost worker: {rate * _PLANNED_SHARE:.3g} requests/s,"
+        f" {_PLANNED_SHARE:.0%} of it."
+    )
+
+
+def _good_share(result: RateResult) -> float:
+    metrics = result.metrics
+    return (metrics.num_good or 0) / max(1, metrics.completed + metrics.failed)
 
 
 def _overview_row(result: RateResult) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from pagemesh.bench.offered_load import send_all
 from pagemesh.bench.plots import draw_plots
 from pagemesh.bench.prompt_writer import PromptWriter
 from pagemesh.bench.readiness import await_ready
-from pagemesh.bench.report import RateResult, as_overview, as_table
+from pagemesh.bench.report import RateResult, as_capacity, as_overview, as_table
 from pagemesh.bench.result_files import ResultFiles, first_error
 from pagemesh.bench.schedule import due_times
 from pagemesh.bench.settings import BenchServeConfig
@@ -42,6 +42,8 @@ def run(config: BenchServeConfig) -> int:
     results = bench.measure_all()
     if len(results) > 1:
         print(as_overview(results))
+        if capacity := as_capacity(results):
+            print(capacity)
     if config.results.plots is not None and results:
         for path in draw_plots(config.results.plots, model, results):
             print(f"{path} is written")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from pagemesh.bench.load import Run
 from pagemesh.bench.metrics import as_fields, count_tokens, measure
 from pagemesh.bench.record import Record
-from pagemesh.bench.report import RateResult, as_table
+from pagemesh.bench.report import RateResult, as_capacity, as_table
 from pagemesh.workload.slo import Slo
 
 
@@ -102,3 +105,29 @@ def test_tokens_are_counted_where_the_server_does_not() -> None:
     count_tokens([said, unsaid], [11, 12], lambda text: len(text.split()))
     assert (said.num_prompt_tokens, said.num_output_tokens) == (5, 6)
     assert (unsaid.num_prompt_tokens, unsaid.num_output_tokens) == (12, 3)
+
+
+def at_rate(rate: float, num_good: int | None, completed: int = 100, failed: int = 0) -> RateResult:
+    metrics = measure(example(), (50.0,), None, is_limited=False)
+    found = replace(metrics, completed=completed, failed=failed, num_good=num_good)
+    return RateResult(rate, found, False, "")
+
+
+def test_the_highest_rate_that_keeps_to_the_limits_is_told_and_what_to_plan_for() -> None:
+    # The one at 16 is good by chance: below it, one was not.
+    rates = [at_rate(4.0, 100), at_rate(16.0, 100), at_rate(8.0, 98), at_rate(6.0, 99)]
+    assert as_capacity(rates) == (
+        "The highest rate that keeps to the limits: 6 requests/s, with 99.0% good ones.\n"
+        "To plan for, with room for bursts and a lost worker: 3.9 requests/s, 65% of it."
+    )
+    assert "Higher ones may, too." in as_capacity([at_rate(4.0, 100), at_rate(math.inf, 0)])
+
+
+def test_failures_are_not_good_requests() -> None:
+    told = as_capacity([at_rate(4.0, 98, completed=98, failed=2)])
+    assert told.startswith("No rate keeps to the limits: at 4 requests/s 98.0% are good")
+
+
+def test_without_limits_or_with_an_interruption_no_rate_is_told() -> None:
+    assert as_capacity([at_rate(4.0, None)]) == ""
+    assert as_capacity([at_rate(4.0, 100), at_rate(8.0, 1)._replace(is_stopped=True)]) == ""
