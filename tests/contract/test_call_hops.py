@@ -35,7 +35,7 @@ class Witness(PrefillServicer):
     """An honest prefill worker that notes for whom its calls are."""
 
     def __init__(self, worker: Worker) -> None:
-        super().__init__(worker, KvImporter(worker))
+        super().__init__(worker, KvImporter(worker, "remote_pull"))
         self.calls: list[CallContext] = []
 
     async def Prefill(  # noqa: N802  # the name of the RPC

@@ -174,7 +174,7 @@ async def test_behind_the_last_worker_the_source_is_asked_for_what_it_holds_beyo
     assert decode_engine.imported == [imported]
     # No block came twice.
     assert decode.sample("pagemesh:kv_bytes_received_total") == imported // 16 * 512
-    assert decode.sample("pagemesh:kv_pulls_total", outcome="complete") == num_pulls
+    assert decode.sample("pagemesh:kv_pulls_total", path="pull", outcome="complete") == num_pulls
     assert outcomes(decode, outcome) == 1
     assert received.kv is not None
     assert received.kv.path == path

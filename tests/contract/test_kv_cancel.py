@@ -167,7 +167,7 @@ async def test_while_it_pulls(decode: RunningWorker, how: str) -> None:
         await wait_until(decode.all_blocks_free, "all blocks of decode free")
         await wait_until(holder.all_blocks_free, "all blocks of the holder free")
     assert outcomes(decode, "cancelled") == 1
-    assert decode.sample("pagemesh:kv_pulls_total", outcome="cancelled") == 1
+    assert decode.sample("pagemesh:kv_pulls_total", path="pull", outcome="cancelled") == 1
 
 
 @HOW
@@ -230,7 +230,9 @@ async def test_while_the_prefill_worker_connects_to_the_source(
         await end(session, 1, how)
         await wait_until(prefill.all_blocks_free, "all blocks of prefill free")
         await wait_until(decode.all_blocks_free, "all blocks of decode free")
-        assert prefill.sample("pagemesh:kv_pulls_total", outcome="complete") == 0
+        assert (
+            prefill.sample("pagemesh:kv_pulls_total", path="remote_pull", outcome="complete") == 0
+        )
 
 
 async def test_the_prefill_worker_stops_at_once_though_the_decode_worker_is_in_a_long_step() -> (

@@ -59,7 +59,7 @@ def outcomes(decode: RunningWorker, outcome: str) -> float:
 
 
 def pulls(worker: RunningWorker, outcome: str) -> float:
-    return worker.sample("pagemesh:kv_pulls_total", outcome=outcome)
+    return worker.sample("pagemesh:kv_pulls_total", path="pull", outcome=outcome)
 
 
 async def test_blocks_that_another_worker_holds_are_pulled_and_the_rest_is_computed(

@@ -92,7 +92,7 @@ def path_of(received: Received) -> types_pb2.KvPath.ValueType:
 
 
 def pulls(worker: RunningWorker, outcome: str) -> float:
-    return worker.sample("pagemesh:kv_pulls_total", outcome=outcome)
+    return worker.sample("pagemesh:kv_pulls_total", path="remote_pull", outcome=outcome)
 
 
 async def test_what_a_decode_worker_generated_serves_the_next_turns_prefill(

@@ -66,7 +66,7 @@ def make_request(
 
 def serve(prefill: RunningWorker, request: prefill_pb2.PrefillRequest) -> AsyncGenerator[bytes]:
     """The stream without a connection: it goes on only when it is read."""
-    servicer = PrefillServicer(prefill.worker, KvImporter(prefill.worker))
+    servicer = PrefillServicer(prefill.worker, KvImporter(prefill.worker, "remote_pull"))
     return servicer.Prefill(request, direct_call())
 
 

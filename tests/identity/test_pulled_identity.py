@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,9 +66,10 @@ async def generate(
     temperature: float,
     plan: decode_pb2.PrefillPlan | None = None,
     cache_salt: bytes = b"",
+    num_tokens: int = NUM_ANSWER_TOKENS,
 ) -> tuple[list[int], types_pb2.KvPath.ValueType]:
     sampling = types_pb2.SamplingParams(
-        max_tokens=NUM_ANSWER_TOKENS, seed=5, temperature=temperature, ignore_eos=True
+        max_tokens=num_tokens, seed=5, temperature=temperature, ignore_eos=True
     )
     async with RouterSession(worker.address) as session:
         received = await session.generate(
@@ -75,7 +77,7 @@ async def generate(
         )
     assert received.error is None
     assert received.kv is not None
-    assert len(received.token_ids) == NUM_ANSWER_TOKENS
+    assert len(received.token_ids) == num_tokens
     return received.token_ids, received.kv.path
 
 
@@ -108,3 +110,42 @@ async def test_a_second_turn_on_another_decode_worker_pulls_the_first(mesh: Mesh
     assert tokens == (expected[0], types_pb2.KV_PATH_PULL)
     # The rest of the prompt, and each token of the answer but the last.
     assert mesh.decoded.count == len(prompt) - 256 + NUM_ANSWER_TOKENS - 1
+
+
+PATHS = {
+    "local": types_pb2.KV_PATH_LOCAL,
+    "remote": types_pb2.KV_PATH_REMOTE,
+    "pull": types_pb2.KV_PATH_PULL,
+    "remote_pull": types_pb2.KV_PATH_REMOTE_PULL,
+}
+
+
+async def test_as_many_pulls_as_prefills_here_and_elsewhere_give_the_same_tokens(
+    mesh: Mesh,
+) -> None:
+    # A block and a little, a prefill worker's step but a token, and many steps.
+    prompts = [[20 + (n * i) % 400 for i in range(n)] for n in (18, 47, 210)]
+    for number, prompt in enumerate(prompts):
+        ask = partial(generate, prompt=prompt, temperature=0.4 * number, num_tokens=16)
+        for name, path in PATHS.items():
+            # Under a salt of its own nothing is known but what the first worker computes now.
+            salt = f"{name} {number}".encode()
+            expected, _ = await ask(mesh.first, cache_salt=salt)
+            plan = decode_pb2.PrefillPlan()
+            if "remote" in name:
+                plan.workers.append(mesh.prefill.peer)
+            if "pull" in name:
+                plan.source.CopyFrom(mesh.first.source((len(prompt) - 1) // 16))
+            planned = None if name == "local" else plan
+            given = await ask(mesh.second, plan=planned, cache_salt=salt)
+            assert given == (expected, path), (name, len(prompt))
+
+    def pulls(worker: RunningWorker, path: str) -> float:
+        return worker.sample("pagemesh:kv_pulls_total", path=path, outcome="complete")
+
+    assert pulls(mesh.second, "pull") == len(prompts)
+    assert pulls(mesh.prefill, "remote_pull") == len(prompts)
+    assert pulls(mesh.second, "remote_pull") == pulls(mesh.prefill, "pull") == 0
+    for outcome, times in (("complete", 2), ("pulled", 1)):
+        sample = mesh.second.sample("pagemesh:remote_prefills_total", outcome=outcome)
+        assert sample == times * len(prompts), outcome

@@ -45,7 +45,7 @@ def sabotaged(
 
 def sabotaged_role(sabotage: Callable[[Chunks], Chunks]) -> Role:
     def add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
-        importer = KvImporter(worker)
+        importer = KvImporter(worker, "remote_pull")
         stack.push_async_callback(importer.close)
         honest = PrefillServicer(worker, importer)
         server.add(PREFILL.add_to_server, sabotaged(honest.Prefill, sabotage))

@@ -115,6 +115,9 @@ class UpConfig:
     limits: HttpLimitsConfig = field(default_factory=HttpLimitsConfig)
     tenants: TenantsConfig = field(default_factory=TenantsConfig)
 
+    older_metric_names: bool = True
+    """Have routers and workers show some metrics by the names that older versions of vLLM have for them as well."""
+
     grace_period: float = 1.0
     """Seconds that running requests get to finish when a part, or the whole mesh, is told to stop; what a decode
     worker has not finished by then goes on with another one."""

@@ -45,6 +45,7 @@ __all__ = [
     "KvStoreConfig",
     "MemberConfig",
     "MeshTlsConfig",
+    "MetricsConfig",
     "MigrationConfig",
     "ModelConfig",
     "RequestLogConfig",
@@ -114,6 +115,15 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """What routers and workers show of themselves."""
+
+    older_metric_names: bool = True
+    """Show some metrics by the names that older versions of vLLM have for them as well, for dashboards and scripts
+    that were made then: vllm:gpu_cache_usage_perc, vllm:time_per_output_token_seconds and others."""
+
+
+@dataclass(frozen=True, slots=True)
 class MemberConfig:
     """A worker's place in the mesh."""
 
@@ -148,6 +158,7 @@ class WorkerConfig:
     member: MemberConfig = field(default_factory=MemberConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     traces: TracesConfig = field(default_factory=TracesConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +322,7 @@ class RouterConfig:
     server: ServerConfig = field(default_factory=ServerConfig)
     tenants: TenantsConfig = field(default_factory=TenantsConfig)
     request_log: RequestLogConfig = field(default_factory=RequestLogConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
 
     def __post_init__(self) -> None:
         require_for_one(self.served, "--revision", self.hub.revision)

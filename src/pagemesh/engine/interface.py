@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
 from pagemesh.cache.digest import CacheDigest
+from pagemesh.cache.swap_space import SwapTotals
 from pagemesh.engine.core_claims import CoreTotals
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import PagemeshError
@@ -186,7 +187,8 @@ class EngineLoad:
     num_unused_slots: int = 0
     """Token slots of the blocks that requests own that hold no KV."""
     num_preemptions: int = 0
-    """Since the engine was started."""
+    """Since the engine was started; those into the swap space are in `swap` as well."""
+    swap: SwapTotals = field(default_factory=SwapTotals)
     grammars: GrammarTotals = field(default_factory=GrammarTotals)
     prefill_rate: PrefillRate = field(default=PrefillRate(), compare=False)
     """What prompts cost at present. It changes a little with every step, which alone makes no news: two
@@ -317,10 +319,7 @@ class KvAccess(Protocol):
         num_layers: int,
         payload: bytes | memoryview,
     ) -> None:
-        """Fill the blocks with what `read` gave elsewhere, as one piece.
-
-        Raises KvIntegrityError on a wrong size.
-        """
+        """Fill the blocks with what `read` gave elsewhere, as one piece; KvIntegrityError on a wrong size."""
         ...
 
 

@@ -43,6 +43,7 @@ CALLERS: Final[dict[str, frozenset[MeshRole]]] = {
     "pagemesh.v1.KvStore/Publish": _WORKERS,
     "pagemesh.v1.KvStore/Lookup": _ROUTERS,
     "pagemesh.v1.KvStore/Watch": _ROUTERS,
+    "pagemesh.v1.KvStore/ListWatchers": _ROUTERS,
     "pagemesh.v1.KvStore/Snapshot": _ROUTERS,
     "pagemesh.v1.Decode/Session": _ROUTERS,
     "pagemesh.v1.Prefill/Prefill": frozenset({MeshRole.DECODE}),
@@ -52,6 +53,7 @@ CALLERS: Final[dict[str, frozenset[MeshRole]]] = {
     "pagemesh.v1.Inference": _PUBLIC,
     "pagemesh.v1.OpenAI": _PUBLIC,
     "pagemesh.v1.Process": frozenset({MeshRole.GATEWAY, MeshRole.HEALTH}),
+    "pagemesh.v1.Process/Metrics": frozenset({MeshRole.GATEWAY, MeshRole.HEALTH, MeshRole.ROUTER}),
     "pagemesh.v1.Peers/Reach": frozenset({MeshRole.HEALTH}),
     "pagemesh.v1.Peers/Introduce": _WORKERS,
 }

@@ -21,6 +21,8 @@ def load_to_proto(load: EngineLoad, links: Sequence[types_pb2.LinkRate]) -> type
         queued_request_count=load.num_queued,
         free_block_count=load.num_free_blocks,
         preemption_count=load.num_preemptions,
+        swap_block_count=load.swap.num_blocks,
+        used_swap_block_count=load.swap.num_used_blocks,
         pending_prefill_token_count=load.num_pending_prefill_tokens,
         prefill_rate=_rate_to_proto(load.prefill_rate) if load.prefill_rate.is_known else None,
         links=links,

@@ -12,7 +12,7 @@ import pkgutil
 import platform
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import cache
 from importlib import metadata
 from typing import Any, Final
@@ -59,6 +59,8 @@ class ProcessServicer(process_pb2_grpc.ProcessServicer):
         self._started_at = time.time()
         self.describers: list[Describer] = []
         """Of the kind of process, in order."""
+        self.metrics_page: Callable[[Collection[str]], bytes] = lambda names: b""
+        """What the process exports by these names; all for none."""
 
     def add_to_server(self, server: Any) -> None:
         """Have it answer there."""
@@ -89,3 +91,11 @@ class ProcessServicer(process_pb2_grpc.ProcessServicer):
         # Last: whoever asks takes it for the time at which the answer left.
         response.now.FromNanoseconds(int(time.time() * 1e9))
         return response
+
+    async def Metrics(  # noqa: N802  # the name of the RPC
+        self,
+        request: process_pb2.MetricsRequest,
+        context: grpc.aio.ServicerContext[process_pb2.MetricsRequest, process_pb2.MetricsResponse],
+    ) -> process_pb2.MetricsResponse:
+        """Gives the metrics of these names, or all."""
+        return process_pb2.MetricsResponse(page=self.metrics_page(request.names))

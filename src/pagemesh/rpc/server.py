@@ -194,6 +194,10 @@ class GrpcServer:
         """Have `describer` say in `Process.Describe` what its kind of process knows."""
         self._process.describers.append(describer)
 
+    def show_metrics(self, page: Callable[[Collection[str]], bytes]) -> None:
+        """Have `Process.Metrics` give what `page` does for the wanted names."""
+        self._process.metrics_page = page
+
     def on_drain(self, hook: DrainHook) -> None:
         """Have `hook` run when the server begins to stop, after those added before it."""
         self._drain_hooks.append(hook)

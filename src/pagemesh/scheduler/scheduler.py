@@ -60,8 +60,8 @@ class Scheduler:
         self._is_causal = info.causal
         self._pool = BlockPool(info.num_blocks, enable_prefix_caching and info.causal)
         self._moves = MovePlan()
-        swap = SwapSpace(num_swap_blocks)
-        self._tables = BlockTables(self._pool, swap, info, self._moves)
+        self._swap = SwapSpace(num_swap_blocks)
+        self._tables = BlockTables(self._pool, self._swap, info, self._moves)
         self._costs = costs or StepCosts(config.max_num_batched_tokens)
         self._preemption = preemption or CheaperWay(info.layout.num_bytes, self._costs)
         self._forecast = forecast or MeanLength()
@@ -149,6 +149,7 @@ class Scheduler:
             num_swapped=sum(queue.num_swapped for queue in queues),
             num_unused_slots=self._tables.num_unused_slots,
             num_preemptions=self._num_preemptions,
+            swap=self._swap.totals,
             grammars=self.constraints.totals,
             prefill_rate=self._costs.rate(num_decodes=len(running) - len(prefilling)),
         )

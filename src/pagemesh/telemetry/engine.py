@@ -15,6 +15,7 @@ from pagemesh.engine.interface import (
     GrammarTotals,
     StepOutput,
 )
+from pagemesh.telemetry.cache_size import CacheSize
 from pagemesh.telemetry.engine_requests import EngineRequestMetrics, Progress
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics import engine as declared
@@ -38,15 +39,15 @@ class EngineMetrics:
         info = engine.info
         of_model.gauge(declared.KV_BLOCKS).set(info.num_blocks)
         of_model.gauge(declared.IDENTICAL_TOKENS).set(not info.identity_trouble)
-        metrics.gauge(declared.CACHE_CONFIG_INFO).labels(
-            model_name, ENGINE, info.layout.block_size, info.layout.dtype, info.num_blocks
-        ).set(1)
+        cache = CacheSize.of(info.layout, info.num_blocks, info.max_model_len)
+        metrics.gauge(declared.CACHE_CONFIG_INFO).labels(model_name, ENGINE, *cache.labels).set(1)
         # Asked when they are scraped: blocks also come back between two steps, and idle engines
         # make none.
         for spec, value in (
             (declared.NUM_REQUESTS_RUNNING, lambda load: load.num_running),
             (declared.NUM_REQUESTS_WAITING, lambda load: load.num_waiting),
             (declared.KV_CACHE_USAGE, lambda load: 1 - load.num_free_blocks / info.num_blocks),
+            (declared.SWAP_SPACE_USAGE, lambda load: load.swap.usage),
             (declared.KV_BLOCKS_FREE, lambda load: load.num_free_blocks),
             (declared.PENDING_PREFILL_TOKENS, lambda load: load.num_pending_prefill_tokens),
             (declared.NUM_REQUESTS_SWAPPED, lambda load: load.num_swapped),
@@ -56,10 +57,18 @@ class EngineMetrics:
             (declared.PREFILL_SECONDS_PER_STEP, lambda load: load.prefill_rate.seconds_per_step),
         ):
             of_model.gauge(spec).set_function(_of_load(engine, value))
+        by_reason = of_model.gauges(declared.NUM_WAITING_BY_REASON)
+        for reason, value in (
+            ("capacity", lambda load: load.num_queued),
+            ("deferred", lambda load: load.num_waiting - load.num_queued),
+        ):
+            by_reason[reason,].set_function(_of_load(engine, value))
         self._requests = EngineRequestMetrics(of_model)
         self._iteration_tokens = of_model.histogram(declared.ITERATION_TOKENS)
         self._preemptions = of_model.counter(declared.NUM_PREEMPTIONS)
-        self._num_preemptions = 0
+        by_kind = of_model.counters(declared.PREEMPTIONS_BY_KIND)
+        self._swapped, self._recomputed = by_kind["swap",], by_kind["recompute",]
+        self._num_preemptions = self._num_swapped = 0
         self._grammar_requests = of_model.counter(declared.GRAMMAR_REQUESTS)
         self._grammar_hits = of_model.counter(declared.GRAMMAR_HITS)
         self._grammar_wait = of_model.counter(declared.GRAMMAR_WAIT_SECONDS)
@@ -75,9 +84,8 @@ class EngineMetrics:
     def on_step(self, step: StepOutput) -> None:
         """A step of the engine made something known."""
         now = self._clock()
-        if (num_preemptions := step.load.num_preemptions) != self._num_preemptions:
-            self._preemptions.inc(num_preemptions - self._num_preemptions)
-            self._num_preemptions = num_preemptions
+        if step.load.num_preemptions != self._num_preemptions:
+            self._on_preemptions(step.load)
         self._on_grammars(step.load.grammars)
         self._on_cores(step.load.cores)
         num_prompt_tokens = num_tokens = 0
@@ -98,6 +106,14 @@ class EngineMetrics:
         if num_tokens or num_prompt_tokens:
             self._requests.on_step(num_prompt_tokens, num_tokens)
             self._iteration_tokens.observe(num_prompt_tokens + num_tokens)
+
+    def _on_preemptions(self, load: EngineLoad) -> None:
+        num_new = load.num_preemptions - self._num_preemptions
+        num_swapped = load.swap.num_preemptions - self._num_swapped
+        self._num_preemptions, self._num_swapped = load.num_preemptions, load.swap.num_preemptions
+        self._preemptions.inc(num_new)
+        self._swapped.inc(num_swapped)
+        self._recomputed.inc(num_new - num_swapped)
 
     def _on_grammars(self, totals: GrammarTotals) -> None:
         known, self._grammars = self._grammars, totals

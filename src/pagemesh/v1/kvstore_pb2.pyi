@@ -495,6 +495,56 @@ class Synced(_message.Message):
 Global___Synced: _TypeAlias = Synced  # noqa: Y015
 
 @_typing.final
+class ListWatchersRequest(_message.Message):
+    """Asks who watches, in the name of one that does."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WATCHER_FIELD_NUMBER: _builtins.int
+    watcher: _builtins.str
+    """As in the caller's WatchRequest."""
+    def __init__(
+        self,
+        *,
+        watcher: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["watcher", b"watcher"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWatchersRequest: _TypeAlias = ListWatchersRequest  # noqa: Y015
+
+@_typing.final
+class ListWatchersResponse(_message.Message):
+    """Those that watch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    OWN_ADDRESS_FIELD_NUMBER: _builtins.int
+    own_address: _builtins.str
+    """The one among them that is the caller's, as this replica names it."""
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """host:port of all of them."""
+
+    def __init__(
+        self,
+        *,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+        own_address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "own_address", b"own_address"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWatchersResponse: _TypeAlias = ListWatchersResponse  # noqa: Y015
+
+@_typing.final
 class SnapshotRequest(_message.Message):
     """Asks for the whole state."""
 

@@ -55,6 +55,11 @@ class KvStoreStub:
                 request_serializer=pagemesh_dot_v1_dot_kvstore__pb2.WatchRequest.SerializeToString,
                 response_deserializer=pagemesh_dot_v1_dot_kvstore__pb2.WatchResponse.FromString,
                 _registered_method=True)
+        self.ListWatchers = channel.unary_unary(
+                '/pagemesh.v1.KvStore/ListWatchers',
+                request_serializer=pagemesh_dot_v1_dot_kvstore__pb2.ListWatchersRequest.SerializeToString,
+                response_deserializer=pagemesh_dot_v1_dot_kvstore__pb2.ListWatchersResponse.FromString,
+                _registered_method=True)
         self.Snapshot = channel.unary_unary(
                 '/pagemesh.v1.KvStore/Snapshot',
                 request_serializer=pagemesh_dot_v1_dot_kvstore__pb2.SnapshotRequest.SerializeToString,
@@ -95,6 +100,13 @@ class KvStoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListWatchers(self, request, context):
+        """Who watches this replica.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Snapshot(self, request, context):
         """The whole state at one revision, for tools.
         """
@@ -124,6 +136,11 @@ def add_KvStoreServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=pagemesh_dot_v1_dot_kvstore__pb2.WatchRequest.FromString,
                     response_serializer=pagemesh_dot_v1_dot_kvstore__pb2.WatchResponse.SerializeToString,
+            ),
+            'ListWatchers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWatchers,
+                    request_deserializer=pagemesh_dot_v1_dot_kvstore__pb2.ListWatchersRequest.FromString,
+                    response_serializer=pagemesh_dot_v1_dot_kvstore__pb2.ListWatchersResponse.SerializeToString,
             ),
             'Snapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.Snapshot,
@@ -240,6 +257,33 @@ class KvStore:
             '/pagemesh.v1.KvStore/Watch',
             pagemesh_dot_v1_dot_kvstore__pb2.WatchRequest.SerializeToString,
             pagemesh_dot_v1_dot_kvstore__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWatchers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagemesh.v1.KvStore/ListWatchers',
+            pagemesh_dot_v1_dot_kvstore__pb2.ListWatchersRequest.SerializeToString,
+            pagemesh_dot_v1_dot_kvstore__pb2.ListWatchersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,8 @@ class KvStoreStub:
     """How long a prefix each worker holds."""
     Watch: _grpc.UnaryStreamMultiCallable[_kvstore_pb2.WatchRequest, _kvstore_pb2.WatchResponse]
     """Membership and load, from a revision on."""
+    ListWatchers: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.ListWatchersRequest, _kvstore_pb2.ListWatchersResponse]
+    """Who watches this replica."""
     Snapshot: _grpc.UnaryUnaryMultiCallable[_kvstore_pb2.SnapshotRequest, _kvstore_pb2.SnapshotResponse]
     """The whole state at one revision, for tools."""
 
@@ -61,6 +63,8 @@ class KvStoreAsyncStub(KvStoreStub):
     """How long a prefix each worker holds."""
     Watch: _aio.UnaryStreamMultiCallable[_kvstore_pb2.WatchRequest, _kvstore_pb2.WatchResponse]  # type: ignore[assignment]
     """Membership and load, from a revision on."""
+    ListWatchers: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.ListWatchersRequest, _kvstore_pb2.ListWatchersResponse]  # type: ignore[assignment]
+    """Who watches this replica."""
     Snapshot: _aio.UnaryUnaryMultiCallable[_kvstore_pb2.SnapshotRequest, _kvstore_pb2.SnapshotResponse]  # type: ignore[assignment]
     """The whole state at one revision, for tools."""
 
@@ -100,6 +104,14 @@ class KvStoreServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_kvstore_pb2.WatchResponse], _abc.AsyncIterator[_kvstore_pb2.WatchResponse]]:
         """Membership and load, from a revision on."""
+
+    @_abc_1.abstractmethod
+    def ListWatchers(
+        self,
+        request: _kvstore_pb2.ListWatchersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kvstore_pb2.ListWatchersResponse, _abc.Awaitable[_kvstore_pb2.ListWatchersResponse]]:
+        """Who watches this replica."""
 
     @_abc_1.abstractmethod
     def Snapshot(

@@ -40,6 +40,11 @@ class ProcessStub:
                 request_serializer=pagemesh_dot_v1_dot_process__pb2.DescribeRequest.SerializeToString,
                 response_deserializer=pagemesh_dot_v1_dot_process__pb2.DescribeResponse.FromString,
                 _registered_method=True)
+        self.Metrics = channel.unary_unary(
+                '/pagemesh.v1.Process/Metrics',
+                request_serializer=pagemesh_dot_v1_dot_process__pb2.MetricsRequest.SerializeToString,
+                response_deserializer=pagemesh_dot_v1_dot_process__pb2.MetricsResponse.FromString,
+                _registered_method=True)
 
 
 class ProcessServicer:
@@ -54,6 +59,13 @@ class ProcessServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Metrics(self, request, context):
+        """The metrics that the process exports, as its metrics port shows them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProcessServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +73,11 @@ def add_ProcessServicer_to_server(servicer, server):
                     servicer.Describe,
                     request_deserializer=pagemesh_dot_v1_dot_process__pb2.DescribeRequest.FromString,
                     response_serializer=pagemesh_dot_v1_dot_process__pb2.DescribeResponse.SerializeToString,
+            ),
+            'Metrics': grpc.unary_unary_rpc_method_handler(
+                    servicer.Metrics,
+                    request_deserializer=pagemesh_dot_v1_dot_process__pb2.MetricsRequest.FromString,
+                    response_serializer=pagemesh_dot_v1_dot_process__pb2.MetricsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +108,33 @@ class Process:
             '/pagemesh.v1.Process/Describe',
             pagemesh_dot_v1_dot_process__pb2.DescribeRequest.SerializeToString,
             pagemesh_dot_v1_dot_process__pb2.DescribeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Metrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagemesh.v1.Process/Metrics',
+            pagemesh_dot_v1_dot_process__pb2.MetricsRequest.SerializeToString,
+            pagemesh_dot_v1_dot_process__pb2.MetricsResponse.FromString,
             options,
             channel_credentials,
             insecure,

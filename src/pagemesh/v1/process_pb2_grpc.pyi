@@ -37,6 +37,8 @@ class ProcessStub:
     """Says what the process is and what it sees. Answered from the first moment on, also while the process loads
     and while it stops; nothing that a token waits for is held up by it.
     """
+    Metrics: _grpc.UnaryUnaryMultiCallable[_process_pb2.MetricsRequest, _process_pb2.MetricsResponse]
+    """The metrics that the process exports, as its metrics port shows them."""
 
 @_typing.type_check_only
 class ProcessAsyncStub(ProcessStub):
@@ -47,6 +49,8 @@ class ProcessAsyncStub(ProcessStub):
     """Says what the process is and what it sees. Answered from the first moment on, also while the process loads
     and while it stops; nothing that a token waits for is held up by it.
     """
+    Metrics: _aio.UnaryUnaryMultiCallable[_process_pb2.MetricsRequest, _process_pb2.MetricsResponse]  # type: ignore[assignment]
+    """The metrics that the process exports, as its metrics port shows them."""
 
 class ProcessServicer(metaclass=_abc_1.ABCMeta):
     """One process of the mesh."""
@@ -60,6 +64,14 @@ class ProcessServicer(metaclass=_abc_1.ABCMeta):
         """Says what the process is and what it sees. Answered from the first moment on, also while the process loads
         and while it stops; nothing that a token waits for is held up by it.
         """
+
+    @_abc_1.abstractmethod
+    def Metrics(
+        self,
+        request: _process_pb2.MetricsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_process_pb2.MetricsResponse, _abc.Awaitable[_process_pb2.MetricsResponse]]:
+        """The metrics that the process exports, as its metrics port shows them."""
 
 def add_ProcessServicer_to_server(servicer: ProcessServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -700,6 +700,8 @@ class WorkerLoad(_message.Message):
     LINKS_FIELD_NUMBER: _builtins.int
     QUEUED_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
     PREEMPTION_COUNT_FIELD_NUMBER: _builtins.int
+    SWAP_BLOCK_COUNT_FIELD_NUMBER: _builtins.int
+    USED_SWAP_BLOCK_COUNT_FIELD_NUMBER: _builtins.int
     running_request_count: _builtins.int
     """Requests in the running batch."""
     waiting_request_count: _builtins.int
@@ -712,6 +714,10 @@ class WorkerLoad(_message.Message):
     """Of the waiting requests, those without a place in the batch; the others wait for KV on its way."""
     preemption_count: _builtins.int
     """Times that a request lost its blocks to another one, since the worker's engine was started."""
+    swap_block_count: _builtins.int
+    """Blocks of the swap space in host memory; 0 without one."""
+    used_swap_block_count: _builtins.int
+    """Of these, blocks that hold KV of preempted requests."""
     @_builtins.property
     def prefill_rate(self) -> Global___PrefillRate:
         """How long prompts take here."""
@@ -731,10 +737,12 @@ class WorkerLoad(_message.Message):
         links: _abc.Iterable[Global___LinkRate] | None = ...,
         queued_request_count: _builtins.int = ...,
         preemption_count: _builtins.int = ...,
+        swap_block_count: _builtins.int = ...,
+        used_swap_block_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prefill_rate", b"prefill_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_block_count", b"free_block_count", "links", b"links", "pending_prefill_token_count", b"pending_prefill_token_count", "preemption_count", b"preemption_count", "prefill_rate", b"prefill_rate", "queued_request_count", b"queued_request_count", "running_request_count", b"running_request_count", "waiting_request_count", b"waiting_request_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_block_count", b"free_block_count", "links", b"links", "pending_prefill_token_count", b"pending_prefill_token_count", "preemption_count", b"preemption_count", "prefill_rate", b"prefill_rate", "queued_request_count", b"queued_request_count", "running_request_count", b"running_request_count", "swap_block_count", b"swap_block_count", "used_swap_block_count", b"used_swap_block_count", "waiting_request_count", b"waiting_request_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

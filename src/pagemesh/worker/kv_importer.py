@@ -44,8 +44,10 @@ PULL_SHARE: Final = 0.5
 class KvImporter:
     """Runs the imports of one worker, each as a task. Belongs to one event loop."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, pull_path: Literal["pull", "remote_pull"]) -> None:
+        """`pull_path` is what a pull of this worker is of a prompt's way, as metrics name it."""
         self._worker = worker
+        self._pull_path = pull_path
         self._peers = PeerChannels(worker.identity)
         self._streams = KvStreams(worker)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -135,7 +137,7 @@ class KvImporter:
             outcome = "failed" if not came else "complete" if has_all else "partial"
         finally:
             kv.num_pulled_tokens += kv.num_verified_tokens - num_before
-            self._pulls.labels(outcome).inc()
+            self._pulls.labels(self._pull_path, outcome).inc()
 
     async def _try(
         self,

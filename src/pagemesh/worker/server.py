@@ -16,8 +16,8 @@ from pagemesh.engine.interface import Engine
 from pagemesh.membership.publisher import Publisher
 from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.server import GrpcServer
-from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics_server import MetricsServer
+from pagemesh.telemetry.older_names import make_metrics
 from pagemesh.v1 import process_pb2_grpc
 from pagemesh.worker.advertised import check_advertised
 from pagemesh.worker.assembly import assemble_worker
@@ -56,7 +56,7 @@ class WorkerServer:
         check_advertised(config)
         self._config = config
         self._role = role
-        self._metrics = Metrics()
+        self._metrics = make_metrics(config.metrics)
         self._metrics_address: str | None = None
         self._stack = AsyncExitStack()
         self._identity = Identity.load(config.server.mesh, role.name, self._metrics)
@@ -71,6 +71,7 @@ class WorkerServer:
         )
         self._describer = WorkerDescriber(config)
         self._server.describe_with(self._describer.describe)
+        self._server.show_metrics(self._metrics.page)
         self.address = ""
 
     async def __aenter__(self) -> Self:

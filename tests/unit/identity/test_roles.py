@@ -38,7 +38,17 @@ def test_every_method_has_callers_and_every_entry_a_method() -> None:
     [
         ("gateway", {"Anthropic", "Console", "Inference", "OpenAI", "Process"}),
         ("client", {"Anthropic", "Console", "Inference", "OpenAI"}),
-        ("router", {"Decode/Session", "KvStore/Lookup", "KvStore/Watch", "KvStore/Snapshot"}),
+        (
+            "router",
+            {
+                "Decode/Session",
+                "KvStore/ListWatchers",
+                "KvStore/Lookup",
+                "KvStore/Snapshot",
+                "KvStore/Watch",
+                "Process/Metrics",
+            },
+        ),
         ("prefill", set()),
         ("decode", {"Prefill/Prefill"}),
         (

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from pagemesh.cache.swap_space import SwapTotals
 from pagemesh.engine.interface import EngineLoad
 from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.membership.load_message import load_to_proto, rate_from_proto
@@ -22,6 +23,7 @@ def test_a_load_is_told_with_the_links_to_the_worker() -> None:
         num_free_blocks=3,
         num_pending_prefill_tokens=4,
         num_preemptions=6,
+        swap=SwapTotals(8, 7, 2),
     )
     link = types_pb2.LinkRate(worker_id="p", bytes_per_second=5.0, latency_seconds=6.0)
     assert load_to_proto(load, [link]) == types_pb2.WorkerLoad(
@@ -30,6 +32,8 @@ def test_a_load_is_told_with_the_links_to_the_worker() -> None:
         queued_request_count=5,
         free_block_count=3,
         preemption_count=6,
+        swap_block_count=8,
+        used_swap_block_count=7,
         pending_prefill_token_count=4,
         links=[link],
     )

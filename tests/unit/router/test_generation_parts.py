@@ -70,12 +70,17 @@ def test_a_prompt_that_fills_the_context_is_refused(num_prompt_tokens: int) -> N
 
 
 def test_only_so_many_requests_are_admitted() -> None:
-    admission = Admission(WaitingRoom(2), [], Metrics())
+    metrics = Metrics()
+    admission = Admission(WaitingRoom(2), [], metrics)
     with admission.place():
         with admission.place(), pytest.raises(OverloadedError, match="2 requests"):
             admission.place().__enter__()
         with admission.place():
             pass
+    labels = {"model_name": "", "engine": "0", "reason": "max_num_queued_reqs"}
+    value = metrics.registry.get_sample_value
+    assert value("vllm:admission_rejections_total", labels) == 1
+    assert value("pagemesh:requests_refused_total", {"reason": "queue_full"}) == 1
 
 
 async def ids_of(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:

@@ -78,7 +78,7 @@ def test_the_cache_is_that_of_all_decode_workers_together() -> None:
     told, metrics = Told(), Metrics()
     readings = MeshReadings(metrics, [told.as_workers()])
     assert readings and caches(metrics) == []
-    told.facts = [make_candidate(name, num_blocks=100).facts for name in "abc"]
+    told.facts = [make_candidate(name, num_blocks=100, max_model_len=1000).facts for name in "abc"]
     assert caches(metrics) == [
         {
             "model_name": "demo",
@@ -86,5 +86,7 @@ def test_the_cache_is_that_of_all_decode_workers_together() -> None:
             "block_size": "16",
             "cache_dtype": "float32",
             "num_gpu_blocks": "300",
+            "kv_cache_size_tokens": "4800",
+            "kv_cache_max_concurrency": "4.80",
         }
     ]

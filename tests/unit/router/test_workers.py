@@ -29,6 +29,8 @@ LOAD = types_pb2.WorkerLoad(
     free_block_count=9,
     pending_prefill_token_count=70,
     preemption_count=4,
+    swap_block_count=6,
+    used_swap_block_count=5,
     prefill_rate=types_pb2.PrefillRate(seconds_per_token=0.5, step_token_count=512),
     links=[
         types_pb2.LinkRate(worker_id="d", bytes_per_second=1e9, latency_seconds=0.25),
@@ -100,6 +102,8 @@ def test_facts_are_what_a_worker_said(directory: Directory, workers: Workers) ->
             num_waiting=3,
             num_queued=1,
             num_preemptions=4,
+            num_swap_blocks=6,
+            num_used_swap_blocks=5,
             prefill_rate=PrefillRate(seconds_per_token=0.5, num_tokens_per_step=512),
             num_pending_tokens=70,
             links={"d": Link(1e9, 0.25)},
@@ -146,7 +150,7 @@ def test_workers_of_other_models_are_told_of_only_if_they_can_exchange_kv(
     join(directory, "d", DECODE, model_name="other")
     assert facts(workers) == {}
     assert workers.reachable(Role.PREFILL) == []
-    assert workers.reported_load() == (0, 0)
+    assert workers.reported_load() == (0, 0, 0)
     join(directory, "e", DECODE)
     assert facts(workers).keys() == {"p", "d", "e"}
 
@@ -157,7 +161,8 @@ def test_the_load_is_that_of_all_decode_workers_known(
     for worker_id in ("d", "e"):
         join(directory, worker_id, DECODE)
     join(directory, "p", PREFILL)
-    assert workers.reported_load() == (4, 6)
+    assert workers.reported_load() == (4, 6, 2)
+    assert workers.reported_load().num_deferred == 4
     assert [each.worker_id for each in workers.decoders()] == ["d", "e"]
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pagemesh.cache.swap_space import SwapTotals
 from pagemesh.engine.interface import FinishReason
 from pagemesh.scheduler.batch import BlockMoves
 from tests.fakes.engine import expected_tokens
@@ -163,7 +164,15 @@ def test_a_fork_waits_for_its_swapped_leader_and_copies_what_came_back() -> None
     check_tokens(stepper, a=6, b=3)
 
 
-def test_preemptions_are_counted() -> None:
-    stepper = make_stepper()
+@pytest.mark.parametrize(
+    ("num_swap_blocks", "totals"),
+    [(4, SwapTotals(4, 3, 1)), (2, SwapTotals(2, 0, 0))],
+    ids=["swap", "recompute"],
+)
+def test_preemptions_are_counted_by_kind(num_swap_blocks: int, totals: SwapTotals) -> None:
+    stepper = make_stepper(num_swap_blocks=num_swap_blocks)
     preempt_b(stepper)
     assert stepper.scheduler.load().num_preemptions == 1
+    assert stepper.scheduler.load().swap == totals
+    stepper.run()
+    assert stepper.scheduler.load().swap == totals._replace(num_used_blocks=0)

@@ -87,7 +87,7 @@ def test_series_whose_labels_are_known_are_there_from_the_start() -> None:
     metrics.histogram(KV_PATH_SECONDS)
     metrics.counter(transfer.KV_IMPORT_FAILURES)
     page = generate_latest(metrics.registry).decode()
-    assert re.findall(r'kv_pulls_total{outcome="(\w+)"} 0\.0', page) == [
+    assert re.findall(r'kv_pulls_total{outcome="(\w+)",path="pull"} 0\.0', page) == [
         "complete",
         "partial",
         "failed",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pagemesh.cache.swap_space import SwapTotals
 from pagemesh.engine.core_claims import CoreTotals
 from pagemesh.engine.interface import (
     EngineLoad,
@@ -144,6 +145,8 @@ def test_the_cache_is_described(watched: Watched) -> None:
             block_size=str(layout.block_size),
             cache_dtype=layout.dtype,
             num_gpu_blocks="64",
+            kv_cache_size_tokens="1024",
+            kv_cache_max_concurrency=f"{1024 / watched.engine.info.max_model_len:.2f}",
         )
         == 1
     )
@@ -159,10 +162,14 @@ def test_ends_are_counted_by_vllms_reasons(watched: Watched) -> None:
     assert watched.sample("vllm:e2e_request_latency_seconds_count") == 2
 
 
-def test_preemptions_are_counted(watched: Watched) -> None:
-    for num_preemptions in (2, 2, 5):
-        watched.observer.on_step(StepOutput(load=EngineLoad(num_preemptions=num_preemptions)))
+def test_preemptions_are_counted_by_what_becomes_of_the_kv(watched: Watched) -> None:
+    for num_preemptions, num_swapped in ((2, 0), (2, 0), (5, 2)):
+        swap = SwapTotals(num_preemptions=num_swapped)
+        load = EngineLoad(num_preemptions=num_preemptions, swap=swap)
+        watched.observer.on_step(StepOutput(load=load))
     assert watched.sample("vllm:num_preemptions_total") == 5
+    assert watched.sample("pagemesh:preemptions_total", kind="swap") == 2
+    assert watched.sample("pagemesh:preemptions_total", kind="recompute") == 3
 
 
 def test_waits_for_grammars_are_counted_once(watched: Watched) -> None:
@@ -210,6 +217,7 @@ class BusyEngine(FakeEngine):
         return EngineLoad(
             num_running=3,
             num_waiting=5,
+            num_queued=4,
             num_free_blocks=7,
             num_pending_prefill_tokens=11,
             num_swapped=2,
@@ -244,4 +252,8 @@ def test_the_load_is_what_the_engine_says_when_it_is_asked() -> None:
         "pagemesh:prefill_seconds_per_pair": 0.5,
         "pagemesh:prefill_seconds_per_step": 0.125,
     }
+    for reason, number in (("capacity", 4), ("deferred", 1)):
+        labels = {"model_name": "demo", "engine": "0", "reason": reason}
+        name = "vllm:num_requests_waiting_by_reason"
+        assert metrics.registry.get_sample_value(name, labels) == number
     engine.stop()

@@ -122,8 +122,13 @@ BOARD: Final = Board(
                     stacked=True,
                 ),
                 Panel(
-                    "Pulls by outcome",
-                    [Target(SHOWN.rate(transfer.KV_PULLS, by=["outcome"]), "{{outcome}}")],
+                    "Pulls by path and outcome",
+                    [
+                        Target(
+                            SHOWN.rate(transfer.KV_PULLS, by=["path", "outcome"]),
+                            "{{path}}: {{outcome}}",
+                        )
+                    ],
                     [transfer.KV_PULLS],
                     unit=REQUESTS_PER_SECOND,
                     stacked=True,

@@ -27,7 +27,7 @@ class RemotePrefiller:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._importer = worker.tracing.importer(KvImporter(worker))
+        self._importer = worker.tracing.importer(KvImporter(worker, "pull"))
         metrics = worker.metrics
         self._outcomes = metrics.counter(declared.REMOTE_PREFILLS)
         self._seconds = metrics.histogram(declared.REMOTE_PREFILL_SECONDS)

@@ -59,7 +59,7 @@ class Bystanders:
     @contextmanager
     def watching(self, watcher: str, peer: str) -> Iterator[None]:
         """As long as a server watches; `peer` is where its call comes from, as gRPC says: "ipv4:host:port"."""
-        address = _address_of(watcher, peer)
+        address = watcher_address(watcher, peer)
         self._watchers.append(address)
         try:
             yield
@@ -100,7 +100,7 @@ class Bystanders:
         return [departed for departed in self._departed.values() if departed.at >= since]
 
 
-def _address_of(watcher: str, peer: str) -> str:
+def watcher_address(watcher: str, peer: str) -> str:
     """host:port of a watcher's server; `peer` is where gRPC says that the call comes from, "ipv4:host:port"."""
     host, _, port = watcher.rpartition(":")
     kind, _, address = peer.partition(":")

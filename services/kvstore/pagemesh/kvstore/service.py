@@ -108,6 +108,7 @@ class KvStoreService:
         around, make_servicer = start_tracing(config.traces, metrics, resources)
         server = GrpcServer(config.server, [SERVICE_NAME], around, identity=identity)
         server.describe_with(KvStoreDescriber(catalog, config.index).describe)
+        server.show_metrics(metrics.page)
         resources.push_async_callback(server.close)
         server.on_drain(drain)
         address = await server.start()

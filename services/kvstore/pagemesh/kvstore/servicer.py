@@ -12,6 +12,7 @@ from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
 from pagemesh.cache.digest import CacheDigest
 from pagemesh.errors import InvalidRequestError
 from pagemesh.identity.roles import MeshRole
+from pagemesh.kvstore.bystanders import watcher_address
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.draining import until_set
 from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
@@ -112,6 +113,19 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
             ):
                 async for change in changes_while_serving:
                     yield watch_response(change)
+
+    async def ListWatchers(  # noqa: N802
+        self,
+        request: kvstore_pb2.ListWatchersRequest,
+        context: grpc.aio.ServicerContext[
+            kvstore_pb2.ListWatchersRequest, kvstore_pb2.ListWatchersResponse
+        ],
+    ) -> kvstore_pb2.ListWatchersResponse:
+        """Says who watches this replica."""
+        return kvstore_pb2.ListWatchersResponse(
+            addresses=self._catalog.bystanders.watchers(),
+            own_address=watcher_address(request.watcher, context.peer()),
+        )
 
     async def Snapshot(  # noqa: N802
         self,

@@ -15,7 +15,7 @@ from pagemesh.worker.worker import Worker
 
 
 def _add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
-    importer = worker.tracing.importer(KvImporter(worker))
+    importer = worker.tracing.importer(KvImporter(worker, "remote_pull"))
     stack.push_async_callback(importer.close)
     servicer = PrefillServicer(worker, importer)
     server.add(PREFILL.add_to_server, worker.tracing.prefill(servicer.Prefill))

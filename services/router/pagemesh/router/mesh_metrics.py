@@ -5,14 +5,15 @@ Here or on the router's own metrics port, which is the same page.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
+from pagemesh.cache.swap_space import SwapTotals
 from pagemesh.router.model_crew import ModelCrew
 from pagemesh.router.parity import Difference, Parity
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.workers import Workers
+from pagemesh.telemetry.cache_size import CacheSize
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics import engine as declared
 from pagemesh.telemetry.metrics.labels import ENGINE
@@ -33,11 +34,20 @@ def measure_mesh(metrics: Metrics, crew: ModelCrew, parity: Parity) -> None:
             number.set_function(partial(_num_degraded, parity, name, role, difference))
     of_model = ModelMetrics(metrics, name)
     for spec, value in (
-        (declared.NUM_REQUESTS_RUNNING, lambda: workers.reported_load()[0]),
-        (declared.NUM_REQUESTS_WAITING, lambda: workers.reported_load()[1] + dispatch.num_waiting),
+        (declared.NUM_REQUESTS_RUNNING, lambda: workers.reported_load().num_running),
+        (
+            declared.NUM_REQUESTS_WAITING,
+            lambda: workers.reported_load().num_waiting + dispatch.num_waiting,
+        ),
         (declared.KV_CACHE_USAGE, partial(_kv_usage, workers)),
+        (declared.SWAP_SPACE_USAGE, partial(_swap_usage, workers)),
     ):
         of_model.gauge(spec).set_function(value)
+    by_reason = of_model.gauges(declared.NUM_WAITING_BY_REASON)
+    by_reason["capacity",].set_function(
+        lambda: workers.reported_load().num_queued + dispatch.num_waiting
+    )
+    by_reason["deferred",].set_function(lambda: workers.reported_load().num_deferred)
 
 
 class MeshReadings:
@@ -55,12 +65,13 @@ class MeshReadings:
 
     def _caches(self) -> Iterator[Reading]:
         for workers in self._crews:
-            num_blocks = Counter[tuple[int, str]]()
+            caches: dict[tuple[int, str], CacheSize] = {}
             for each in workers.decoders():
-                num_blocks[each.layout.block_size, each.layout.dtype] += each.num_blocks
-            for (block_size, dtype), number in num_blocks.items():
-                labels = (workers.model_name, ENGINE, str(block_size), dtype, str(number))
-                yield labels, 1.0
+                cache = CacheSize.of(each.layout, each.num_blocks, each.max_model_len)
+                kind = cache.block_size, cache.dtype
+                caches[kind] = caches[kind].plus(cache) if kind in caches else cache
+            for cache in caches.values():
+                yield (workers.model_name, ENGINE, *cache.labels), 1.0
 
 
 class Preemptions:
@@ -87,6 +98,12 @@ def _kv_usage(workers: Workers) -> float:
     num_blocks = sum(each.num_blocks for each in decoders)
     num_free = sum(min(each.num_free_blocks, each.num_blocks) for each in decoders)
     return 1 - num_free / num_blocks if num_blocks else 0.0
+
+
+def _swap_usage(workers: Workers) -> float:
+    decoders = workers.decoders()
+    num_used = sum(min(each.num_used_swap_blocks, each.num_swap_blocks) for each in decoders)
+    return SwapTotals(sum(each.num_swap_blocks for each in decoders), num_used).usage
 
 
 def _num_reachable(workers: Workers, role: Role) -> int:

@@ -29,8 +29,8 @@ from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.rpc.settling import settle
 from pagemesh.telemetry.logs import configure_logging
-from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics_server import MetricsServer
+from pagemesh.telemetry.older_names import make_metrics
 
 _log = structlog.get_logger(__name__)
 
@@ -42,7 +42,7 @@ class RouterProcess:
         """Load the models' tokenizers; ConfigError naming what is wrong with a folder."""
         self._config = config
         self._served = [ServedModel.load(named, config) for named in config.served.models]
-        self._metrics = Metrics()
+        self._metrics = make_metrics(config.metrics)
         self._metrics_server: MetricsServer | None = None
         self._identity = Identity.load(config.server.mesh, "router", self._metrics)
         self._directory = Directory(config.kvstore, identity=self._identity)
@@ -104,6 +104,7 @@ class RouterProcess:
         # Clients are told in the rest of it that the grace period is over.
         patience = self._server.grace_period - self._server.farewell
         self._server.describe_with(state.describe)
+        self._server.show_metrics(metrics.page)
         # Else those who look would be waited for until the end of the grace period.
         self._server.on_drain(state.watchers.close)
         self._server.on_drain(lambda: in_progress.drain(patience))

@@ -29,6 +29,20 @@ class Closed(NamedTuple):
     """They said that they are about to stop."""
 
 
+class ReportedLoad(NamedTuple):
+    """Requests on decode workers."""
+
+    num_running: int
+    num_waiting: int
+    num_queued: int
+    """Of the waiting ones, those without a seat."""
+
+    @property
+    def num_deferred(self) -> int:
+        """Of the waiting ones, those whose KV is on its way."""
+        return self.num_waiting - self.num_queued
+
+
 class Workers:
     """Answers from what the directory and the sessions say now. Belongs to one event loop."""
 
@@ -68,10 +82,14 @@ class Workers:
         """
         return any(not self._is_draining(each) for each in self.decoders())
 
-    def reported_load(self) -> tuple[int, int]:
-        """Requests that the model's decode workers last said they run, and those that wait there."""
+    def reported_load(self) -> ReportedLoad:
+        """What the model's decode workers last said of their requests, all together."""
         workers = self.decoders()
-        return sum(w.num_running for w in workers), sum(w.num_waiting for w in workers)
+        return ReportedLoad(
+            num_running=sum(worker.num_running for worker in workers),
+            num_waiting=sum(worker.num_waiting for worker in workers),
+            num_queued=sum(min(worker.num_queued, worker.num_waiting) for worker in workers),
+        )
 
     def max_model_len(self) -> int | None:
         """Longest context that a decode worker offers; None while there is none."""
@@ -156,6 +174,8 @@ class Workers:
             num_queued=load.queued_request_count,
             num_pending_tokens=load.pending_prefill_token_count,
             num_preemptions=load.preemption_count,
+            num_swap_blocks=load.swap_block_count,
+            num_used_swap_blocks=load.used_swap_block_count,
             num_free_blocks=info.block_count
             if state.reported_at is None
             else load.free_block_count,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -18,6 +18,7 @@ from pagemesh.config import (
     KvStoreConfig,
     MemberConfig,
     MeshTlsConfig,
+    MetricsConfig,
     ModelConfig,
     RouterConfig,
     ServerConfig,
@@ -108,7 +109,7 @@ def num_ports(config: UpConfig) -> int:
 
 def make_plan(
     config: UpConfig,
-    ports: Iterable[int],
+    ports: Sequence[int],
     run_folder: Path,
     access_log: Path | None,
     gpus: Sequence[str] = (),
@@ -247,6 +248,7 @@ def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfi
         traces=config.traces,
         request_log=config.request_log,
         server=server,
+        metrics=MetricsConfig(config.older_metric_names),
         tenants=replace(
             config.tenants,
             api_key=(),
@@ -290,6 +292,7 @@ def _worker(
             kvstore=kvstore, worker_id=place.name, share_kv_memory=config.share_kv_memory
         ),
         server=server,
+        metrics=MetricsConfig(config.older_metric_names),
         traces=config.traces,
     )
     part = _part(place.name, Stage.WORKER, place.role, settings, server, environment)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pagemesh.telemetry.metrics.labels import MODEL
+from pagemesh.telemetry.metrics.labels import MODEL, VLLM
 from pagemesh.telemetry.metrics.specs import CounterSpec, GaugeSpec, Label, Process, Unit
 
 _ROUTER: Final = (Process.ROUTER,)
@@ -49,6 +49,16 @@ REQUESTS_REFUSED: Final = CounterSpec(
     processes=_ROUTER,
     look_at="queue_full, deadline and no_worker are the mesh's: more workers. The others are the tenant's, whom the "
     "router's log names",
+)
+ADMISSION_REJECTIONS: Final = CounterSpec(
+    name="vllm:admission_rejections",
+    help="Requests that were refused at once because of those in front of them, by vLLM's names of its limits: "
+    "too many wait (max_num_queued_reqs, here --max-waiting-requests), or their tokens take longer than the "
+    "request's deadline leaves (max_num_queued_tokens). In pagemesh:requests_refused as well.",
+    unit=Unit.REQUESTS,
+    labels=(*VLLM, Label("reason", ("max_num_queued_reqs", "max_num_queued_tokens"))),
+    processes=_ROUTER,
+    look_at="vllm:num_requests_waiting: whether there are workers enough",
 )
 KEY_FILE_READS: Final = CounterSpec(
     name="pagemesh:key_file_reads",

@@ -8,6 +8,7 @@ from typing import Final
 
 from pagemesh.telemetry.metrics import (
     admission,
+    compatibility,
     engine,
     envoy,
     index,
@@ -31,6 +32,7 @@ AREAS: Final[Mapping[str, ModuleType]] = {
     "Traces": tracing,
     "Gateway": envoy,
     "Processes": process,
+    "vLLM's older names": compatibility,
 }
 """Titles for people, and the modules that declare."""
 

@@ -25,6 +25,16 @@ NUM_REQUESTS_WAITING: Final = GaugeSpec(
     processes=SERVING,
     look_at="whether all decode workers are full (vllm:kv_cache_usage_perc): then there are too few. Scale by this",
 )
+NUM_WAITING_BY_REASON: Final = GaugeSpec(
+    name="vllm:num_requests_waiting_by_reason",
+    help="Waiting requests by what they wait for: blocks or a place in the batch, or in a router's queue for a worker "
+    "that has them (capacity), or KV that is on its way (deferred).",
+    unit=Unit.REQUESTS,
+    labels=(*VLLM, Label("reason", ("capacity", "deferred"))),
+    processes=SERVING,
+    look_at="capacity: as for vllm:num_requests_waiting. deferred: prefill workers and the network, "
+    "pagemesh:kv_transfer_exposed_seconds",
+)
 NUM_REQUESTS_SWAPPED: Final = GaugeSpec(
     name="vllm:num_requests_swapped",
     help="Waiting requests whose KV is in the swap space.",
@@ -40,6 +50,16 @@ NUM_PREEMPTIONS: Final = CounterSpec(
     labels=VLLM,
     processes=SERVING,
     look_at="vllm:kv_cache_usage_perc; fewer seats (--max-num-seqs), more memory, or another worker",
+)
+PREEMPTIONS_BY_KIND: Final = CounterSpec(
+    name="pagemesh:preemptions",
+    help="Times that a request lost its blocks to another, by how its KV comes back: out of the swap space (swap), or "
+    "computed again (recompute).",
+    unit=Unit.COUNT,
+    labels=(*MODEL, Label("kind", ("swap", "recompute"))),
+    processes=WORKERS,
+    look_at="as for vllm:num_preemptions. recompute beside a --swap-space: it is full, or prompts are computed sooner "
+    "than copied",
 )
 ITERATION_TOKENS: Final = HistogramSpec(
     name="vllm:iteration_tokens_total",
@@ -58,6 +78,15 @@ KV_CACHE_USAGE: Final = GaugeSpec(
     processes=SERVING,
     look_at="vllm:num_requests_waiting and vllm:num_preemptions: near 1 the worker takes no more. Scale by this",
 )
+SWAP_SPACE_USAGE: Final = GaugeSpec(
+    name="pagemesh:swap_space_usage",
+    help="Share of the swap space that has KV of preempted requests; 0 without any. For a router, of all decode workers "
+    "together.",
+    unit=Unit.SHARE,
+    labels=VLLM,
+    processes=SERVING,
+    look_at="vllm:num_preemptions: too few blocks for what runs. At 1 the KV of others is computed again",
+)
 CACHE_CONFIG_INFO: Final = GaugeSpec(
     name="vllm:cache_config_info",
     help="Always 1; the labels say what the KV cache is like. For a router, one series for each kind of block that "
@@ -68,6 +97,8 @@ CACHE_CONFIG_INFO: Final = GaugeSpec(
         Label("block_size", source="the kinds of KV blocks in the mesh, mostly one"),
         Label("cache_dtype", source="the kinds of KV blocks in the mesh, mostly one"),
         Label("num_gpu_blocks", source="one number for each kind of KV block at a time"),
+        Label("kv_cache_size_tokens", source="the blocks' tokens, likewise"),
+        Label("kv_cache_max_concurrency", source="the longest requests that fit at once, likewise"),
     ),
     processes=SERVING,
     look_at="nothing: it never changes while the workers stay",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from prometheus_client import (
@@ -14,9 +14,12 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from pagemesh.telemetry.metrics.specs import CounterSpec, GaugeSpec, HistogramSpec, Spec
+from pagemesh.telemetry.page_order import in_order
 
 # When each series began is a series of its own, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -31,7 +34,7 @@ class Metrics:
     """The metrics of one process, in a registry of its own so that tests can have many."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = _OrderedRegistry()
         self._counters: dict[CounterSpec, Counter] = {}
         self._gauges: dict[GaugeSpec, Gauge] = {}
         self._histograms: dict[HistogramSpec, Histogram] = {}
@@ -70,6 +73,34 @@ class Metrics:
     ) -> None:
         """Ask for the series of a declaration whenever somebody scrapes: for those that come and go."""
         self.registry.register(_Reader(spec, read))
+
+    def page(self, names: Collection[str] = ()) -> bytes:
+        """What scrapers read, in Prometheus' text format; only the metrics of these names when there are any."""
+        shown: Iterable[Metric] = self.registry.collect()
+        if names:
+            shown = [
+                each for each in shown if not {each.name, f"{each.name}_total"}.isdisjoint(names)
+            ]
+        return generate_latest(_Listed(shown))
+
+
+class _OrderedRegistry(CollectorRegistry):
+    """Shows metrics in an order that suits whoever looks for a name anywhere in a line."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything, as it is now."""
+        yield from in_order(super().collect(), lambda metric: metric.name)
+
+
+class _Listed(Collector):
+    """Metrics that were read already."""
+
+    def __init__(self, shown: Iterable[Metric]) -> None:
+        self._shown = shown
+
+    def collect(self) -> Iterable[Metric]:
+        """These."""
+        return self._shown
 
 
 class _Reader(Collector):

@@ -122,10 +122,14 @@ KV_IMPORT_FAILURES: Final = CounterSpec(
 )
 KV_PULLS: Final = CounterSpec(
     name="pagemesh:kv_pulls",
-    help="Pulls of KV out of another worker's cache, by outcome: complete, partial (there was less than expected), "
-    "failed or cancelled.",
+    help="Pulls of KV out of another worker's cache, by who wanted it: a decode worker for a request of its own (pull) "
+    "or a prefill worker for the rest of a prompt that it computes (remote_pull); and by outcome: complete, partial "
+    "(there was less than expected), failed or cancelled.",
     unit=Unit.COUNT,
-    labels=(Label("outcome", ("complete", "partial", "failed", "cancelled")),),
+    labels=(
+        Label("path", ("pull", "remote_pull")),
+        Label("outcome", ("complete", "partial", "failed", "cancelled")),
+    ),
     processes=WORKERS,
     look_at="partial: the index knows blocks that are gone (pagemesh:index_divergences). failed: "
     "pagemesh:kv_import_failures",

@@ -59,7 +59,8 @@ class Stage:
         self.workers = FakeWorkers()
         self.room = WaitingRoom(100)
         workers = cast(ModelWorkers, self.workers)
-        self.dispatch = Dispatch("m", workers, self.room, num_routers, Metrics())
+        self.metrics = Metrics()
+        self.dispatch = Dispatch("m", workers, self.room, num_routers, self.metrics)
         self._stacks: dict[Turn, ExitStack] = {}
 
     def come(self, num_seats: int = 1, *, seconds: float = 60.0, **changes: Any) -> Turn:
@@ -220,6 +221,9 @@ async def test_a_wait_beyond_the_deadline_is_refused_once_the_pace_is_known(stag
     with pytest.raises(OverloadedError, match=r"0\.2 s left") as refused:
         stage.come(seconds=0.2)
     assert refused.value.reason == "DEADLINE_UNREACHABLE"
+    labels = {"model_name": "m", "engine": "0", "reason": "max_num_queued_tokens"}
+    value = stage.metrics.registry.get_sample_value
+    assert value("vllm:admission_rejections_total", labels) == 1
     assert refused.value.retry_after == pytest.approx(0.7, rel=0.4)
     assert not stage.come(seconds=3.0).has_come
     stage.check_empty()

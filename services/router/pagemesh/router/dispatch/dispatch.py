@@ -18,7 +18,11 @@ from pagemesh.router.dispatch.turn import Turn
 from pagemesh.router.dispatch.waiting_room import WaitingRoom
 from pagemesh.router.tenants.caller import current_caller
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.metrics.admission import REQUESTS_QUEUED, REQUESTS_REFUSED
+from pagemesh.telemetry.metrics.admission import (
+    ADMISSION_REJECTIONS,
+    REQUESTS_QUEUED,
+    REQUESTS_REFUSED,
+)
 from pagemesh.telemetry.metrics.of_model import ModelMetrics
 from pagemesh.telemetry.metrics.requests import REQUEST_QUEUE_TIME
 
@@ -45,6 +49,7 @@ class Dispatch:
         metrics: Metrics,
     ) -> None:
         """So many routers send to these workers, of which each gets its part whatever others do."""
+        self.model_name = model_name
         self._workers = workers
         self._room = room
         self._seating = Seating(workers, num_routers)
@@ -55,6 +60,8 @@ class Dispatch:
         self._timer: asyncio.TimerHandle | None = None
         of_model = ModelMetrics(metrics, model_name)
         self._queue_time = of_model.histogram(REQUEST_QUEUE_TIME)
+        rejections = of_model.counters(ADMISSION_REJECTIONS)
+        self._rejected = rejections["max_num_queued_tokens",]
         refused = metrics.counter(REQUESTS_REFUSED)
         self._refused = {reason: refused.labels(reason) for reason in ("deadline", "no_worker")}
         of_model.gauge(REQUESTS_QUEUED).set_function(self._queue.__len__)
@@ -158,6 +165,7 @@ class Dispatch:
         left = turn.deadline - now
         if needed > left:
             self._refused["deadline"].inc()
+            self._rejected.inc()
             raise OverloadedError(
                 f"the request would wait for about {wait:.3g} s, and has {left:.3g} s left in all; try again later",
                 reason="DEADLINE_UNREACHABLE",

@@ -13,7 +13,12 @@ from pagemesh.router.tenants.allowance import LIMIT_NAMES
 from pagemesh.router.tenants.caller import current_caller
 from pagemesh.router.tenants.tenant import Tenant
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.metrics.admission import REQUESTS_IN_PROGRESS, REQUESTS_REFUSED
+from pagemesh.telemetry.metrics.admission import (
+    ADMISSION_REJECTIONS,
+    REQUESTS_IN_PROGRESS,
+    REQUESTS_REFUSED,
+)
+from pagemesh.telemetry.metrics.of_model import ModelMetrics
 
 _QUEUE_FULL = "queue_full"
 
@@ -28,6 +33,9 @@ class Admission:
         self._num_requests = 0
         refused = metrics.counter(REQUESTS_REFUSED)
         self._refused = {name: refused.labels(name) for name in (*LIMIT_NAMES, _QUEUE_FULL)}
+        # It is refused before its model is known: the places are for all models together.
+        all_models = ModelMetrics(metrics, ",".join(each.model_name for each in dispatches))
+        self._rejected = all_models.counters(ADMISSION_REJECTIONS)["max_num_queued_reqs",]
         self._gauge = metrics.gauge(REQUESTS_IN_PROGRESS)
 
     @contextmanager
@@ -40,6 +48,7 @@ class Admission:
         tenant = caller.tenant
         if not self._room.has_place(tenant.name, tenant.limits.weight):
             self._refused[_QUEUE_FULL].inc()
+            self._rejected.inc()
             raise self._refusal(tenant)
         self._room.enter(tenant.name)
         self._change(1)

@@ -89,6 +89,12 @@ class WorkerFacts:
     num_preemptions: int = 0
     """Times that a request lost its blocks there, since it was started."""
 
+    num_swap_blocks: int = 0
+    """Blocks of its swap space."""
+
+    num_used_swap_blocks: int = 0
+    """Of these, those that hold KV."""
+
     reported_at: float | None = None
     """When the last report came, in seconds of the decider's clock; None before the first."""
 
