@@ -194,9 +194,9 @@ async def test_a_worker_that_stops_hands_its_kv_to_its_own_arithmetic_alone(
         assert await mesh.num_migrated("drain") == 1
         assert await num_changes(mesh, "drain") == changes
         taken = mesh.workers["decode-1"].metric
-        assert taken("pagemesh:kv_pulls_total", outcome="complete") == num_pulls
+        assert taken("pagemesh:kv_pulls_total", path="pull", outcome="complete") == num_pulls
         # The other one is not even asked.
-        assert taken("pagemesh:kv_pulls_total", outcome="failed") == 0
+        assert taken("pagemesh:kv_pulls_total", path="pull", outcome="failed") == 0
         assert (taken("pagemesh:kv_tokens_received_total") > 0) == (num_pulls > 0)
 
 

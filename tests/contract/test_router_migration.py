@@ -233,7 +233,7 @@ async def test_a_worker_that_stops_hands_over_what_it_cannot_finish_with_its_kv(
         assert await mesh.num_migrated("lost") == 0
         (taker,) = mesh.workers.values()
         assert taker.worker_id != leaving
-        assert taker.metric("pagemesh:kv_pulls_total", outcome="complete") >= 1
+        assert taker.metric("pagemesh:kv_pulls_total", path="pull", outcome="complete") >= 1
         # Four blocks of the prompt, and what it fills with the answer until then.
         assert taker.metric("pagemesh:kv_tokens_received_total") >= 80
         assert told(await ask(mesh, {"n": 2, "logprobs": 1}))[0] == disturbed

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -12,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from pagemesh.telemetry.metrics.catalog import all_specs
+from pagemesh.telemetry.metrics.engine import ITERATION_TOKENS
 from pagemesh.telemetry.metrics.specs import Process, Spec, kind_of
 from tests.observability.conftest import PARTS, ObservedMesh
 from tests.support.metrics import metric
@@ -35,9 +39,13 @@ SOURCES: Final = {
     "block_size": r"16",
     "cache_dtype": r"float32|bfloat16",
     "num_gpu_blocks": r"\d+",
+    "kv_cache_size_tokens": r"\d+",
+    "kv_cache_max_concurrency": r"\d+\.\d\d",
     "reason": r"[A-Z_]+",
 }
 """What the values are, in this mesh, of labels of which the registry names but the source."""
+
+SCRAPER: Final = Path(__file__).with_name("one_server_scraper.py")
 
 MOST_SERIES: Final = 1500
 """Of one process. Most are buckets of histograms."""
@@ -136,10 +144,28 @@ def test_a_process_has_few_series(pages: dict[str, str], part: str) -> None:
     assert len(series(pages[part])) < MOST_SERIES
 
 
-def test_the_gateways_page_for_clients_is_the_routers(loaded: ObservedMesh) -> None:
+def test_the_gateways_page_for_clients_has_what_routers_show_and_the_workers_steps(
+    loaded: ObservedMesh,
+) -> None:
     answer = loaded.load.metrics()
     ours = {name for name, _ in series(loaded.page("router"))}
-    assert {name for name, _ in series(answer)} == ours
+    steps = {f"{ITERATION_TOKENS.name}_{ending}" for ending in ("bucket", "sum", "count")}
+    assert {name for name, _ in series(answer)} == ours | steps
+
+
+def test_scripts_for_one_vllm_server_read_true_gauges_from_the_page_for_clients(
+    loaded: ObservedMesh,
+) -> None:
+    page = loaded.page("router")
+    hits, queries = (
+        metric(page, f"vllm:prefix_cache_{what}_total") for what in ("hits", "queries")
+    )
+    expected = f"kv=0.0 queue=0 hits={hits / queries:.2f}"
+    assert 0 < hits < queries
+    for by in ("beginning", "anywhere"):
+        command = [sys.executable, str(SCRAPER), by, loaded.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout.strip()) == (0, expected), (by, done.stderr)
 
 
 def test_the_routers_view_is_what_its_workers_say(loaded: ObservedMesh) -> None:

@@ -17,7 +17,8 @@ from pagemesh.gateway.names import (
 )
 from pagemesh.gateway.transcoding import HttpRoute, http_routes
 
-_OPEN_PATHS = ("/", "/health", "/ready", "/version", "/openapi.json")
+# Of metrics, the routers know whether a key is wanted.
+_OPEN_PATHS = ("/", "/health", "/ready", "/version", "/openapi.json", "/metrics")
 _OPEN_FOLDER = "/console/"
 _OPEN_SERVICE = "/grpc.health.v1.Health/"
 

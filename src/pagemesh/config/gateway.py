@@ -171,7 +171,8 @@ class GatewayConfig:
 
     api_key_required: bool = False
     """Refuse with 401 what has neither of the headers authorization and x-api-key, before its body is read; the
-    routers check the key. Open to all are / with its page, /health, /ready, /version and what browsers ask beforehand."""
+    routers check the key. Open to all are / with its page, /health, /ready, /version and what browsers ask beforehand;
+    of /metrics the routers' --open-metrics says whether it is."""
 
     concurrency: int = 1
     """Worker threads."""

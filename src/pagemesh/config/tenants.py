@@ -36,6 +36,10 @@ class TenantsConfig:
     concurrent_requests: int | None = None
     """Requests of each tenant that may run at the same time, likewise."""
 
+    open_metrics: bool = False
+    """Show /metrics, of the gateway as well, to whoever asks: scrapers that were made for vLLM send no key. Without
+    keys it is open anyway."""
+
     limits_shared_by: int = 1
     """Routers that clients are divided among: each allows its part of all limits."""
 

@@ -5,26 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
 from pagemesh.errors import UnavailableError
+from pagemesh.membership.directory import Directory
 from pagemesh.router.mesh_metrics import MeshReadings, measure_mesh
 from pagemesh.router.model_crew import ModelCrew
 from pagemesh.router.models import ModelService, ServedName
+from pagemesh.router.page_gathering import PageGathering
 from pagemesh.router.parity import Parity
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.workers import Workers
+from pagemesh.rpc.identity import Identity
 from pagemesh.telemetry.metrics import Metrics
 
 
 class MeshView:
     """Answers questions about the mesh from what the router knows at that moment."""
 
-    def __init__(self, crews: Sequence[ModelCrew], parity: Parity, metrics: Metrics) -> None:
-        """`crews` are those of each model."""
+    def __init__(
+        self,
+        crews: Sequence[ModelCrew],
+        parity: Parity,
+        metrics: Metrics,
+        directory: Directory,
+        address: str,
+        identity: Identity | None,
+    ) -> None:
+        """`crews` are those of each model, `address` is the router's own."""
         self._workers = [crew.workers for crew in crews]
         self._parity = parity
-        self._metrics = metrics
+        names = [crew.workers.model_name for crew in crews]
+        self.pages = PageGathering(metrics, directory, address, names, identity)
         for crew in crews:
             measure_mesh(metrics, crew, parity)
         self._readings = MeshReadings(metrics, self._workers)
@@ -91,10 +101,6 @@ class MeshView:
             )
             health["missing"] = wanted
         return health
-
-    def metrics_page(self) -> tuple[str, bytes]:
-        """Content type and text of the metrics, with the workers' loads as last reported."""
-        return CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)
 
 
 def _classes_of_arithmetic(workers: Workers) -> list[str]:

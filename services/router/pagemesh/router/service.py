@@ -74,7 +74,7 @@ class RouterProcess:
         self._parity.follow(self._directory)
         self._sessions.follow(self._directory)
         self._tenants.start()
-        self._add_services()
+        self._add_services(address)
         await self._sessions.meet(self._directory)
         await self._server.set_serving()
         _log.info(
@@ -96,7 +96,7 @@ class RouterProcess:
             self._metrics_server.close()
             self._metrics_server = None
 
-    def _add_services(self) -> None:
+    def _add_services(self, address: str) -> None:
         config, metrics = self._config, self._metrics
         state = MeshState(self._directory, self._sessions, self._parity, metrics)
         in_progress = InProgress()
@@ -118,7 +118,7 @@ class RouterProcess:
         ]
         models = Models(services, config.served.aliases)
         admission = Admission(room, [crew.dispatch for crew in crews], metrics)
-        mesh = MeshView(crews, self._parity, metrics)
+        mesh = MeshView(crews, self._parity, metrics, self._directory, address, self._identity)
         rpc_services.add_services(self._server, models, admission, mesh, state, config)
 
     def _model_service(

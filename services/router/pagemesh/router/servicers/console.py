@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from google.api.httpbody_pb2 import HttpBody
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from pagemesh.errors import OverloadedError
 from pagemesh.router.console.page import PageFiles
@@ -15,6 +16,7 @@ from pagemesh.router.console.state import MeshState
 from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.models import Models
 from pagemesh.router.openapi.document import openapi_document
+from pagemesh.router.servicers.gate import credentials_of
 from pagemesh.router.servicers.http_answer import (
     STATUS_KEY,
     as_answerable,
@@ -82,8 +84,8 @@ class ConsoleServicer(console_pb2_grpc.ConsoleServicer):
         self, request: console_pb2.ConsoleMetricsRequest, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """GET /metrics"""
-        content_type, text = self._mesh.metrics_page()
-        yield HttpBody(content_type=content_type, data=text)
+        page = await self._mesh.pages.page(credentials_of(context.invocation_metadata() or ()))
+        yield HttpBody(content_type=CONTENT_TYPE_LATEST, data=page)
 
     async def Page(  # noqa: N802  # the name of the RPC
         self, request: console_pb2.ConsolePageRequest, context: AnyContext

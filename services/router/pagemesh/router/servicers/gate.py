@@ -23,6 +23,9 @@ from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics.admission import REQUESTS_REFUSED
 
 _OPEN_PREFIX: Final = "/grpc.health."
+_METRICS_METHODS: Final = frozenset(
+    {"/pagemesh.v1.Console/Metrics", "/pagemesh.v1.Process/Metrics"}
+)
 OPEN_METHODS: Final = frozenset(
     f"/pagemesh.v1.Console/{name}" for name in ("Health", "Ready", "Version", "OpenApi", "Page")
 )
@@ -48,6 +51,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def __init__(self, tenants: Tenants, metrics: Metrics) -> None:
         self._tenants = tenants
+        self._open = OPEN_METHODS | (_METRICS_METHODS if tenants.metrics_are_open else frozenset())
         self._refused = metrics.counter(REQUESTS_REFUSED).labels("key")
 
     async def intercept_service(
@@ -57,7 +61,7 @@ class Gate(grpc.aio.ServerInterceptor):
     ) -> _Handler | None:
         """The handler of a call that may be made; of any other, one that refuses it."""
         method = handler_call_details.method
-        if method.startswith(_OPEN_PREFIX) or method in OPEN_METHODS:
+        if method.startswith(_OPEN_PREFIX) or method in self._open:
             return await continuation(handler_call_details)
         try:
             caller = self._tenants.caller(read_key(handler_call_details.invocation_metadata or ()))
@@ -70,9 +74,14 @@ class Gate(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details)
 
 
+def credentials_of(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, str]]:
+    """What of a call's metadata says who calls."""
+    return [(key, str(value)) for key, value in metadata if key in ("authorization", "x-api-key")]
+
+
 def read_key(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
     """The key that a call came with: as OpenAI's clients send it, or else as Anthropic's do."""
-    given = {key: str(value) for key, value in metadata if key in ("authorization", "x-api-key")}
+    given = dict(credentials_of(metadata))
     scheme, _, key = given.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and key.strip():
         return key.strip()

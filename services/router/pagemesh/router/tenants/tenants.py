@@ -17,6 +17,8 @@ class Tenants:
 
     def __init__(self, config: TenantsConfig, metrics: Metrics) -> None:
         """Read the key file; ConfigError naming what is wrong with it."""
+        self.metrics_are_open = config.open_metrics
+        """Whether metrics are shown to calls without a key."""
         self._registry = Registry(config)
         self._allowances = Allowances(config.limits_shared_by, time.monotonic)
         self._watch = KeyWatch(self._registry, metrics)
