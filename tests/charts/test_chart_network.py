@@ -12,6 +12,7 @@ from tests.charts.rendering import NAMESPACE, RELEASE, ROLES, Rendered
 PORTS = [4317, 443, 53, 5353, 6379, 8000, 9000, 9090]
 MESH = {
     Arrow("gateway", "router", 9000),
+    Arrow("router", "router", 9000),
     Arrow("router", "decode", 9000),
     Arrow("router", "kvstore", 9000),
     Arrow("decode", "prefill", 9000),
@@ -21,7 +22,7 @@ MESH = {
     Arrow("prefill", "decode", 9000),
     Arrow("prefill", "kvstore", 9000),
 }
-"""Prefill, Session, Lookup, Publish, and Fetch between workers of both kinds."""
+"""Prefill, Session, Lookup, Publish, Metrics of routers, and Fetch between workers of both kinds."""
 
 
 def pod(role: str) -> Pod:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Final
+
+import structlog
 
 from pagemesh.engine.core_claims import CoreTotals
 from pagemesh.engine.interface import (
@@ -21,6 +25,11 @@ from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics import engine as declared
 from pagemesh.telemetry.metrics.labels import ENGINE
 from pagemesh.telemetry.metrics.of_model import ModelMetrics
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+PREEMPTION_PERIOD_S: Final = 30.0
+"""Preemptions are warned of once in so many seconds, with their number since the last time."""
 
 
 class EngineMetrics:
@@ -41,34 +50,14 @@ class EngineMetrics:
         of_model.gauge(declared.IDENTICAL_TOKENS).set(not info.identity_trouble)
         cache = CacheSize.of(info.layout, info.num_blocks, info.max_model_len)
         metrics.gauge(declared.CACHE_CONFIG_INFO).labels(model_name, ENGINE, *cache.labels).set(1)
-        # Asked when they are scraped: blocks also come back between two steps, and idle engines
-        # make none.
-        for spec, value in (
-            (declared.NUM_REQUESTS_RUNNING, lambda load: load.num_running),
-            (declared.NUM_REQUESTS_WAITING, lambda load: load.num_waiting),
-            (declared.KV_CACHE_USAGE, lambda load: 1 - load.num_free_blocks / info.num_blocks),
-            (declared.SWAP_SPACE_USAGE, lambda load: load.swap.usage),
-            (declared.KV_BLOCKS_FREE, lambda load: load.num_free_blocks),
-            (declared.PENDING_PREFILL_TOKENS, lambda load: load.num_pending_prefill_tokens),
-            (declared.NUM_REQUESTS_SWAPPED, lambda load: load.num_swapped),
-            (declared.KV_WASTE, partial(_waste, info)),
-            (declared.PREFILL_SECONDS_PER_TOKEN, lambda load: load.prefill_rate.seconds_per_token),
-            (declared.PREFILL_SECONDS_PER_PAIR, lambda load: load.prefill_rate.seconds_per_pair),
-            (declared.PREFILL_SECONDS_PER_STEP, lambda load: load.prefill_rate.seconds_per_step),
-        ):
-            of_model.gauge(spec).set_function(_of_load(engine, value))
-        by_reason = of_model.gauges(declared.NUM_WAITING_BY_REASON)
-        for reason, value in (
-            ("capacity", lambda load: load.num_queued),
-            ("deferred", lambda load: load.num_waiting - load.num_queued),
-        ):
-            by_reason[reason,].set_function(_of_load(engine, value))
+        _show_load(of_model, engine)
         self._requests = EngineRequestMetrics(of_model)
         self._iteration_tokens = of_model.histogram(declared.ITERATION_TOKENS)
         self._preemptions = of_model.counter(declared.NUM_PREEMPTIONS)
         by_kind = of_model.counters(declared.PREEMPTIONS_BY_KIND)
         self._swapped, self._recomputed = by_kind["swap",], by_kind["recompute",]
         self._num_preemptions = self._num_swapped = 0
+        self._num_unsaid, self._say_at = 0, -math.inf
         self._grammar_requests = of_model.counter(declared.GRAMMAR_REQUESTS)
         self._grammar_hits = of_model.counter(declared.GRAMMAR_HITS)
         self._grammar_wait = of_model.counter(declared.GRAMMAR_WAIT_SECONDS)
@@ -114,6 +103,17 @@ class EngineMetrics:
         self._preemptions.inc(num_new)
         self._swapped.inc(num_swapped)
         self._recomputed.inc(num_new - num_swapped)
+        self._num_unsaid += num_new
+        now = self._clock()
+        if now >= self._say_at:
+            _log.warning(
+                "requests were preempted",
+                count=self._num_unsaid,
+                num_free_blocks=load.num_free_blocks,
+                num_running=load.num_running,
+                hint="give the worker more KV memory, lower --max-num-seqs, or add a worker",
+            )
+            self._num_unsaid, self._say_at = 0, now + PREEMPTION_PERIOD_S
 
     def _on_grammars(self, totals: GrammarTotals) -> None:
         known, self._grammars = self._grammars, totals
@@ -127,6 +127,32 @@ class EngineMetrics:
         if totals != known:
             self._borrowed.inc(totals.borrowed_seconds - known.borrowed_seconds)
             self._core_wait.inc(totals.wait_seconds - known.wait_seconds)
+
+
+def _show_load(of_model: ModelMetrics, engine: Engine) -> None:
+    info = engine.info
+    # Asked when they are scraped: blocks also come back between two steps, and idle engines
+    # make none.
+    for spec, value in (
+        (declared.NUM_REQUESTS_RUNNING, lambda load: load.num_running),
+        (declared.NUM_REQUESTS_WAITING, lambda load: load.num_waiting),
+        (declared.KV_CACHE_USAGE, lambda load: 1 - load.num_free_blocks / info.num_blocks),
+        (declared.SWAP_SPACE_USAGE, lambda load: load.swap.usage),
+        (declared.KV_BLOCKS_FREE, lambda load: load.num_free_blocks),
+        (declared.PENDING_PREFILL_TOKENS, lambda load: load.num_pending_prefill_tokens),
+        (declared.NUM_REQUESTS_SWAPPED, lambda load: load.num_swapped),
+        (declared.KV_WASTE, partial(_waste, info)),
+        (declared.PREFILL_SECONDS_PER_TOKEN, lambda load: load.prefill_rate.seconds_per_token),
+        (declared.PREFILL_SECONDS_PER_PAIR, lambda load: load.prefill_rate.seconds_per_pair),
+        (declared.PREFILL_SECONDS_PER_STEP, lambda load: load.prefill_rate.seconds_per_step),
+    ):
+        of_model.gauge(spec).set_function(_of_load(engine, value))
+    by_reason = of_model.gauges(declared.NUM_WAITING_BY_REASON)
+    for reason, value in (
+        ("capacity", lambda load: load.num_queued),
+        ("deferred", lambda load: load.num_waiting - load.num_queued),
+    ):
+        by_reason[reason,].set_function(_of_load(engine, value))
 
 
 def _waste(info: EngineInfo, load: EngineLoad) -> float:

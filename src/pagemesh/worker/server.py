@@ -24,6 +24,7 @@ from pagemesh.worker.assembly import assemble_worker
 from pagemesh.worker.canary import make_canary
 from pagemesh.worker.description import WorkerDescriber
 from pagemesh.worker.fetch import KvTransferServicer
+from pagemesh.worker.gpu_metrics import show_gpu
 from pagemesh.worker.kv_methods import FETCH
 from pagemesh.worker.messages import links_to_proto
 from pagemesh.worker.reach import PEERS_SERVICE, PeersServicer
@@ -108,6 +109,7 @@ class WorkerServer:
             )
             self._stack.push_async_callback(asyncio.to_thread, metrics_server.close)
             self._metrics_address = metrics_server.address
+        show_gpu(self._metrics, self._config.hardware)
 
     async def serve(self, engine: Engine) -> Worker:
         """Start the engine and answer RPCs from now on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from pagemesh.cache.swap_space import SwapTotals
 from pagemesh.engine.core_claims import CoreTotals
@@ -170,6 +171,19 @@ def test_preemptions_are_counted_by_what_becomes_of_the_kv(watched: Watched) -> 
     assert watched.sample("vllm:num_preemptions_total") == 5
     assert watched.sample("pagemesh:preemptions_total", kind="swap") == 2
     assert watched.sample("pagemesh:preemptions_total", kind="recompute") == 3
+
+
+def test_preemptions_are_warned_of_once_in_half_a_minute_with_their_number(
+    watched: Watched,
+) -> None:
+    with capture_logs() as logs:
+        for seconds, num_preemptions in ((0, 1), (10, 3), (19.5, 3), (0.5, 4), (30, 4), (1, 9)):
+            watched.clock.advance(seconds)
+            load = EngineLoad(num_preemptions=num_preemptions)
+            watched.observer.on_step(StepOutput(load=load))
+    said = [entry for entry in logs if entry["event"] == "requests were preempted"]
+    assert [entry["count"] for entry in said] == [1, 3, 5]
+    assert {entry["log_level"] for entry in said} == {"warning"}
 
 
 def test_waits_for_grammars_are_counted_once(watched: Watched) -> None:

@@ -13,11 +13,10 @@ from pagemesh.identity.roles import MeshRole
 from pagemesh.membership.directory import Directory
 from pagemesh.membership.fellows import Fellows
 from pagemesh.router.mesh_page import OF_WORKERS, mesh_page
-from pagemesh.router.roles import ROLES
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.identity import Identity
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.v1 import process_pb2, process_pb2_grpc
+from pagemesh.v1 import process_pb2, process_pb2_grpc, types_pb2
 
 _log = structlog.get_logger(__name__)
 
@@ -64,9 +63,10 @@ class PageGathering:
         own_address, others = await self._fellows.find()
         routers = {address: _Process(address, MeshRole.ROUTER) for address in others}
         workers = {
-            worker.worker_id: _Process(worker.address, MeshRole(ROLES[worker.role].value))
+            worker.worker_id: _Process(worker.address, MeshRole.DECODE)
             for worker in self._directory.workers()
-            if worker.role in ROLES and worker.info.model_name in self._model_names
+            if worker.role == types_pb2.WORKER_ROLE_DECODE
+            and worker.info.model_name in self._model_names
         }
         router_pages, worker_pages = await asyncio.gather(
             self._ask_all(routers, (), credentials), self._ask_all(workers, OF_WORKERS, ())

@@ -8,6 +8,9 @@ from pagemesh.telemetry.metrics import buckets
 from pagemesh.telemetry.metrics.labels import MODEL, SERVING, VLLM, WORKERS
 from pagemesh.telemetry.metrics.specs import CounterSpec, GaugeSpec, HistogramSpec, Label, Unit
 
+_GPU: Final = (Label("gpu", source="the worker's GPU, by its UUID"),)
+_NVML: Final = "NVIDIA's driver"
+
 NUM_REQUESTS_RUNNING: Final = GaugeSpec(
     name="vllm:num_requests_running",
     help="Requests in the running batch; for a router, of all decode workers as they last reported it.",
@@ -169,6 +172,33 @@ PREFILL_SECONDS_PER_STEP: Final = GaugeSpec(
     labels=MODEL,
     processes=WORKERS,
     look_at="vllm:num_requests_running: the more decodes, the longer each step",
+)
+GPU_UTILIZATION: Final = GaugeSpec(
+    name="pagemesh:gpu_utilization",
+    help="Share of the last moments in which the worker's GPU computed something, for whomever.",
+    unit=Unit.SHARE,
+    labels=_GPU,
+    processes=WORKERS,
+    only_with=_NVML,
+    look_at="nothing: busy is good. When it is low under load, pagemesh:core_wait_seconds and vllm:num_requests_running",
+)
+GPU_MEMORY_USED: Final = GaugeSpec(
+    name="pagemesh:gpu_memory_used_bytes",
+    help="Memory of the worker's GPU that is in use, by whomever.",
+    unit=Unit.BYTES,
+    labels=_GPU,
+    processes=WORKERS,
+    only_with=_NVML,
+    look_at="--gpu-memory-utilization, and what else runs on the GPU: beside pagemesh:gpu_memory_bytes",
+)
+GPU_MEMORY: Final = GaugeSpec(
+    name="pagemesh:gpu_memory_bytes",
+    help="Memory of the worker's GPU.",
+    unit=Unit.BYTES,
+    labels=_GPU,
+    processes=WORKERS,
+    only_with=_NVML,
+    look_at="nothing: it is the size of the GPU",
 )
 GRAMMAR_REQUESTS: Final = CounterSpec(
     name="pagemesh:grammar_requests",
