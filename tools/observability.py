@@ -12,7 +12,10 @@ from pathlib import Path
 from tools.monitoring.files import generated
 
 ROOT = Path(__file__).resolve().parent.parent
-DASHBOARDS = "deploy/observability/grafana/dashboards"
+DASHBOARDS = (
+    "deploy/observability/grafana/dashboards",
+    "charts/pagemesh/files/monitoring/dashboards",
+)
 
 
 def stale() -> list[str]:
@@ -23,7 +26,11 @@ def stale() -> list[str]:
         for path, text in files.items()
         if not (ROOT / path).is_file() or (ROOT / path).read_text(encoding="utf-8") != text
     ]
-    boards = {path.relative_to(ROOT).as_posix() for path in (ROOT / DASHBOARDS).glob("*.json")}
+    boards = {
+        path.relative_to(ROOT).as_posix()
+        for folder in DASHBOARDS
+        for path in (ROOT / folder).glob("*.json")
+    }
     return sorted({*wrong, *(boards - files.keys())})
 
 

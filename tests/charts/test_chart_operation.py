@@ -11,7 +11,7 @@ import yaml
 
 from pagemesh.identity.roles import REQUIRED, MeshRole
 from pagemesh.telemetry.metrics.admission import REQUESTS_QUEUED
-from pagemesh.telemetry.metrics.engine import KV_CACHE_USAGE, NUM_REQUESTS_WAITING
+from pagemesh.telemetry.metrics.engine import GPU_UTILIZATION, KV_CACHE_USAGE, NUM_REQUESTS_WAITING
 from tests.charts.rendering import CHART, ROLES, Rendered, environment, mounts, volumes
 
 KEY = "sk-very-secret"
@@ -150,13 +150,27 @@ def test_workers_scale_by_the_queue_their_own_queue_and_kv_use() -> None:
 def test_the_adapters_rules_make_the_metrics_that_autoscalers_ask_for() -> None:
     rules = yaml.safe_load((CHART / "files/prometheus-adapter.yaml").read_text(encoding="utf-8"))
     [custom], [external] = rules["rules"]["custom"], rules["rules"]["external"]
-    for spec in (NUM_REQUESTS_WAITING, KV_CACHE_USAGE):
-        assert re.search(spec.name.removeprefix("vllm:"), custom["seriesQuery"])
-        matched = re.sub(custom["name"]["matches"], r"vllm_\1", spec.name)
-        assert matched in ("vllm_num_requests_waiting", "vllm_kv_cache_usage_perc")
-    assert custom["name"]["as"] == "vllm_${1}"
+    [wanted] = re.findall('__name__=~"([^"]+)"', custom["seriesQuery"])
+    names = {
+        NUM_REQUESTS_WAITING: "vllm_num_requests_waiting",
+        KV_CACHE_USAGE: "vllm_kv_cache_usage_perc",
+        GPU_UTILIZATION: "pagemesh_gpu_utilization",
+    }
+    for spec, name in names.items():
+        assert re.search(wanted, spec.name)
+        assert re.sub(custom["name"]["matches"], r"\1_\2", spec.name) == name
+    assert custom["name"]["as"] == "${1}_${2}"
     assert REQUESTS_QUEUED.name in external["seriesQuery"]
     assert external["name"]["as"] == "pagemesh_requests_queued"
+
+
+def test_workers_scale_by_their_gpus_where_they_are_told_to() -> None:
+    decode = {"gpus": 1, "autoscaling": {"enabled": True, "gpuUtilization": 70}}
+    assert adapter_asks(Rendered({"decode": decode}))["pagemesh_gpu_utilization"] == "700m"
+    asked = keda_asks(Rendered({"autoscaling": KEDA, "decode": decode}))
+    assert [value for query, value in asked.items() if "pagemesh:gpu_utilization{" in query] == [
+        "0.7"
+    ]
 
 
 def test_keda_asks_prometheus_for_metrics_that_there_are() -> None:

@@ -83,7 +83,7 @@ def test_the_setups_have_every_custom_resource_that_there_is_a_schema_for() -> N
     }
     assert kinds == {
         "Certificate", "GRPCRoute", "HTTPRoute", "InferenceObjective", "InferencePool", "Issuer",
-        "LeaderWorkerSet", "PodMonitor", "ScaledObject", "ServiceMonitor",
+        "LeaderWorkerSet", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor",
     }  # fmt: skip
 
 

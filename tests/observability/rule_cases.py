@@ -135,6 +135,9 @@ _DAYS: Final = f"envoy_server_days_until_first_cert_expiring{{{_GATEWAY}}}"
 _FDS: Final = {f"process_max_fds{{{_DECODE}}}": "100x60"}
 _PREEMPTED: Final = f"vllm:num_preemptions_total{{{_DECODE_MODEL}}}"
 _USAGE: Final = f"vllm:kv_cache_usage_perc{{{_DECODE_MODEL}}}"
+_GPU: Final = f'{_DECODE},model_name="m",gpu="GPU-a"'
+_GPU_USED: Final = f"pagemesh:gpu_memory_used_bytes{{{_GPU}}}"
+_GPU_SIZE: Final = f"pagemesh:gpu_memory_bytes{{{_GPU}}}"
 _STORE: Final = f"pagemesh:index_store_up{{{_KVSTORE}}}"
 _STARTED: Final = f"process_start_time_seconds{{{_DECODE}}}"
 
@@ -188,6 +191,30 @@ ALERT_CASES: Final = [
         "15m",
         _histogram(_ITL, _MODEL, "0.75", "0.5"),
         _histogram(_ITL, _MODEL, "0.3", "0.2"),
+        too_soon="9m",
+    ),
+    AlertCase(
+        "PagemeshRequestsSlow",
+        "15m",
+        _histogram(_E2E, _MODEL, "40.0", "30.0"),
+        _histogram(_E2E, _MODEL, "30.0", "20.0"),
+        too_soon="9m",
+    ),
+    AlertCase(
+        "PagemeshSuccessLow",
+        "21m",
+        _ended(stop=990, error=6),
+        # Who gives up is no failure.
+        _ended(stop=500, error=4, abort=500),
+        too_soon="14m",
+    ),
+    AlertCase("PagemeshQueueLong", "6m", _loads(99, 40, 11), _loads(99, 40, 10), "4m"),
+    AlertCase("PagemeshQueueVeryLong", "6m", _loads(99, 90, 11), _loads(99, 90, 10), "4m"),
+    AlertCase(
+        "PagemeshGpuMemoryFull",
+        "12m",
+        {_GPU_USED: "77x60", _GPU_SIZE: "80x60"},
+        {_GPU_USED: "75x60", _GPU_SIZE: "80x60"},
         too_soon="9m",
     ),
     AlertCase(
@@ -301,5 +328,34 @@ RECORDING_CASES: Final = [
     RecordingCase("mesh:index_divergences:ratio_5m", _divergences(6), 0.1, "{}"),
     RecordingCase(
         "mesh:requests_refused:rate5m", _refused(deadline=30), 0.5, '{reason="deadline"}'
+    ),
+    RecordingCase(
+        "vllm_gpu_cache_usage_perc",
+        {_USAGE: "0.5x60", f"vllm:kv_cache_usage_perc{{{_MODEL}}}": "0.1x60"},
+        0.5,
+        f"{{{_DECODE_MODEL}}}",
+    ),
+    RecordingCase(
+        "vllm_num_requests_waiting",
+        # What waits in no router is on a worker alone.
+        {
+            f"vllm:num_requests_waiting{{{_DECODE_MODEL}}}": "4x60",
+            f"vllm:num_requests_waiting{{{_MODEL}}}": "4x60",
+        },
+        4,
+        f"{{{_DECODE_MODEL}}}",
+    ),
+    RecordingCase(
+        "vllm_e2e_request_latency_seconds_bucket",
+        {f'{_E2E}_bucket{{{_MODEL},le="30.0"}}': "7x60"},
+        7,
+        f'{{{_MODEL},le="30.0"}}',
+    ),
+    RecordingCase(
+        "gpu_utilization",
+        {f"pagemesh:gpu_utilization{{{_GPU}}}": "0.75x60"},
+        75,
+        # A product has no name of its own, and keeps the labels.
+        f"{{{_GPU}}}",
     ),
 ]

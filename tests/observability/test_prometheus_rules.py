@@ -90,6 +90,16 @@ def test_recorded_values(tmp_path: Path) -> None:
     assert verdict(tmp_path, *tests) == ""
 
 
+def test_waiting_requests_are_each_counted_once_by_the_name_of_then(tmp_path: Path) -> None:
+    series = {
+        'vllm:num_requests_waiting{component="decode",instance="d",engine="0",model_name="m"}': "4x10",
+        'vllm:num_requests_waiting{component="router",instance="r",engine="0",model_name="m"}': "12x10",
+        'pagemesh:requests_queued{component="router",instance="r",model_name="m"}': "8x10",
+    }
+    total = case(series, "sum(vllm_num_requests_waiting)", "5m", {"{}": 12})
+    assert verdict(tmp_path, total) == ""
+
+
 def test_promtool_tells_a_wrong_value_from_a_right_one(tmp_path: Path) -> None:
     series = {'up{component="decode",instance="d"}': "0x10"}
     wrong = case(series, firing("PagemeshTargetDown"), "5m", {})

@@ -7,15 +7,18 @@ from typing import Literal, NamedTuple
 
 from pagemesh.telemetry.metrics.specs import Spec
 
+Severity = Literal["critical", "warning"]
+
 
 class Alert(NamedTuple):
     """One rule, and what to do when it fires."""
 
     name: str
     expr: str
+    """With names of thresholds for their numbers."""
     wait: str
     """For how long it must be so."""
-    severity: Literal["critical", "warning"]
+    severity: Severity
     summary: str
     description: str
     """With Prometheus' template fields."""

@@ -12,6 +12,7 @@ from tools.monitoring.dashboards import DASHBOARDS
 from tools.monitoring.pages import alerts_page, metrics_page
 from tools.monitoring.panel import as_json
 from tools.monitoring.recording import RECORDING_RULES
+from tools.monitoring.thresholds import filled
 
 DOCUMENTS: Final = "https://github.com/pagemesh/pagemesh/blob/main/docs"
 ALERTS: Final = {
@@ -22,6 +23,7 @@ ALERTS: Final = {
 """By group."""
 
 _FOLDER: Final = "deploy/observability"
+_CHART: Final = "charts/pagemesh/files/monitoring"
 _NOTE: Final = (
     "# Made by `make observability` from the metrics' declarations; changes here are lost.\n"
 )
@@ -30,18 +32,25 @@ _NOTE: Final = (
 def generated() -> dict[str, str]:
     """All files."""
     alerts = [alert for group in ALERTS.values() for alert in group]
+    alerting = _yaml(
+        {name: [_alerting(alert) for alert in group] for name, group in ALERTS.items()}
+    )
+    recording = _yaml(
+        {"pagemesh": [{"record": rule.name, "expr": rule.expr} for rule in RECORDING_RULES]}
+    )
     files = {
         "docs/metrics.md": metrics_page(),
         "docs/alerts.md": alerts_page(alerts),
-        f"{_FOLDER}/prometheus/alerts.rules.yml": _yaml(
-            {name: [_alerting(alert) for alert in group] for name, group in ALERTS.items()}
-        ),
-        f"{_FOLDER}/prometheus/recording.rules.yml": _yaml(
-            {"pagemesh": [{"record": rule.name, "expr": rule.expr} for rule in RECORDING_RULES]}
-        ),
+        f"{_FOLDER}/prometheus/alerts.rules.yml": filled(alerting),
+        f"{_FOLDER}/prometheus/recording.rules.yml": recording,
+        # The chart puts its values in the place of the thresholds' names. Helm reads nothing outside of the chart.
+        f"{_CHART}/alerts.rules.yml": alerting,
+        f"{_CHART}/recording.rules.yml": recording,
     }
     for board in DASHBOARDS:
-        files[f"{_FOLDER}/grafana/dashboards/{board.uid}.json"] = as_json(board)
+        text = as_json(board)
+        files[f"{_FOLDER}/grafana/dashboards/{board.uid}.json"] = text
+        files[f"{_CHART}/dashboards/{board.uid}.json"] = text
     return files
 
 

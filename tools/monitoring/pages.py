@@ -9,6 +9,7 @@ from pagemesh.telemetry.metrics.catalog import ABSENT, AREAS, specs_of
 from pagemesh.telemetry.metrics.specs import ForeignSpec, HistogramSpec, Label, Spec, kind_of
 from tools.monitoring.alert import Alert
 from tools.monitoring.recording import RECORDING_RULES
+from tools.monitoring.thresholds import THRESHOLDS, filled, named_in
 
 _METRICS_HEAD: Final = """\
 # Metrics
@@ -38,7 +39,7 @@ Prometheus computes these with [recording.rules.yml](../deploy/observability/pro
 _ALERTS_HEAD: Final = """\
 # Alerts
 
-Made by `make observability` from `tools/monitoring/alerts`. The rules are in [alerts.rules.yml](../deploy/observability/prometheus/alerts.rules.yml); they need the label `component` ([observability.md](observability.md#prometheus)), and the recorded metrics of [recording.rules.yml](../deploy/observability/prometheus/recording.rules.yml). Thresholds are where most meshes are in trouble: change them to what your users were promised.
+Made by `make observability` from `tools/monitoring/alerts`. The rules are in [alerts.rules.yml](../deploy/observability/prometheus/alerts.rules.yml); they need the label `component` ([observability.md](observability.md#prometheus)), and the recorded metrics of [recording.rules.yml](../deploy/observability/prometheus/recording.rules.yml). Thresholds are where most meshes are in trouble: change them to what your users were promised. Those with a name are values of the chart (`monitoring.rules.thresholds`).
 
 | alert | severity | when |
 |---|---|---|
@@ -99,12 +100,16 @@ def _alert(alert: Alert) -> str:
         f"{alert.summary}: {alert.severity}, {wait}.",
         "",
         "```text",
-        alert.expr,
+        filled(alert.expr),
         "```",
         "",
         *(f"{number}. {action}" for number, action in enumerate(alert.actions, 1)),
         "",
     ]
+    for name in named_in(alert.expr):
+        aim = THRESHOLDS[name].target
+        aimed = f"; guides aim at {aim}" if aim else ""
+        lines += [f"Threshold: {filled(f'@{name}@')} (`{name}`){aimed}.", ""]
     if alert.about:
         lines += [f"Metrics: {_links(alert.about)}.", ""]
     return "\n".join(lines)

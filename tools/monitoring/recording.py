@@ -140,4 +140,26 @@ RECORDING_RULES: Final = [
         RULES.rate(admission.REQUESTS_REFUSED, by=["reason"]),
         "Requests per second that were not let in, by reason.",
     ),
+    # What guides write in queries and autoscalers: the names of then, with underscores for the colons.
+    RecordingRule(
+        "vllm_gpu_cache_usage_perc",
+        RULES.series(engine.KV_CACHE_USAGE, DECODE),
+        "vllm:kv_cache_usage_perc of each decode worker.",
+    ),
+    RecordingRule(
+        "vllm_num_requests_waiting",
+        f"{RULES.series(engine.NUM_REQUESTS_WAITING, DECODE)}"
+        f" or {RULES.series(admission.REQUESTS_QUEUED, ROUTER)}",
+        "Requests that wait on each decode worker and in each router: each request counted once in their sum.",
+    ),
+    RecordingRule(
+        "vllm_e2e_request_latency_seconds_bucket",
+        RULES.series(requests.E2E_REQUEST_LATENCY, ROUTER, ending="_bucket"),
+        "vllm:e2e_request_latency_seconds_bucket of each router.",
+    ),
+    RecordingRule(
+        "gpu_utilization",
+        f"100 * {RULES.series(engine.GPU_UTILIZATION)}",
+        "Percent of the time in which each worker's GPU computed something; nothing without GPUs.",
+    ),
 ]

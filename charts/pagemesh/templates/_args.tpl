@@ -123,6 +123,9 @@
 - --api-key-file
 - /etc/pagemesh/keys/keys.yaml
 {{- end }}
+{{- if .Values.auth.openMetrics }}
+- --open-metrics
+{{- end }}
 {{- include "pagemesh.extraArgs" $settings }}
 {{- end -}}
 

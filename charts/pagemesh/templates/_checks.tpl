@@ -85,8 +85,11 @@
 {{- with $settings.autoscaling -}}
 {{- if .enabled -}}
 {{- $adapter := eq $.root.Values.autoscaling.provider "prometheusAdapter" -}}
-{{- if not (or .queuedRequests .waitingRequests .kvCacheUsage) -}}
-{{- fail (printf "%s.autoscaling.enabled is true, but queuedRequests, waitingRequests and kvCacheUsage are all 0" $where) -}}
+{{- if not (or .queuedRequests .waitingRequests .kvCacheUsage .gpuUtilization) -}}
+{{- fail (printf "%s.autoscaling.enabled is true, but queuedRequests, waitingRequests, kvCacheUsage and gpuUtilization are all 0" $where) -}}
+{{- end -}}
+{{- if and .gpuUtilization (not $settings.gpus) -}}
+{{- fail (printf "%s.autoscaling.gpuUtilization is %d, but %s.gpus is 0: there is no GPU to be asked" $where (int .gpuUtilization) $where) -}}
 {{- end -}}
 {{- $name := default $.model.name $.model.servedName -}}
 {{- if and $adapter .queuedRequests (not (regexMatch "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$" $name)) -}}

@@ -148,6 +148,15 @@ spec:
           type: AverageValue
           averageValue: {{ mul . 10 }}m
     {{- end }}
+    {{- with $scaling.gpuUtilization }}
+    - type: Pods
+      pods:
+        metric:
+          name: pagemesh_gpu_utilization
+        target:
+          type: AverageValue
+          averageValue: {{ mul . 10 }}m
+    {{- end }}
 {{- end -}}
 
 {{/* Values are per worker; KEDA divides each sum by replicas, which are groups where there are any. */}}
@@ -185,6 +194,9 @@ spec:
     {{- end }}
     {{- with $scaling.kvCacheUsage }}
     {{- include "pagemesh.kedaTrigger" (list $server (printf "sum(vllm:kv_cache_usage_perc{%s})" $pods) (divf (mul . $workers) 100)) | nindent 4 }}
+    {{- end }}
+    {{- with $scaling.gpuUtilization }}
+    {{- include "pagemesh.kedaTrigger" (list $server (printf "sum(pagemesh:gpu_utilization{%s})" $pods) (divf (mul . $workers) 100)) | nindent 4 }}
     {{- end }}
 {{- end -}}
 

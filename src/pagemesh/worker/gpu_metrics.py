@@ -34,11 +34,12 @@ class _Memory(ctypes.Structure):
 
 def show_gpu(
     metrics: Metrics,
+    model_name: str,
     hardware: HardwareConfig,
     environment: Mapping[str, str] = os.environ,
     library: str = _LIBRARY,
 ) -> None:
-    """Have the worker's pages show its GPU, if there is one and the library."""
+    """Have a worker's pages show its GPU, if there is one and the library."""
     gpu = None if hardware.device == "cpu" else Gpu.find(environment, library)
     if gpu is not None:
         for spec, read in (
@@ -46,14 +47,16 @@ def show_gpu(
             (declared.GPU_MEMORY_USED, gpu.used_bytes),
             (declared.GPU_MEMORY, gpu.total_bytes),
         ):
-            metrics.read_at_scrape(spec, _series(gpu.uuid, read))
+            metrics.read_at_scrape(spec, _series((model_name, gpu.uuid), read))
 
 
-def _series(uuid: str, read: Callable[[], float | None]) -> Callable[[], Iterator[Reading]]:
+def _series(
+    labels: tuple[str, str], read: Callable[[], float | None]
+) -> Callable[[], Iterator[Reading]]:
     def readings() -> Iterator[Reading]:
         number = read()
         if number is not None:
-            yield (uuid,), number
+            yield labels, number
 
     return readings
 

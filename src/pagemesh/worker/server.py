@@ -109,7 +109,6 @@ class WorkerServer:
             )
             self._stack.push_async_callback(asyncio.to_thread, metrics_server.close)
             self._metrics_address = metrics_server.address
-        show_gpu(self._metrics, self._config.hardware)
 
     async def serve(self, engine: Engine) -> Worker:
         """Start the engine and answer RPCs from now on."""
@@ -117,6 +116,7 @@ class WorkerServer:
         worker = assemble_worker(
             info, engine, self._config.member, self._metrics, self._identity, self._tracing
         )
+        show_gpu(self._metrics, info.model_name, self._config.hardware)
         self._stack.callback(worker.transports.close)
         self._stack.push_async_callback(asyncio.to_thread, worker.block_workers.close)
         self._stack.push_async_callback(asyncio.to_thread, engine.stop)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -55,12 +56,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "nvml.so"
 
 
-def shown(library: str, hardware: HardwareConfig = AUTO, **environment: str) -> dict[str, float]:
+def shown(
+    library: str, environment: Mapping[str, str], hardware: HardwareConfig = AUTO
+) -> dict[str, float]:
     """Values by name and GPU."""
     metrics = Metrics()
-    show_gpu(metrics, hardware, environment, library)
-    found = re.findall(r'^pagemesh:(gpu_\w+{gpu="[^"]+"}) (\S+)$', metrics.page().decode(), re.M)
-    return {name: float(number) for name, number in found}
+    show_gpu(metrics, "demo", hardware, environment, library)
+    found = re.findall(
+        r'^pagemesh:(gpu_\w+{gpu="[^"]+"),model_name="demo"} (\S+)$', metrics.page().decode(), re.M
+    )
+    return {f"{name}}}": float(number) for name, number in found}
 
 
 @pytest.mark.needs("compiler")  # of a library to ask
@@ -76,7 +81,7 @@ def shown(library: str, hardware: HardwareConfig = AUTO, **environment: str) -> 
 def test_the_gpu_is_the_first_that_cuda_shows(
     library: Path, environment: dict[str, str], gpu: str
 ) -> None:
-    assert shown(str(library), **environment) == {
+    assert shown(str(library), environment) == {
         f'gpu_utilization{{gpu="{gpu}"}}': 0.37,
         f'gpu_memory_used_bytes{{gpu="{gpu}"}}': 60 * GIB,
         f'gpu_memory_bytes{{gpu="{gpu}"}}': 80 * GIB,
@@ -85,16 +90,16 @@ def test_the_gpu_is_the_first_that_cuda_shows(
 
 @pytest.mark.needs("compiler")  # of a library to ask
 def test_what_the_driver_does_not_say_is_absent(library: Path) -> None:
-    assert shown(str(library), CUDA_VISIBLE_DEVICES="MIG-c").keys() == {
+    assert shown(str(library), {"CUDA_VISIBLE_DEVICES": "MIG-c"}).keys() == {
         'gpu_memory_used_bytes{gpu="MIG-c"}',
         'gpu_memory_bytes{gpu="MIG-c"}',
     }
     for hidden in ("", "7", "GPU-none"):
-        assert shown(str(library), CUDA_VISIBLE_DEVICES=hidden) == {}
-    assert shown(str(library), HardwareConfig("cpu")) == {}
+        assert shown(str(library), {"CUDA_VISIBLE_DEVICES": hidden}) == {}
+    assert shown(str(library), {}, HardwareConfig("cpu")) == {}
 
 
 def test_without_the_library_there_is_nothing() -> None:
-    assert shown("libpagemesh-none.so") == {}
+    assert shown("libpagemesh-none.so", {}) == {}
     # A library, but not this one.
-    assert shown("libc.so.6") == {}
+    assert shown("libc.so.6", {}) == {}

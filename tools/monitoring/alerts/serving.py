@@ -6,9 +6,15 @@ from typing import Final
 
 from pagemesh.telemetry.metrics import admission, engine, envoy, requests, routing
 from pagemesh.telemetry.metrics.specs import Process
-from tools.monitoring.alert import Alert
+from tools.monitoring.alert import Alert, Severity
 from tools.monitoring.query import ratio
 from tools.monitoring.recording import RULES
+from tools.monitoring.thresholds import threshold
+
+_QUEUES: Final[list[tuple[str, str, Severity, str]]] = [
+    ("PagemeshQueueLong", "waitingRequests", "warning", "Many requests wait"),
+    ("PagemeshQueueVeryLong", "waitingRequestsCritical", "critical", "Very many requests wait"),
+]
 
 ALERTS: Final = [
     Alert(
@@ -53,7 +59,7 @@ ALERTS: Final = [
     ),
     Alert(
         "PagemeshFirstTokenSlow",
-        "model:time_to_first_token_seconds:p95_5m > 10",
+        f"model:time_to_first_token_seconds:p95_5m > {threshold('firstTokenSeconds')}",
         "10m",
         "warning",
         "First tokens come late",
@@ -68,7 +74,7 @@ ALERTS: Final = [
     ),
     Alert(
         "PagemeshTokensSlow",
-        "model:inter_token_latency_seconds:p95_5m > 0.5",
+        f"model:inter_token_latency_seconds:p95_5m > {threshold('betweenTokensSeconds')}",
         "10m",
         "warning",
         "Tokens come slowly",
@@ -79,6 +85,50 @@ ALERTS: Final = [
             "Look at preemptions (PagemeshPreemptions).",
         ],
         [requests.INTER_TOKEN_LATENCY],
+    ),
+    Alert(
+        "PagemeshRequestsSlow",
+        f"model:e2e_request_latency_seconds:p99_5m > {threshold('requestSeconds')}",
+        "10m",
+        "warning",
+        "Answers take long",
+        "Of {{ $labels.model_name }}, 1 % of the answers take more than {{ $value | humanizeDuration }}.",
+        [
+            "Look at the length of answers (vllm:request_generation_tokens): long ones take long. Limit max_tokens, or "
+            "raise the threshold.",
+            "If requests wait (PagemeshQueueLong), or tokens come late (PagemeshFirstTokenSlow, PagemeshTokensSlow), see "
+            "there.",
+        ],
+        [requests.E2E_REQUEST_LATENCY],
+    ),
+    Alert(
+        "PagemeshSuccessLow",
+        f"1 - model:requests_failed:ratio_5m < {threshold('successRatio')}",
+        "15m",
+        "warning",
+        "Fewer requests succeed than were promised",
+        "Of the requests for {{ $labels.model_name }}, {{ $value | humanizePercentage }} end without an error.",
+        [
+            "The routers' logs have the reason of each error, and the worker where it happened.",
+            "What clients gave up is not counted: see PagemeshClientsGiveUp.",
+        ],
+        [requests.REQUEST_SUCCESS],
+    ),
+    *(
+        Alert(
+            name,
+            f"model:num_requests_waiting:sum > {threshold(limit)}",
+            "5m",
+            severity,
+            summary,
+            "{{ $value }} requests for {{ $labels.model_name }} wait.",
+            [
+                "Add decode workers, or let the autoscaler: its maximum may be reached.",
+                "Bound what waits (--max-waiting-requests): what is refused at once can go elsewhere.",
+            ],
+            [engine.NUM_REQUESTS_WAITING, admission.REQUESTS_QUEUED],
+        )
+        for name, limit, severity, summary in _QUEUES
     ),
     Alert(
         "PagemeshRequestsWait",
@@ -165,7 +215,7 @@ ALERTS: Final = [
     ),
     Alert(
         "PagemeshKvCacheFull",
-        f"{RULES.series(engine.KV_CACHE_USAGE, Process.DECODE)} > 0.95",
+        f"{RULES.series(engine.KV_CACHE_USAGE, Process.DECODE)} > {threshold('kvCacheUsage')}",
         "10m",
         "warning",
         "A decode worker's KV cache is full",
@@ -177,12 +227,27 @@ ALERTS: Final = [
         [engine.KV_CACHE_USAGE],
     ),
     Alert(
+        "PagemeshGpuMemoryFull",
+        f"{RULES.series(engine.GPU_MEMORY_USED)} / {RULES.series(engine.GPU_MEMORY)}"
+        f" > {threshold('gpuMemoryUsage')}",
+        "10m",
+        "warning",
+        "A GPU's memory is almost full",
+        "{{ $value | humanizePercentage }} of the memory of {{ $labels.gpu }} is in use, on {{ $labels.instance }}.",
+        [
+            "If --gpu-memory-utilization is above the threshold, that is what was asked for: raise the threshold.",
+            "Else look what beside the worker uses the GPU (nvidia-smi): an allocation that fails ends the engine.",
+        ],
+        [engine.GPU_MEMORY_USED, engine.GPU_MEMORY],
+    ),
+    Alert(
         "PagemeshPreemptions",
-        f"{RULES.rate(engine.NUM_PREEMPTIONS, Process.DECODE, by=['model_name', 'instance'])} > 0.1",
+        f"60 * {RULES.rate(engine.NUM_PREEMPTIONS, Process.DECODE, by=['model_name', 'instance'])}"
+        f" > {threshold('preemptionsPerMinute')}",
         "15m",
         "warning",
         "Requests take blocks from each other",
-        "{{ $labels.instance }} preempts {{ $value | humanize }} requests per second.",
+        "{{ $labels.instance }} preempts {{ $value | humanize }} requests a minute.",
         [
             "Lower --max-num-seqs, or add memory or workers: what is preempted is computed or moved again.",
             "--swap-space keeps KV of preempted requests in host memory.",

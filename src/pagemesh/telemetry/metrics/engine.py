@@ -8,7 +8,10 @@ from pagemesh.telemetry.metrics import buckets
 from pagemesh.telemetry.metrics.labels import MODEL, SERVING, VLLM, WORKERS
 from pagemesh.telemetry.metrics.specs import CounterSpec, GaugeSpec, HistogramSpec, Label, Unit
 
-_GPU: Final = (Label("gpu", source="the worker's GPU, by its UUID"),)
+_GPU: Final = (
+    *MODEL,
+    Label("gpu", source="the worker's GPU, by its UUID"),
+)
 _NVML: Final = "NVIDIA's driver"
 
 NUM_REQUESTS_RUNNING: Final = GaugeSpec(
