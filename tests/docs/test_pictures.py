@@ -33,7 +33,7 @@ def test_words_stay_within_the_picture(name: str) -> None:
 def test_all_calls_of_requests_are_in_the_architecture() -> None:
     drawn = {method for methods in architecture.calls().values() for method in methods}
     named = {name.removeprefix("pagemesh.v1.") for name in CALLERS}
-    aside = {"Process", "Process/Metrics", "KvStore/ListWatchers", "Peers/Reach", "Peers/Introduce"}
+    aside = {"Process", "Process/Metrics", "Peers/Reach", "Peers/Introduce"}
     assert drawn == {name.rpartition("/")[2] for name in named - aside}
 
 
