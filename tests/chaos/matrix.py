@@ -113,14 +113,27 @@ EXPECTED: Final[Mapping[tuple[str, str], frozenset[Seen]]] = {
 
 EXPECTED_IN: Final[Mapping[Cell, frozenset[Seen]]] = {
     # All of it may be in the client's socket by then.
-    Cell(row, fault, "finishing"): _WHOLE | _ERROR
-    for row, fault in (
-        ("gateway", "kill -9"),
-        ("gateway", "partition"),
-        ("router", "kill -9"),
-        ("router", "SIGSTOP 10 s"),
-        ("router", "partition"),
-    )
+    **{
+        Cell(row, fault, "finishing"): _WHOLE | _ERROR
+        for row, fault in (
+            ("gateway", "kill -9"),
+            ("gateway", "partition"),
+            ("router", "kill -9"),
+            ("router", "SIGSTOP 10 s"),
+            ("router", "partition"),
+        )
+    },
+    # The gateway asks another router; the text of 3 MB of the phase before is more than it keeps for that.
+    **{
+        Cell("router", fault, phase): _WHOLE
+        for fault in ("kill -9", "SIGSTOP 10 s", "partition")
+        for phase in ("queued", "waiting for prefill", "in prefill")
+    },
+    # The first token, which comes before the KV, has reached the gateway or not.
+    **{
+        Cell("router", fault, "receiving KV"): _WHOLE | _ERROR
+        for fault in ("kill -9", "SIGSTOP 10 s", "partition")
+    },
 }
 """Where a phase makes a difference."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,11 +19,13 @@ from pagemesh.config import GatewayConfig
 from pagemesh.gateway.process import envoy_command
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc
 from tests.gateway.conftest import Gateway, running_gateway, wait_for_status
+from tests.gateway.freezable_port import FreezablePort
 from tests.gateway.stand_in_router import StandInRouter
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.costly
 
+EJECTIONS = "outlier_detection.ejections_enforced_consecutive_local_origin_failure"
 UNAVAILABLE = {
     "message": "No router can serve the request right now.",
     "type": "server_error",
@@ -102,3 +106,31 @@ def test_a_second_gateway_on_the_same_port_says_so_and_ends(
         assert datetime.fromisoformat(line["timestamp"]).tzinfo is not None
     else:
         assert said.startswith("[")
+
+
+def test_a_request_whose_router_is_frozen_is_answered_by_another_before_its_answer_begins(
+    tmp_path: Path,
+) -> None:
+    other = StandInRouter(free_port())
+    other.set_serving(True)
+    port = FreezablePort(other.address)
+    try:
+        with running_gateway(tmp_path, other_routers=(port.address,)) as running:
+            url = f"{running.url}/v1/chat/completions"
+            ask = partial(httpx.post, url, json={"model": "size"}, timeout=30)
+            deadline = time.monotonic() + 20
+            while other.openai.metadata.empty():
+                assert time.monotonic() < deadline, "the other one was never asked"
+                assert ask().status_code == 200
+            port.freeze()
+            with ThreadPoolExecutor(16) as pool:
+                statuses = [each.status_code for each in pool.map(lambda _: ask(), range(64))]
+            assert statuses == [200] * 64
+            # Out of the rotation since the first of them was lost, and not only since its health checks failed.
+            transport = httpx.HTTPTransport(uds=str(running.admin_socket))
+            with httpx.Client(transport=transport, base_url="http://envoy") as admin:
+                stats = admin.get("/stats", params={"filter": EJECTIONS}).text
+            assert int(stats.rpartition(":")[2]) >= 1
+    finally:
+        port.close()
+        other.stop()

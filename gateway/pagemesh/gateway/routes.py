@@ -22,6 +22,8 @@ _OPEN_PATHS = ("/", "/health", "/ready", "/version", "/openapi.json", "/metrics"
 _OPEN_FOLDER = "/console/"
 _OPEN_SERVICE = "/grpc.health.v1.Health/"
 
+_KEPT_BODY_BYTES = MIB
+
 _ANY = {"prefix": "/"}
 _NATIVE = {"prefix": "/", "grpc": {}}
 
@@ -37,6 +39,8 @@ def route_config(config: GatewayConfig) -> dict[str, Any]:
         "domains": ["*"],
         "routes": _routes(config),
         "retry_policy": _retry_policy(),
+        # Longer bodies are not kept, and cannot be sent to another router.
+        "request_body_buffer_limit": _KEPT_BODY_BYTES,
     }
     if config.cors.origins:
         everything["typed_per_filter_config"] = {CORS: cors_policy(config.cors)}
@@ -155,9 +159,10 @@ def _not_gzip() -> Sequence[dict[str, Any]]:
 def _retry_policy() -> dict[str, Any]:
     previous_hosts = {"@type": TYPE + "retry.host.previous_hosts.v3.PreviousHostsPredicate"}
     return {
-        # Only failures before a router took the request up; "unavailable" is the router's own
-        # word that another one should be asked, and "cancelled" gRPC's for what comes as it closes.
-        "retry_on": "connect-failure,refused-stream,unavailable,cancelled,reset-before-request",
+        # Only failures before the answer has begun, of which a reset is one whose router is frozen or was
+        # killed; "unavailable" is the router's own word that another one should be asked, and "cancelled"
+        # gRPC's for what comes as it closes.
+        "retry_on": "connect-failure,refused-stream,unavailable,cancelled,reset",
         "num_retries": 3,
         "host_selection_retry_max_attempts": 8,
         "retry_host_predicate": [

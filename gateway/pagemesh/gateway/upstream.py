@@ -43,6 +43,19 @@ def router_cluster(routers: Sequence[str]) -> dict[str, Any]:
                 },
             }
         },
+        # Where a call was lost, which a frozen router's is when its connection is given up, no other goes there
+        # until a health check is answered: much sooner than three of them have failed.
+        "outlier_detection": {
+            "split_external_local_origin_errors": True,
+            "consecutive_local_origin_failure": 1,
+            "enforcing_consecutive_local_origin_failure": 100,
+            "enforcing_consecutive_5xx": 0,
+            "enforcing_consecutive_gateway_failure": 0,
+            "enforcing_success_rate": 0,
+            "enforcing_local_origin_success_rate": 0,
+            # The last one stays, whatever it does.
+            "max_ejection_percent": 99,
+        },
         "health_checks": [
             {
                 "timeout": "2s",
