@@ -43,34 +43,42 @@ def router_cluster(routers: Sequence[str]) -> dict[str, Any]:
                 },
             }
         },
-        # Where a call was lost, which a frozen router's is when its connection is given up, no other goes there
-        # until a health check is answered: much sooner than three of them have failed.
-        "outlier_detection": {
-            "split_external_local_origin_errors": True,
-            "consecutive_local_origin_failure": 1,
-            "enforcing_consecutive_local_origin_failure": 100,
-            "enforcing_consecutive_5xx": 0,
-            "enforcing_consecutive_gateway_failure": 0,
-            "enforcing_success_rate": 0,
-            "enforcing_local_origin_success_rate": 0,
-            # The last one stays, whatever it does.
-            "max_ejection_percent": 99,
-        },
-        "health_checks": [
-            {
-                "timeout": "2s",
-                "interval": "1s",
-                "no_traffic_interval": "1s",
-                "unhealthy_interval": "0.25s",
-                "unhealthy_threshold": 3,
-                "healthy_threshold": 1,
-                "grpc_health_check": {},
-            }
-        ],
+        "outlier_detection": _lost_calls(),
+        "health_checks": [_health_check()],
         "load_assignment": {
             "cluster_name": CLUSTER,
             "endpoints": [{"lb_endpoints": [_endpoint(router) for router in routers]}],
         },
+    }
+
+
+def _lost_calls() -> dict[str, Any]:
+    """No call goes to where one was lost, until a health check is answered there.
+
+    A frozen router's are lost when its connection is given up: much sooner than three checks of it have failed.
+    """
+    return {
+        "split_external_local_origin_errors": True,
+        "consecutive_local_origin_failure": 1,
+        "enforcing_consecutive_local_origin_failure": 100,
+        "enforcing_consecutive_5xx": 0,
+        "enforcing_consecutive_gateway_failure": 0,
+        "enforcing_success_rate": 0,
+        "enforcing_local_origin_success_rate": 0,
+        # The last one stays, whatever it does.
+        "max_ejection_percent": 99,
+    }
+
+
+def _health_check() -> dict[str, Any]:
+    return {
+        "timeout": "2s",
+        "interval": "1s",
+        "no_traffic_interval": "1s",
+        "unhealthy_interval": "0.25s",
+        "unhealthy_threshold": 3,
+        "healthy_threshold": 1,
+        "grpc_health_check": {},
     }
 
 
