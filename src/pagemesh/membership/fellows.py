@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import grpc
@@ -43,7 +44,9 @@ class Fellows:
 
     async def find(self) -> Found:
         """Those of now, as far as replicas answer within a second."""
-        await asyncio.gather(*map(self._ask, self._known))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * _TIMEOUT_S):
+                await asyncio.gather(*map(self._ask, self._known))
         watching = [found.own_address for found in self._known.values() if found.others]
         addresses = sorted({each for found in self._known.values() for each in found.others})
         # It is known by the address by which one of the replicas lists it.

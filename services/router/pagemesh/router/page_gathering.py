@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final
 
 import grpc
 import structlog
@@ -23,14 +24,12 @@ _log = structlog.get_logger(__name__)
 _TIMEOUT_S: Final = 2.0
 """A process that does not answer is left out. Together with looking for them it is less than scrapers wait."""
 
+_ALL_S: Final = 3.0
+"""For all of them together."""
+
 _MOST_AT_ONCE: Final = 32
 
 Credentials = Sequence[tuple[str, str]]
-
-
-class _Process(NamedTuple):
-    address: str
-    role: MeshRole
 
 
 class PageGathering:
@@ -57,42 +56,52 @@ class PageGathering:
         """The page of the mesh; other routers are shown the caller's credentials. All who ask meanwhile get the same."""
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._gather(credentials), name="metrics-page")
-        return await asyncio.shield(self._running)
+        async with asyncio.timeout(3 * _ALL_S):
+            return await asyncio.shield(self._running)
 
     async def _gather(self, credentials: Credentials) -> bytes:
         own_address, others = await self._fellows.find()
-        routers = {address: _Process(address, MeshRole.ROUTER) for address in others}
+        routers = {
+            address: self._ask(address, MeshRole.ROUTER, (), credentials) for address in others
+        }
         workers = {
-            worker.worker_id: _Process(worker.address, MeshRole.DECODE)
+            worker.worker_id: self._ask(worker.address, MeshRole.DECODE, OF_WORKERS, ())
             for worker in self._directory.workers()
             if worker.role == types_pb2.WORKER_ROLE_DECODE
             and worker.info.model_name in self._model_names
         }
-        router_pages, worker_pages = await asyncio.gather(
-            self._ask_all(routers, (), credentials), self._ask_all(workers, OF_WORKERS, ())
+        answers = await _answers([*routers.values(), *workers.values()])
+        pages = answers[: len(routers)], answers[len(routers) :]
+        router_pages, worker_pages = (
+            {name: page for name, page in zip(names, found, strict=True) if page is not None}
+            for names, found in zip((routers, workers), pages, strict=True)
         )
         return mesh_page(own_address, self._metrics.page(), router_pages, worker_pages)
 
-    async def _ask_all(
-        self, processes: Mapping[str, _Process], names: Sequence[str], credentials: Credentials
-    ) -> dict[str, bytes]:
-        """What they show of these metrics, or of all; without those that do not answer."""
-        request = process_pb2.MetricsRequest(names=names)
-        asked = [self._ask(process, request, credentials) for process in processes.values()]
-        pages = zip(processes, await asyncio.gather(*asked), strict=True)
-        return {name: page for name, page in pages if page is not None}
-
     async def _ask(
-        self, process: _Process, request: process_pb2.MetricsRequest, credentials: Credentials
+        self, address: str, role: MeshRole, names: Sequence[str], credentials: Credentials
     ) -> bytes | None:
+        """What a process shows of these metrics, or of all; None when it does not answer."""
+        request = process_pb2.MetricsRequest(names=names)
         try:
-            async with (
-                self._places,
-                open_channel(process.address, process.role, self._identity) as channel,
-            ):
+            async with self._places, open_channel(address, role, self._identity) as channel:
                 stub: process_pb2_grpc.ProcessAsyncStub = process_pb2_grpc.ProcessStub(channel)
                 answer = await stub.Metrics(request, timeout=_TIMEOUT_S, metadata=credentials)
         except grpc.aio.AioRpcError as error:
-            _log.info("metrics_unknown", address=process.address, code=error.code().name)
+            _log.info("metrics_unknown", address=address, code=error.code().name)
             return None
         return answer.page
+
+
+async def _answers(asks: Sequence[Coroutine[Any, Any, bytes | None]]) -> list[bytes | None]:
+    """What all of them gave; None for those that had no time."""
+    answers: list[bytes | None] = [None] * len(asks)
+
+    async def keep(place: int, ask: Coroutine[Any, Any, bytes | None]) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ALL_S):
+                answers[place] = await ask
+
+    async with asyncio.timeout(2 * _ALL_S):
+        await asyncio.gather(*(keep(place, ask) for place, ask in enumerate(asks)))
+    return answers
