@@ -27,7 +27,7 @@ class TalkingServicer(kvstore_pb2_grpc.KvStoreServicer):
         self.num_made += 1
         return kvstore_pb2.LookupResponse()
 
-    Publish = Register = Snapshot = None  # type: ignore[assignment]  # not called here
+    ListWatchers = Publish = Register = Snapshot = None  # type: ignore[assignment]  # not called here
 
     async def Watch(  # noqa: N802  # the name of the RPC
         self, request: kvstore_pb2.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
