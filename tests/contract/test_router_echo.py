@@ -117,3 +117,35 @@ async def test_a_stream_has_the_log_probabilities_of_the_whole(
             assert list(chain(*told)) == values
         assert list(chain(*(part["token_ids"] for part in parts))) == expected["token_ids"]
         assert parts[-1]["finish_reason"] == expected["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("as_ids", [False, True], ids=["as text", "as ids"])
+async def test_text_places_and_names_of_an_echo_agree(mesh: Mesh, as_ids: bool) -> None:
+    text = "I ❤️ 😀 日本語 and"
+    ids = await TOKENIZER.encode(text, add_special_tokens=True)
+    # Given as ids, special tokens are a part of the text.
+    special = [*ids, 2]
+    for prompt, given in ((text, ids), (special, special)):
+        request = {
+            "prompt": prompt, "seed": 1, "max_tokens": 3, "logprobs": 0, "echo": True,
+            "return_tokens_as_token_ids": as_ids,
+        }  # fmt: skip
+        (choice,) = (await mesh.completions(request)).json()["choices"]
+        shown = TOKENIZER.decode(given, skip_special_tokens=False)
+        assert choice["text"] == shown + text_of(expected_tokens(given, 3, 1))
+        tokens = [*given, *expected_tokens(given, 3, 1)]
+        logprobs = choice["logprobs"]
+        pieces = [TOKENIZER.token_bytes(token_id) for token_id in tokens]
+        # Characters that are whole before the token, of the bytes of all before it.
+        assert logprobs["text_offset"] == [
+            len(b"".join(pieces[:i]).decode("utf-8", "ignore")) for i in range(len(pieces))
+        ]
+        if as_ids:
+            assert logprobs["tokens"] == [f"token_id:{token_id}" for token_id in tokens]
+            assert [list(rivals) for rivals in logprobs["top_logprobs"][1:]] == [
+                [name] for name in logprobs["tokens"][1:]
+            ]
+        else:
+            assert logprobs["tokens"][len(given) - 1] == (
+                "<|im_end|>" if prompt is special else " and"
+            )

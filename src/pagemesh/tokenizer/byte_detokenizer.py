@@ -31,3 +31,8 @@ class ByteDetokenizer:
     def flush(self) -> str:
         """See `Detokenizer`."""
         return self._decoder.decode(b"", final=True)
+
+    @property
+    def is_within(self) -> bool:
+        """See `Detokenizer`."""
+        return bool(self._decoder.getstate()[0])

@@ -7,6 +7,7 @@ decoder. All others (SentencePiece, WordPiece) decode a token otherwise at the b
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(256 + index): byte for index, byte in enumerate(_OTHERS)
 }
+_FALLBACK = re.compile("<0x([0-9A-F]{2})>")
 
 
 class ByteTokens:
@@ -30,12 +32,7 @@ class ByteTokens:
     @classmethod
     def of(cls, library: tokenizers.Tokenizer) -> Self | None:
         """The table of a tokenizer; None where texts are more than that."""
-        if library.decoder is None:
-            return None
-        decoder: Any = json.loads(library.decoder.__getstate__())
-        parts = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
-        is_plain = [part["type"] for part in parts] == ["ByteLevel"]
-        return cls(library.id_to_token) if is_plain else None
+        return cls(library.id_to_token) if _decoder_types(library) == ["ByteLevel"] else None
 
     def __getitem__(self, token_id: int) -> bytes:
         """The bytes of a token; none for an id that the vocabulary does not have."""
@@ -51,3 +48,22 @@ class ByteTokens:
         # An added token is written as it is.
         except KeyError:
             return token.encode()
+
+
+def has_byte_fallback(library: tokenizers.Tokenizer) -> bool:
+    """Whether tokens such as `<0xF0>` stand for bytes of which other tokens have no text."""
+    return "ByteFallback" in _decoder_types(library)
+
+
+def fallback_byte(token: str) -> bytes | None:
+    """The byte for which such a token stands; None for all others."""
+    found = _FALLBACK.fullmatch(token)
+    return None if found is None else bytes.fromhex(found[1])
+
+
+def _decoder_types(library: tokenizers.Tokenizer) -> list[str]:
+    if library.decoder is None:
+        return []
+    decoder: Any = json.loads(library.decoder.__getstate__())
+    parts = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    return [part["type"] for part in parts]

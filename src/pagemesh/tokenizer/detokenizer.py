@@ -7,7 +7,7 @@ that of Hugging Face's text-generation-inference.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from pagemesh.tokenizer.byte_detokenizer import ByteDetokenizer
@@ -17,6 +17,9 @@ _INCOMPLETE = "\ufffd"
 
 _MAX_HELD_TOKENS = 8
 """More held tokens than this cannot all belong to one unfinished character."""
+
+_NUM_PROMPT_TOKENS = 8
+"""So many of a prompt's last tokens show what an answer follows."""
 
 _MAX_CHARACTER_TOKENS = 3
 """An unfinished UTF-8 character has at most three bytes, and a token has at least one."""
@@ -33,37 +36,51 @@ class Detokenizer(Protocol):
         """The rest of the text, when no more ids will come."""
         ...
 
+    @property
+    def is_within(self) -> bool:
+        """Whether a character has begun of which more ids may come."""
+        ...
+
 
 def make_detokenizer(
-    tokenizer: Tokenizer, hidden_token_ids: frozenset[int] | None = None
+    tokenizer: Tokenizer,
+    hidden_token_ids: frozenset[int] | None = None,
+    prompt_token_ids: Sequence[int] = (),
 ) -> Detokenizer:
     """For one sequence, the quickest that gives the tokenizer's own text.
 
-    `hidden_token_ids` have no text: the special tokens unless told.
+    `hidden_token_ids` have no text: the special tokens unless told. The text follows that of a prompt, so that
+    a word with which it begins keeps its blank, as in vLLM.
     """
     hidden = tokenizer.special_token_ids if hidden_token_ids is None else hidden_token_ids
     table = tokenizer.byte_tokens
     if table is None:
-        return WindowDetokenizer(tokenizer, hidden)
+        return WindowDetokenizer(tokenizer, hidden, prompt_token_ids)
     return ByteDetokenizer(table, hidden, tokenizer.vocab_size)
 
 
 class WindowDetokenizer:
     """A `Detokenizer` for any tokenizer."""
 
-    def __init__(self, tokenizer: Tokenizer, hidden_token_ids: frozenset[int]) -> None:
-        """`hidden_token_ids` have no text."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        hidden_token_ids: frozenset[int],
+        prompt_token_ids: Sequence[int] = (),
+    ) -> None:
+        """`hidden_token_ids` have no text; the text follows that of a prompt."""
         self._tokenizer = tokenizer
         self._hidden = hidden_token_ids
         # Tokens already turned into text, kept because decoders such as Metaspace treat the first
         # token of a text differently; then tokens whose text is still held back.
-        self._context: list[int] = []
+        self._context = self._visible(prompt_token_ids[-_NUM_PROMPT_TOKENS:])
+        if self._decode(self._context).endswith(_INCOMPLETE):
+            self._context = []
         self._held: list[int] = []
 
     def push(self, token_ids: Iterable[int]) -> str:
         """See `Detokenizer`."""
-        hidden, size = self._hidden, self._tokenizer.vocab_size
-        self._held.extend(i for i in token_ids if i not in hidden and i < size)
+        self._held += self._visible(token_ids)
         if not self._held:
             return ""
         text = self._held_text(len(self._held))
@@ -78,6 +95,15 @@ class WindowDetokenizer:
         if not self._held:
             return ""
         return self._emit(len(self._held), self._held_text(len(self._held)))
+
+    @property
+    def is_within(self) -> bool:
+        """See `Detokenizer`."""
+        return bool(self._held)
+
+    def _visible(self, token_ids: Iterable[int]) -> list[int]:
+        hidden, size = self._hidden, self._tokenizer.vocab_size
+        return [i for i in token_ids if i not in hidden and i < size]
 
     def _held_text(self, num_tokens: int) -> str:
         """Text of the first held tokens, as it follows the context's."""

@@ -15,7 +15,7 @@ import tokenizers
 
 from pagemesh.errors import ConfigError
 from pagemesh.tokenizer.added_tokens import add_declared_tokens
-from pagemesh.tokenizer.byte_tokens import ByteTokens
+from pagemesh.tokenizer.byte_tokens import ByteTokens, fallback_byte, has_byte_fallback
 from pagemesh.tokenizer.chat_template import ChatTemplate
 from pagemesh.tokenizer.chat_templates import load_chat_templates
 from pagemesh.tokenizer.folder import read_json, special_tokens
@@ -48,6 +48,8 @@ class Tokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self.special_token_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self._added_token_ids = {token.content: id_ for id_, token in added.items()}
+        self._added_texts = {id_: token.content for id_, token in added.items()}
+        self._has_byte_fallback = has_byte_fallback(self._tokenizer)
         self.byte_tokens = ByteTokens.of(self._tokenizer)
         """Where texts are the bytes of their tokens in a row."""
         self.vocab_size = self._vocab_size(folder)
@@ -100,6 +102,41 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of ids; incomplete characters become U+FFFD."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token adds to a text, in which it is not the first; none for ids without a token.
+
+        A special token has its name. Decoded alone, a part of a character would have no bytes of its own, and a
+        token that begins a word would lose its blank.
+        """
+        if self.byte_tokens is not None:
+            return self.byte_tokens[token_id]
+        if token_id in self._added_texts:
+            return self._added_texts[token_id].encode()
+        token = self._tokenizer.id_to_token(token_id) or ""
+        byte = fallback_byte(token) if self._has_byte_fallback else None
+        if byte is not None:
+            return byte
+        once, twice = (self.decode([token_id] * n, skip_special_tokens=False) for n in (1, 2))
+        return (twice[len(once) :] if twice.startswith(once) else once).encode()
+
+    def token_text(self, token_id: int) -> str:
+        """The same as text; a part of a character is U+FFFD."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    async def encode_places(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """For each token of a text, as `encode` gives them, the number of characters before it.
+
+        Tokens of one character have the same place. Special tokens that are no part of the text have none of it.
+        """
+        (encoding,) = await asyncio.to_thread(
+            self._tokenizer.encode_batch, [text], add_special_tokens=add_special_tokens
+        )
+        places, end_before = [], 0
+        for start, end in encoding.offsets:
+            places.append(start if end > start else end_before)
+            end_before = max(end_before, end)
+        return places
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """The tokens as the vocabulary spells them; "" for ids that it does not have."""

@@ -13,6 +13,7 @@ from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import StopReason, Usage
 from pagemesh.router.openai.answer_options import AnswerOptions
 from pagemesh.router.openai.chat_response import ChatResponder
+from pagemesh.router.openai.logprobs import TokenNames
 from pagemesh.router.parsers.interface import ToolCallDelta
 from pagemesh.sampling.logprobs import TokenLogprobs
 
@@ -25,7 +26,7 @@ ROLE = {"role": "assistant", "content": ""}
 
 
 def responder(*, about: dict[str, Any] | None = None, **options: Any) -> ChatResponder:
-    options.setdefault("token_text", str)
+    options.setdefault("tokens", TokenNames(lambda token_id: str(token_id).encode()))
     return ChatResponder("r1", 123, "demo", AnswerOptions(**options), **(about or {}))
 
 
@@ -163,17 +164,16 @@ def test_an_echo_stands_in_front_of_each_choice() -> None:
     assert [chunk["choices"][0]["delta"]["content"] for chunk in found] == ["", "The ", "end", "."]
 
 
-def test_tokens_are_told_with_their_scores_while_a_call_is_not_certain() -> None:
-    score = TokenLogprobs(5, -1.0, 1, (), ())
-    _, held, call = chunks(
+def test_scores_of_calls_are_not_told() -> None:
+    score, other = TokenLogprobs(5, -1.0, 1, (), ()), TokenLogprobs(6, -1.0, 1, (), ())
+    _, content, call = chunks(
         responder(has_logprobs=True),
-        ChatDelta(0, token_ids=(5,), logprobs=(score,)),
-        ChatDelta(0, tool_calls=(BEGUN,), token_ids=(5,), logprobs=(score,)),
+        ChatDelta(0, "a", logprobs=(score, other), content_logprobs=(score,)),
+        ChatDelta(0, tool_calls=(BEGUN,), logprobs=(score,)),
     )
-    for chunk in (held, call):
-        content = chunk["choices"][0]["logprobs"]["content"]
-        assert [each["token"] for each in content] == ["5"]
-    assert held["choices"][0]["delta"] == {"content": ""}
+    told = content["choices"][0]["logprobs"]["content"]
+    assert [each["token"] for each in told] == ["5"]
+    assert call["choices"][0]["logprobs"] is None
 
 
 @pytest.mark.parametrize("text", ['a"b\\c', "\n\u2028\x00", "é🚀", "\ue000", "plain"])

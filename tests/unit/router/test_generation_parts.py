@@ -20,6 +20,7 @@ from pagemesh.sampling.params import SamplingParams
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.trace_context import NO_TRACE
 from pagemesh.tokenizer import Tokenizer
+from tests.support.word_tokenizer import word_tokenizer
 
 IM_END = 2
 
@@ -94,12 +95,17 @@ def choice_text(
     index: int = 0,
     min_tokens: int = 0,
     stop_token_ids: tuple[int, ...] = (),
+    prompt_token_ids: tuple[int, ...] = (1,),
+    logprobs: int | None = None,
     **text: Any,
 ) -> ChoiceText:
     call = Call("r", NO_TRACE, 0.0, 0)
-    sampling = SamplingParams(min_tokens=min_tokens, stop_token_ids=stop_token_ids)
-    request = GenerationRequest(call, (Choice((1,), sampling),), 1, stop, 0, **text)
-    return ChoiceText(index, tokenizer, request, sampling)
+    sampling = SamplingParams(
+        min_tokens=min_tokens, stop_token_ids=stop_token_ids, logprobs=logprobs
+    )
+    choices = (Choice(prompt_token_ids, sampling),) * (index + 1)
+    request = GenerationRequest(call, choices, 1, stop, 0, **text)
+    return ChoiceText(index, tokenizer, request)
 
 
 async def test_a_stop_token_is_counted_but_has_no_text(tokenizer: Tokenizer) -> None:
@@ -162,6 +168,14 @@ async def test_held_back_text_comes_with_the_end(tokenizer: Tokenizer) -> None:
     text = choice_text(tokenizer, (" two",))
     assert text.push(ids, None).text == "one"
     assert text.push((IM_END,), StopReason.STOP).text == " tw"
+
+
+def test_a_text_follows_its_prompt_and_has_places_for_log_probabilities(tmp_path: Path) -> None:
+    words = word_tokenizer(tmp_path)
+    text = choice_text(words, prompt_token_ids=(6, 4), logprobs=0)
+    delta = text.push((5, 6), None)
+    assert (delta.text, delta.places) == (" world", ((0, 6), (6, 6)))
+    assert choice_text(words, prompt_token_ids=(6,)).push((5,), None).places == ()
 
 
 async def test_silence_is_noticed_first_soon_and_then_rarely() -> None:

@@ -16,13 +16,24 @@ from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.openai.answer_options import AnswerOptions
 from pagemesh.router.openai.chat_response import ChatResponder
 from pagemesh.router.openai.completion_response import CompletionResponder
-from pagemesh.router.openai.echo import EchoedPrompt, EchoResponder
+from pagemesh.router.openai.echo import EchoResponder
+from pagemesh.router.openai.logprobs import EchoedPrompt, TokenNames
 from pagemesh.router.openai.responses import CollectedChoice, best_choices
 from pagemesh.router.parsers.factory import PlainParser
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.tokenizer.answer_text import TokenPlace
 
 USAGE = Usage(num_prompt_tokens=5, num_completion_tokens=3, num_cached_tokens=4)
-TEXTS = {1: "He", 2: "llö", 3: " you", 4: "llö"}
+TEXTS: dict[int, str | bytes] = {
+    1: "He",
+    2: "llö",
+    3: " you",
+    4: "llö",
+    5: b"\xf0\x9f",
+    6: b"\x98",
+    7: b"\x80",
+    8: b"\xf0",
+}
 
 FIRST = TokenLogprobs(1, -0.25, 1, (1, 3), (-0.25, -2.0))
 SECOND = TokenLogprobs(2, -5.5, 3, (3, 4), (-0.5, -1.5))
@@ -36,20 +47,36 @@ def answer(*args: Any, **kwargs: Any) -> ChatAnswer:
     )
 
 
-def chat() -> ChatAnswer:
-    return answer("r1", 1, "demo", AnswerOptions(TEXTS.__getitem__, has_logprobs=True))
+def token_bytes(token_id: int) -> bytes:
+    text = TEXTS[token_id]
+    return text if isinstance(text, bytes) else text.encode()
 
 
-def completion() -> CompletionResponder:
-    return CompletionResponder("r1", 1, "demo", AnswerOptions(TEXTS.__getitem__, has_logprobs=True))
+NAMES = TokenNames(token_bytes)
+IDS = TokenNames(token_bytes, are_ids=True)
+
+
+def chat(names: TokenNames = NAMES) -> ChatAnswer:
+    return answer("r1", 1, "demo", AnswerOptions(names, has_logprobs=True))
+
+
+def completion(names: TokenNames = NAMES) -> CompletionResponder:
+    return CompletionResponder("r1", 1, "demo", AnswerOptions(names, has_logprobs=True))
 
 
 def collected(*scores: TokenLogprobs) -> CollectedChoice:
-    return CollectedChoice(["Hello"], StopReason.STOP, list(scores))
+    starts = range(0, 2 * len(scores), 2)
+    places = [TokenPlace(start, start + 2) for start in starts]
+    return CollectedChoice(["Hello"], StopReason.STOP, list(scores), places=places)
 
 
-def delta(text: str, *scores: TokenLogprobs, stop: StopReason | None = None) -> ChoiceDelta:
-    return ChoiceDelta(0, text, tuple(s.token_id for s in scores), stop, logprobs=scores)
+def delta(
+    text: str, *scores: TokenLogprobs, stop: StopReason | None = None, start: int = 0
+) -> ChoiceDelta:
+    """Tokens of three characters each, the first of them at `start`."""
+    places = tuple(TokenPlace(start + 3 * i, start + 3 * i + 3) for i in range(len(scores)))
+    ids = tuple(s.token_id for s in scores)
+    return ChoiceDelta(0, text, ids, stop, logprobs=scores, places=places)
 
 
 def chunks(frames: bytes) -> list[Any]:
@@ -93,8 +120,11 @@ def test_a_whole_completion_names_tokens_with_their_places() -> None:
     assert first == {
         "tokens": ["He", "llö"],
         "token_logprobs": [-0.25, -5.5],
-        # The token that was sampled has the text of a likelier one: its own log probability stands.
-        "top_logprobs": [{"He": -0.25, " you": -2.0}, {"llö": -5.5, " you": -0.5}],
+        # The token that was sampled has the text of a likelier one, which is named by its id.
+        "top_logprobs": [
+            {"He": -0.25, " you": -2.0},
+            {"llö": -5.5, " you": -0.5, "token_id:4": -1.5},
+        ],
         "text_offset": [0, 2],
     }
     assert second["text_offset"] == [0]
@@ -107,10 +137,10 @@ def test_the_logarithm_of_zero_is_a_number() -> None:
     assert choice["logprobs"]["token_logprobs"] == [-9999.0]
 
 
-def test_a_chat_stream_has_each_token_once_also_those_without_text_yet() -> None:
+def test_a_chat_stream_has_each_token_of_the_content_once_with_its_text() -> None:
     responder = chat()
-    frames = responder.events(delta("He", FIRST)) + responder.events(delta("", SECOND))
-    frames += responder.events(delta("llo", stop=StopReason.STOP))
+    frames = responder.events(delta("Hel", FIRST)) + responder.events(delta("", SECOND, start=3))
+    frames += responder.events(delta("lo", IMPOSSIBLE, stop=StopReason.STOP, start=6))
     found = []
     for chunk in chunks(frames):
         ChatCompletionChunk.model_validate(chunk, strict=True)
@@ -119,24 +149,73 @@ def test_a_chat_stream_has_each_token_once_also_those_without_text_yet() -> None
         found.append((choice["delta"].get("content"), tokens, choice["finish_reason"]))
     assert found == [
         ("", None, None),
-        ("He", ["He"], None),
-        ("", ["llö"], None),
-        ("llo", None, None),
+        ("Hel", ["He"], None),
+        ("lo", ["llö"], None),
         (None, None, "stop"),
     ]
 
 
 def test_a_completion_stream_counts_the_places_on() -> None:
     responder = completion()
-    frames = responder.events(delta("He", FIRST)) + responder.events(delta("", SECOND))
-    frames += responder.events(delta("llo", FIRST, stop=StopReason.STOP))
+    frames = responder.events(delta("Hel", FIRST)) + responder.events(delta("", SECOND, start=3))
+    frames += responder.events(delta("lo", FIRST, stop=StopReason.STOP, start=5))
     found = [chunk["choices"][0] for chunk in chunks(frames)]
-    assert [choice["text"] for choice in found] == ["He", "", "llo"]
-    assert [choice["logprobs"]["text_offset"] for choice in found] == [[0], [2], [5]]
+    assert [choice["text"] for choice in found] == ["Hel", "", "lo"]
+    assert [choice["logprobs"]["text_offset"] for choice in found] == [[0], [3], [5]]
+
+
+def test_no_place_is_behind_a_text_that_a_stop_string_cut_off() -> None:
+    responder = completion()
+    frames = responder.events(delta("", FIRST, SECOND)) + responder.events(
+        delta("", FIRST, start=6)
+    )
+    # What is told first may be the whole text.
+    frames += responder.events(delta("He", FIRST, stop=StopReason.STOP, start=9))
+    found = [chunk["choices"][0] for chunk in chunks(frames)]
+    assert [choice["logprobs"]["text_offset"] for choice in found] == [[0], [2, 2, 2]]
+    (whole,) = completion().whole(
+        [replace(collected(FIRST, SECOND, FIRST, SECOND), text=["Hel"])], USAGE
+    )["choices"]
+    assert whole["logprobs"]["text_offset"] == [0, 2, 3, 3]
+
+
+PARTS = TokenLogprobs(5, -0.5, 1, (5, 8, 2, 4), (-0.5, -1.0, -1.5, -2.0))
+
+
+def test_parts_of_characters_have_their_own_bytes_and_each_token_one_key() -> None:
+    (entry,) = chat().whole([collected(PARTS)], USAGE)["choices"][0]["logprobs"]["content"]
+    assert (entry["token"], entry["bytes"]) == ("\ufffd", [0xF0, 0x9F])
+    assert [rival["bytes"] for rival in entry["top_logprobs"][:2]] == [[0xF0, 0x9F], [0xF0]]
+    found = completion().whole([collected(PARTS)], USAGE)["choices"][0]["logprobs"]
+    assert found["tokens"] == ["bytes:\\xf0\\x9f"]
+    # Tokens with the same text are told apart by their ids.
+    assert found["top_logprobs"] == [
+        {"bytes:\\xf0\\x9f": -0.5, "bytes:\\xf0": -1.0, "llö": -1.5, "token_id:4": -2.0}
+    ]
+
+
+def test_tokens_as_ids_keep_their_bytes_and_their_places() -> None:
+    (entry,) = chat(IDS).whole([collected(FIRST)], USAGE)["choices"][0]["logprobs"]["content"]
+    assert (entry["token"], entry["bytes"]) == ("token_id:1", [72, 101])
+    assert [rival["token"] for rival in entry["top_logprobs"]] == ["token_id:1", "token_id:3"]
+    choices = [collected(FIRST, SECOND)]
+    choices[0].prompt_logprobs = [FIRST]
+    (choice,) = completion(IDS).whole(choices, USAGE)["choices"]
+    assert choice["logprobs"] == {
+        "tokens": ["token_id:1", "token_id:2"],
+        "token_logprobs": [-0.25, -5.5],
+        "top_logprobs": [
+            {"token_id:1": -0.25, "token_id:3": -2.0},
+            {"token_id:2": -5.5, "token_id:3": -0.5, "token_id:4": -1.5},
+        ],
+        "text_offset": [0, 2],
+    }
+    # Ids are the keys there, and vLLM says what they stand for.
+    assert choice["prompt_logprobs"][1][1]["decoded_token"] == "He"
 
 
 def test_without_being_asked_nothing_is_said_about_tokens() -> None:
-    plain = answer("r1", 1, "demo", AnswerOptions(TEXTS.__getitem__))
+    plain = answer("r1", 1, "demo", AnswerOptions(NAMES))
     assert plain.whole([collected(FIRST)], USAGE)["choices"][0]["logprobs"] is None
     assert [c["choices"][0]["logprobs"] for c in chunks(plain.events(delta("He", FIRST)))] == [
         None,
@@ -176,12 +255,12 @@ def test_the_best_answers_to_each_prompt_are_kept() -> None:
 def test_an_echo_waits_for_the_log_probabilities_that_another_answer_brings() -> None:
     echo = EchoResponder(
         completion(),
-        [EchoedPrompt("Hello", (1, 2))],
+        [EchoedPrompt("Hello", (1, 2), (0, 2))],
         2,
         only_prompts=False,
         num_logprobs=1,
         gives_prompt_logprobs=False,
-        token_text=TEXTS.__getitem__,
+        tokens=NAMES,
     )
     assert echo.events(replace(delta("B", FIRST), index=1)) == b""
     told = chunks(echo.events(replace(delta("A", FIRST), prompt_logprobs=(SECOND,))))
@@ -190,6 +269,8 @@ def test_an_echo_waits_for_the_log_probabilities_that_another_answer_brings() ->
         (0, "Hello"), (0, "A"), (1, "Hello"), (1, "B"),
     ]  # fmt: skip
     assert choices[0]["logprobs"]["token_logprobs"] == [None, -5.5]
+    assert choices[0]["logprobs"]["text_offset"] == [0, 2]
+    assert choices[1]["logprobs"]["text_offset"] == [5]
     assert choices[2]["logprobs"]["token_logprobs"] == [None, -5.5]
     (late,) = chunks(echo.events(replace(delta("C", FIRST), index=1)))
     assert late["choices"][0]["text"] == "C"

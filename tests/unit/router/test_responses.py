@@ -12,11 +12,13 @@ from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.openai.answer_options import AnswerOptions
 from pagemesh.router.openai.chat_response import ChatResponder
 from pagemesh.router.openai.completion_response import CompletionResponder
+from pagemesh.router.openai.logprobs import TokenNames
 from pagemesh.router.openai.responses import CollectedChoice
 from pagemesh.router.openai.sse import DONE, data_frame
 from pagemesh.router.parsers.factory import PlainParser
 
 USAGE = Usage(num_prompt_tokens=5, num_completion_tokens=3, num_cached_tokens=4)
+NAMES = TokenNames(lambda token_id: str(token_id).encode())
 
 
 def answer(*args: Any, **kwargs: Any) -> ChatAnswer:
@@ -27,11 +29,11 @@ def answer(*args: Any, **kwargs: Any) -> ChatAnswer:
 
 
 def chat(*, include_usage: bool = False) -> ChatAnswer:
-    return answer("r1", 123, "demo", AnswerOptions(str, include_usage=include_usage))
+    return answer("r1", 123, "demo", AnswerOptions(NAMES, include_usage=include_usage))
 
 
 def completion(*, include_usage: bool = False) -> CompletionResponder:
-    return CompletionResponder("r1", 123, "demo", AnswerOptions(str, include_usage=include_usage))
+    return CompletionResponder("r1", 123, "demo", AnswerOptions(NAMES, include_usage=include_usage))
 
 
 def payloads(frames: bytes) -> list[Any]:

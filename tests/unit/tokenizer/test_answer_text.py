@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tokenizers
+from tokenizers import models, normalizers, processors
 
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.answer_text import AnswerText, TextPiece
 from pagemesh.tokenizer.thought_span import ThoughtMarks
+from tests.support.word_tokenizer import word_tokenizer
 
 IM_END = 2
 
@@ -115,3 +119,77 @@ async def test_the_mark_behind_thoughts_is_none_of_the_answer(tokenizer: Tokeniz
     text = AnswerText(tokenizer, ["> "], 0, thought_marks=IN_THOUGHTS)
     piece = text.push(await ids_of(tokenizer, "a</think> b> c"))
     assert (piece.text, piece.stop_string) == ("a</think> b", "> ")
+
+
+def places_of(tokenizer: Tokenizer, ids: list[int], **options: Any) -> list[tuple[int, int]]:
+    """As told one token at a time, and all at once."""
+    one_by_one = AnswerText(tokenizer, (), 0, tells_places=True, **options)
+    found = [place for id_ in ids for place in one_by_one.push([id_]).places]
+    whole = AnswerText(tokenizer, (), 0, tells_places=True, **options).push(ids, ended=True)
+    assert whole.places == tuple(found)
+    return [(place.start, place.end) for place in found]
+
+
+async def test_places_are_those_in_the_text(tokenizer: Tokenizer) -> None:
+    emoji = await ids_of(tokenizer, "\U0001f680")
+    assert len(emoji) > 1
+    ids = [*await ids_of(tokenizer, "ab"), *emoji, IM_END, *await ids_of(tokenizer, " c")]
+    num_first = len(await ids_of(tokenizer, "ab"))
+    found = places_of(tokenizer, ids)
+    assert [start for start, _ in found[:num_first]] == [*range(0, 2, 2 // num_first)]
+    # Tokens of one character have its place, hidden ones have no text.
+    assert found[num_first : num_first + len(emoji)] == [(2, 3)] * len(emoji)
+    assert found[num_first + len(emoji)] == (3, 3)
+    assert found[-1][1] == 5
+    assert places_of(tokenizer, [emoji[0], IM_END, *emoji[1:]])[:2] == [(0, 1), (0, 0)]
+    shown = places_of(tokenizer, [IM_END, *emoji], hidden_token_ids=frozenset())
+    assert shown == [(0, 10), *[(10, 11)] * len(emoji)]
+
+
+async def test_places_end_with_the_tokens_of_a_stop_string_or_the_stop_token(
+    tokenizer: Tokenizer,
+) -> None:
+    ids = await ids_of(tokenizer, "one two three")
+    piece = AnswerText(tokenizer, [" two"], 0, tells_places=True).push(ids)
+    assert len(piece.places) == piece.num_tokens < len(ids)
+    text = AnswerText(tokenizer, (), 0, tells_places=True)
+    piece = text.push([*await ids_of(tokenizer, "one"), IM_END], ended=True, stop_token=True)
+    assert piece.places[-1] == (3, 3)
+
+
+def test_a_word_that_follows_a_prompt_keeps_its_blank(tmp_path: Path) -> None:
+    words = word_tokenizer(tmp_path)
+    for prompt, expected in (([], "big world"), ([6], "big world"), ([6, 5], " big world")):
+        text = AnswerText(words, (), 0, prompt_token_ids=prompt)
+        assert text.push([4, 5], ended=True).text == expected
+    # A prompt that ends within a character shows nothing.
+    text = AnswerText(words, (), 0, prompt_token_ids=[5, 1])
+    assert text.push([4], ended=True).text == "big"
+    assert places_of(words, [5, 1, 2, 3, 6, 5], prompt_token_ids=[5]) == [
+        (0, 6), (6, 7), (6, 7), (6, 7), (7, 7), (7, 13),
+    ]  # fmt: skip
+
+
+def test_tokens_have_the_bytes_that_they_add_to_a_text(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    words = word_tokenizer(tmp_path)
+    found = [words.token_bytes(id_) for id_ in range(9)]
+    assert found == [b" ", b"\xe2", b"\x82", b"\xac", b" big", b" world", b"<s>", b"s", b""]
+    assert words.token_text(1) == "\ufffd"
+    first, *rest = tokenizer.encode_batch(["\U0001f680"], add_special_tokens=False)[0]
+    parts = [tokenizer.token_bytes(id_) for id_ in (first, *rest)]
+    assert b"".join(parts) == "\U0001f680".encode() and rest
+    assert tokenizer.token_bytes(IM_END) == b"<|im_end|>"
+
+
+async def test_places_of_a_prompt_are_those_in_the_text_as_it_was_given(tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 1, "<s>": 2, "</s>": 3}, []))
+    library.normalizer = normalizers.Lowercase()
+    library.add_special_tokens(["<s>", "</s>"])
+    library.post_processor = processors.TemplateProcessing(
+        "<s> $A </s>", special_tokens=[("<s>", 2), ("</s>", 3)]
+    )
+    library.save(str(tmp_path / "tokenizer.json"))
+    found = await Tokenizer(tmp_path).encode_places("A</s>b", add_special_tokens=True)
+    assert found == [0, 0, 1, 5, 6]

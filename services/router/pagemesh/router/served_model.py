@@ -112,10 +112,6 @@ class ServedModel:
                 field,
             )
 
-    def token_text(self, token_id: int) -> str:
-        """Text of one token on its own, as in vLLM; a part of a character is U+FFFD."""
-        return self.tokenizer.decode([token_id], skip_special_tokens=False)
-
     def encode_bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Ids of words that must not be in an answer; InvalidRequestError for blank or too many ones."""
         if any(not word.strip() for word in words):

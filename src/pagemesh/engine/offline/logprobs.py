@@ -37,6 +37,6 @@ def _read(position: TokenLogprobs, tokenizer: Tokenizer) -> Position:
     for rank, (token_id, logprob) in enumerate(top, start=1):
         found.setdefault(token_id, (logprob, rank))
     return {
-        token_id: Logprob(logprob, rank, tokenizer.decode([token_id], skip_special_tokens=False))
+        token_id: Logprob(logprob, rank, tokenizer.token_text(token_id))
         for token_id, (logprob, rank) in found.items()
     }

@@ -101,10 +101,12 @@ def test_log_probabilities_are_those_of_the_text_alone() -> None:
     answer = AnswerParts()
     deltas = [
         ChatDelta(0, reasoning="hm", logprobs=(score(1), score(2))),
-        # Nothing is shown of a token that may be a part of a character.
-        ChatDelta(0, logprobs=(score(3),)),
-        ChatDelta(0, content="é", logprobs=(score(4),)),
-        ChatDelta(0, logprobs=(score(5),), stop_reason=StopReason.STOP),
+        # Blanks are a text's beginning, or are none of it.
+        ChatDelta(0, content="\n", content_logprobs=(score(3),)),
+        call(0, "{}", "go"),
+        ChatDelta(0, content=" ", content_logprobs=(score(4),)),
+        ChatDelta(0, content="é", content_logprobs=(score(5), score(6))),
+        ChatDelta(0, logprobs=(score(7),), stop_reason=StopReason.STOP),
     ]
     grown = [
         (change.text, [each.token_id for each in change.logprobs])
@@ -112,6 +114,6 @@ def test_log_probabilities_are_those_of_the_text_alone() -> None:
         for change in answer.push(delta)
         if isinstance(change, Grown)
     ]
-    assert grown == [("hm", []), ("é", [3, 4]), ("", [5])]
-    assert [each.token_id for each in answer.parts[1].logprobs] == [3, 4, 5]
-    assert answer.parts[1].kind is PartKind.TEXT
+    assert grown == [("hm", []), ("{}", []), (" é", [4, 5, 6])]
+    assert [each.token_id for each in answer.parts[2].logprobs] == [4, 5, 6]
+    assert answer.parts[2].kind is PartKind.TEXT

@@ -13,6 +13,7 @@ from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import ChoiceDelta, StopReason
 from pagemesh.router.parsers.factory import make_parser
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.tokenizer.answer_text import TokenPlace
 
 ONE = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 ODD = ONE.replace('{"a": 1}', '{"a": "}\\"", b: [1,]}')
@@ -62,15 +63,64 @@ def test_a_whole_answer_has_one_delta_for_each_call() -> None:
     assert [call.index for call in whole.tool_calls] == [0, 1]
 
 
-def test_tokens_come_with_their_own_delta_also_when_their_text_is_held_back() -> None:
-    score = TokenLogprobs(7, -1.0, 1, (), ())
+def test_tokens_come_with_their_own_delta_and_those_of_content_with_their_text() -> None:
+    score, place = TokenLogprobs(7, -1.0, 1, (), ()), TokenPlace(0, 6)
     read = reader()
-    held = read.push(ChoiceDelta(0, "<tool_", (7,), logprobs=(score,)))
+    held = read.push(ChoiceDelta(0, "<tool_", (7,), logprobs=(score,), places=(place,)))
     assert held == ChatDelta(0, token_ids=(7,), logprobs=(score,))
     end = read.push(ChoiceDelta(0, "x", (8,), StopReason.STOP, stop_string="y"))
     assert end == ChatDelta(
-        0, "<tool_x", token_ids=(8,), stop_reason=StopReason.STOP, stop_string="y"
+        0,
+        "<tool_x",
+        token_ids=(8,),
+        stop_reason=StopReason.STOP,
+        stop_string="y",
+        content_logprobs=(score,),
     )
+
+
+def scored(text: str, size: int) -> list[ChoiceDelta]:
+    """As `deltas`, each token with a log probability that names its first character."""
+    found = []
+    for delta in deltas(text, size):
+        (first,), length = delta.token_ids, len(delta.text)
+        place = TokenPlace(first, first + length) if length else TokenPlace(len(text), len(text))
+        scores = (TokenLogprobs(first, -1.0, 1),)
+        found.append(replace(delta, logprobs=scores, places=(place,)))
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 1000])
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("<think>hm</think>Well: " + ONE + "\n yes", ("Well: ", "\n yes")),
+        ("Well <tool_call> is none", ("Well <tool_call> is none",)),
+        (f"<think>{ONE}\n</think>{ONE}", ("\n</think>",)),
+        ("  ", ("  ",)),
+        ("<think>hm", ()),
+    ],
+    ids=["content around a call", "no call", "a call in thoughts", "blanks", "thoughts alone"],
+)
+def test_scores_of_content_are_those_of_tokens_with_a_character_of_it(
+    text: str, parts: tuple[str, ...], size: int
+) -> None:
+    read = reader()
+    found = [read.push(delta) for delta in scored(text, size)]
+    inside = {text.index(part) + i for part in parts for i in range(len(part))}
+    assert [each.token_id for delta in found for each in delta.content_logprobs] == [
+        start for start in range(0, len(text), size) if inside & set(range(start, start + size))
+    ]
+    # Each comes with its text, or behind it.
+    assert [bool(delta.content) for delta in found if delta.content_logprobs] == [True] * sum(
+        bool(delta.content_logprobs) for delta in found
+    )
+
+
+def test_a_marker_that_is_followed_by_another_one_has_its_own_place() -> None:
+    read = ChoiceReader(make_parser("mistral", None))
+    found = [read.push(delta) for delta in scored('[TOOL_CALLS] [TOOL_CALLS]add{"a": 1}', 1)]
+    assert [each.token_id for delta in found for each in delta.content_logprobs] == [*range(13)]
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ from pagemesh.router.parsers.factory import (
     reasoning_parser_names,
     tool_parser_names,
 )
-from pagemesh.router.parsers.interface import ParsedPiece
+from pagemesh.router.parsers.interface import ParsedPiece, Span
 
 
 def test_without_parsers_everything_is_content() -> None:
     parser = make_parser(None, None)
-    assert parser.push("<think>a</think><tool_call>") == ParsedPiece("<think>a</think><tool_call>")
+    text = "<think>a</think><tool_call>"
+    assert parser.push(text) == ParsedPiece(text, content_spans=(Span(0, 27),))
+    assert parser.push("é") == ParsedPiece("é", content_spans=(Span(27, 28),))
     assert parser.finish() == ParsedPiece()
 
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from pagemesh.errors import OverloadedError, WorkerLostError
 from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import StopReason, Usage
+from pagemesh.router.openai.logprobs import TokenNames
 from pagemesh.router.parsers.interface import ToolCallDelta
 from pagemesh.router.responses_api.items import Items
 from pagemesh.router.responses_api.request import parse_responses_request
@@ -19,6 +20,8 @@ from pagemesh.router.responses_api.response import ResponsesWriter
 from pagemesh.router.responses_api.response_object import ResponseObject
 from pagemesh.router.responses_api.tools import read_tools
 from pagemesh.sampling.logprobs import TokenLogprobs
+
+NAMES = TokenNames(lambda token_id: str(token_id).encode())
 
 USAGE = Usage(10, 5, 3)
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -80,7 +83,7 @@ def make_writer(**body: Any) -> ResponsesWriter:
     fields, _ = parse_responses_request(json.dumps({"input": "Hello"} | body).encode())
     tools = read_tools(fields.tools or [])
     response = ResponseObject("r", 100, "demo", fields, tools, temperature=0.5, top_p=1.0)
-    return ResponsesWriter(response, Items("r", str, has_logprobs=fields.has_logprobs))
+    return ResponsesWriter(response, Items("r", NAMES, has_logprobs=fields.has_logprobs))
 
 
 def read(frames: bytes) -> list[dict[str, Any]]:
@@ -181,7 +184,7 @@ def test_a_call_cut_by_a_stop_string_is_incomplete_though_there_was_room() -> No
 def test_log_probabilities_stand_in_deltas_and_in_the_whole_text() -> None:
     score = TokenLogprobs(7, -0.5, 1, (7,), (-0.5,))
     deltas = [
-        ChatDelta(0, content="a", logprobs=(score,)),
+        ChatDelta(0, content="a", content_logprobs=(score,)),
         ChatDelta(0, stop_reason=StopReason.STOP),
     ]
     entry = {"token": "7", "logprob": -0.5, "bytes": [55]}

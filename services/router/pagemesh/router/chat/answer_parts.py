@@ -91,21 +91,17 @@ class AnswerParts:
         """All that have begun."""
         self._is_open = False
         self._call_index: int | None = None
-        # Of tokens of which it is not known yet what their text is.
-        self._waiting: list[TokenLogprobs] = []
-        # With which a text may begin.
+        # With which a text may begin, and the log probabilities of their tokens.
         self._blanks = ""
+        self._waiting: list[TokenLogprobs] = []
 
     def push(self, delta: ChatDelta) -> Iterator[Change]:
         """What a delta changes, in order; to be iterated to its end. The last one ends the last part."""
-        self._waiting += delta.logprobs
         if delta.reasoning:
             yield from self._grow(PartKind.REASONING, delta.reasoning)
+        self._waiting += delta.content_logprobs
         if delta.content:
             yield from self._push_text(delta.content)
-        elif delta.reasoning or delta.tool_calls:
-            # Only text has log probabilities.
-            self._waiting = []
         for call in delta.tool_calls:
             if call.index != self._call_index:
                 self._call_index = call.index
@@ -154,7 +150,7 @@ class AnswerParts:
 
     def _begin(self, part: Part) -> Iterator[Change]:
         yield from self._end()
-        self._blanks = ""
+        self._blanks, self._waiting = "", []
         self.parts.append(part)
         self._is_open = True
         yield Begun(part)

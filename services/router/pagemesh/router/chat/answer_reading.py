@@ -117,7 +117,7 @@ class AnswerReading:
             thoughts=make_thought_counter(
                 self.tool_parser,
                 self.reasoning_parser,
-                self.model.token_text,
+                self.model.tokenizer.token_text,
                 begun=self.begun,
             ),
         )

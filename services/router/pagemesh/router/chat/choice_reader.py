@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.parsers.call_object import is_whole
-from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece, joined_calls
+from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece, Span, joined_calls
 from pagemesh.router.parsers.thought_count import ThoughtCounter
+from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.tokenizer.answer_text import TokenPlace
 
 
 class ChoiceReader:
@@ -38,6 +41,7 @@ class ChoiceReader:
         self._num_calls = 0
         self._arguments: list[str] = []
         self._thoughts = thoughts
+        self._content_scores = _ContentScores()
 
     @property
     def num_thought_tokens(self) -> int | None:
@@ -54,6 +58,7 @@ class ChoiceReader:
             piece = _joined(piece, self._parser.finish())
         if self._drops_calls:
             piece = piece._replace(tool_calls=())
+        self._content_scores.add(zip(delta.places, delta.logprobs, strict=True))
         calls = piece.tool_calls
         for call in piece.tool_calls:
             if call.index >= self._num_calls:
@@ -77,7 +82,29 @@ class ChoiceReader:
             delta.logprobs,
             delta.prompt_logprobs,
             cuts_call,
+            self._content_scores.within(piece.content_spans),
         )
+
+
+class _ContentScores:
+    """Log probabilities of tokens of which it is not known yet whether they are content."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[TokenPlace, TokenLogprobs]] = deque()
+
+    def add(self, scores: Iterable[tuple[TokenPlace, TokenLogprobs]]) -> None:
+        """Add those of tokens with their places in the choice's text."""
+        self._waiting.extend(scores)
+
+    def within(self, spans: Sequence[Span]) -> tuple[TokenLogprobs, ...]:
+        """Those of tokens with some text in these parts, which come in order; those before them are forgotten."""
+        found = []
+        for start, end in spans:
+            while self._waiting and self._waiting[0][0].start < end:
+                place, score = self._waiting.popleft()
+                if max(place.start, start) < place.end:
+                    found.append(score)
+        return tuple(found)
 
 
 def with_thoughts(usage: Usage, readers: Sequence[ChoiceReader]) -> Usage:
@@ -93,4 +120,5 @@ def _joined(first: ParsedPiece, second: ParsedPiece) -> ParsedPiece:
         first.content + second.content,
         first.reasoning + second.reasoning,
         joined_calls(first.tool_calls, second.tool_calls),
+        first.content_spans + second.content_spans,
     )

@@ -46,3 +46,6 @@ class ChatDelta:
 
     cuts_call: bool = False
     """With the stop reason: whether it came in the middle of a call."""
+
+    content_logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of the tokens of `content`, when the choice asks for them: neither of thoughts, nor of what calls tools."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, StopReason
-from pagemesh.sampling.params import SamplingParams
 from pagemesh.tokenizer.answer_text import AnswerText
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
@@ -11,9 +10,9 @@ from pagemesh.tokenizer.tokenizer import Tokenizer
 class ChoiceText:
     """The text side of one choice."""
 
-    def __init__(
-        self, index: int, tokenizer: Tokenizer, request: GenerationRequest, sampling: SamplingParams
-    ) -> None:
+    def __init__(self, index: int, tokenizer: Tokenizer, request: GenerationRequest) -> None:
+        choice = request.choices[index]
+        sampling = choice.sampling
         self._index = index
         self._stop_token_ids = sampling.stop_token_ids
         self._text = AnswerText(
@@ -23,6 +22,8 @@ class ChoiceText:
             includes_stop=request.includes_stop,
             hidden_token_ids=request.hidden_token_ids,
             thought_marks=request.thought_marks,
+            prompt_token_ids=choice.prompt_token_ids,
+            tells_places=sampling.logprobs is not None,
         )
 
     @property
@@ -48,4 +49,5 @@ class ChoiceText:
             ended,
             piece.stop_string,
             stop_token_id,
+            places=piece.places,
         )

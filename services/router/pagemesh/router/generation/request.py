@@ -9,6 +9,7 @@ from pagemesh.router.call import Call
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import PARAM as STRUCTURED_OUTPUTS
+from pagemesh.tokenizer.answer_text import TokenPlace
 from pagemesh.tokenizer.thought_span import ThoughtMarks
 
 
@@ -113,6 +114,9 @@ class ChoiceDelta:
 
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     """With the first token, when the choice asks for them: of each prompt token but the first."""
+
+    places: tuple[TokenPlace, ...] = ()
+    """Of each of `token_ids` in the choice's text, beside `logprobs`."""
 
 
 class Idle(enum.Enum):

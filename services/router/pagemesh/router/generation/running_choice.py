@@ -38,7 +38,7 @@ class RunningChoice:
         """Whether its present worker goes on behind tokens of another one."""
         self._num_resumed = 0
         self._order = order
-        self._text = ChoiceText(index, tokenizer, request, self.choice.sampling)
+        self._text = ChoiceText(index, tokenizer, request)
         self._token_ids: list[int] = []
 
     @property

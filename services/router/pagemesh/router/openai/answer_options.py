@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import Self
 
 from pagemesh.router.openai.fields import RequestFields
-from pagemesh.router.openai.logprobs import TokenText
+from pagemesh.router.openai.logprobs import TokenNames
+from pagemesh.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
     """The same for all of its choices."""
 
-    token_text: TokenText
+    tokens: TokenNames
     """How tokens are written where log probabilities are."""
 
     has_logprobs: bool = False
@@ -29,16 +30,12 @@ class AnswerOptions:
     """Whether the ids of prompts and answers are given."""
 
     @classmethod
-    def of(cls, fields: RequestFields, token_text: TokenText) -> Self:
-        """Those of a request to a model with these texts."""
+    def of(cls, fields: RequestFields, tokenizer: Tokenizer) -> Self:
+        """Those of a request to a model with this tokenizer."""
         return cls(
-            _id_text if fields.return_tokens_as_token_ids else token_text,
+            TokenNames(tokenizer.token_bytes, bool(fields.return_tokens_as_token_ids)),
             fields.num_logprobs is not None,
             fields.include_usage,
             fields.has_continuous_usage,
             bool(fields.return_token_ids),
         )
-
-
-def _id_text(token_id: int) -> str:
-    return f"token_id:{token_id}"

@@ -85,10 +85,7 @@ class ChatResponder:
             return begin + self._frames.text(delta.index, delta.content) if delta.content else begin
         self._num_tokens[delta.index] += len(delta.token_ids)
         message = _message(delta)
-        has_more = (self._options.has_logprobs and delta.logprobs) or (
-            self._options.has_token_ids and delta.token_ids
-        )
-        if has_more and not message:
+        if self._options.has_token_ids and delta.token_ids and not message:
             # Tokens whose text is held back are told of at once.
             message = {"content": ""}
         frames = begin + (self._frame(delta, message) if message else b"")
@@ -115,8 +112,8 @@ class ChatResponder:
 
     def _frame(self, delta: ChatDelta, message: dict[str, Any]) -> bytes:
         choice = _choice(delta.index, message)
-        if self._options.has_logprobs and delta.logprobs:
-            choice["logprobs"] = self._logprobs(delta.logprobs)
+        if self._options.has_logprobs and delta.content_logprobs:
+            choice["logprobs"] = self._logprobs(delta.content_logprobs)
         if self._options.has_token_ids:
             choice["token_ids"] = delta.token_ids
         return self._frames.frame(choice, self._usage(delta.index))
@@ -148,18 +145,20 @@ class ChatResponder:
         choice = {
             "index": delta.index,
             "message": message,
-            "logprobs": self._logprobs(delta.logprobs) if self._options.has_logprobs else None,
+            "logprobs": self._logprobs(delta.content_logprobs)
+            if self._options.has_logprobs
+            else None,
             **stop_fields(delta),
         }
         return choice | {"token_ids": delta.token_ids} if self._options.has_token_ids else choice
 
     def _logprobs(self, scores: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        return chat_logprobs(scores, self._options.token_text)
+        return chat_logprobs(scores, self._options.tokens)
 
     def _prompt_logprobs(self, choice: ChatDelta) -> dict[str, Any]:
         if not choice.prompt_logprobs:
             return {}
-        scores = prompt_logprobs(choice.prompt_logprobs, self._options.token_text)
+        scores = prompt_logprobs(choice.prompt_logprobs, self._options.tokens)
         return {"prompt_logprobs": scores}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from pagemesh.router.generation.request import ChoiceDelta, Usage
 from pagemesh.router.openai.answer_options import AnswerOptions
 from pagemesh.router.openai.chunk_frames import ChunkFrames
 from pagemesh.router.openai.errors import error_body
-from pagemesh.router.openai.logprobs import completion_logprobs, prompt_logprobs
+from pagemesh.router.openai.logprobs import PlacedScores, completion_logprobs, prompt_logprobs
 from pagemesh.router.openai.responses import (
     CollectedChoice,
     stop_fields,
@@ -37,8 +38,9 @@ class CompletionResponder:
         self._options = options
         self._prompts = prompts
         self._num_given = num_given
-        # Characters and number of each choice's tokens so far.
-        self._offsets: dict[int, int] = {}
+        # By choice: characters in front of its text, its log probabilities, its tokens so far.
+        self._num_echoed: dict[int, int] = {}
+        self._scores: dict[int, PlacedScores] = defaultdict(PlacedScores)
         self._num_tokens: dict[int, int] = {}
         self._head: dict[str, Any] = {
             "id": f"cmpl-{request_id}",
@@ -84,14 +86,15 @@ class CompletionResponder:
         num_tokens = self._num_tokens.get(delta.index, 0) + len(delta.token_ids)
         self._num_tokens[delta.index] = num_tokens
         options = self._options
+        choice = self._choice(delta)
+        scores = choice["logprobs"] and choice["logprobs"]["tokens"]
         if not (
             delta.text
             or delta.stop_reason is not None
-            or (options.has_logprobs and delta.logprobs)
+            or scores
             or (options.has_token_ids and delta.token_ids)
         ):
             return b""
-        choice = self._choice(delta)
         if delta.stop_reason is not None:
             choice |= stop_fields(delta)
         if is_first:
@@ -104,8 +107,7 @@ class CompletionResponder:
     def echo(self, index: int, text: str, logprobs: dict[str, Any] | None) -> bytes:
         """The frame with the text in front of a choice, to be asked before the choice's first event."""
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
-        if logprobs is not None:
-            self._offsets[index] = sum(map(len, logprobs["tokens"]))
+        self._num_echoed[index] = len(text)
         if self._options.has_token_ids:
             choice["token_ids"] = ()
         if not self._options.has_continuous_usage:
@@ -132,7 +134,7 @@ class CompletionResponder:
     def _prompt_logprobs(self, choice: ChoiceDelta) -> dict[str, Any]:
         if not choice.prompt_logprobs:
             return {}
-        scores = prompt_logprobs(choice.prompt_logprobs, self._options.token_text)
+        scores = prompt_logprobs(choice.prompt_logprobs, self._options.tokens)
         return {"prompt_logprobs": scores}
 
     def _choice(self, delta: ChoiceDelta) -> dict[str, Any]:
@@ -143,10 +145,10 @@ class CompletionResponder:
             "finish_reason": None,
         }
         if self._options.has_logprobs:
-            offset = self._offsets.get(delta.index, 0)
-            logprobs = completion_logprobs(delta.logprobs, self._options.token_text, offset)
-            self._offsets[delta.index] = offset + sum(map(len, logprobs["tokens"]))
-            choice["logprobs"] = logprobs
+            num_before = self._num_echoed.get(delta.index, 0)
+            scores = self._scores[delta.index].push(delta)
+            placed = ((score, num_before + place) for score, place in scores)
+            choice["logprobs"] = completion_logprobs(placed, self._options.tokens)
         if self._options.has_token_ids:
             choice["token_ids"] = delta.token_ids
         return choice

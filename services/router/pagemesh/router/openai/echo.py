@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pagemesh.errors import PagemeshError
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.openai.completion_response import CompletionResponder
-from pagemesh.router.openai.logprobs import TokenText, completion_logprobs, with_prompt
+from pagemesh.router.openai.logprobs import (
+    EchoedPrompt,
+    TokenNames,
+    completion_logprobs,
+    with_prompt,
+)
 from pagemesh.router.openai.responses import CollectedChoice
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.tokenizer.answer_text import AnswerText
+from pagemesh.tokenizer.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class EchoedPrompt:
-    """One prompt of a request."""
+async def echoed_text(
+    text: str, token_ids: Sequence[int], tokenizer: Tokenizer, *, add_special_tokens: bool
+) -> EchoedPrompt:
+    """A prompt that was given as text, all of which was made these ids."""
+    places = await tokenizer.encode_places(text, add_special_tokens=add_special_tokens)
+    return EchoedPrompt(text, token_ids, places)
 
-    text: str
 
-    token_ids: Sequence[int]
+async def echoed_tokens(token_ids: Sequence[int], tokenizer: Tokenizer) -> EchoedPrompt:
+    """A prompt that was given as ids, with the names of its special tokens."""
+    text = AnswerText(tokenizer, (), 0, hidden_token_ids=frozenset(), tells_places=True)
+    piece = await asyncio.to_thread(text.push, token_ids, ended=True)
+    return EchoedPrompt(piece.text, token_ids, [place.start for place in piece.places])
 
 
 class EchoResponder:
@@ -36,7 +50,7 @@ class EchoResponder:
         only_prompts: bool,
         num_logprobs: int | None,
         gives_prompt_logprobs: bool,
-        token_text: TokenText,
+        tokens: TokenNames,
     ) -> None:
         """`num_given` choices are given to each prompt, in order.
 
@@ -49,7 +63,7 @@ class EchoResponder:
         self._only_prompts = only_prompts
         self._num_logprobs = num_logprobs
         self._gives_prompt_logprobs = gives_prompt_logprobs
-        self._token_text = token_text
+        self._tokens = tokens
         self._begun: set[int] = set()
         # By prompt: its log probabilities, and what its other answers have to wait with until they are known.
         self._scores: dict[int, tuple[TokenLogprobs, ...]] = {}
@@ -100,7 +114,7 @@ class EchoResponder:
             scores = self._scores.get(delta.index // self._num_given, ())
             logprobs = None
             if self._num_logprobs is not None:
-                none = completion_logprobs((), self._token_text, 0)
+                none = completion_logprobs((), self._tokens)
                 logprobs = self._with_prompt(none, prompt, scores, self._num_logprobs)
             frames = self._inner.echo(delta.index, prompt.text, logprobs)
         if self._only_prompts:
@@ -126,7 +140,7 @@ class EchoResponder:
         scores: Sequence[TokenLogprobs],
         num_logprobs: int,
     ) -> dict[str, Any]:
-        return with_prompt(logprobs, prompt.token_ids[0], scores, num_logprobs, self._token_text)
+        return with_prompt(logprobs, prompt, scores, num_logprobs, self._tokens)
 
     def _counted(self, usage: Usage) -> Usage:
         return replace(usage, num_completion_tokens=0) if self._only_prompts else usage

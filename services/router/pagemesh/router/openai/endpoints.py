@@ -17,13 +17,13 @@ from pagemesh.router.openai.completion_request import (
     parse_completion_request,
 )
 from pagemesh.router.openai.completion_response import CompletionResponder
-from pagemesh.router.openai.echo import EchoedPrompt, EchoResponder
+from pagemesh.router.openai.echo import EchoResponder, echoed_text, echoed_tokens
 from pagemesh.router.openai.fields import RequestFields
 from pagemesh.router.openai.generation_request import make_request
 from pagemesh.router.openai.job import Job
 from pagemesh.router.openai.responses import Responder
 from pagemesh.router.openai.truncation import Truncation
-from pagemesh.router.served_model import ServedModel
+from pagemesh.tokenizer.tokenizer import Tokenizer
 
 
 class Endpoints:
@@ -45,13 +45,12 @@ class Endpoints:
         model = service.model
         max_model_len = service.workers.require_max_model_len()
         truncation = Truncation.of(fields, max_model_len, fields.max_tokens or DEFAULT_MAX_TOKENS)
-        adds_special = fields.add_special_tokens is not False
         prompts = [
             await model.encode_prompt(
                 prompt,
                 "prompt",
                 max_model_len,
-                add_special_tokens=adds_special,
+                add_special_tokens=fields.add_special_tokens is not False,
                 truncation=truncation,
             )
             if isinstance(prompt, str)
@@ -74,11 +73,13 @@ class Endpoints:
             call.request_id,
             call.created,
             model.name,
-            AnswerOptions.of(fields, model.token_text),
+            AnswerOptions.of(fields, model.tokenizer),
             prompts=prompts,
             num_given=fields.n or 1,
         )
-        answer = _echoing(responder, fields, prompts, model) if fields.echo else responder
+        answer: Responder = responder
+        if fields.echo:
+            answer = await _echoing(responder, fields, prompts, model.tokenizer, truncation)
         return _job(call, service, fields, prompts, max_tokens, answer)
 
 
@@ -88,7 +89,7 @@ def _chat_responder(plan: ChatPlan) -> ChatResponder:
         plan.call.request_id,
         plan.call.created,
         plan.model.name,
-        AnswerOptions.of(fields, plan.model.token_text),
+        AnswerOptions.of(fields, plan.model.tokenizer),
         prompt_token_ids=plan.prompt_token_ids,
         prompt_text=plan.prompt if fields.return_prompt_text else None,
         # As in vLLM, only what the answer goes on with.
@@ -96,18 +97,19 @@ def _chat_responder(plan: ChatPlan) -> ChatResponder:
     )
 
 
-def _echoing(
+async def _echoing(
     inner: CompletionResponder,
     fields: CompletionRequest,
     prompts: Sequence[list[int]],
-    model: ServedModel,
+    tokenizer: Tokenizer,
+    truncation: Truncation | None,
 ) -> EchoResponder:
+    adds_special = fields.add_special_tokens is not False
     echoed = [
-        EchoedPrompt(
-            given if isinstance(given, str) else model.tokenizer.decode(token_ids),
-            token_ids,
-        )
-        for given, token_ids in zip(fields.prompts, prompts, strict=True)
+        await echoed_text(given, ids, tokenizer, add_special_tokens=adds_special)
+        if isinstance(given, str) and not (truncation and truncation.may_have_cut(ids))
+        else await echoed_tokens(ids, tokenizer)
+        for given, ids in zip(fields.prompts, prompts, strict=True)
     ]
     return EchoResponder(
         inner,
@@ -116,7 +118,7 @@ def _echoing(
         only_prompts=fields.max_tokens == 0,
         num_logprobs=fields.num_logprobs,
         gives_prompt_logprobs=fields.prompt_logprobs is not None,
-        token_text=model.token_text,
+        tokens=AnswerOptions.of(fields, tokenizer).tokens,
     )
 
 

@@ -10,6 +10,7 @@ from pagemesh.errors import PagemeshError
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.sampling.best_of import best_answers
 from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.tokenizer.answer_text import TokenPlace
 
 
 @dataclass(slots=True)
@@ -29,6 +30,9 @@ class CollectedChoice:
 
     token_ids: list[int] = field(default_factory=list)
 
+    places: list[TokenPlace] = field(default_factory=list)
+    """Of its tokens, beside `logprobs`."""
+
     stop_string: str | None = None
     """As in the choice's last delta."""
 
@@ -41,6 +45,7 @@ class CollectedChoice:
         self.token_ids += delta.token_ids
         self.logprobs += delta.logprobs
         self.prompt_logprobs += delta.prompt_logprobs
+        self.places += delta.places
         self.stop_reason = delta.stop_reason
         self.stop_string = delta.stop_string
         self.stop_token_id = delta.stop_token_id
@@ -56,6 +61,7 @@ class CollectedChoice:
             self.stop_token_id,
             tuple(self.logprobs),
             tuple(self.prompt_logprobs),
+            tuple(self.places),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -37,6 +38,10 @@ class Truncation:
                 param="truncate_prompt_tokens",
             )
         return cls(max(1, most) if asked == -1 else asked, fields.truncation_side != "right")
+
+    def may_have_cut(self, token_ids: Sequence[int]) -> bool:
+        """Whether these may be what was kept of more."""
+        return len(token_ids) >= self.num_tokens
 
     def cut(self, token_ids: list[int]) -> list[int]:
         """What is kept of a prompt."""

@@ -13,7 +13,7 @@ from pagemesh.router.parsers.formats import (
     find_thinking_format,
     find_tool_format,
 )
-from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece, joined_calls
+from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece, Span, joined_calls
 from pagemesh.router.parsers.output import CallOutput
 from pagemesh.router.parsers.reading_parser import ReadingParser, ThinkingFirst
 from pagemesh.router.parsers.thinking import CLOSE
@@ -83,6 +83,7 @@ class GoneOnWith:
         self._inner = inner
         self._open = tuple(call for call in calls[-1:] if not is_whole(call.arguments))
         self._num_over = len(calls) - len(self._open)
+        self._num_written = len(written)
 
     def push(self, text: str) -> ParsedPiece:
         """What became certain with some more text, and first the call that was open."""
@@ -93,6 +94,13 @@ class GoneOnWith:
         return self._told(self._inner.finish())
 
     def _told(self, piece: ParsedPiece) -> ParsedPiece:
+        before = self._num_written
+        spans = tuple(
+            Span(max(0, span.start - before), span.end - before)
+            for span in piece.content_spans
+            if span.end > before
+        )
+        piece = piece._replace(content_spans=spans)
         if not self._open and not self._num_over:
             return piece
         calls = joined_calls(self._open, piece.tool_calls)
@@ -105,9 +113,14 @@ class GoneOnWith:
 class PlainParser:
     """Implements `AnswerParser`: everything is content."""
 
+    def __init__(self) -> None:
+        self._num_chars = 0
+
     def push(self, text: str) -> ParsedPiece:
         """The text."""
-        return ParsedPiece(text)
+        start = self._num_chars
+        self._num_chars += len(text)
+        return ParsedPiece(text, content_spans=(Span(start, self._num_chars),))
 
     def finish(self) -> ParsedPiece:
         """Nothing."""

@@ -23,6 +23,14 @@ class ToolCallDelta:
     """JSON text as the model wrote it; the pieces of a call's deltas together are its arguments."""
 
 
+class Span(NamedTuple):
+    """A part of a text, in characters."""
+
+    start: int
+
+    end: int
+
+
 class ParsedPiece(NamedTuple):
     """What some more text turned out to be; all may be empty while it is not known yet."""
 
@@ -32,6 +40,9 @@ class ParsedPiece(NamedTuple):
 
     tool_calls: tuple[ToolCallDelta, ...] = ()
     """At most one for each call."""
+
+    content_spans: tuple[Span, ...] = ()
+    """Where the content stood in the text as it was pushed, in order."""
 
 
 def joined_calls(

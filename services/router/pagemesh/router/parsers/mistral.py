@@ -30,7 +30,7 @@ def _read(source: Source, output: CallOutput) -> Reading[None]:
         yield from source.skip_space()
         if (yield from source.take(CALLS)):
             # The first one was none of its own.
-            output.content(CALLS + source.since_mark().removesuffix(CALLS))
+            output.content(CALLS + source.since_mark().removesuffix(CALLS), len(CALLS))
         elif not (yield from _read_calls(source, output)):
             marker = yield from read_until(source, output.content, (CALLS,))
 

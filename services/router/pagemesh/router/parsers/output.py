@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from pagemesh.router.parsers.interface import ParsedPiece, ToolCallDelta
+from pagemesh.router.parsers.interface import ParsedPiece, Span, ToolCallDelta
+from pagemesh.router.parsers.source import Source
 
 
 class Output(Protocol):
     """Where a reader puts what it finds."""
+
+    def follow(self, source: Source) -> None:
+        """Say where it is read: what is found ends there, unless told."""
+        ...
 
     def end(self) -> None:
         """Say that no more comes."""
@@ -20,16 +25,42 @@ class Output(Protocol):
         ...
 
 
+class _Content:
+    """Content that nobody has fetched yet, with its places."""
+
+    def __init__(self) -> None:
+        self.source = Source()
+        self._texts: list[str] = []
+        self._spans: list[Span] = []
+
+    def add(self, text: str, num_behind: int = 0) -> None:
+        """Add what stands before the last characters that were read, so many of them."""
+        end = self.source.position - num_behind
+        self._texts.append(text)
+        self._spans.append(Span(end - len(text), end))
+
+    def fetch(self) -> tuple[str, tuple[Span, ...]]:
+        """All, and where it stood."""
+        found = "".join(self._texts), tuple(self._spans)
+        self._texts.clear()
+        self._spans.clear()
+        return found
+
+
 class ThoughtOutput:
     """Implements `Output` for content and reasoning."""
 
     def __init__(self) -> None:
-        self._content: list[str] = []
+        self._content = _Content()
         self._reasoning: list[str] = []
+
+    def follow(self, source: Source) -> None:
+        """See `Output`."""
+        self._content.source = source
 
     def content(self, text: str) -> None:
         """Add content."""
-        self._content.append(text)
+        self._content.add(text)
 
     def reasoning(self, text: str) -> None:
         """Add reasoning."""
@@ -40,8 +71,8 @@ class ThoughtOutput:
 
     def fetch(self) -> ParsedPiece:
         """What was found since the last time."""
-        piece = ParsedPiece("".join(self._content), "".join(self._reasoning))
-        self._content.clear()
+        content, spans = self._content.fetch()
+        piece = ParsedPiece(content, "".join(self._reasoning), content_spans=spans)
         self._reasoning.clear()
         return piece
 
@@ -55,21 +86,25 @@ class CallOutput:
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
-        self._content: list[str] = []
+        self._content = _Content()
         self._calls: list[_CallPart] = []
         self._num_calls = 0
         # None while there is content behind the last call.
         self._separator: str | None = ""
 
-    def content(self, text: str) -> None:
-        """Add content."""
+    def follow(self, source: Source) -> None:
+        """See `Output`."""
+        self._content.source = source
+
+    def content(self, text: str, num_behind: int = 0) -> None:
+        """Add content; so many characters behind it are read already."""
         if self._separator is not None:
             if not text.strip():
                 self._separator += text
                 return
             text = self._separator + text
             self._separator = None
-        self._content.append(text)
+        self._content.add(text, num_behind)
 
     def separate(self, text: str) -> None:
         """Add what separates two calls, if another one follows."""
@@ -96,15 +131,17 @@ class CallOutput:
     def end(self) -> None:
         """Say that no more comes."""
         if self._separator and self._num_calls == 0:
-            self._content.append(self._separator)
+            self._content.add(self._separator)
 
     def fetch(self) -> ParsedPiece:
         """What was found since the last time."""
         deltas = tuple(call.delta() for call in self._calls)
+        content, spans = self._content.fetch()
         piece = ParsedPiece(
-            "".join(self._content), tool_calls=tuple(delta for delta in deltas if delta is not None)
+            content,
+            tool_calls=tuple(delta for delta in deltas if delta is not None),
+            content_spans=spans,
         )
-        self._content.clear()
         self._calls.clear()
         return piece
 

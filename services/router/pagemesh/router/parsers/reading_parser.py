@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from pagemesh.router.parsers.interface import ParsedPiece
+from pagemesh.router.parsers.interface import ParsedPiece, Span
 from pagemesh.router.parsers.output import Output
 from pagemesh.router.parsers.source import Reading, Source
 
@@ -19,6 +20,7 @@ class ReadingParser:
         """`read` reads to the source's end, whatever comes."""
         self._source = Source()
         self._output: Output = output
+        output.follow(self._source)
         self._reading = read(self._source, output)
         next(self._reading)
 
@@ -33,7 +35,7 @@ class ReadingParser:
         """The rest, with the last of the text if there is some."""
         if text:
             self._source.feed(text)
-        self._source.end()
+        self._source.ended = True
         next(self._reading, None)
         assert self._source.is_over
         self._output.end()
@@ -46,15 +48,47 @@ class ThinkingFirst:
     def __init__(self, thoughts: ReadingParser, calls: ReadingParser) -> None:
         self._thoughts = thoughts
         self._calls = calls
+        self._places = _Places()
 
     def push(self, text: str) -> ParsedPiece:
         """What became certain with some more text."""
         piece = self._thoughts.push(text)
-        inner = self._calls.push(piece.content)
-        return ParsedPiece(inner.content, piece.reasoning, inner.tool_calls)
+        return self._joined(piece, self._calls.push(piece.content))
 
     def finish(self) -> ParsedPiece:
         """The rest."""
         piece = self._thoughts.finish()
-        inner = self._calls.finish(piece.content)
-        return ParsedPiece(inner.content, piece.reasoning, inner.tool_calls)
+        return self._joined(piece, self._calls.finish(piece.content))
+
+    def _joined(self, piece: ParsedPiece, inner: ParsedPiece) -> ParsedPiece:
+        self._places.add(piece.content_spans)
+        spans = tuple(self._places.of(inner.content_spans))
+        return ParsedPiece(inner.content, piece.reasoning, inner.tool_calls, spans)
+
+
+class _Places:
+    """Where parts of a text stand in another one, from whose parts it was put together."""
+
+    def __init__(self) -> None:
+        self._num_chars = 0
+        # Where a part begins here, and where it is there; nobody asks for what is before the first one.
+        self._parts: deque[tuple[int, Span]] = deque()
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Add the parts that are these of the other text."""
+        for span in spans:
+            self._parts.append((self._num_chars, span))
+            self._num_chars += span.end - span.start
+
+    def of(self, spans: Iterable[Span]) -> Iterator[Span]:
+        """The places of parts, which come in order."""
+        for start, end in spans:
+            while start < end:
+                at, there = self._parts[0]
+                behind = at + there.end - there.start
+                if behind <= start:
+                    self._parts.popleft()
+                    continue
+                stop = min(end, behind)
+                yield Span(there.start + start - at, there.start + stop - at)
+                start = stop

@@ -21,7 +21,9 @@ class Source:
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
-        self._ended = False
+        self._num_fed = 0
+        self.ended = False
+        """Whether no more comes, as who feeds it says."""
         # What was read behind the mark: whole pieces, then from a place in the present one.
         self._kept: list[str] | None = None
         self._kept_from = 0
@@ -29,20 +31,22 @@ class Source:
     def feed(self, text: str) -> None:
         """Add a piece, which is not empty, when all before it is read."""
         assert self._at == len(self._text)
-        assert not self._ended
+        assert not self.ended
         if self._kept is not None:
             self._kept.append(self._text[self._kept_from :])
         self._kept_from = 0
         self._text, self._at = text, 0
+        self._num_fed += len(text)
 
-    def end(self) -> None:
-        """Say that no more comes."""
-        self._ended = True
+    @property
+    def position(self) -> int:
+        """How many characters are read."""
+        return self._num_fed - (len(self._text) - self._at)
 
     @property
     def is_over(self) -> bool:
         """Whether all is read and no more comes."""
-        return self._ended and self._at == len(self._text)
+        return self.ended and self._at == len(self._text)
 
     def mark(self) -> None:
         """Keep what is read from here on, and forget another mark."""
@@ -77,7 +81,7 @@ class Source:
     def peek(self) -> Reading[str]:
         """The next character; "" at the end. Nothing is read yet."""
         while self._at == len(self._text):
-            if self._ended:
+            if self.ended:
                 return ""
             yield
         return self._text[self._at]
@@ -104,7 +108,7 @@ class Source:
     def take_cut_off(self, literals: Iterable[str], min_chars: int = 1) -> bool:
         """Read the beginning of a literal where the text ends in it; whether it does."""
         num_left = len(self._text) - self._at
-        is_cut_off = self._ended and any(
+        is_cut_off = self.ended and any(
             min_chars <= num_left < len(literal) and literal.startswith(self._text[self._at :])
             for literal in literals
         )

@@ -12,6 +12,7 @@ from pagemesh.router.chat.renaming import in_words_of, renaming
 from pagemesh.router.models import Models
 from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.router.openai.job import Job
+from pagemesh.router.openai.logprobs import TokenNames
 from pagemesh.router.responses_api.chat_fields import chat_fields
 from pagemesh.router.responses_api.items import Items
 from pagemesh.router.responses_api.request import ResponsesRequest, parse_responses_request
@@ -98,5 +99,6 @@ def _new_writer(
         temperature=defaults.temperature if asked.temperature is None else asked.temperature,
         top_p=defaults.top_p if asked.top_p is None else asked.top_p,
     )
-    items = Items(plan.call.request_id, plan.model.token_text, has_logprobs=fields.has_logprobs)
+    names = TokenNames(plan.model.tokenizer.token_bytes)
+    items = Items(plan.call.request_id, names, has_logprobs=fields.has_logprobs)
     return ResponsesWriter(response, items)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from pagemesh.router.chat.answer_parts import Part, PartKind
-from pagemesh.router.openai.logprobs import TokenText, chat_logprobs
+from pagemesh.router.openai.logprobs import TokenNames, chat_logprobs
 from pagemesh.sampling.logprobs import TokenLogprobs
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -22,9 +22,9 @@ _ID_PREFIXES: Final = {
 class Items:
     """Makes the items of one response."""
 
-    def __init__(self, request_id: str, token_text: TokenText, *, has_logprobs: bool) -> None:
+    def __init__(self, request_id: str, tokens: TokenNames, *, has_logprobs: bool) -> None:
         self._request_id = request_id
-        self._token_text = token_text
+        self._tokens = tokens
         self._has_logprobs = has_logprobs
 
     def item_id(self, part: Part) -> str:
@@ -67,5 +67,5 @@ class Items:
         """Log probabilities of a text's tokens, empty unless they were asked for."""
         if not self._has_logprobs:
             return []
-        entries: list[Any] = chat_logprobs(logprobs, self._token_text)["content"]
+        entries: list[Any] = chat_logprobs(logprobs, self._tokens)["content"]
         return entries
