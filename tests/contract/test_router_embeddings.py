@@ -22,6 +22,7 @@ from pagemesh.errors import (
     UnsupportedError,
 )
 from pagemesh.tokenizer import Tokenizer
+from pagemesh.tokenizer.chat_template import RenderOptions
 from tests.contract.http_answers import Answer, http_body, read
 from tests.contract.router_harness import MODEL, Mesh, eventually, running_mesh
 
@@ -62,7 +63,10 @@ async def test_embeddings_are_answered_as_openai_does(mesh: Mesh) -> None:
     answer = await post(mesh, model="demo", input=[[20, 21], [22]])
     assert answer.status == 200
     assert answer.content_type == "application/json"
-    assert answer.json() == {
+    body = answer.json()
+    assert body.pop("id").startswith("embd-")
+    assert body.pop("created") > 1_700_000_000
+    assert body == {
         "object": "list",
         "data": [
             {"object": "embedding", "index": 0, "embedding": [21.0, 441.0, 1.0]},
@@ -94,7 +98,13 @@ async def test_embeddings_are_answered_as_openai_does(mesh: Mesh) -> None:
         ({"dimensions": 2}, "dimensions", "dimensions is 2, but the model was not trained for sh"),
         ({"dimensions": 0}, "dimensions", "dimensions is 0"),
         ({"encoding_format": "int8"}, "encoding_format", 'encoding_format is "int8"'),
-        ({"truncate_prompt_tokens": 3}, "truncate_prompt_tokens", "is not supported"),
+        (
+            {"truncate_prompt_tokens": 513},
+            "truncate_prompt_tokens",
+            "truncate_prompt_tokens is 513",
+        ),
+        ({"use_activation": "no"}, "use_activation", 'use_activation is "no"'),
+        ({"messages": [{"role": "user", "content": "x"}]}, "messages", "and not both"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -106,6 +116,54 @@ async def test_a_faulty_request_is_refused_by_name(
     error = answer.json()["error"]
     assert error["param"] == param
     assert message in error["message"]
+
+
+async def test_vectors_have_a_length_of_1_where_it_is_asked_for(mesh: Mesh) -> None:
+    (entry,) = (await post(mesh, input=[2], use_activation=True)).json()["data"]
+    assert entry["embedding"] == pytest.approx([2 / 21**0.5, 4 / 21**0.5, 1 / 21**0.5])
+    (entry,) = (await post(mesh, input=[2], use_activation=False)).json()["data"]
+    assert entry["embedding"] == [2.0, 4.0, 1.0]
+
+
+async def test_a_conversation_is_embedded_as_its_template_writes_it(mesh: Mesh) -> None:
+    messages = [{"role": "user", "content": "What is 3 + 9?"}]
+    template = TOKENIZER.chat_template
+    for more, options in (
+        ({}, RenderOptions(add_generation_prompt=False)),
+        ({"add_generation_prompt": True}, RenderOptions()),
+    ):
+        (ids,) = TOKENIZER.encode_batch(
+            [template.render(messages, options)], add_special_tokens=False
+        )
+        body = (await post(mesh, messages=messages, **more)).json()
+        assert body["usage"]["prompt_tokens"] == len(ids)
+        assert tuple(body["data"][0]["embedding"]) == vector(ids)
+
+
+async def test_inputs_are_cut(mesh: Mesh) -> None:
+    text = "a b c d e"
+    (ids,) = TOKENIZER.encode_batch([text], add_special_tokens=True)
+    for more, kept in (
+        ({"truncate_prompt_tokens": 3}, ids[:3]),
+        ({"truncate_prompt_tokens": 3, "truncation_side": "left"}, ids[-3:]),
+        ({"truncate_prompt_tokens": -1}, ids),
+    ):
+        body = (await post(mesh, input=[text], **more)).json()
+        assert tuple(body["data"][0]["embedding"]) == vector(kept)
+        assert body["usage"]["prompt_tokens"] == len(kept)
+    body = (await post(mesh, input=[[20, 21, 22], [23]], truncate_prompt_tokens=2)).json()
+    assert [entry["embedding"][0] for entry in body["data"]] == [21.0, 23.0]
+
+
+async def test_scores_and_ranks_take_vllms_fields(mesh: Mesh) -> None:
+    request = http_body({"queries": "a b", "documents": ["a b", "c"], "truncate_prompt_tokens": 1})
+    body = (await read(mesh.openai.Score(request))).json()
+    assert body["data"][0]["score"] == pytest.approx(1.0)
+    assert body["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
+    request = http_body({"query": "a b", "documents": ["c", "a b"], "truncate_prompt_tokens": 1})
+    body = (await read(mesh.openai.Rerank(request))).json()
+    assert body["results"][0]["document"] == {"text": "a b"}
+    assert body["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
 
 
 async def test_models_that_were_trained_for_it_give_shorter_vectors(tmp_path: Path) -> None:

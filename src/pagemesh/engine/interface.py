@@ -91,6 +91,9 @@ class EngineRequest:
     embed: bool = False
     """Answer with the prompt's embedding, pooled as `EngineInfo.pooling` says, instead of with tokens."""
 
+    normalize: bool | None = None
+    """Whether the embedding is scaled to a length of 1; None for what `EngineInfo.pooling` says."""
+
 
 class RequestOutput(NamedTuple):
     """New tokens, or the end, of one request. A tuple, because hundreds are made in every step."""

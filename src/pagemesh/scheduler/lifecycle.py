@@ -8,6 +8,7 @@ of that step does. Each submitted request gets exactly one output with a finish 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 
 from pagemesh.cache.block_pool import BlockPool
@@ -236,7 +237,10 @@ def _make_vector(spec: EngineRequest, info: EngineInfo) -> PromptVector | None:
     if not spec.embed:
         return None
     assert info.pooling is not None, "the request was checked"
-    return PromptVector(info.pooling, len(spec.prompt_token_ids))
+    pooling = info.pooling
+    if spec.normalize is not None:
+        pooling = replace(pooling, normalize=spec.normalize)
+    return PromptVector(pooling, len(spec.prompt_token_ids))
 
 
 def _refused(constraint: TokenConstraint, token_id: int) -> PagemeshError | None:

@@ -27,7 +27,7 @@ from pagemesh.v1 import kv_transfer_pb2 as pagemesh_dot_v1_dot_kv__transfer__pb2
 from pagemesh.v1 import types_pb2 as pagemesh_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18pagemesh/v1/decode.proto\x12\x0bpagemesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1dpagemesh/v1/kv_transfer.proto\x1a\x17pagemesh/v1/types.proto\"h\n\x0eSessionRequest\x12%\n\x06submit\x18\x01 \x01(\x0b\x32\x13.pagemesh.v1.SubmitH\x00\x12%\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x13.pagemesh.v1.CancelH\x00\x42\x08\n\x06\x61\x63tion\"\xe1\x02\n\x06Submit\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x03 \x03(\r\x12\x18\n\x10resume_token_ids\x18\x04 \x03(\r\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.pagemesh.v1.SamplingParams\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0cprefill_plan\x18\x07 \x01(\x0b\x32\x18.pagemesh.v1.PrefillPlan\x12\x12\n\ncache_salt\x18\x08 \x01(\x0c\x12\x10\n\x08priority\x18\t \x01(\x11\x12\x13\n\x0btraceparent\x18\n \x01(\t\x12\x16\n\x0e\x66ork_of_handle\x18\x0b \x01(\x04\x12\r\n\x05\x65mbed\x18\x0c \x01(\x08\x12\x12\n\ntracestate\x18\r \x01(\t\"x\n\x0bPrefillPlan\x12(\n\x07workers\x18\x01 \x03(\x0b\x32\x17.pagemesh.v1.PeerWorker\x12%\n\x06source\x18\x02 \x01(\x0b\x32\x15.pagemesh.v1.KvSource\x12\x18\n\x10overrule_seconds\x18\x03 \x01(\x01\"\x18\n\x06\x43\x61ncel\x12\x0e\n\x06handle\x18\x01 \x01(\x04\">\n\rSessionOpened\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x12\n\narithmetic\x18\x02 \x01(\t\"|\n\x0fSessionResponse\x12+\n\x07outputs\x18\x01 \x03(\x0b\x32\x1a.pagemesh.v1.RequestOutput\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12*\n\x06opened\x18\x03 \x01(\x0b\x32\x1a.pagemesh.v1.SessionOpened\"\xd9\x02\n\rRequestOutput\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x30\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x19.pagemesh.v1.FinishReason\x12!\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x12.pagemesh.v1.Error\x12.\n\x0cprompt_usage\x18\x05 \x01(\x0b\x32\x18.pagemesh.v1.PromptUsage\x12,\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\x12\x33\n\x0fprompt_logprobs\x18\x07 \x03(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\x12\x11\n\tembedding\x18\x08 \x01(\x0c\x12*\n\nkv_outcome\x18\t \x01(\x0b\x32\x16.pagemesh.v1.KvOutcome2R\n\x06\x44\x65\x63ode\x12H\n\x07Session\x12\x1b.pagemesh.v1.SessionRequest\x1a\x1c.pagemesh.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18pagemesh/v1/decode.proto\x12\x0bpagemesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1dpagemesh/v1/kv_transfer.proto\x1a\x17pagemesh/v1/types.proto\"h\n\x0eSessionRequest\x12%\n\x06submit\x18\x01 \x01(\x0b\x32\x13.pagemesh.v1.SubmitH\x00\x12%\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x13.pagemesh.v1.CancelH\x00\x42\x08\n\x06\x61\x63tion\"\x87\x03\n\x06Submit\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x03 \x03(\r\x12\x18\n\x10resume_token_ids\x18\x04 \x03(\r\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.pagemesh.v1.SamplingParams\x12*\n\x07timeout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0cprefill_plan\x18\x07 \x01(\x0b\x32\x18.pagemesh.v1.PrefillPlan\x12\x12\n\ncache_salt\x18\x08 \x01(\x0c\x12\x10\n\x08priority\x18\t \x01(\x11\x12\x13\n\x0btraceparent\x18\n \x01(\t\x12\x16\n\x0e\x66ork_of_handle\x18\x0b \x01(\x04\x12\r\n\x05\x65mbed\x18\x0c \x01(\x08\x12\x12\n\ntracestate\x18\r \x01(\t\x12\x16\n\tnormalize\x18\x0e \x01(\x08H\x00\x88\x01\x01\x42\x0c\n\n_normalize\"x\n\x0bPrefillPlan\x12(\n\x07workers\x18\x01 \x03(\x0b\x32\x17.pagemesh.v1.PeerWorker\x12%\n\x06source\x18\x02 \x01(\x0b\x32\x15.pagemesh.v1.KvSource\x12\x18\n\x10overrule_seconds\x18\x03 \x01(\x01\"\x18\n\x06\x43\x61ncel\x12\x0e\n\x06handle\x18\x01 \x01(\x04\">\n\rSessionOpened\x12\x19\n\x11model_fingerprint\x18\x01 \x01(\t\x12\x12\n\narithmetic\x18\x02 \x01(\t\"|\n\x0fSessionResponse\x12+\n\x07outputs\x18\x01 \x03(\x0b\x32\x1a.pagemesh.v1.RequestOutput\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12*\n\x06opened\x18\x03 \x01(\x0b\x32\x1a.pagemesh.v1.SessionOpened\"\xd9\x02\n\rRequestOutput\x12\x0e\n\x06handle\x18\x01 \x01(\x04\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x30\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x19.pagemesh.v1.FinishReason\x12!\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x12.pagemesh.v1.Error\x12.\n\x0cprompt_usage\x18\x05 \x01(\x0b\x32\x18.pagemesh.v1.PromptUsage\x12,\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\x12\x33\n\x0fprompt_logprobs\x18\x07 \x03(\x0b\x32\x1a.pagemesh.v1.TokenLogprobs\x12\x11\n\tembedding\x18\x08 \x01(\x0c\x12*\n\nkv_outcome\x18\t \x01(\x0b\x32\x16.pagemesh.v1.KvOutcome2R\n\x06\x44\x65\x63ode\x12H\n\x07Session\x12\x1b.pagemesh.v1.SessionRequest\x1a\x1c.pagemesh.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,17 +37,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONREQUEST']._serialized_start=129
   _globals['_SESSIONREQUEST']._serialized_end=233
   _globals['_SUBMIT']._serialized_start=236
-  _globals['_SUBMIT']._serialized_end=589
-  _globals['_PREFILLPLAN']._serialized_start=591
-  _globals['_PREFILLPLAN']._serialized_end=711
-  _globals['_CANCEL']._serialized_start=713
-  _globals['_CANCEL']._serialized_end=737
-  _globals['_SESSIONOPENED']._serialized_start=739
-  _globals['_SESSIONOPENED']._serialized_end=801
-  _globals['_SESSIONRESPONSE']._serialized_start=803
-  _globals['_SESSIONRESPONSE']._serialized_end=927
-  _globals['_REQUESTOUTPUT']._serialized_start=930
-  _globals['_REQUESTOUTPUT']._serialized_end=1275
-  _globals['_DECODE']._serialized_start=1277
-  _globals['_DECODE']._serialized_end=1359
+  _globals['_SUBMIT']._serialized_end=627
+  _globals['_PREFILLPLAN']._serialized_start=629
+  _globals['_PREFILLPLAN']._serialized_end=749
+  _globals['_CANCEL']._serialized_start=751
+  _globals['_CANCEL']._serialized_end=775
+  _globals['_SESSIONOPENED']._serialized_start=777
+  _globals['_SESSIONOPENED']._serialized_end=839
+  _globals['_SESSIONRESPONSE']._serialized_start=841
+  _globals['_SESSIONRESPONSE']._serialized_end=965
+  _globals['_REQUESTOUTPUT']._serialized_start=968
+  _globals['_REQUESTOUTPUT']._serialized_end=1313
+  _globals['_DECODE']._serialized_start=1315
+  _globals['_DECODE']._serialized_end=1397
 # @@protoc_insertion_point(module_scope)

@@ -74,6 +74,7 @@ class Submit(_message.Message):
     FORK_OF_HANDLE_FIELD_NUMBER: _builtins.int
     EMBED_FIELD_NUMBER: _builtins.int
     TRACESTATE_FIELD_NUMBER: _builtins.int
+    NORMALIZE_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream; chosen by the router, never used twice on one stream."""
     request_id: _builtins.str
@@ -95,6 +96,8 @@ class Submit(_message.Message):
     """
     tracestate: _builtins.str
     """W3C tracestate that belongs to the traceparent; may be empty."""
+    normalize: _builtins.bool
+    """Whether the embedding is scaled to a length of 1; unset means as the model wants."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The prompt; never empty."""
@@ -133,12 +136,15 @@ class Submit(_message.Message):
         fork_of_handle: _builtins.int = ...,
         embed: _builtins.bool = ...,
         tracestate: _builtins.str = ...,
+        normalize: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prefill_plan", b"prefill_plan", "sampling", b"sampling", "timeout", b"timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_normalize", b"_normalize", "normalize", b"normalize", "prefill_plan", b"prefill_plan", "sampling", b"sampling", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embed", b"embed", "fork_of_handle", b"fork_of_handle", "handle", b"handle", "prefill_plan", b"prefill_plan", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume_token_ids", b"resume_token_ids", "sampling", b"sampling", "timeout", b"timeout", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_normalize", b"_normalize", "cache_salt", b"cache_salt", "embed", b"embed", "fork_of_handle", b"fork_of_handle", "handle", b"handle", "normalize", b"normalize", "prefill_plan", b"prefill_plan", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume_token_ids", b"resume_token_ids", "sampling", b"sampling", "timeout", b"timeout", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__normalize: _TypeAlias = _typing.Literal["normalize"]  # noqa: Y015
+    _WhichOneofArgType__normalize: _TypeAlias = _typing.Literal["_normalize", b"_normalize"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__normalize) -> _WhichOneofReturnType__normalize | None: ...
 
 Global___Submit: _TypeAlias = Submit  # noqa: Y015
 

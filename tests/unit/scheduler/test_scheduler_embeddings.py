@@ -195,3 +195,14 @@ def test_a_vector_of_zeros_stays_one() -> None:
     pooled = PromptVector(Pooling("last", normalize=True), 1)
     pooled.add(np.zeros((1, 2), np.float32))
     assert pooled.result() == bytes(8)
+
+
+@pytest.mark.parametrize("asked", [True, False, None])
+def test_a_request_may_say_whether_its_vector_has_a_length_of_1(asked: bool | None) -> None:
+    for of_model in (True, False):
+        stepper = Stepper(replace(make_info(), pooling=Pooling("last", normalize=of_model)))
+        stepper.submit(replace(embed("a"), normalize=asked))
+        stepper.run()
+        is_scaled = of_model if asked is None else asked
+        length = float(np.linalg.norm(LAST)) if is_scaled else 1.0
+        assert vector(stepper, "a") == pytest.approx([value / length for value in LAST])

@@ -54,6 +54,7 @@ def parse_submit(
             await_kv=plan is not None,
             fork_of=fork_of,
             embed=submit.embed,
+            normalize=submit.normalize if submit.HasField("normalize") else None,
         ),
         plan=plan,
         timeout=_timeout(submit),

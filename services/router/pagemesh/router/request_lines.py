@@ -12,7 +12,7 @@ import structlog
 
 from pagemesh.config.request_log import RequestLogConfig
 from pagemesh.router.call import Call
-from pagemesh.router.embedding.vectors import Embeddings, Input, PromptEmbedder
+from pagemesh.router.embedding.vectors import Embeddings, EmbedOptions, Input, PromptEmbedder
 from pagemesh.router.generation.interface import RunningGeneration, TextGenerator
 from pagemesh.router.generation.request import GenerationRequest
 from pagemesh.sampling.params import SamplingParams
@@ -108,13 +108,12 @@ class _LoggedEmbedder:
         inputs: Sequence[Input],
         field: str,
         call: Call,
-        priority: int = 0,
-        cache_salt: str = "",
+        options: EmbedOptions,
     ) -> Embeddings:
         """See `PromptEmbedder`."""
         began_at = time.monotonic()
-        self._lines.begin(inputs, num_prompts=len(inputs), priority=priority)
-        embeddings = await self._inner.embed(inputs, field, call, priority, cache_salt)
+        self._lines.begin(inputs, num_prompts=len(inputs), priority=options.priority)
+        embeddings = await self._inner.embed(inputs, field, call, options)
         self._lines.end(began_at, num_prompt_tokens=embeddings.num_prompt_tokens)
         return embeddings
 

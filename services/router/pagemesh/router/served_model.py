@@ -102,7 +102,12 @@ class ServedModel:
         if truncation is None:
             await self._check_length(text, field, max_model_len)
         ids = await self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return ids if truncation is None else truncation.cut(ids)
+        if truncation is None:
+            return ids
+        if truncation.keeps_special and add_special_tokens and len(ids) > truncation.num_tokens:
+            text_ids = await self.tokenizer.encode(text, add_special_tokens=False)
+            return truncation.cut_within(ids, text_ids)
+        return truncation.cut(ids)
 
     async def _check_length(self, text: str, field: str, max_model_len: int) -> None:
         if await self.tokenizer.has_more_than(max_model_len, text):

@@ -14,7 +14,7 @@ from pagemesh.router.console.request_log import (
     RequestLog,
     present_record,
 )
-from pagemesh.router.embedding.vectors import Embeddings, Input, PromptEmbedder
+from pagemesh.router.embedding.vectors import Embeddings, EmbedOptions, Input, PromptEmbedder
 from pagemesh.router.generation.instrumented import InstrumentedGeneration
 from pagemesh.router.generation.request import GenerationRequest, Usage
 from pagemesh.router.path_metrics import path_of
@@ -85,8 +85,7 @@ class WatchedEmbedder:
         inputs: Sequence[Input],
         field: str,
         call: Call,
-        priority: int = 0,
-        cache_salt: str = "",
+        options: EmbedOptions,
     ) -> Embeddings:
         """See `PromptEmbedder`."""
         record = self._log.begin(
@@ -99,7 +98,7 @@ class WatchedEmbedder:
         present_record.set(record)
         end, error, usage = "abort", None, NO_TOKENS
         try:
-            found = await self._inner.embed(inputs, field, call, priority, cache_salt)
+            found = await self._inner.embed(inputs, field, call, options)
             end, usage = "stop", Usage(found.num_prompt_tokens, 0, found.num_cached_tokens)
         except PagemeshError as failure:
             end, error = "error", failure.reason

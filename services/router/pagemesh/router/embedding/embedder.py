@@ -9,7 +9,7 @@ from pagemesh.errors import ContextLengthError, PagemeshError
 from pagemesh.router.call import Call
 from pagemesh.router.dispatch.dispatch import Dispatch
 from pagemesh.router.embedding.job import EmbeddingJob
-from pagemesh.router.embedding.vectors import Embeddings, Input
+from pagemesh.router.embedding.vectors import Embeddings, EmbedOptions, Input
 from pagemesh.router.in_progress import InProgress
 from pagemesh.router.migration import Migrations
 from pagemesh.router.placed_request import Order
@@ -57,8 +57,7 @@ class Embedder:
         inputs: Sequence[Input],
         field: str,
         call: Call,
-        priority: int = 0,
-        cache_salt: str = "",
+        options: EmbedOptions,
     ) -> Embeddings:
         """See `PromptEmbedder`."""
         prompts = await self._encode(inputs, field)
@@ -66,10 +65,12 @@ class Embedder:
         num_tokens = sum(lengths)
         started_at = time.perf_counter()
         reason = "abort"
-        turns = self._dispatch.turn(call, priority, lengths, [0] * len(prompts))
+        turns = self._dispatch.turn(call, options.priority, lengths, [0] * len(prompts))
         with current_caller().allowance.tokens(num_tokens) as tally, turns as turn:
-            order = Order(call, turn.worker_priority, len(prompts), cache_salt)
-            job = EmbeddingJob(prompts, order, self._planner, self._migrations, turn)
+            order = Order(call, turn.worker_priority, len(prompts), options.cache_salt)
+            job = EmbeddingJob(
+                prompts, order, self._planner, self._migrations, turn, options.normalize
+            )
             # A client that goes away had its prompts computed, or nearly.
             tally.num_used = num_tokens
             with self._in_progress.hold(job):

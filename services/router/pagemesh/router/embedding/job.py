@@ -39,12 +39,14 @@ class EmbeddingJob:
         planner: Placer,
         migrations: Migrations,
         turn: Turn,
+        normalize: bool | None = None,
     ) -> None:
-        """It goes to workers when its `turn` has come."""
+        """It goes to workers when its `turn` has come; for `normalize` see `EmbedOptions`."""
         turn.waiter = self
         self._turn = turn
         self._is_queued = not turn.has_come
         self._order = order
+        self._normalize = normalize
         self._prompts = [
             _Running(token_ids, PlacedRequest(self._order, index))
             for index, token_ids in enumerate(prompts)
@@ -124,7 +126,9 @@ class EmbeddingJob:
         running.placed.send(placement, submit, partial(self._on_output, index))
 
     def _asked(self, index: int) -> decode_pb2.Submit:
-        return decode_pb2.Submit(prompt_token_ids=self._prompts[index].token_ids, embed=True)
+        return decode_pb2.Submit(
+            prompt_token_ids=self._prompts[index].token_ids, embed=True, normalize=self._normalize
+        )
 
     def _on_output(self, index: int, output: decode_pb2.RequestOutput) -> None:
         if output.finish_reason not in UNFINISHED:

@@ -12,7 +12,7 @@ import numpy as np
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
-from pagemesh.router.embedding.vectors import Input, PromptEmbedder
+from pagemesh.router.embedding.vectors import EmbedOptions, Input, PromptEmbedder
 from pagemesh.router.generation.request import Usage
 
 
@@ -39,7 +39,7 @@ class Scores(NamedTuple):
 
 
 async def score(
-    embedder: PromptEmbedder, first: Texts, second: Texts, call: Call, priority: int
+    embedder: PromptEmbedder, first: Texts, second: Texts, call: Call, options: EmbedOptions
 ) -> Scores:
     """Of each of the second texts and its partner; the only one of the first is everybody's.
 
@@ -51,8 +51,8 @@ async def score(
             f"must be as many, or one in {first.field}",
             param=first.field,
         )
-    left = await embedder.embed(first.texts, first.field, call, priority)
-    right = await embedder.embed(second.texts, second.field, call, priority)
+    left = await embedder.embed(first.texts, first.field, call, options)
+    right = await embedder.embed(second.texts, second.field, call, options)
     partners = left.vectors * (len(right.vectors) // len(left.vectors))
     usage = Usage(
         left.num_prompt_tokens + right.num_prompt_tokens,

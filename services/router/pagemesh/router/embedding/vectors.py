@@ -15,6 +15,19 @@ Input = str | list[int]
 """A text, or token ids that are used as they are."""
 
 
+class EmbedOptions(NamedTuple):
+    """How a request's prompts are embedded."""
+
+    priority: int = 0
+    """Lower runs first."""
+
+    cache_salt: str = ""
+    """Only requests of the same tenant with the same salt share cached KV."""
+
+    normalize: bool | None = None
+    """Whether vectors are scaled to a length of 1; None as the model wants."""
+
+
 class Embeddings(NamedTuple):
     """What came of a request."""
 
@@ -35,8 +48,7 @@ class PromptEmbedder(Protocol):
         inputs: Sequence[Input],
         field: str,
         call: Call,
-        priority: int = 0,
-        cache_salt: str = "",
+        options: EmbedOptions,
     ) -> Embeddings:
         """Vectors of the inputs, in their order.
 

@@ -33,13 +33,18 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
 
 OF_POOLING: Mapping[str, tuple[object, ...]] = {
     **NEUTRAL_VALUES,
-    "add_special_tokens": (None, True),
-    "truncate_prompt_tokens": (None,),
+    "normalize": (None,),
+    "padding": (None, "do_not_pad"),
+    "task": (None, "embed"),
 }
 """The same for routes that do not generate."""
 
-_REPLACED: Mapping[str, str] = {"functions": "tools", "function_call": "tool_choice"}
-"""Fields that OpenAI has given up, with those that came in their place."""
+_REPLACED: Mapping[str, str] = {
+    "functions": "tools",
+    "function_call": "tool_choice",
+    "normalize": "use_activation",
+}
+"""Fields that OpenAI or vLLM has given up, with those that came in their place."""
 
 
 def refuse_unsupported(

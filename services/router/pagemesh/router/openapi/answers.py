@@ -78,6 +78,7 @@ ANSWERS: Final[Mapping[str, _Schema]] = {
     ),
     "TokenCount": _object(input_tokens=_INTEGER),
     "Embeddings": _object(
+        id=_STRING,
         object=_is("list"),
         data=_list(_object(object=_is("embedding"), index=_INTEGER, embedding=_FLOATS_OR_BASE64)),
         model=_STRING,
@@ -94,7 +95,7 @@ ANSWERS: Final[Mapping[str, _Schema]] = {
         id=_STRING,
         model=_STRING,
         results=_list(_object(index=_INTEGER, relevance_score=_NUMBER)),
-        usage=_object(total_tokens=_INTEGER),
+        usage=_PROMPT_USAGE,
     ),
     "Tokens": _object(count=_INTEGER, max_model_len=_INTEGER, tokens=_list(_INTEGER)),
     "Text": _object(prompt=_STRING),

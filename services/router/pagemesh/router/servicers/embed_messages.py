@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
 from pagemesh.router.embedding.scoring import Texts, score
-from pagemesh.router.embedding.vectors import MAX_INPUTS, Input, unpack
+from pagemesh.router.embedding.vectors import MAX_INPUTS, EmbedOptions, Input, unpack
 from pagemesh.router.generation.request import Usage
 from pagemesh.router.models import ModelService
 from pagemesh.router.servicers.generate_messages import usage_message
@@ -22,7 +22,9 @@ async def embed_texts(
     field, inputs = _inputs(request)
     if request.dimensions:
         service.model.matryoshka.check(request.dimensions)
-    found = await service.embedder.embed(inputs, field, call, request.priority, request.cache_salt)
+    found = await service.embedder.embed(
+        inputs, field, call, EmbedOptions(request.priority, request.cache_salt)
+    )
     vectors: list[Sequence[float]] = [unpack(vector) for vector in found.vectors]
     if request.dimensions:
         vectors = [shorten(vector, request.dimensions) for vector in vectors]
@@ -38,7 +40,7 @@ async def score_texts(
     """The answer to a request; InvalidRequestError as for embedding, and where numbers do not fit."""
     first = Texts("first_texts", _some("first_texts", request.first_texts))
     second = Texts("second_texts", _some("second_texts", request.second_texts))
-    scores = await score(service.embedder, first, second, call, request.priority)
+    scores = await score(service.embedder, first, second, call, EmbedOptions(request.priority))
     return inference_pb2.ScoreResponse(scores=scores.values, usage=usage_message(scores.usage))
 
 
@@ -48,7 +50,7 @@ async def rerank_documents(
     """The answer to a request; InvalidRequestError as for embedding."""
     query = Texts("query", [request.query])
     documents = Texts("documents", _some("documents", request.documents))
-    scores = await score(service.embedder, query, documents, call, request.priority)
+    scores = await score(service.embedder, query, documents, call, EmbedOptions(request.priority))
     return inference_pb2.RerankResponse(
         documents=[
             inference_pb2.RankedDocument(index=index, score=scores.values[index])

@@ -79,7 +79,7 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
         """POST /v1/embeddings"""
-        for body in await self._json.answer(request, self._embeddings.answer):
+        for body in await self._json.answer(request, self._embeddings.embed):
             yield body
 
     async def Score(  # noqa: N802  # the name of the RPC

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 
 from pagemesh.router.call import Call
-from pagemesh.router.embedding.vectors import Embeddings, Input, PromptEmbedder
+from pagemesh.router.embedding.vectors import Embeddings, EmbedOptions, Input, PromptEmbedder
 from pagemesh.router.generation.interface import RunningGeneration, TextGenerator
 from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, Idle, Usage
 from pagemesh.router.route_header import Explanation
@@ -110,14 +110,13 @@ class TracedEmbedder:
         inputs: Sequence[Input],
         field: str,
         call: Call,
-        priority: int = 0,
-        cache_salt: str = "",
+        options: EmbedOptions,
     ) -> Embeddings:
         """See `PromptEmbedder`."""
         span = current_span()
         span.about(self._model_name)
         span.set({names.REQUEST_ID: call.request_id, names.REQUEST_MODEL: self._model_name})
-        embeddings = await self._inner.embed(inputs, field, call, priority, cache_salt)
+        embeddings = await self._inner.embed(inputs, field, call, options)
         span.set(
             {
                 names.INPUT_TOKENS: embeddings.num_prompt_tokens,
