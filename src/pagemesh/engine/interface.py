@@ -83,10 +83,8 @@ class EngineRequest:
     fork_of: str | None = None
     """request_id of a request with the same prompt and salt, the leader, whose prompt KV this one shares.
 
-    As long as the leader still computes or imports the prompt, the fork waits for it. A leader that is
-    over, unknown or an export is no leader: the fork is then a request like any other. Either way its
-    tokens are those that it would have alone.
-    """
+    It waits while the leader computes or imports the prompt. A leader that is over, unknown or an export is
+    none. Either way its tokens are those that it would have alone."""
 
     embed: bool = False
     """Answer with the prompt's embedding, pooled as `EngineInfo.pooling` says, instead of with tokens."""
