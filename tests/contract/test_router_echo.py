@@ -55,7 +55,7 @@ async def test_log_probabilities_begin_with_those_of_the_prompt(mesh: Mesh) -> N
     assert logprobs["text_offset"] == [len("".join(pieces[:i])) for i in range(len(pieces))]
     assert logprobs["top_logprobs"][0] is None
     assert {len(rivals) for rivals in logprobs["top_logprobs"][1:]} == {2}
-    assert "prompt_logprobs" not in choice
+    assert choice["prompt_logprobs"] is None
 
 
 async def test_what_is_looked_for_in_the_prompt_besides_does_not_change_the_echo(

@@ -136,7 +136,7 @@ async def test_the_models_are_listed_with_their_workers(client: AsyncClient) -> 
             "sampling.min_tokens",
         ),
         ({"prompt": "x", "bad_words": [""]}, InvalidRequestError, "bad_words"),
-        ({"prompt": "x", "stop": ["a"] * 5}, InvalidRequestError, "stop"),
+        ({"prompt": "x", "stop": ["a"] * 65}, InvalidRequestError, "stop"),
         ({"prompt": "x", "stop": [""]}, InvalidRequestError, "stop"),
     ],
 )

@@ -44,6 +44,9 @@ async def test_a_completion_has_the_models_tokens_as_text(mesh: Mesh) -> None:
             "logprobs": None,
             "finish_reason": "length",
             "stop_reason": None,
+            "token_ids": None,
+            "prompt_token_ids": None,
+            "prompt_logprobs": None,
         }
     ]
     assert body["usage"]["prompt_tokens"] == 40

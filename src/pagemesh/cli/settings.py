@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from pagemesh.addresses import parse_addresses
 from pagemesh.config import (
+    ApiConfig,
     CacheConfig,
     ChatConfig,
     CorsConfig,
@@ -22,10 +23,8 @@ from pagemesh.config import (
     TenantsConfig,
     TlsConfig,
     TracesConfig,
-    require,
-    require_share,
+    checks,
 )
-from pagemesh.config.checks import require_seconds
 from pagemesh.config.mesh_tls import MeshTlsConfig
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.config.tenants import TENANT_NAME
@@ -110,6 +109,7 @@ class UpConfig:
     traces: TracesConfig = field(default_factory=TracesConfig)
     request_log: RequestLogConfig = field(default_factory=RequestLogConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
+    api: ApiConfig = field(default_factory=ApiConfig)
     client_tls: TlsConfig = field(default_factory=TlsConfig)
     cors: CorsConfig = field(default_factory=CorsConfig)
     limits: HttpLimitsConfig = field(default_factory=HttpLimitsConfig)
@@ -138,22 +138,24 @@ class UpConfig:
     def __post_init__(self) -> None:
         require_for_one(self.served, "--revision", self.hub.revision)
         require_for_one(self.served, "--chat-template", self.chat.chat_template)
-        require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
-        require(self.decode >= 1, "--decode", self.decode, "at least 1")
-        require(self.router >= 1, "--router", self.router, "at least 1")
-        require(self.kvstore >= 1, "--kvstore", self.kvstore, "at least 1")
-        require(
+        checks.require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
+        checks.require(self.decode >= 1, "--decode", self.decode, "at least 1")
+        checks.require(self.router >= 1, "--router", self.router, "at least 1")
+        checks.require(self.kvstore >= 1, "--kvstore", self.kvstore, "at least 1")
+        checks.require(
             self.kvstore == 1 or self.index != "memory",
             "--index",
             self.index,
             f"redis://host:port/db for {self.kvstore} kvstores: in memory they would know nothing of each other",
         )
-        require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
-        require(self.threads >= 0, "--threads", self.threads, "0 or more")
-        require(self.stream_interval >= 1, "--stream-interval", self.stream_interval, "at least 1")
-        require_seconds("--grace-period", self.grace_period, most=3600)
-        require_seconds("--start-timeout", self.start_timeout, most=7 * 24 * 3600)
-        require(
+        checks.require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
+        checks.require(self.threads >= 0, "--threads", self.threads, "0 or more")
+        checks.require(
+            self.stream_interval >= 1, "--stream-interval", self.stream_interval, "at least 1"
+        )
+        checks.require_seconds("--grace-period", self.grace_period, most=3600)
+        checks.require_seconds("--start-timeout", self.start_timeout, most=7 * 24 * 3600)
+        checks.require(
             self.max_waiting_requests > 0,
             "--max-waiting-requests",
             self.max_waiting_requests,
@@ -181,7 +183,7 @@ class KeysConfig:
 
     def __post_init__(self) -> None:
         is_name = TENANT_NAME.fullmatch(self.tenant) is not None
-        require(
+        checks.require(
             is_name, "--tenant", self.tenant, "1 to 64 letters, digits, dots, dashes or underscores"
         )
 
@@ -230,23 +232,25 @@ class PlanConfig:
     deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
 
     def __post_init__(self) -> None:
-        require(self.model != "", "--model", self.model, "a folder or a hub id")
+        checks.require(self.model != "", "--model", self.model, "a folder or a hub id")
         for flag, value in (("--gpu-memory", self.gpu_memory), ("--memory", self.memory)):
-            require(value is None or value > 0, flag, value, "positive")
+            checks.require(value is None or value > 0, flag, value, "positive")
         for flag, given in (("--gpu-memory", self.gpu_memory), ("--gpu", self.gpu.gpu)):
-            require(
+            checks.require(
                 given is None or self.memory is None,
                 "--memory",
                 self.memory,
                 f"unset when {flag} is given",
             )
-        require_share(self.gpu_memory_utilization)
+        checks.require_share(self.gpu_memory_utilization)
         size = self.tensor_parallel_size
-        require(size > 0, "--tensor-parallel-size", size, "positive")
+        checks.require(size > 0, "--tensor-parallel-size", size, "positive")
         if self.max_model_len is not None:
-            require(self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2")
-        require(self.block_size > 0, "--block-size", self.block_size, "positive")
-        require(
+            checks.require(
+                self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2"
+            )
+        checks.require(self.block_size > 0, "--block-size", self.block_size, "positive")
+        checks.require(
             self.deployment.is_wanted or self.deployment == DeploymentConfig(),
             "--request-rate",
             None,
@@ -279,7 +283,7 @@ class HealthConfig:
     def __post_init__(self) -> None:
         if not self.address.startswith(("http://", "unix:/")):
             parse_addresses("--address", self.address)
-        require_seconds("--timeout", self.timeout, most=600)
+        checks.require_seconds("--timeout", self.timeout, most=600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +303,8 @@ class CertificatesConfig:
 
     def __post_init__(self) -> None:
         for host in self.hosts:
-            require(_HOST.fullmatch(host) is not None, "--hosts", host, "a host name or an address")
-        require(self.folder != "", "--folder", self.folder, "a folder")
-        require(1 <= self.days <= 3650, "--days", self.days, "between 1 and 3650")
+            checks.require(
+                _HOST.fullmatch(host) is not None, "--hosts", host, "a host name or an address"
+            )
+        checks.require(self.folder != "", "--folder", self.folder, "a folder")
+        checks.require(1 <= self.days <= 3650, "--days", self.days, "between 1 and 3650")

@@ -6,11 +6,11 @@ checked on construction; a bad one raises `ConfigError` naming the setting and t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pagemesh.addresses import parse_addresses
+from pagemesh.config.api import ApiConfig
 from pagemesh.config.chat import ChatConfig
 from pagemesh.config.checks import require, require_seconds, require_share
 from pagemesh.config.engine import (
@@ -33,6 +33,7 @@ from pagemesh.config.traces import TracesConfig
 
 __all__ = [
     "CPU_KV_CACHE_MEMORY",
+    "ApiConfig",
     "CacheConfig",
     "ChatConfig",
     "CorsConfig",
@@ -241,9 +242,9 @@ class RoutingConfig:
             try:
                 weight = float(text)
             except ValueError:
-                weight = math.nan
+                weight = float("nan")
             require(
-                0 <= weight < math.inf,
+                0 <= weight < float("inf"),
                 "--scorer-weights",
                 setting,
                 f"{name}= and a number from 0 on",
@@ -319,6 +320,7 @@ class RouterConfig:
     migration: MigrationConfig = field(default_factory=MigrationConfig)
     traces: TracesConfig = field(default_factory=TracesConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
+    api: ApiConfig = field(default_factory=ApiConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     tenants: TenantsConfig = field(default_factory=TenantsConfig)
     request_log: RequestLogConfig = field(default_factory=RequestLogConfig)

@@ -13,7 +13,7 @@ class ChatConfig:
     """Chat templates, and what answers are taken apart by."""
 
     chat_template: str | None = None
-    """File with a Jinja chat template instead of the model's own."""
+    """File with a Jinja chat template instead of the model's own, or the template itself."""
 
     chat_template_content_format: ContentFormat = "auto"
     """How templates get the content of messages: string, as one text; openai, as a list of parts. auto finds in

@@ -263,7 +263,7 @@ class GenerateRequest(_message.Message):
     cache_salt: _builtins.str
     """Only requests of the same tenant with the same salt share cached KV; may be empty."""
     choice_count: _builtins.int
-    """Answers to generate, at most 16; 0 means one. Answer i draws with sampling.seed + i."""
+    """Answers to generate, at most as many as the router allows (128 by default); 0 means one. Answer i draws with sampling.seed + i."""
     session_id: _builtins.str
     """What the request belongs to, unless metadata x-session-id says it; may be empty."""
     @_builtins.property

@@ -164,6 +164,13 @@ def test_an_echo_stands_in_front_of_each_choice() -> None:
     assert [chunk["choices"][0]["delta"]["content"] for chunk in found] == ["", "The ", "end", "."]
 
 
+def test_a_call_that_had_to_come_stands_beside_an_empty_content() -> None:
+    deltas = [ChatDelta(0, tool_calls=(WHOLE,), stop_reason=StopReason.STOP)]
+    for about, content in (({}, None), ({"must_call": True}, "")):
+        (choice,) = responder(about=about).whole(deltas, USAGE)["choices"]
+        assert choice["message"]["content"] == content
+
+
 def test_scores_of_calls_are_not_told() -> None:
     score, other = TokenLogprobs(5, -1.0, 1, (), ()), TokenLogprobs(6, -1.0, 1, (), ())
     _, content, call = chunks(

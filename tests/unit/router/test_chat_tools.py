@@ -180,9 +180,15 @@ def test_an_answer_may_be_given_back_as_it_came() -> None:
         "reasoning_content": None,
     }
     assert read(messages=[message]).template_messages() == [{"role": "assistant", "content": "x"}]
-    declined = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+    declined: dict[str, Any] = {
+        "role": "assistant",
+        "content": [{"type": "refusal", "refusal": "no"}],
+    }
     said = [{"type": "text", "text": "no"}]
     assert read(messages=[declined]).template_messages()[0]["content"] == said
+    for content in ({"content": None}, {}):
+        declined = {"role": "assistant", "refusal": "no", **content}
+        assert read(messages=[declined]).template_messages()[0]["content"] == "no"
 
 
 def test_effort_and_variables_reach_the_template() -> None:

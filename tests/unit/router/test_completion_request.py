@@ -113,7 +113,7 @@ def test_answers_and_log_probabilities_are_counted(
     ("fields", "param"),
     [
         ({"n": 3, "best_of": 2}, "best_of"),
-        ({"best_of": 17}, "best_of"),
+        ({"best_of": 0}, "best_of"),
         ({"best_of": 2, "stream": True}, "best_of"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),

@@ -242,7 +242,14 @@ def test_prompts_are_scored_as_in_vllm() -> None:
     body = completion().whole(given, USAGE)
     assert [choice["prompt_logprobs"] for choice in body["choices"]] == [expected, expected]
     assert chat().whole(given, USAGE)["prompt_logprobs"] == expected
-    assert "prompt_logprobs" not in chat().whole([collected(FIRST)], USAGE)
+    # As in vLLM, what nobody asked for is null.
+    for body in (
+        chat().whole([collected(FIRST)], USAGE),
+        completion().whole([collected(FIRST)], USAGE)["choices"][0],
+    ):
+        assert (body["prompt_logprobs"], body["prompt_token_ids"]) == (None, None)
+    (choice,) = chat().whole([collected(FIRST)], USAGE)["choices"]
+    assert choice["token_ids"] is None
 
 
 def test_the_best_answers_to_each_prompt_are_kept() -> None:

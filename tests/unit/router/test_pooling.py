@@ -65,7 +65,7 @@ def test_numbers_beyond_float16_are_infinite() -> None:
         ),
         ({"endianness": "middle"}, InvalidRequestError, 'endianness is "middle": Input should be'),
         ({"encoding_format": "bytes"}, InvalidRequestError, 'encoding_format is "bytes": Input'),
-        ({"use_activation": 1}, InvalidRequestError, "use_activation is 1: Input should be"),
+        ({"use_activation": 2}, InvalidRequestError, "use_activation is 2: Input should be"),
         (
             {"normalize": False},
             UnsupportedError,

@@ -1,17 +1,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pagemesh.config import ApiConfig
 from pagemesh.errors import InvalidRequestError
+from pagemesh.router.call import Call
 from pagemesh.router.generation.request import Choice
+from pagemesh.router.openai.answer_options import AnswerOptions
 from pagemesh.router.openai.completion_request import parse_completion_request
+from pagemesh.router.openai.generation_request import make_request
 from pagemesh.router.openai.sampling import make_choices
 from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.telemetry.trace_context import NO_TRACE
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults
 from pagemesh.tokenizer.matryoshka import Matryoshka
@@ -40,6 +46,55 @@ def test_what_a_request_leaves_out_is_the_models_default() -> None:
         seed=4,
         max_tokens=9,
     )
+
+
+def test_a_top_p_of_0_leaves_the_likeliest_token() -> None:
+    (choice,) = choices([[1]], [9], top_p=0)
+    assert choice.sampling.top_p == 1e-9
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 4}, "n"),
+        ({"best_of": 4}, "best_of"),
+        ({"stop": list("abc")}, "stop"),
+        ({"logprobs": 6}, "logprobs"),
+        ({"prompt_logprobs": 6}, "prompt_logprobs"),
+    ],
+)
+def test_settings_limit_what_a_request_may_ask_for(fields: dict[str, Any], param: str) -> None:
+    limits = ApiConfig(max_n_sequences=3, max_stop_strings=2, max_logprobs=5)
+    call = Call("r", NO_TRACE, 0.0, 0)
+
+    def make(model: ServedModel) -> None:
+        request = parse_completion_request(json.dumps({"prompt": "x", **fields}).encode())
+        make_request(call, model, request, [[1]], [9])
+
+    make(MODEL)
+    with pytest.raises(InvalidRequestError, match=f"^{param} .*router's --max-") as error:
+        make(replace(MODEL, api=limits))
+    assert error.value.param == param
+
+
+def test_settings_say_what_answers_tell_without_being_asked() -> None:
+    always = replace(
+        MODEL, api=ApiConfig(return_tokens_as_token_ids=True, enable_force_include_usage=True)
+    )
+
+    def options(model: ServedModel, **fields: Any) -> AnswerOptions:
+        body = json.dumps({"prompt": "x", "stream": True, **fields}).encode()
+        return AnswerOptions.of(parse_completion_request(body), model)
+
+    assert (options(MODEL).tokens.are_ids, options(MODEL).include_usage) == (False, False)
+    told = options(always)
+    assert (told.tokens.are_ids, told.include_usage, told.has_continuous_usage) == (
+        True, True, False,
+    )  # fmt: skip
+    # A request may leave it out, but not the counts.
+    said = {"return_tokens_as_token_ids": False, "stream_options": {"include_usage": False}}
+    told = options(always, **said)
+    assert (told.tokens.are_ids, told.include_usage) == (False, True)
 
 
 def test_what_a_request_says_wins() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from pagemesh.config import RequestLogConfig, RouterConfig
+from pagemesh.config import ApiConfig, RequestLogConfig, RouterConfig
 from pagemesh.config.served import NamedModel
 from pagemesh.errors import ContextLengthError, InvalidRequestError
 from pagemesh.models.resolve import resolve_model_path
@@ -42,6 +42,9 @@ class ServedModel:
     rendering: Rendering = field(default_factory=Rendering)
     """How conversations become prompts."""
 
+    api: ApiConfig = field(default_factory=ApiConfig)
+    """What requests may ask for."""
+
     @classmethod
     def load(cls, named: NamedModel, config: RouterConfig) -> Self:
         """Load the model's tokenizer; ConfigError naming what is wrong with its folder."""
@@ -54,6 +57,7 @@ class ServedModel:
             created=int(time.time()),
             matryoshka=Matryoshka.read(folder),
             chat=ChatRules.of(config.chat, tokenizer),
+            api=config.api,
         )
 
     def request_lines(self, config: RequestLogConfig) -> RequestLines:

@@ -38,7 +38,7 @@ DELTAS = [
     ChatDelta(0, reasoning="see."),
     ChatDelta(0, content="Well"),
     ChatDelta(0, content=", this:"),
-    ChatDelta(0, tool_calls=(ToolCallDelta(0, "call-a", "add", ""),)),
+    ChatDelta(0, tool_calls=(ToolCallDelta(0, f"chatcmpl-tool-{'0a' * 16}", "add", ""),)),
     ChatDelta(0, tool_calls=(ToolCallDelta(0, None, None, '{"a":'),)),
     ChatDelta(0, tool_calls=(ToolCallDelta(0, None, None, " 1}"),)),
     ChatDelta(0, stop_reason=StopReason.STOP),
@@ -46,7 +46,7 @@ DELTAS = [
 CONTENT: list[dict[str, Any]] = [
     {"type": "thinking", "thinking": "Let me see.", "signature": ""},
     {"type": "text", "text": "Well, this:"},
-    {"type": "tool_use", "id": "call-a", "name": "add", "input": {"a": 1}},
+    {"type": "tool_use", "id": "toolu_0a0a0a0a0a0a0a0a0a0a0a0a", "name": "add", "input": {"a": 1}},
 ]
 
 
@@ -98,7 +98,7 @@ def test_events_begin_fill_and_end_every_block() -> None:
     assert starts == [
         {"type": "thinking", "thinking": "", "signature": ""},
         {"type": "text", "text": ""},
-        {"type": "tool_use", "id": "call-a", "name": "add", "input": {}},
+        {"type": "tool_use", "id": "toolu_0a0a0a0a0a0a0a0a0a0a0a0a", "name": "add", "input": {}},
     ]
     assert [each["delta"] for each in blocks if "delta" in each] == [
         {"type": "thinking_delta", "thinking": "Let me "},

@@ -70,7 +70,7 @@ def test_a_conversation_with_tools_keeps_calls_results_and_thoughts() -> None:
                 {"type": "thinking", "thinking": "I add.", "signature": "x"},
                 {"type": "redacted_thinking", "data": "x"},
                 {"type": "text", "text": "Wait."},
-                {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": "ü"}},
+                {"type": "tool_use", "id": "toolu_t1", "name": "add", "input": {"a": "ü"}},
                 {"type": "tool_use", "id": "t2", "name": "add", "input": {}},
             ],
         },
@@ -78,7 +78,7 @@ def test_a_conversation_with_tools_keeps_calls_results_and_thoughts() -> None:
             "role": "user",
             "content": [
                 {"type": "text", "text": "Here:"},
-                {"type": "tool_result", "tool_use_id": "t1", "content": "2"},
+                {"type": "tool_result", "tool_use_id": "toolu_t1", "content": "2"},
                 {
                     "type": "tool_result",
                     "tool_use_id": "t2",

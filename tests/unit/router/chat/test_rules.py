@@ -58,8 +58,10 @@ def test_settings_win_and_may_be_none(tokenizer: Tokenizer) -> None:
     assert (rules.tool_parser, rules.reasoning_parser) == ("mistral", None)
     without = ChatRules.of(ChatConfig(tool_call_parser="none"), tokenizer)
     with pytest.raises(UnsupportedError, match="--tool-call-parser") as error:
-        without.require_tool_parser(is_auto=False)
+        without.require_tool_parser(is_auto=True)
     assert error.value.param == "tools"
+    # A call that must come is written as plain JSON, which needs no habit of the model's.
+    assert without.require_tool_parser(is_auto=False) == "llama3_json"
 
 
 def test_a_parser_that_nobody_knows_is_refused_with_those_that_are_known(
@@ -103,6 +105,14 @@ def test_parsers_are_found_in_whichever_template_shows_them(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": listed}))
     rules = ChatRules.of(ChatConfig(), Tokenizer(tmp_path))
     assert (rules.tool_parser, rules.reasoning_parser) == ("hermes", "qwen3")
+
+
+def test_the_operators_template_may_be_the_setting_itself(tokenizer: Tokenizer) -> None:
+    for text in ("{{ messages[0].content }}!", "a\nb", "{{ x }}" * 1000):
+        rules = ChatRules.of(ChatConfig(chat_template=text), tokenizer)
+        assert rules.templates.choose().source == text
+    with pytest.raises(ConfigError, match=r"--chat-template nowhere\.jinja cannot be read"):
+        ChatRules.of(ChatConfig(chat_template="nowhere.jinja"), tokenizer)
 
 
 def test_requests_bring_templates_only_where_they_are_trusted(tokenizer: Tokenizer) -> None:

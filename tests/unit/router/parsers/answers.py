@@ -195,6 +195,42 @@ ANSWERS = (
         "<tool_call>\n<tool_",
         TIME,
     ),
+    hermes(
+        "two in one pair of tags",
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": 3}}\n'
+        '{"name": "get_time", "arguments": {}}\n</tool_call> Done.',
+        " Done.",
+        WEATHER,
+        TIME,
+    ),
+    hermes(
+        "a call and other JSON in one pair of tags",
+        '<tool_call>{"name": "get_time", "arguments": {}}\n{"name": 1}</tool_call>',
+        '\n{"name": 1}',
+        TIME,
+    ),
+    llama(
+        "a list",
+        '[{"name": "get_weather", "parameters": {"city": "Oslo", "days": 3}},\n '
+        '{"name": "get_time", "parameters": {}} ]',
+        "",
+        WEATHER,
+        TIME,
+    ),
+    llama(
+        "a list behind the tag, and one of one",
+        '<|python_tag|> [ {"name": "get_time", "parameters": {}}] [{"name": "get_time",'
+        ' "parameters": {}}]',
+        "",
+        TIME,
+        TIME,
+    ),
+    llama(
+        "a list that goes wrong",
+        '[{"name": "get_time", "parameters": {}}, {"n": [1]}] and [2]',
+        ', {"n": [1]}] and [2]',
+        TIME,
+    ),
     llama("one", '{"name": "get_weather", "parameters": {"city": "Oslo", "days": 3}}', "", WEATHER),
     llama(
         "several behind the tag",
@@ -302,6 +338,8 @@ NO_CALLS = (
     ("llama3_json", '{"name": "f", "parameters": null}'),
     ("llama3_json", '{"function": {"name": "f", "parameters": {}}, "name": "f"}'),
     ("llama3_json", '{"type": 1, "name": "f", "parameters": {}}'),
+    ("llama3_json", '[{"a": 1}, {"name": "f", "parameters": {}}]'),
+    ("llama3_json", '[1, [{"a": "]"}], {"b": {}}] [ ] <|python_tag|>[x]'),
     ("mistral", "[TOOL_CALLS] []"),
     ("mistral", "[TOOL_CALLS]\n[TOOL_CALLS] [TOOL_CALLS]f"),
     ("mistral", "[TOOL_CALLS] I cannot do that."),

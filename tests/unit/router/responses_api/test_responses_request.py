@@ -69,7 +69,7 @@ def test_what_would_have_to_be_kept_is_refused(name: str, value: object) -> None
         ({"input": ["a"]}, "input[0]"),
         ({"instructions": ["a"]}, "instructions"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"max_output_tokens": "9"}, "max_output_tokens"),
+        ({"max_output_tokens": "nine"}, "max_output_tokens"),
         ({"max_tool_calls": 0}, "max_tool_calls"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"include": ["everything"]}, "include[0]"),
@@ -83,10 +83,10 @@ def test_what_would_have_to_be_kept_is_refused(name: str, value: object) -> None
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {}}, "stream_options"),
-        ({"store": 0}, "store"),
+        ({"store": 2}, "store"),
         ({"moderation": {"model": "m"}}, "moderation"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
-        ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
+        ({"parallel_tool_calls": "one"}, "parallel_tool_calls"),
     ],
 )
 def test_faulty_fields_are_named(fields: dict[str, Any], param: str) -> None:

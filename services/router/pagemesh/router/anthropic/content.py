@@ -20,6 +20,10 @@ _READABLE: Final = {
 """Types of blocks by the role of their message."""
 
 
+TOOL_ID_PREFIX: Final = "toolu_"
+"""What ids of calls begin with for Anthropic's clients; for models they do not, some of which take nine characters."""
+
+
 class _Block(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(strict=True)
 
@@ -94,7 +98,7 @@ def _assistant(blocks: Sequence[Block]) -> dict[str, Any]:
     thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
     calls = [
         {
-            "id": block.id,
+            "id": block.id.removeprefix(TOOL_ID_PREFIX),
             "type": "function",
             "function": {
                 "name": block.name,
@@ -124,7 +128,8 @@ def _others(role: str, blocks: Sequence[Block]) -> list[dict[str, Any]]:
         elif isinstance(block, ToolResultBlock):
             # Templates want results right behind the calls, before the user speaks again.
             content = joined(block.content)
-            messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": content})
+            call_id = block.tool_use_id.removeprefix(TOOL_ID_PREFIX)
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
     if texts or not messages:
         messages.append({"role": role, "content": joined(texts)})
     return messages

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pydantic_core
 
+from pagemesh.router.anthropic.content import TOOL_ID_PREFIX
 from pagemesh.router.chat.answer_parts import Part, PartKind
 from pagemesh.router.generation.request import Usage
+from pagemesh.router.parsers.tool_format import VLLM_ID_PREFIX
+
+_ID_CHARS: Final = 24
+"""As many as Anthropic's ids have."""
 
 
 def message_object(
@@ -39,7 +44,7 @@ def block(part: Part, *, shows_thinking: bool) -> dict[str, Any]:
         case PartKind.TOOL_CALL:
             return {
                 "type": "tool_use",
-                "id": part.call_id,
+                "id": TOOL_ID_PREFIX + part.call_id.removeprefix(VLLM_ID_PREFIX)[:_ID_CHARS],
                 "name": part.name,
                 "input": _arguments(part.text),
             }

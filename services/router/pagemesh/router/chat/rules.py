@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from pagemesh.config import ChatConfig
 from pagemesh.config.chat import ContentFormat
 from pagemesh.errors import ConfigError, InvalidRequestError, UnsupportedError
 from pagemesh.router.parsers.factory import parser_markers
+from pagemesh.tokenizer.chat_template import ChatTemplate
 from pagemesh.tokenizer.chat_templates import DEFAULT, ChatTemplates, read_chat_template
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
@@ -24,7 +26,12 @@ _TOOL_SIGNS = (
 )
 """Text in a chat template, text that must not be in it, and what they mean; the first that fits."""
 
+_PLAIN_TOOL_PARSER = "llama3_json"
+"""For calls that a model must make without knowing how."""
+
 _THOUGHT_SIGN = "</think>"
+
+_JINJA = re.compile(r"[{}\n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +95,15 @@ class ChatRules:
         return None if self.content_format == "auto" else self.content_format == "openai"
 
     def require_tool_parser(self, *, is_auto: bool) -> str:
-        """The parser that tool calls need; UnsupportedError where there is none, or choices are not allowed."""
+        """The parser for tool calls; UnsupportedError for calls of the model's choice that nobody knows or allows."""
         if is_auto and not self.allows_auto_tools:
             raise UnsupportedError(
                 'tool_choice "auto" needs a router with --enable-auto-tool-choice',
                 param="tool_choice",
             )
+        if self.tool_parser is None and not is_auto:
+            # Plain JSON, which any model can be made to write.
+            return _PLAIN_TOOL_PARSER
         if self.tool_parser is None:
             raise UnsupportedError(
                 "tools need a router that knows how the model calls them: see its --tool-call-parser",
@@ -124,9 +134,22 @@ def _named(setting: str, find: Callable[[], str | None]) -> str | None:
     return None if setting == "none" else setting
 
 
+def _is_template(text: str) -> bool:
+    try:
+        return bool(_JINJA.search(text)) and not Path(text).is_file()
+    except OSError:
+        # No file can have so long a name.
+        return True
+
+
 def _given_templates(path: str, tokenizer: Tokenizer) -> ChatTemplates:
     try:
-        template = read_chat_template(Path(path), tokenizer.template_variables)
+        template = (
+            ChatTemplate(path, tokenizer.template_variables)
+            # As in vLLM, what no file's name has is a template itself.
+            if _is_template(path)
+            else read_chat_template(Path(path), tokenizer.template_variables)
+        )
     except ConfigError as error:
         raise ConfigError(f"--chat-template {error.message}") from error
     return ChatTemplates({DEFAULT: template})

@@ -7,7 +7,7 @@ from typing import Self
 
 from pagemesh.router.openai.fields import RequestFields
 from pagemesh.router.openai.logprobs import TokenNames
-from pagemesh.tokenizer.tokenizer import Tokenizer
+from pagemesh.router.served_model import ServedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,16 @@ class AnswerOptions:
     """Whether the ids of prompts and answers are given."""
 
     @classmethod
-    def of(cls, fields: RequestFields, tokenizer: Tokenizer) -> Self:
-        """Those of a request to a model with this tokenizer."""
+    def of(cls, fields: RequestFields, model: ServedModel) -> Self:
+        """Those of a request to a model."""
+        as_ids = fields.return_tokens_as_token_ids
         return cls(
-            TokenNames(tokenizer.token_bytes, bool(fields.return_tokens_as_token_ids)),
+            TokenNames(
+                model.tokenizer.token_bytes,
+                model.api.return_tokens_as_token_ids if as_ids is None else as_ids,
+            ),
             fields.num_logprobs is not None,
-            fields.include_usage,
+            fields.include_usage or model.api.enable_force_include_usage,
             fields.has_continuous_usage,
             bool(fields.return_token_ids),
         )

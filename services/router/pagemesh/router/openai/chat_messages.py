@@ -79,12 +79,13 @@ class Message(pydantic.BaseModel):
     tool_call_id: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    refusal: str | None = None
 
     @property
     def text(self) -> str:
-        """The content as one text."""
+        """The content as one text; without any, what an assistant said instead."""
         if self.content is None or isinstance(self.content, str):
-            return self.content or ""
+            return self.content or self.refusal or ""
         return "\n".join(part.text for part in self.content)
 
     @property
@@ -102,7 +103,7 @@ class Message(pydantic.BaseModel):
         # "developer" is OpenAI's newer name of the role that templates know as "system".
         role = "system" if self.role == "developer" else self.role
         message: dict[str, Any] = {"role": role}
-        if "content" in self.model_fields_set:
+        if "content" in self.model_fields_set or self.refusal:
             message["content"] = self._content
         if self.name is not None:
             message["name"] = self.name
@@ -115,7 +116,7 @@ class Message(pydantic.BaseModel):
     @property
     def _content(self) -> str | list[dict[str, str]] | None:
         if self.content is None or isinstance(self.content, str):
-            return self.content
+            return self.refusal if self.content is None else self.content
         return [{"type": "text", "text": part.text} for part in self.content]
 
     def _of_assistant(self) -> dict[str, Any]:

@@ -31,8 +31,14 @@ class ChatResponder:
         prompt_token_ids: Sequence[int] = (),
         prompt_text: str | None = None,
         echo: str = "",
+        must_call: bool = False,
     ) -> None:
-        """`prompt_text` is told if there is one; `echo` is put in front of each choice's content."""
+        """`prompt_text` is told if there is one; `echo` is put in front of each choice's content.
+
+        `must_call` says that the request left the model no choice but to call tools.
+        """
+        # As in vLLM: null where there might have been some.
+        self._no_content = "" if must_call else None
         self._options = options
         self._num_prompt_tokens = len(prompt_token_ids)
         self._echo = echo
@@ -68,8 +74,9 @@ class ChatResponder:
             **self._head,
             "choices": [self._whole_choice(delta) for delta in deltas],
             "usage": usage_object(usage),
+            "prompt_logprobs": self._prompt_logprobs(deltas[0]),
+            "prompt_token_ids": None,
             **self._about_prompt,
-            **self._prompt_logprobs(deltas[0]),
         }
 
     def keepalive(self) -> bytes:
@@ -132,7 +139,7 @@ class ChatResponder:
     def _whole_choice(self, delta: ChatDelta) -> dict[str, Any]:
         content: str | None = self._echo + delta.content
         if not content and (delta.tool_calls or delta.reasoning):
-            content = None
+            content = self._no_content
         message: dict[str, Any] = {
             "role": "assistant",
             "content": content,
@@ -150,16 +157,15 @@ class ChatResponder:
             else None,
             **stop_fields(delta),
         }
-        return choice | {"token_ids": delta.token_ids} if self._options.has_token_ids else choice
+        return choice | {"token_ids": delta.token_ids if self._options.has_token_ids else None}
 
     def _logprobs(self, scores: Sequence[TokenLogprobs]) -> dict[str, Any]:
         return chat_logprobs(scores, self._options.tokens)
 
-    def _prompt_logprobs(self, choice: ChatDelta) -> dict[str, Any]:
+    def _prompt_logprobs(self, choice: ChatDelta) -> list[Any] | None:
         if not choice.prompt_logprobs:
-            return {}
-        scores = prompt_logprobs(choice.prompt_logprobs, self._options.tokens)
-        return {"prompt_logprobs": scores}
+            return None
+        return prompt_logprobs(choice.prompt_logprobs, self._options.tokens)
 
 
 def _choice(index: int, delta: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.openai.fields import (
-    MAX_CHOICES,
     MAX_INT32,
     RequestFields,
     parse_object,
@@ -30,7 +29,7 @@ class CompletionRequest(RequestFields):
 
     prompt: Prompts
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
     echo: bool | None = None
     max_tokens: Annotated[int, Field(ge=0, le=MAX_INT32)] | None = None
 

@@ -65,10 +65,11 @@ class CompletionResponder:
         return {
             **self._head,
             "choices": [
-                self._choice(delta)
+                {"token_ids": None, "prompt_token_ids": None}
+                | self._choice(delta)
                 | stop_fields(delta)
                 | self._about_prompt(delta.index)
-                | self._prompt_logprobs(delta)
+                | {"prompt_logprobs": self._prompt_logprobs(delta)}
                 for delta in deltas
             ],
             "usage": usage_object(usage),
@@ -131,11 +132,10 @@ class CompletionResponder:
             return {}
         return {"prompt_token_ids": list(self._prompts[index // self._num_given])}
 
-    def _prompt_logprobs(self, choice: ChoiceDelta) -> dict[str, Any]:
+    def _prompt_logprobs(self, choice: ChoiceDelta) -> list[Any] | None:
         if not choice.prompt_logprobs:
-            return {}
-        scores = prompt_logprobs(choice.prompt_logprobs, self._options.tokens)
-        return {"prompt_logprobs": scores}
+            return None
+        return prompt_logprobs(choice.prompt_logprobs, self._options.tokens)
 
     def _choice(self, delta: ChoiceDelta) -> dict[str, Any]:
         choice: dict[str, Any] = {

@@ -85,7 +85,7 @@ class EchoResponder:
                     written["logprobs"], prompt, choice.prompt_logprobs, self._num_logprobs
                 )
             if not self._gives_prompt_logprobs:
-                written.pop("prompt_logprobs", None)
+                written["prompt_logprobs"] = None
         return body
 
     def keepalive(self) -> bytes:

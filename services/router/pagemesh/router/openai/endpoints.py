@@ -23,7 +23,7 @@ from pagemesh.router.openai.generation_request import make_request
 from pagemesh.router.openai.job import Job
 from pagemesh.router.openai.responses import Responder
 from pagemesh.router.openai.truncation import Truncation
-from pagemesh.tokenizer.tokenizer import Tokenizer
+from pagemesh.router.served_model import ServedModel
 
 
 class Endpoints:
@@ -73,13 +73,13 @@ class Endpoints:
             call.request_id,
             call.created,
             model.name,
-            AnswerOptions.of(fields, model.tokenizer),
+            AnswerOptions.of(fields, model),
             prompts=prompts,
             num_given=fields.n or 1,
         )
         answer: Responder = responder
         if fields.echo:
-            answer = await _echoing(responder, fields, prompts, model.tokenizer, truncation)
+            answer = await _echoing(responder, fields, prompts, model, truncation)
         return _job(call, service, fields, prompts, max_tokens, answer)
 
 
@@ -89,11 +89,12 @@ def _chat_responder(plan: ChatPlan) -> ChatResponder:
         plan.call.request_id,
         plan.call.created,
         plan.model.name,
-        AnswerOptions.of(fields, plan.model.tokenizer),
+        AnswerOptions.of(fields, plan.model),
         prompt_token_ids=plan.prompt_token_ids,
         prompt_text=plan.prompt if fields.return_prompt_text else None,
         # As in vLLM, only what the answer goes on with.
         echo=last.text if fields.echo and last.role == "assistant" else "",
+        must_call=fields.tool_use.mode == "required",
     )
 
 
@@ -101,9 +102,10 @@ async def _echoing(
     inner: CompletionResponder,
     fields: CompletionRequest,
     prompts: Sequence[list[int]],
-    tokenizer: Tokenizer,
+    model: ServedModel,
     truncation: Truncation | None,
 ) -> EchoResponder:
+    tokenizer = model.tokenizer
     adds_special = fields.add_special_tokens is not False
     echoed = [
         await echoed_text(given, ids, tokenizer, add_special_tokens=adds_special)
@@ -118,7 +120,7 @@ async def _echoing(
         only_prompts=fields.max_tokens == 0,
         num_logprobs=fields.num_logprobs,
         gives_prompt_logprobs=fields.prompt_logprobs is not None,
-        tokens=AnswerOptions.of(fields, tokenizer).tokens,
+        tokens=AnswerOptions.of(fields, model).tokens,
     )
 
 

@@ -1,6 +1,6 @@
 """Fields that chat and completion requests share, and how a faulty body becomes one clear error.
 
-Types are checked strictly: a string is never taken for a number, nor true for 1. But 16.0 is a whole number.
+Types are checked strictly, so that a fault is one: true is no number. But "16" and 16.0 are, and "true" is true.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
+from pagemesh.router.openai.lax_types import with_own_types
 from pagemesh.router.openai.structured import (
     ResponseFormat,
     Schema,
@@ -21,12 +22,8 @@ from pagemesh.router.openai.structured import (
     read_structured_outputs,
     structured_field,
 )
-from pagemesh.router.openai.whole_numbers import with_integers
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_TEMPERATURE
 from pagemesh.sampling.structured.outputs import StructuredOutputs
-
-MAX_CHOICES = 16
-"""Largest `n`."""
 
 MAX_INT32 = 2**31 - 1
 """Largest integer of fields that become an int32."""
@@ -61,7 +58,7 @@ class RequestFields(pydantic.BaseModel):
     max_tokens: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_INT32)] | None = None
     temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT32)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
@@ -71,7 +68,7 @@ class RequestFields(pydantic.BaseModel):
     bad_words: Annotated[list[StopString], Field(max_length=MAX_BAD_WORDS)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=4)] | None = None
+    stop: StopString | list[StopString] | None = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
     response_format: ResponseFormat | None = None
@@ -81,7 +78,7 @@ class RequestFields(pydantic.BaseModel):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -189,10 +186,10 @@ def check_fields(kind: type[Model], raw: dict[str, Any]) -> Model:
     try:
         return kind.model_validate(raw)
     except pydantic.ValidationError as error:
-        whole = with_integers(raw, error)
-        if whole is None:
+        changed = with_own_types(raw, error)
+        if changed is None:
             raise _translate(error, raw) from error
-    return check_fields(kind, whole)
+    return check_fields(kind, changed)
 
 
 def validate(kind: type[Fields], raw: dict[str, Any]) -> Fields:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from pagemesh.config import ApiConfig
+from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
 from pagemesh.router.generation.request import GenerationRequest
 from pagemesh.router.openai.fields import RequestFields
@@ -36,6 +38,7 @@ def make_request(
     whoever reads the answer must see in its text; `forced` is what the answer must look like for reasons of
     the endpoint's own, and `form_field` the field that it comes from; `thought_marks` are those of its thoughts.
     """
+    _check_limits(fields, model.api)
     return GenerationRequest(
         call=call,
         choices=make_choices(prompts, max_tokens, fields, model, forced),
@@ -52,6 +55,30 @@ def make_request(
         form_field=form_field or fields.form_field,
         thought_marks=thought_marks,
     )
+
+
+def _check_limits(fields: RequestFields, api: ApiConfig) -> None:
+    """Raise InvalidRequestError for more than the settings allow."""
+    # A body has one of each group.
+    of_answers = ("logprobs", "top_logprobs")
+    likeliest = next((name for name in of_answers[::-1] if getattr(fields, name, None)), "logprobs")
+    for name, value, most, setting in (
+        ("n", fields.n, api.max_n_sequences, "--max-n-sequences"),
+        ("best_of", fields.num_answers, api.max_n_sequences, "--max-n-sequences"),
+        (likeliest, fields.num_logprobs, api.max_logprobs, "--max-logprobs"),
+        ("prompt_logprobs", fields.prompt_logprobs, api.max_logprobs, "--max-logprobs"),
+    ):
+        if value is not None and value > most:
+            raise InvalidRequestError(
+                f"{name} is {value}, but must be at most {most} (the router's {setting})",
+                param=name,
+            )
+    if len(fields.stop_strings) > api.max_stop_strings:
+        raise InvalidRequestError(
+            f"stop has {len(fields.stop_strings)} strings, but at most {api.max_stop_strings} are allowed"
+            " (the router's --max-stop-strings)",
+            param="stop",
+        )
 
 
 def _stream_interval(fields: RequestFields) -> int:

@@ -16,6 +16,9 @@ from pagemesh.sampling.validation import check_sampling
 
 _SEED_MASK = 2**64 - 1
 
+_LEAST_TOP_P = 1e-9
+"""Leaves the likeliest token alone, which is what OpenAI's top_p of 0 means."""
+
 
 def make_choices(
     prompts: Sequence[Sequence[int]],
@@ -58,7 +61,7 @@ def _sampling(
 
     sampling = SamplingParams(
         temperature=given(fields.temperature, defaults.temperature),
-        top_p=given(fields.top_p, defaults.top_p),
+        top_p=max(given(fields.top_p, defaults.top_p), _LEAST_TOP_P),
         top_k=max(0, defaults.top_k if fields.top_k is None else fields.top_k),
         min_p=given(fields.min_p, defaults.min_p),
         repetition_penalty=given(fields.repetition_penalty, defaults.repetition_penalty),

@@ -1,4 +1,7 @@
-"""Tool calls of Hermes 2 and 3 and of Qwen 2.5 and 3: JSON objects in `<tool_call>` tags, any number."""
+"""Tool calls of Hermes 2 and 3 and of Qwen 2.5 and 3: JSON objects in `<tool_call>` tags, any number.
+
+Each has tags of its own, but models forget them between two.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,20 @@ def _read(source: Source, output: CallOutput) -> Reading[None]:
 
 def _read_block(source: Source, output: CallOutput) -> Reading[bool]:
     """Read what follows an opening tag; whether there was a call, whose closing tag is still to come."""
-    source.mark()
-    yield from source.skip_space()
-    is_object = yield from source.take("{")
-    end = (yield from read_call(source, output, CLOSE)) if is_object else CallEnd.NO_CALL
-    if end is CallEnd.NO_CALL:
-        output.content(OPEN + source.since_mark())
-    return end in (CallEnd.COMPLETE, CallEnd.BROKEN)
+    before, end = OPEN, CallEnd.COMPLETE
+    while end is CallEnd.COMPLETE:
+        source.mark()
+        yield from source.skip_space()
+        is_object = yield from source.take("{")
+        if not is_object and not before:
+            output.separate(source.since_mark())
+            return True
+        end = (yield from read_call(source, output, CLOSE)) if is_object else CallEnd.NO_CALL
+        if end is CallEnd.NO_CALL:
+            output.content(before + source.since_mark())
+            return not before
+        before = ""
+    return end is CallEnd.BROKEN
 
 
 _WRITTEN: Final = WrittenCalls(

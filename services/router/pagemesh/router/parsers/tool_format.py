@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from pagemesh.router.parsers.output import CallOutput
 from pagemesh.router.parsers.source import Reading, Source
@@ -12,9 +13,12 @@ TokenId = Callable[[str], int | None]
 """The id of a text that is a token of its own, added to the vocabulary; None for all others."""
 
 
+VLLM_ID_PREFIX: Final = "chatcmpl-tool-"
+
+
 def vllm_id(random_hex: str) -> str:
     """The id of a call as vLLM writes it."""
-    return f"chatcmpl-tool-{random_hex}"
+    return VLLM_ID_PREFIX + random_hex
 
 
 @dataclass(frozen=True, slots=True)

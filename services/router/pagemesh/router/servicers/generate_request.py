@@ -15,7 +15,6 @@ from pagemesh.router.chat.renaming import in_words_of
 from pagemesh.router.generation.limits import resolve_max_tokens
 from pagemesh.router.generation.request import Choice, GenerationRequest
 from pagemesh.router.models import ModelService
-from pagemesh.router.openai.fields import MAX_CHOICES
 from pagemesh.router.openai.generation_request import hidden_tokens
 from pagemesh.router.served_model import ServedModel
 from pagemesh.router.servicers.chat_messages import CHAT_NAMES, read_chat
@@ -27,7 +26,6 @@ from pagemesh.v1 import inference_pb2, types_pb2
 from pagemesh.worker.messages import sampling_from_proto
 from pagemesh.worker.structured_messages import structured_from_proto
 
-_MAX_STOPS: Final = 4
 _SEED_MASK: Final = 2**64 - 1
 
 
@@ -56,8 +54,8 @@ async def prepare_generation(
     service: ModelService, request: inference_pb2.GenerateRequest, call: Call
 ) -> TypedJob:
     """What a message asks of a model; raises a PagemeshError naming the message's faulty field."""
-    _check_stops(request)
-    num_choices = _num_choices(request)
+    _check_stops(request, service.model.api.max_stop_strings)
+    num_choices = _num_choices(request, service.model.api.max_n_sequences)
     field = request.WhichOneof("prompt") or "prompt"
     model, max_model_len = service.model, service.workers.require_max_model_len()
     prompt = await _open(model, request, field, max_model_len)
@@ -114,20 +112,20 @@ def _choices(prompt: _Prompt, sampling: SamplingParams, num_choices: int) -> tup
     )
 
 
-def _num_choices(request: inference_pb2.GenerateRequest) -> int:
-    if request.choice_count > MAX_CHOICES:
+def _num_choices(request: inference_pb2.GenerateRequest, most: int) -> int:
+    if request.choice_count > most:
         raise InvalidRequestError(
-            f"choice_count is {request.choice_count}, but must be at most {MAX_CHOICES}",
+            f"choice_count is {request.choice_count}, but must be at most {most}",
             param="choice_count",
         )
     return request.choice_count or 1
 
 
-def _check_stops(request: inference_pb2.GenerateRequest) -> None:
+def _check_stops(request: inference_pb2.GenerateRequest, most: int) -> None:
     """Raise InvalidRequestError for too many stop strings, or an empty one."""
-    if len(request.stop) > _MAX_STOPS or "" in request.stop:
+    if len(request.stop) > most or "" in request.stop:
         raise InvalidRequestError(
-            f"stop has {len(request.stop)} strings, but must have at most {_MAX_STOPS}, "
+            f"stop has {len(request.stop)} strings, but must have at most {most}, "
             "none of them empty",
             param="stop",
         )
