@@ -65,7 +65,8 @@ class StandInOpenAI(openai_pb2_grpc.OpenAIServicer):
             context.abort(self.refusal, "ask another one")
         if metadata.get("x-pagemesh-explain") == "true":
             context.send_initial_metadata((("x-pagemesh-route", ROUTE_LINE),))
-        model, _, detail = json.loads(request.data)["model"].partition(":")
+        asked = json.loads(request.data or b'{"model": "size"}')
+        model, _, detail = asked["model"].partition(":")
         if model == "status":
             context.send_initial_metadata((("x-http-status", detail), ("retry-after", "0")))
             error = {"message": "told so", "type": "some_type", "param": "p", "code": "some_code"}

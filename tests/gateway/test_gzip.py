@@ -71,6 +71,10 @@ def test_a_compressed_request_reaches_the_router_as_it_was(gateway: Gateway) -> 
     assert send(gateway, body, "identity").json() == {"num_bytes": len(body)}
 
 
+def test_nothing_arrives_of_a_body_that_is_no_gzip(gateway: Gateway) -> None:
+    assert send(gateway, b'{"model": "size"}', "gzip").json() == {"num_bytes": 0}
+
+
 @pytest.mark.parametrize("factor", [1.5, 100])
 def test_what_is_too_large_decompressed_is_refused(gateway: Gateway, factor: float) -> None:
     head = b'{"model": "size", "pad": "'

@@ -26,6 +26,16 @@ def test_an_unknown_route_is_404_and_named(gateway: Gateway, path: str) -> None:
     }
 
 
+def test_a_request_to_nobody_is_told_what_it_lacks(gateway: Gateway) -> None:
+    with socket.create_connection(("127.0.0.1", gateway.config.port), timeout=10) as raw:
+        raw.sendall(b"GET /v1/models HTTP/1.1\r\nconnection: close\r\n\r\n")
+        received = b""
+        while piece := raw.recv(65536):
+            received += piece
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert b'"The request has no header host, or :authority, which says to whom' in received
+
+
 def test_what_only_grpc_clients_call_is_no_route(gateway: Gateway) -> None:
     path = "/pagemesh.v1.OpenAI/ChatCompletions"
     response = httpx.post(gateway.url + path, json={"model": "size"})

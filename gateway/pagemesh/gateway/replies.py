@@ -32,6 +32,10 @@ _SERVER = ("server_error", "api_error")
 _FALLBACK = Reply(0, "The gateway could not handle the request: %LOCAL_REPLY_BODY%", *_SERVER)
 
 
+_NO_HOST = Reply(
+    400, "The request has no header host, or :authority, which says to whom it is sent.", *_INVALID
+)
+
 _RETRY_SOON = {"retry-after": "1"}
 
 _FIXED = (
@@ -100,6 +104,8 @@ def _of_limits(limits: HttpLimitsConfig) -> tuple[Reply, ...]:
 def local_reply_config(limits: HttpLimitsConfig) -> dict[str, Any]:
     """Envoy's `LocalReplyConfig`, of whose mappers the first that matches is taken."""
     mappers = [_native_mapper(), _empty_mapper()]
+    no_host = _header_filter(":authority", present_match=False)
+    mappers.append(_mapper(_NO_HOST, _all_of(_status_filter(400), no_host), _openai_body(_NO_HOST)))
     for reply in (*_FIXED, *_of_limits(limits)):
         status = _status_filter(reply.status)
         mappers.append(_mapper(reply, _all_of(status, _anthropic_path()), _anthropic_body(reply)))

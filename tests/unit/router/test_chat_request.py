@@ -136,6 +136,13 @@ def test_broken_json_is_refused(body: bytes) -> None:
         parse_chat_request(body)
 
 
+def test_a_body_of_which_nothing_arrived_is_refused_with_the_likely_reason() -> None:
+    with pytest.raises(
+        InvalidRequestError, match="it is empty, or compressed otherwise than conte"
+    ):
+        parse_chat_request(b"")
+
+
 @pytest.mark.parametrize("body", [b"[]", b"5", b'"text"', b"null"])
 def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequestError, match="the body must be a JSON object, not"):

@@ -28,6 +28,23 @@ _MAX_MESSAGE_CHARS: Final = 300
 _PICTURE: Final = re.compile(r"^ *\d+ \| ", re.MULTILINE)
 """How lines of a grammar begin in the library's messages."""
 
+_OWN_WORDS: Final = (
+    (
+        re.compile("^NoExtensionBias$"),
+        "nothing can be written that satisfies it, as where references lead back to themselves",
+    ),
+    (
+        re.compile(r"^oneOf constraints are not supported\..*"),
+        "oneOf is only supported where no value can fit two of its alternatives; anyOf takes any",
+    ),
+    (re.compile("^Unimplemented keys: "), "these keys are not supported: "),
+    (
+        re.compile(r"^Resource '(.*?)' is not present.*"),
+        r"its reference to \1 leads out of it, and nothing is fetched",
+    ),
+)
+"""What the library says in words of its own code, or of settings that nobody here has, and what it means."""
+
 _MAX_LEXER_STATES: Final = 50_000
 """States of the expressions in a grammar, 1 to 2 kB each, that one request can make; a fifth of the
 library's default, and far more than outputs need."""
@@ -119,4 +136,6 @@ def refusal(what: str, why: str) -> InvalidRequestError:
 def one_line(text: str) -> str:
     """The library's message without its pictures of places."""
     line = " ".join(_PICTURE.split(text.removesuffix("<non-verbose/>"))[0].split())
+    for pattern, words in _OWN_WORDS:
+        line = pattern.sub(words, line)
     return line if len(line) <= _MAX_MESSAGE_CHARS else f"{line[:_MAX_MESSAGE_CHARS]}…"

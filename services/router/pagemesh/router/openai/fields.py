@@ -169,7 +169,11 @@ def parse_object(body: bytes) -> dict[str, Any]:
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise InvalidRequestError(f"the body is not valid JSON: {error}") from error
+        # The gateway hands on nothing of a body that is no gzip under a content-encoding that says so.
+        reason = (
+            error if body else "it is empty, or compressed otherwise than content-encoding says"
+        )
+        raise InvalidRequestError(f"the body is not valid JSON: {reason}") from error
     if not isinstance(value, dict):
         raise InvalidRequestError(f"the body must be a JSON object, not {shown(value)}")
     return value
