@@ -13,9 +13,15 @@ from typing import Any
 import jsonschema
 import pytest
 
+from pagemesh.config import ChatConfig
 from pagemesh.engine.interface import Pooling
+from pagemesh.router.chat.rules import ChatRules
+from pagemesh.router.openai.tokenizing import tokenizer_info
 from pagemesh.router.openapi.document import openapi_document
+from pagemesh.router.served_model import ServedModel
 from pagemesh.tokenizer import Tokenizer
+from pagemesh.tokenizer.generation_defaults import GenerationDefaults
+from pagemesh.tokenizer.matryoshka import Matryoshka
 from pagemesh.v1 import console_pb2, openai_pb2
 from tests.contract.http_answers import Answer, http_body, read
 from tests.contract.router_harness import DEADLINE_S, MODEL, Mesh, running_mesh
@@ -137,6 +143,92 @@ async def test_a_mesh_is_ready_when_all_its_models_can_be_served(mesh: Mesh) -> 
     assert (gone.status, gone.json()) == (503, {"status": "unavailable", "missing": ["demo"]})
 
 
+async def test_how_many_requests_there_are_is_told(mesh: Mesh) -> None:
+    async def load() -> Any:
+        return (await read(mesh.console.Load(console_pb2.ConsoleLoadRequest()))).json()
+
+    assert await load() == {"server_load": 0}
+    stream = mesh.openai.Completions(
+        http_body({"prompt": "a", "max_tokens": 500, "stream": True, "ignore_eos": True})
+    )
+    async for _ in stream:
+        assert await load() == {"server_load": 1}
+        break
+    stream.cancel()
+
+
+async def test_a_tokenizers_settings_are_shown_where_that_is_allowed(mesh: Mesh) -> None:
+    request = console_pb2.ConsoleTokenizerInfoRequest(model="demo")
+    answer = await read(mesh.console.TokenizerInfo(request))
+    assert answer.status == 404
+    assert "--enable-tokenizer-info-endpoint" in answer.json()["error"]["message"]
+    other = console_pb2.ConsoleTokenizerInfoRequest(model="other")
+    assert (await read(mesh.console.TokenizerInfo(other))).status == 404
+    model = ServedModel(
+        "demo",
+        TOKENIZER,
+        GenerationDefaults(),
+        0,
+        Matryoshka(),
+        ChatRules.of(ChatConfig(), TOKENIZER),
+    )
+    info = tokenizer_info(model)
+    assert info["chat_template"] == TOKENIZER.chat_template.source
+    assert info["eos_token"] == "<|im_end|>"
+    assert info["tokenizer_class"]
+
+
+async def test_vllms_other_routes_answer(mesh: Mesh) -> None:
+    pooled = (await post(mesh, "Pooling", {"input": [[20, 21], [22]]})).json()
+    assert [entry["data"] for entry in pooled["data"]] == [[21, 441, 1], [22, 484, 1]]
+    assert {entry["object"] for entry in pooled["data"]} == {"pooling"}
+    messages = [{"role": "user", "content": "hi"}]
+    body = {
+        "messages": messages,
+        "max_tokens": 5,
+        "n": 2,
+        "temperature": 0.5,
+        "stop": "x",
+        "seed": 7,
+    }
+    rendered = (await post(mesh, "RenderChat", body)).json()
+    ids = TOKENIZER.encode_batch(
+        [TOKENIZER.chat_template.render(messages)], add_special_tokens=False
+    )
+    assert rendered["token_ids"] == ids[0]
+    sampling = rendered["sampling_params"]
+    assert {name: sampling[name] for name in ("n", "max_tokens", "temperature", "stop", "seed")} == {
+        "n": 2, "max_tokens": 5, "temperature": 0.5, "stop": ["x"], "seed": 7,
+    }  # fmt: skip
+    assert (rendered["model"], rendered["stream"]) == ("demo", False)
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        ({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}, "chat.completion"),
+        ({"prompt": "hi", "max_tokens": 1}, "text_completion"),
+        ({"input": "hi"}, "list"),
+        ({"text_1": "a", "text_2": "b"}, "list"),
+        ({"queries": "a", "documents": "b"}, "list"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+async def test_invocations_are_known_by_their_fields(
+    mesh: Mesh, body: dict[str, Any], answer: str
+) -> None:
+    assert (await post(mesh, "Invocations", body)).json()["object"] == answer
+
+
+async def test_other_invocations_are_taken_for_chats(mesh: Mesh) -> None:
+    ranked = await post(mesh, "Invocations", {"query": "a", "documents": ["b"]})
+    assert ranked.json()["results"][0]["index"] == 0
+    stream = await read(mesh.openai.Invocations(http_body({"prompt": "hi", "stream": True})))
+    assert stream.content_type.startswith("text/event-stream")
+    refused = await post(mesh, "Invocations", {"max_tokens": 1})
+    assert (refused.status, refused.json()["error"]["param"]) == (400, "messages")
+
+
 async def test_the_version_is_told(mesh: Mesh) -> None:
     answer = await read(mesh.console.Version(console_pb2.ConsoleVersionRequest()))
     assert answer.json() == {"version": metadata.version("pagemesh")}
@@ -160,6 +252,9 @@ async def test_answers_are_as_described(mesh: Mesh) -> None:
     check("Completion", await mesh.completions({"prompt": "hi", "max_tokens": 2}))
     check("Response", await post(mesh, "Responses", {"input": "hi", "max_output_tokens": 16}))
     check("Embeddings", await post(mesh, "Embeddings", {"input": ["a", "b"]}))
+    check("Pooled", await post(mesh, "Pooling", {"input": ["a", "b"]}))
+    check("RenderedChat", await post(mesh, "RenderChat", {"messages": messages}))
+    check("Load", await read(mesh.console.Load(console_pb2.ConsoleLoadRequest())))
     check("Scores", await post(mesh, "Score", {"text_1": "a", "text_2": "b"}))
     check("Ranking", await post(mesh, "Rerank", {"query": "a", "documents": ["b"]}))
     check("Tokens", await post(mesh, "Tokenize", {"prompt": "a"}))

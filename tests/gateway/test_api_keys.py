@@ -38,7 +38,17 @@ def test_without_a_key_all_else_is_401(locked: Gateway, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/health", "/ready?x=1", "/version", "/openapi.json", "/metrics", "/v1/../health"]
+    "path",
+    [
+        "/",
+        "/health",
+        "/ping",
+        "/ready?x=1",
+        "/version",
+        "/openapi.json",
+        "/metrics",
+        "/v1/../health",
+    ],
 )
 def test_open_paths_need_no_key(locked: Gateway, path: str) -> None:
     # The stand-in router lacks some of them.

@@ -14,7 +14,7 @@ from tests.gateway.conftest import Gateway
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-@pytest.mark.parametrize("path", ["/v1/images", "/v1", "/healthz", "/v3/models", "/v1/models/"])
+@pytest.mark.parametrize("path", ["/v1/images", "/v1", "/healthz", "/v3/models", "/v3/models/"])
 def test_an_unknown_route_is_404_and_named(gateway: Gateway, path: str) -> None:
     response = httpx.get(gateway.url + path + "?limit=1")
     assert response.status_code == 404
@@ -24,6 +24,19 @@ def test_an_unknown_route_is_404_and_named(gateway: Gateway, path: str) -> None:
         "param": None,
         "code": "unknown_url",
     }
+
+
+def test_a_slash_too_many_leads_to_the_route_without_it(gateway: Gateway) -> None:
+    response = httpx.get(gateway.url + "/v1/models/?a=b/")
+    assert response.status_code == 307
+    assert response.headers["location"] == gateway.url + "/v1/models?a=b/"
+    assert httpx.get(gateway.url + "/v1/models/", follow_redirects=True).status_code == 200
+
+
+def test_a_body_goes_along_where_a_slash_is_too_many(gateway: Gateway) -> None:
+    url = gateway.url + "/v1/chat/completions/"
+    response = httpx.post(url, json={"model": "size"}, follow_redirects=True)
+    assert response.json() == {"num_bytes": 16}
 
 
 def test_a_request_to_nobody_is_told_what_it_lacks(gateway: Gateway) -> None:

@@ -18,7 +18,7 @@ from pagemesh.gateway.names import (
 from pagemesh.gateway.transcoding import HttpRoute, http_routes
 
 # Of metrics, the routers know whether a key is wanted.
-_OPEN_PATHS = ("/", "/health", "/ready", "/version", "/openapi.json", "/metrics")
+_OPEN_PATHS = ("/", "/health", "/ping", "/ready", "/version", "/openapi.json", "/metrics")
 _OPEN_FOLDER = "/console/"
 _OPEN_SERVICE = "/grpc.health.v1.Health/"
 
@@ -76,7 +76,8 @@ def _routes(config: GatewayConfig) -> list[dict[str, Any]]:
         for route in http
         for method in route.methods
     ]
-    return routes + [answer for route in http for answer in _other_methods(route)]
+    routes += [answer for route in http for answer in _other_methods(route)]
+    return routes + [_without_slash(route) for route in http if not route.path.endswith(("/", "}"))]
 
 
 def _forward(
@@ -111,6 +112,15 @@ def _other_methods(route: HttpRoute) -> Sequence[dict[str, Any]]:
     allow = {"response_headers_to_add": [{"header": {"key": "allow", "value": methods}}]}
     asked = _match(_path(route), _method("OPTIONS"))
     return [{**_refuse(204, asked), **allow}, {**_refuse(405, _path(route)), **allow}]
+
+
+def _without_slash(route: HttpRoute) -> dict[str, Any]:
+    """Sends those away who put a slash behind a path, as vLLM does: their clients ask once more without it."""
+    return {
+        "match": {"path": f"{route.path}/"},
+        "redirect": {"path_redirect": route.path, "response_code": "TEMPORARY_REDIRECT"},
+        "typed_per_filter_config": _NOT_TRANSCODED,
+    }
 
 
 def _match(path: dict[str, Any], *headers: dict[str, Any]) -> dict[str, Any]:

@@ -54,6 +54,8 @@ class Tokenizer:
         """Where texts are the bytes of their tokens in a row."""
         self.vocab_size = self._vocab_size(folder)
         self._check_ids(folder, own_ids)
+        self.settings = read_json(folder, "tokenizer_config.json")
+        """What its folder says of it beside the vocabulary."""
         self.template_variables = special_tokens(folder)
         """Special tokens by their names in chat templates."""
         self.chat_templates = load_chat_templates(folder, self.template_variables)

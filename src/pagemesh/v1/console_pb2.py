@@ -26,7 +26,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagemesh/v1/console.proto\x12\x0bpagemesh.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x16\n\x14\x43onsoleHealthRequest\"\x15\n\x13\x43onsoleReadyRequest\"\x17\n\x15\x43onsoleVersionRequest\"\x17\n\x15\x43onsoleMetricsRequest\"\x17\n\x15\x43onsoleOpenApiRequest\"#\n\x12\x43onsolePageRequest\x12\r\n\x05\x61sset\x18\x01 \x01(\t\"\x14\n\x12\x43onsoleMeshRequest\"\x1a\n\x18\x43onsoleMeshEventsRequest2\xd5\x05\n\x07\x43onsole\x12T\n\x06Health\x12!.pagemesh.v1.ConsoleHealthRequest\x1a\x14.google.api.HttpBody\"\x0f\x82\xd3\xe4\x93\x02\t\x12\x07/health0\x01\x12Q\n\x05Ready\x12 .pagemesh.v1.ConsoleReadyRequest\x1a\x14.google.api.HttpBody\"\x0e\x82\xd3\xe4\x93\x02\x08\x12\x06/ready0\x01\x12W\n\x07Version\x12\".pagemesh.v1.ConsoleVersionRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/version0\x01\x12W\n\x07Metrics\x12\".pagemesh.v1.ConsoleMetricsRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/metrics0\x01\x12\\\n\x07OpenApi\x12\".pagemesh.v1.ConsoleOpenApiRequest\x1a\x14.google.api.HttpBody\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/openapi.json0\x01\x12^\n\x04Page\x12\x1f.pagemesh.v1.ConsolePageRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x01/Z\x12\x12\x10/console/{asset}0\x01\x12N\n\x04Mesh\x12\x1f.pagemesh.v1.ConsoleMeshRequest\x1a\x14.google.api.HttpBody\"\r\x82\xd3\xe4\x93\x02\x07\x12\x05/mesh0\x01\x12\x61\n\nMeshEvents\x12%.pagemesh.v1.ConsoleMeshEventsRequest\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\x0c/mesh/events0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19pagemesh/v1/console.proto\x12\x0bpagemesh.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x16\n\x14\x43onsoleHealthRequest\"\x14\n\x12\x43onsoleLoadRequest\",\n\x1b\x43onsoleTokenizerInfoRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x15\n\x13\x43onsoleReadyRequest\"\x17\n\x15\x43onsoleVersionRequest\"\x17\n\x15\x43onsoleMetricsRequest\"\x17\n\x15\x43onsoleOpenApiRequest\"#\n\x12\x43onsolePageRequest\x12\r\n\x05\x61sset\x18\x01 \x01(\t\"\x14\n\x12\x43onsoleMeshRequest\"\x1a\n\x18\x43onsoleMeshEventsRequest2\xa3\x07\n\x07\x43onsole\x12\x66\n\x06Health\x12!.pagemesh.v1.ConsoleHealthRequest\x1a\x14.google.api.HttpBody\"!\x82\xd3\xe4\x93\x02\x1b\x12\x07/healthZ\x07\x12\x05/pingZ\x07\"\x05/ping0\x01\x12N\n\x04Load\x12\x1f.pagemesh.v1.ConsoleLoadRequest\x1a\x14.google.api.HttpBody\"\r\x82\xd3\xe4\x93\x02\x07\x12\x05/load0\x01\x12j\n\rTokenizerInfo\x12(.pagemesh.v1.ConsoleTokenizerInfoRequest\x1a\x14.google.api.HttpBody\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/tokenizer_info0\x01\x12Q\n\x05Ready\x12 .pagemesh.v1.ConsoleReadyRequest\x1a\x14.google.api.HttpBody\"\x0e\x82\xd3\xe4\x93\x02\x08\x12\x06/ready0\x01\x12W\n\x07Version\x12\".pagemesh.v1.ConsoleVersionRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/version0\x01\x12W\n\x07Metrics\x12\".pagemesh.v1.ConsoleMetricsRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/metrics0\x01\x12\\\n\x07OpenApi\x12\".pagemesh.v1.ConsoleOpenApiRequest\x1a\x14.google.api.HttpBody\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/openapi.json0\x01\x12^\n\x04Page\x12\x1f.pagemesh.v1.ConsolePageRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x01/Z\x12\x12\x10/console/{asset}0\x01\x12N\n\x04Mesh\x12\x1f.pagemesh.v1.ConsoleMeshRequest\x1a\x14.google.api.HttpBody\"\r\x82\xd3\xe4\x93\x02\x07\x12\x05/mesh0\x01\x12\x61\n\nMeshEvents\x12%.pagemesh.v1.ConsoleMeshEventsRequest\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\x0c/mesh/events0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagemesh.v1.console_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CONSOLE'].methods_by_name['Health']._loaded_options = None
-  _globals['_CONSOLE'].methods_by_name['Health']._serialized_options = b'\202\323\344\223\002\t\022\007/health'
+  _globals['_CONSOLE'].methods_by_name['Health']._serialized_options = b'\202\323\344\223\002\033\022\007/healthZ\007\022\005/pingZ\007\"\005/ping'
+  _globals['_CONSOLE'].methods_by_name['Load']._loaded_options = None
+  _globals['_CONSOLE'].methods_by_name['Load']._serialized_options = b'\202\323\344\223\002\007\022\005/load'
+  _globals['_CONSOLE'].methods_by_name['TokenizerInfo']._loaded_options = None
+  _globals['_CONSOLE'].methods_by_name['TokenizerInfo']._serialized_options = b'\202\323\344\223\002\021\022\017/tokenizer_info'
   _globals['_CONSOLE'].methods_by_name['Ready']._loaded_options = None
   _globals['_CONSOLE'].methods_by_name['Ready']._serialized_options = b'\202\323\344\223\002\010\022\006/ready'
   _globals['_CONSOLE'].methods_by_name['Version']._loaded_options = None
@@ -51,20 +55,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONSOLE'].methods_by_name['MeshEvents']._serialized_options = b'\202\323\344\223\002\016\022\014/mesh/events'
   _globals['_CONSOLEHEALTHREQUEST']._serialized_start=99
   _globals['_CONSOLEHEALTHREQUEST']._serialized_end=121
-  _globals['_CONSOLEREADYREQUEST']._serialized_start=123
-  _globals['_CONSOLEREADYREQUEST']._serialized_end=144
-  _globals['_CONSOLEVERSIONREQUEST']._serialized_start=146
-  _globals['_CONSOLEVERSIONREQUEST']._serialized_end=169
-  _globals['_CONSOLEMETRICSREQUEST']._serialized_start=171
-  _globals['_CONSOLEMETRICSREQUEST']._serialized_end=194
-  _globals['_CONSOLEOPENAPIREQUEST']._serialized_start=196
-  _globals['_CONSOLEOPENAPIREQUEST']._serialized_end=219
-  _globals['_CONSOLEPAGEREQUEST']._serialized_start=221
-  _globals['_CONSOLEPAGEREQUEST']._serialized_end=256
-  _globals['_CONSOLEMESHREQUEST']._serialized_start=258
-  _globals['_CONSOLEMESHREQUEST']._serialized_end=278
-  _globals['_CONSOLEMESHEVENTSREQUEST']._serialized_start=280
-  _globals['_CONSOLEMESHEVENTSREQUEST']._serialized_end=306
-  _globals['_CONSOLE']._serialized_start=309
-  _globals['_CONSOLE']._serialized_end=1034
+  _globals['_CONSOLELOADREQUEST']._serialized_start=123
+  _globals['_CONSOLELOADREQUEST']._serialized_end=143
+  _globals['_CONSOLETOKENIZERINFOREQUEST']._serialized_start=145
+  _globals['_CONSOLETOKENIZERINFOREQUEST']._serialized_end=189
+  _globals['_CONSOLEREADYREQUEST']._serialized_start=191
+  _globals['_CONSOLEREADYREQUEST']._serialized_end=212
+  _globals['_CONSOLEVERSIONREQUEST']._serialized_start=214
+  _globals['_CONSOLEVERSIONREQUEST']._serialized_end=237
+  _globals['_CONSOLEMETRICSREQUEST']._serialized_start=239
+  _globals['_CONSOLEMETRICSREQUEST']._serialized_end=262
+  _globals['_CONSOLEOPENAPIREQUEST']._serialized_start=264
+  _globals['_CONSOLEOPENAPIREQUEST']._serialized_end=287
+  _globals['_CONSOLEPAGEREQUEST']._serialized_start=289
+  _globals['_CONSOLEPAGEREQUEST']._serialized_end=324
+  _globals['_CONSOLEMESHREQUEST']._serialized_start=326
+  _globals['_CONSOLEMESHREQUEST']._serialized_end=346
+  _globals['_CONSOLEMESHEVENTSREQUEST']._serialized_start=348
+  _globals['_CONSOLEMESHEVENTSREQUEST']._serialized_end=374
+  _globals['_CONSOLE']._serialized_start=377
+  _globals['_CONSOLE']._serialized_end=1308
 # @@protoc_insertion_point(module_scope)

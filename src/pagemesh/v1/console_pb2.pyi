@@ -34,6 +34,45 @@ class ConsoleHealthRequest(_message.Message):
 Global___ConsoleHealthRequest: _TypeAlias = ConsoleHealthRequest  # noqa: Y015
 
 @_typing.final
+class ConsoleLoadRequest(_message.Message):
+    """Asks how many requests there are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsoleLoadRequest: _TypeAlias = ConsoleLoadRequest  # noqa: Y015
+
+@_typing.final
+class ConsoleTokenizerInfoRequest(_message.Message):
+    """Asks for the settings of a tokenizer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Served model name; empty for the first model."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsoleTokenizerInfoRequest: _TypeAlias = ConsoleTokenizerInfoRequest  # noqa: Y015
+
+@_typing.final
 class ConsoleReadyRequest(_message.Message):
     """Asks whether all models can be served."""
 

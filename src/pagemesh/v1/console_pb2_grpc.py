@@ -41,6 +41,16 @@ class ConsoleStub:
                 request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleHealthRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.Load = channel.unary_stream(
+                '/pagemesh.v1.Console/Load',
+                request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleLoadRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
+        self.TokenizerInfo = channel.unary_stream(
+                '/pagemesh.v1.Console/TokenizerInfo',
+                request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleTokenizerInfoRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
         self.Ready = channel.unary_stream(
                 '/pagemesh.v1.Console/Ready',
                 request_serializer=pagemesh_dot_v1_dot_console__pb2.ConsoleReadyRequest.SerializeToString,
@@ -83,7 +93,21 @@ class ConsoleServicer:
     """
 
     def Health(self, request, context):
-        """GET /health: 200 when a request could be served, else 503.
+        """GET /health: 200 when a request could be served, else 503. GET and POST /ping, as SageMaker asks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Load(self, request, context):
+        """GET /load, as in vLLM: how many requests the router has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TokenizerInfo(self, request, context):
+        """GET /tokenizer_info, as in vLLM, of the model in the query's `model`; 404 unless the router's settings allow it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,6 +169,16 @@ def add_ConsoleServicer_to_server(servicer, server):
             'Health': grpc.unary_stream_rpc_method_handler(
                     servicer.Health,
                     request_deserializer=pagemesh_dot_v1_dot_console__pb2.ConsoleHealthRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'Load': grpc.unary_stream_rpc_method_handler(
+                    servicer.Load,
+                    request_deserializer=pagemesh_dot_v1_dot_console__pb2.ConsoleLoadRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'TokenizerInfo': grpc.unary_stream_rpc_method_handler(
+                    servicer.TokenizerInfo,
+                    request_deserializer=pagemesh_dot_v1_dot_console__pb2.ConsoleTokenizerInfoRequest.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
             'Ready': grpc.unary_stream_rpc_method_handler(
@@ -210,6 +244,60 @@ class Console:
             target,
             '/pagemesh.v1.Console/Health',
             pagemesh_dot_v1_dot_console__pb2.ConsoleHealthRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Load(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagemesh.v1.Console/Load',
+            pagemesh_dot_v1_dot_console__pb2.ConsoleLoadRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TokenizerInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pagemesh.v1.Console/TokenizerInfo',
+            pagemesh_dot_v1_dot_console__pb2.ConsoleTokenizerInfoRequest.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
             channel_credentials,

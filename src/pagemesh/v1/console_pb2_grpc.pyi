@@ -35,7 +35,11 @@ class ConsoleStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ConsoleAsyncStub: ...
     Health: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleHealthRequest, _httpbody_pb2.HttpBody]
-    """GET /health: 200 when a request could be served, else 503."""
+    """GET /health: 200 when a request could be served, else 503. GET and POST /ping, as SageMaker asks."""
+    Load: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleLoadRequest, _httpbody_pb2.HttpBody]
+    """GET /load, as in vLLM: how many requests the router has."""
+    TokenizerInfo: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleTokenizerInfoRequest, _httpbody_pb2.HttpBody]
+    """GET /tokenizer_info, as in vLLM, of the model in the query's `model`; 404 unless the router's settings allow it."""
     Ready: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleReadyRequest, _httpbody_pb2.HttpBody]
     """GET /ready: 200 when every model of the mesh could serve a request, else 503."""
     Version: _grpc.UnaryStreamMultiCallable[_console_pb2.ConsoleVersionRequest, _httpbody_pb2.HttpBody]
@@ -59,7 +63,11 @@ class ConsoleAsyncStub(ConsoleStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Health: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleHealthRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """GET /health: 200 when a request could be served, else 503."""
+    """GET /health: 200 when a request could be served, else 503. GET and POST /ping, as SageMaker asks."""
+    Load: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleLoadRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """GET /load, as in vLLM: how many requests the router has."""
+    TokenizerInfo: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleTokenizerInfoRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """GET /tokenizer_info, as in vLLM, of the model in the query's `model`; 404 unless the router's settings allow it."""
     Ready: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleReadyRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """GET /ready: 200 when every model of the mesh could serve a request, else 503."""
     Version: _aio.UnaryStreamMultiCallable[_console_pb2.ConsoleVersionRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -86,7 +94,23 @@ class ConsoleServicer(metaclass=_abc_1.ABCMeta):
         request: _console_pb2.ConsoleHealthRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """GET /health: 200 when a request could be served, else 503."""
+        """GET /health: 200 when a request could be served, else 503. GET and POST /ping, as SageMaker asks."""
+
+    @_abc_1.abstractmethod
+    def Load(
+        self,
+        request: _console_pb2.ConsoleLoadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """GET /load, as in vLLM: how many requests the router has."""
+
+    @_abc_1.abstractmethod
+    def TokenizerInfo(
+        self,
+        request: _console_pb2.ConsoleTokenizerInfoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """GET /tokenizer_info, as in vLLM, of the model in the query's `model`; 404 unless the router's settings allow it."""
 
     @_abc_1.abstractmethod
     def Ready(

@@ -26,7 +26,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18pagemesh/v1/openai.proto\x12\x0bpagemesh.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x19\n\x17OpenAIListModelsRequest\"&\n\x15OpenAIGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"2\n\x1bOpenAIStoredResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t2\x8e\t\n\x06OpenAI\x12`\n\x0f\x43hatCompletions\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/v1/chat/completions:\x01*0\x01\x12W\n\x0b\x43ompletions\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1a\x82\xd3\xe4\x93\x02\x14\"\x0f/v1/completions:\x01*0\x01\x12U\n\nEmbeddings\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/embeddings:\x01*0\x01\x12X\n\x05Score\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"!\x82\xd3\xe4\x93\x02\x1b\"\t/v1/score:\x01*Z\x0b\"\x06/score:\x01*0\x01\x12l\n\x06Rerank\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"4\x82\xd3\xe4\x93\x02.\"\n/v1/rerank:\x01*Z\x0c\"\x07/rerank:\x01*Z\x0f\"\n/v2/rerank:\x01*0\x01\x12N\n\x08Tokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/tokenize:\x01*0\x01\x12R\n\nDetokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/detokenize:\x01*0\x01\x12^\n\nListModels\x12$.pagemesh.v1.OpenAIListModelsRequest\x1a\x14.google.api.HttpBody\"\x12\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/models0\x01\x12\x65\n\x08GetModel\x12\".pagemesh.v1.OpenAIGetModelRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/models/{model=**}0\x01\x12S\n\tResponses\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x18\x82\xd3\xe4\x93\x02\x12\"\r/v1/responses:\x01*0\x01\x12\xe9\x01\n\x0eStoredResponse\x12(.pagemesh.v1.OpenAIStoredResponseRequest\x1a\x14.google.api.HttpBody\"\x94\x01\x82\xd3\xe4\x93\x02\x8d\x01\x12\x1b/v1/responses/{response_id}Z\x1d*\x1b/v1/responses/{response_id}Z)\x12\'/v1/responses/{response_id}/input_itemsZ$\"\"/v1/responses/{response_id}/cancel0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18pagemesh/v1/openai.proto\x12\x0bpagemesh.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x19\n\x17OpenAIListModelsRequest\"&\n\x15OpenAIGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"2\n\x1bOpenAIStoredResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t2\x96\x0b\n\x06OpenAI\x12`\n\x0f\x43hatCompletions\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/v1/chat/completions:\x01*0\x01\x12\x62\n\nRenderChat\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"&\x82\xd3\xe4\x93\x02 \"\x1b/v1/chat/completions/render:\x01*0\x01\x12W\n\x0b\x43ompletions\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1a\x82\xd3\xe4\x93\x02\x14\"\x0f/v1/completions:\x01*0\x01\x12U\n\nEmbeddings\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/embeddings:\x01*0\x01\x12L\n\x07Pooling\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x13\x82\xd3\xe4\x93\x02\r\"\x08/pooling:\x01*0\x01\x12X\n\x05Score\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"!\x82\xd3\xe4\x93\x02\x1b\"\t/v1/score:\x01*Z\x0b\"\x06/score:\x01*0\x01\x12l\n\x06Rerank\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"4\x82\xd3\xe4\x93\x02.\"\n/v1/rerank:\x01*Z\x0c\"\x07/rerank:\x01*Z\x0f\"\n/v2/rerank:\x01*0\x01\x12T\n\x0bInvocations\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x17\x82\xd3\xe4\x93\x02\x11\"\x0c/invocations:\x01*0\x01\x12N\n\x08Tokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/tokenize:\x01*0\x01\x12R\n\nDetokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/detokenize:\x01*0\x01\x12^\n\nListModels\x12$.pagemesh.v1.OpenAIListModelsRequest\x1a\x14.google.api.HttpBody\"\x12\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/models0\x01\x12\x65\n\x08GetModel\x12\".pagemesh.v1.OpenAIGetModelRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/models/{model=**}0\x01\x12S\n\tResponses\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x18\x82\xd3\xe4\x93\x02\x12\"\r/v1/responses:\x01*0\x01\x12\xe9\x01\n\x0eStoredResponse\x12(.pagemesh.v1.OpenAIStoredResponseRequest\x1a\x14.google.api.HttpBody\"\x94\x01\x82\xd3\xe4\x93\x02\x8d\x01\x12\x1b/v1/responses/{response_id}Z\x1d*\x1b/v1/responses/{response_id}Z)\x12\'/v1/responses/{response_id}/input_itemsZ$\"\"/v1/responses/{response_id}/cancel0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,14 +35,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_OPENAI'].methods_by_name['ChatCompletions']._loaded_options = None
   _globals['_OPENAI'].methods_by_name['ChatCompletions']._serialized_options = b'\202\323\344\223\002\031\"\024/v1/chat/completions:\001*'
+  _globals['_OPENAI'].methods_by_name['RenderChat']._loaded_options = None
+  _globals['_OPENAI'].methods_by_name['RenderChat']._serialized_options = b'\202\323\344\223\002 \"\033/v1/chat/completions/render:\001*'
   _globals['_OPENAI'].methods_by_name['Completions']._loaded_options = None
   _globals['_OPENAI'].methods_by_name['Completions']._serialized_options = b'\202\323\344\223\002\024\"\017/v1/completions:\001*'
   _globals['_OPENAI'].methods_by_name['Embeddings']._loaded_options = None
   _globals['_OPENAI'].methods_by_name['Embeddings']._serialized_options = b'\202\323\344\223\002\023\"\016/v1/embeddings:\001*'
+  _globals['_OPENAI'].methods_by_name['Pooling']._loaded_options = None
+  _globals['_OPENAI'].methods_by_name['Pooling']._serialized_options = b'\202\323\344\223\002\r\"\010/pooling:\001*'
   _globals['_OPENAI'].methods_by_name['Score']._loaded_options = None
   _globals['_OPENAI'].methods_by_name['Score']._serialized_options = b'\202\323\344\223\002\033\"\t/v1/score:\001*Z\013\"\006/score:\001*'
   _globals['_OPENAI'].methods_by_name['Rerank']._loaded_options = None
   _globals['_OPENAI'].methods_by_name['Rerank']._serialized_options = b'\202\323\344\223\002.\"\n/v1/rerank:\001*Z\014\"\007/rerank:\001*Z\017\"\n/v2/rerank:\001*'
+  _globals['_OPENAI'].methods_by_name['Invocations']._loaded_options = None
+  _globals['_OPENAI'].methods_by_name['Invocations']._serialized_options = b'\202\323\344\223\002\021\"\014/invocations:\001*'
   _globals['_OPENAI'].methods_by_name['Tokenize']._loaded_options = None
   _globals['_OPENAI'].methods_by_name['Tokenize']._serialized_options = b'\202\323\344\223\002\016\"\t/tokenize:\001*'
   _globals['_OPENAI'].methods_by_name['Detokenize']._loaded_options = None
@@ -62,5 +68,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENAISTOREDRESPONSEREQUEST']._serialized_start=165
   _globals['_OPENAISTOREDRESPONSEREQUEST']._serialized_end=215
   _globals['_OPENAI']._serialized_start=218
-  _globals['_OPENAI']._serialized_end=1384
+  _globals['_OPENAI']._serialized_end=1648
 # @@protoc_insertion_point(module_scope)

@@ -39,14 +39,20 @@ class OpenAIStub:
     def __new__(cls, channel: _aio.Channel) -> OpenAIAsyncStub: ...
     ChatCompletions: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """POST /v1/chat/completions"""
+    RenderChat: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """POST /v1/chat/completions/render, as in vLLM: the prompt's tokens and how answers would be sampled"""
     Completions: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """POST /v1/completions"""
     Embeddings: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """POST /v1/embeddings"""
+    Pooling: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """POST /pooling, as in vLLM: the same vectors under other names"""
     Score: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """POST /v1/score, and /score as in vLLM"""
     Rerank: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """POST /v1/rerank, and /rerank and /v2/rerank as in vLLM"""
+    Invocations: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """POST /invocations, as in vLLM for SageMaker: any of these requests, known by its fields"""
     Tokenize: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """POST /tokenize"""
     Detokenize: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
@@ -70,14 +76,20 @@ class OpenAIAsyncStub(OpenAIStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ChatCompletions: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """POST /v1/chat/completions"""
+    RenderChat: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """POST /v1/chat/completions/render, as in vLLM: the prompt's tokens and how answers would be sampled"""
     Completions: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """POST /v1/completions"""
     Embeddings: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """POST /v1/embeddings"""
+    Pooling: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """POST /pooling, as in vLLM: the same vectors under other names"""
     Score: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """POST /v1/score, and /score as in vLLM"""
     Rerank: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """POST /v1/rerank, and /rerank and /v2/rerank as in vLLM"""
+    Invocations: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """POST /invocations, as in vLLM for SageMaker: any of these requests, known by its fields"""
     Tokenize: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """POST /tokenize"""
     Detokenize: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -106,6 +118,14 @@ class OpenAIServicer(metaclass=_abc_1.ABCMeta):
         """POST /v1/chat/completions"""
 
     @_abc_1.abstractmethod
+    def RenderChat(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """POST /v1/chat/completions/render, as in vLLM: the prompt's tokens and how answers would be sampled"""
+
+    @_abc_1.abstractmethod
     def Completions(
         self,
         request: _httpbody_pb2.HttpBody,
@@ -122,6 +142,14 @@ class OpenAIServicer(metaclass=_abc_1.ABCMeta):
         """POST /v1/embeddings"""
 
     @_abc_1.abstractmethod
+    def Pooling(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """POST /pooling, as in vLLM: the same vectors under other names"""
+
+    @_abc_1.abstractmethod
     def Score(
         self,
         request: _httpbody_pb2.HttpBody,
@@ -136,6 +164,14 @@ class OpenAIServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """POST /v1/rerank, and /rerank and /v2/rerank as in vLLM"""
+
+    @_abc_1.abstractmethod
+    def Invocations(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """POST /invocations, as in vLLM for SageMaker: any of these requests, known by its fields"""
 
     @_abc_1.abstractmethod
     def Tokenize(

@@ -17,7 +17,7 @@ from pagemesh.router.openapi.answers import ANSWERS
 from pagemesh.router.openapi.document import openapi_document
 from pagemesh.router.openapi.operations import OPERATIONS
 
-OPEN_PATHS = ("/health", "/ready", "/version", "/openapi.json", "/console/")
+OPEN_PATHS = ("/health", "/ping", "/ready", "/version", "/openapi.json", "/console/")
 DOCUMENT = openapi_document()
 
 

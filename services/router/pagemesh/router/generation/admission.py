@@ -38,6 +38,11 @@ class Admission:
         self._rejected = all_models.counters(ADMISSION_REJECTIONS)["max_num_queued_reqs",]
         self._gauge = metrics.gauge(REQUESTS_IN_PROGRESS)
 
+    @property
+    def num_requests(self) -> int:
+        """Those that hold a place, whether a worker has them or not."""
+        return self._num_requests
+
     @contextmanager
     def place(self) -> Iterator[None]:
         """Hold one place; OverloadedError when none is free, RateLimitError when its tenant had its share.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
 
+from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
 from pagemesh.router.chat.preparer import ChatPlan, ChatPreparer
 from pagemesh.router.generation.limits import resolve_max_tokens
@@ -18,12 +21,21 @@ from pagemesh.router.openai.completion_request import (
 )
 from pagemesh.router.openai.completion_response import CompletionResponder
 from pagemesh.router.openai.echo import EchoResponder, echoed_text, echoed_tokens
-from pagemesh.router.openai.fields import RequestFields
+from pagemesh.router.openai.fields import RequestFields, parse_object
 from pagemesh.router.openai.generation_request import make_request
 from pagemesh.router.openai.job import Job
 from pagemesh.router.openai.responses import Responder
 from pagemesh.router.openai.truncation import Truncation
 from pagemesh.router.served_model import ServedModel
+
+_RENDERED: Final = frozenset(
+    {
+        "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens",
+        "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids", "ignore_eos",
+        "logprobs", "prompt_logprobs", "logit_bias", "allowed_token_ids",
+    }
+)  # fmt: skip
+"""Sampling parameters that vLLM has under the same name."""
 
 
 class Endpoints:
@@ -36,6 +48,30 @@ class Endpoints:
     async def chat(self, body: bytes, call: Call) -> Job:
         """A job from the body of POST /v1/chat/completions."""
         return await self._chats.prepare(parse_chat_request(body), call, _chat_responder)
+
+    async def render_chat(self, body: bytes, call: Call) -> dict[str, Any]:
+        """The answer to POST /v1/chat/completions/render: what a job from the same body would send to workers."""
+        fields = parse_chat_request(body)
+        job = await self._chats.prepare(fields, call, _chat_responder)
+        request = job.request
+        sampling = asdict(request.choices[0].sampling)
+        return {
+            "request_id": f"chatcmpl-{call.request_id}",
+            "model": self._models.find(fields.model, call).model.name,
+            "token_ids": request.choices[0].prompt_token_ids,
+            "sampling_params": {
+                **{name: value for name, value in sampling.items() if name in _RENDERED},
+                "n": fields.num_answers,
+                "stop": request.stop,
+                "include_stop_str_in_output": request.includes_stop,
+                "skip_special_tokens": fields.skip_special_tokens is not False,
+            },
+            "features": None,
+            "stream": job.stream,
+            "stream_options": fields.stream_options and fields.stream_options.model_dump(),
+            "cache_salt": fields.cache_salt,
+            "priority": request.priority,
+        }
 
     async def completion(self, body: bytes, call: Call) -> Job:
         """A job from the body of POST /v1/completions."""
@@ -134,3 +170,12 @@ def _job(
 ) -> Job:
     request = make_request(call, service.model, fields, prompts, max_tokens)
     return Job(service.generator, request, responder, bool(fields.stream), fields.n or 1)
+
+
+def invoked_by(body: bytes, names: Sequence[str]) -> str:
+    """The first of the fields that a body has; of one that has none, or is none, the first of all, which says so."""
+    try:
+        raw = parse_object(body)
+    except InvalidRequestError:
+        return names[0]
+    return next((name for name in names if raw.get(name) is not None), names[0])

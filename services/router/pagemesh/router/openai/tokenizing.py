@@ -7,12 +7,13 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import Field
 
-from pagemesh.errors import InvalidRequestError
+from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.router.call import Call
 from pagemesh.router.chat.conversation import render
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.router.openai.fields import TokenId, check_fields, parse_object
+from pagemesh.router.served_model import ServedModel
 
 
 class _Fields(pydantic.BaseModel):
@@ -86,6 +87,19 @@ class TokenizingEndpoint:
         if fields.tokens:
             model.check_token_ids(fields.tokens, "tokens")
         return {"prompt": model.tokenizer.decode(fields.tokens, skip_special_tokens=False)}
+
+
+def tokenizer_info(model: ServedModel) -> dict[str, Any]:
+    """The answer to GET /tokenizer_info: tokenizer_config.json with the chat template that is used."""
+    try:
+        template = model.chat.templates.choose().source
+    except UnsupportedError:
+        template = None
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **model.tokenizer.settings,
+        "chat_template": template,
+    }
 
 
 def _answer(service: ModelService, ids: list[int], fields: _Fields) -> dict[str, Any]:

@@ -84,6 +84,22 @@ ANSWERS: Final[Mapping[str, _Schema]] = {
         model=_STRING,
         usage=_PROMPT_USAGE,
     ),
+    "Pooled": _object(
+        id=_STRING,
+        object=_is("list"),
+        data=_list(_object(object=_is("pooling"), index=_INTEGER, data=_FLOATS_OR_BASE64)),
+        model=_STRING,
+        usage=_PROMPT_USAGE,
+    ),
+    "RenderedChat": _object(
+        request_id=_STRING,
+        model=_STRING,
+        token_ids=_list(_INTEGER),
+        sampling_params={"type": "object"},
+    ),
+    "Any": {"type": "object"},
+    "Load": _object(server_load=_INTEGER),
+    "TokenizerInfo": _object(tokenizer_class=_STRING, chat_template=_NULLABLE),
     "Scores": _object(
         id=_STRING,
         object=_is("list"),

@@ -64,6 +64,7 @@ _STORED: Final = "/v1/responses/{response_id}"
 
 OPERATIONS: Final = (
     _post("/v1/chat/completions", "Chat", "ChatCompletion", ChatRequest, streams=True),
+    _post("/v1/chat/completions/render", "Show a chat's prompt", "RenderedChat", ChatRequest),
     _post("/v1/completions", "Complete prompts", "Completion", CompletionRequest, streams=True),
     _post("/v1/responses", "Chat, as items", "Response", ResponsesRequest, streams=True),
     _post(
@@ -82,6 +83,7 @@ OPERATIONS: Final = (
         error="AnthropicError",
     ),
     _post("/v1/embeddings", "Embed texts", "Embeddings", EmbeddingRequest),
+    _post("/pooling", "Embed texts, as vLLM names it", "Pooled", EmbeddingRequest),
     *(
         _post(path, "Say how alike texts are", "Scores", ScoreRequest)
         for path in ("/v1/score", "/score")
@@ -89,6 +91,17 @@ OPERATIONS: Final = (
     *(
         _post(path, "Put documents in order", "Ranking", RerankRequest)
         for path in ("/v1/rerank", "/rerank", "/v2/rerank")
+    ),
+    _post(
+        "/invocations",
+        "Any of the requests above",
+        "Any",
+        ChatRequest,
+        CompletionRequest,
+        EmbeddingRequest,
+        ScoreRequest,
+        RerankRequest,
+        streams=True,
     ),
     _post("/tokenize", "Tokenize", "Tokens", TokenizeRequest, TokenizeChatRequest),
     _post("/detokenize", "Detokenize", "Text", DetokenizeRequest),
@@ -99,6 +112,10 @@ OPERATIONS: Final = (
     _get(f"{_STORED}/input_items", "Refused: responses are not stored", "Error"),
     Operation("post", f"{_STORED}/cancel", "Refused: responses are not stored", "Error"),
     _get("/health", "Whether a request could be served", "Health", **_PROBE),
+    _get("/ping", "Whether a request could be served", "Health", **_PROBE),
+    Operation("post", "/ping", "Whether a request could be served", "Health", **_PROBE),  # type: ignore[arg-type]
+    _get("/load", "How many requests the router has", "Load"),
+    _get("/tokenizer_info", "Settings of a tokenizer", "TokenizerInfo"),
     _get("/ready", "Whether all models could be served", "Ready", **_PROBE),
     _get("/version", "Version of pagemesh", "Version", is_public=True),
     _get("/metrics", "Metrics in Prometheus' text format", "text/plain"),

@@ -10,11 +10,13 @@ from typing import Any
 from google.api.httpbody_pb2 import HttpBody
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from pagemesh.errors import OverloadedError
+from pagemesh.errors import OverloadedError, PagemeshError
 from pagemesh.router.console.page import PageFiles
 from pagemesh.router.console.state import MeshState
+from pagemesh.router.generation.admission import Admission
 from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.models import Models
+from pagemesh.router.openai.tokenizing import tokenizer_info
 from pagemesh.router.openapi.document import openapi_document
 from pagemesh.router.servicers.gate import credentials_of
 from pagemesh.router.servicers.http_answer import (
@@ -36,21 +38,49 @@ _NOT_KEPT = (("cache-control", "no-store"),)
 class ConsoleServicer(console_pb2_grpc.ConsoleServicer):
     """Serves the routes beside the APIs."""
 
-    def __init__(self, models: Models, mesh: MeshView, state: MeshState) -> None:
+    def __init__(
+        self, models: Models, mesh: MeshView, state: MeshState, admission: Admission
+    ) -> None:
         self._models = models
         self._mesh = mesh
         self._state = state
+        self._admission = admission
         self._files = PageFiles()
 
     async def Health(  # noqa: N802  # the name of the RPC
         self, request: console_pb2.ConsoleHealthRequest, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
-        """GET /health"""
+        """GET /health, GET and POST /ping"""
         health = self._mesh.health()
         if health["status"] == "ok":
             yield json_answer(health)
         else:
             yield status_answer(503, health, {})
+
+    async def Load(  # noqa: N802  # the name of the RPC
+        self, request: console_pb2.ConsoleLoadRequest, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """GET /load"""
+        yield json_answer({"server_load": self._admission.num_requests})
+
+    async def TokenizerInfo(  # noqa: N802  # the name of the RPC
+        self, request: console_pb2.ConsoleTokenizerInfoRequest, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """GET /tokenizer_info"""
+        try:
+            model = (
+                self._models.named(request.model).services[0].model
+                if request.model
+                else next(iter(self._models)).model
+            )
+        except PagemeshError as error:
+            yield error_answer(error)
+            return
+        if not model.api.enable_tokenizer_info_endpoint:
+            message = "the router does not run with --enable-tokenizer-info-endpoint"
+            yield status_answer(404, _unknown(message), {})
+            return
+        yield json_answer(tokenizer_info(model))
 
     async def Ready(  # noqa: N802  # the name of the RPC
         self, request: console_pb2.ConsoleReadyRequest, context: AnyContext
@@ -93,7 +123,8 @@ class ConsoleServicer(console_pb2_grpc.ConsoleServicer):
         """GET / and GET /console/{asset}"""
         asset = self._files.find(request.asset)
         if asset is None:
-            yield status_answer(404, _no_file(request.asset), {})
+            message = f"the page has no file {request.asset[:100]!r}"
+            yield status_answer(404, _unknown(message), {})
             return
         given = [str(v) for k, v in context.invocation_metadata() or () if k == "if-none-match"]
         add_answer_metadata(lambda: asset.headers)
@@ -124,7 +155,6 @@ class ConsoleServicer(console_pb2_grpc.ConsoleServicer):
             yield error_answer(as_answerable(error))
 
 
-def _no_file(name: str) -> dict[str, Any]:
-    message = f"the page has no file {name[:100]!r}"
+def _unknown(message: str) -> dict[str, Any]:
     kind, code = "invalid_request_error", "unknown_url"
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}

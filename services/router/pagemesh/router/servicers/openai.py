@@ -11,7 +11,7 @@ from pagemesh.router.generation.admission import Admission
 from pagemesh.router.mesh_view import MeshView
 from pagemesh.router.models import Models
 from pagemesh.router.openai.embeddings import EmbeddingEndpoint
-from pagemesh.router.openai.endpoints import Endpoints
+from pagemesh.router.openai.endpoints import Endpoints, invoked_by
 from pagemesh.router.openai.scoring import ScoringEndpoint
 from pagemesh.router.openai.tokenizing import TokenizingEndpoint
 from pagemesh.router.responses_api.endpoint import ResponsesEndpoint
@@ -52,6 +52,13 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         """POST /v1/chat/completions"""
         return self._generations.answer(request, context, self._endpoints.chat)
 
+    async def RenderChat(  # noqa: N802  # the name of the RPC
+        self, request: HttpBody, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """POST /v1/chat/completions/render"""
+        for body in await self._json.answer(request, self._endpoints.render_chat):
+            yield body
+
     def Completions(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext
     ) -> AsyncIterator[HttpBody]:
@@ -81,6 +88,28 @@ class OpenAIServicer(openai_pb2_grpc.OpenAIServicer):
         """POST /v1/embeddings"""
         for body in await self._json.answer(request, self._embeddings.embed):
             yield body
+
+    async def Pooling(  # noqa: N802  # the name of the RPC
+        self, request: HttpBody, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """POST /pooling"""
+        for body in await self._json.answer(request, self._embeddings.pool):
+            yield body
+
+    def Invocations(  # noqa: N802  # the name of the RPC
+        self, request: HttpBody, context: AnyContext
+    ) -> AsyncIterator[HttpBody]:
+        """POST /invocations"""
+        answers = {
+            "messages": self.ChatCompletions,
+            "prompt": self.Completions,
+            "input": self.Embeddings,
+            "query": self.Rerank,
+            "queries": self.Score,
+            "data_1": self.Score,
+            "text_1": self.Score,
+        }
+        return answers[invoked_by(request.data, list(answers))](request, context)
 
     async def Score(  # noqa: N802  # the name of the RPC
         self, request: HttpBody, context: AnyContext

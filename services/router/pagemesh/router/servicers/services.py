@@ -45,5 +45,5 @@ def add_services(
     server.add(anthropic_pb2_grpc.add_AnthropicServicer_to_server, anthropic)
     inference = InferenceServicer(models, admission, timeout, explains_routes=explains)
     server.add(inference_pb2_grpc.add_InferenceServicer_to_server, inference)
-    console = ConsoleServicer(models, mesh, state)
+    console = ConsoleServicer(models, mesh, state, admission)
     server.add(console_pb2_grpc.add_ConsoleServicer_to_server, console)
