@@ -18,7 +18,7 @@ _MOST_SEQUENCES: Final = 16_384
 class ApiConfig:
     """Limits and defaults of requests."""
 
-    max_n_sequences: int = 128
+    max_choices: int = 128
     """Answers to one prompt that a request may ask for, as n or best_of. 128 is OpenAI's limit."""
 
     max_stop_strings: int = 64
@@ -40,7 +40,7 @@ class ApiConfig:
 
     def __post_init__(self) -> None:
         for name, value, most in (
-            ("--max-n-sequences", self.max_n_sequences, _MOST_SEQUENCES),
+            ("--max-choices", self.max_choices, _MOST_SEQUENCES),
             ("--max-stop-strings", self.max_stop_strings, _MOST_SEQUENCES),
         ):
             require(1 <= value <= most, name, value, f"between 1 and {most}")

@@ -13,7 +13,7 @@ from pagemesh.errors import ConfigError
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"max_n_sequences": 0}, "--max-n-sequences is 0, but must be between 1 and 16384"),
+        ({"max_choices": 0}, "--max-choices is 0, but must be between 1 and 16384"),
         ({"max_stop_strings": 0}, "--max-stop-strings is 0, but must be between 1 and 16384"),
         ({"max_logprobs": 21}, "--max-logprobs is 21, but must be between 0 and 20"),
         ({"max_logprobs": -1}, "--max-logprobs is -1, but must be between 0 and 20"),

@@ -64,7 +64,7 @@ def test_a_top_p_of_0_leaves_the_likeliest_token() -> None:
     ],
 )
 def test_settings_limit_what_a_request_may_ask_for(fields: dict[str, Any], param: str) -> None:
-    limits = ApiConfig(max_n_sequences=3, max_stop_strings=2, max_logprobs=5)
+    limits = ApiConfig(max_choices=3, max_stop_strings=2, max_logprobs=5)
     call = Call("r", NO_TRACE, 0.0, 0)
 
     def make(model: ServedModel) -> None:

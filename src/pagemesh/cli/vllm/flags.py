@@ -281,10 +281,12 @@ _TOGETHER: Final[tuple[tuple[Rule, str], ...]] = (
         refused("requests say it, as the OpenAI API has it"),
         "--logits-processors --default-chat-template-kwargs --return-sampling-mask --tokens-only"
         " --enable-return-routed-experts --aux-output-config --pooler-config --enable-flash-late-interaction"
-        " --return-tokens-as-token-ids --max-logprobs"
-        " --enable-force-include-usage --enable-tokenizer-info-endpoint --enable-server-load-tracking"
         " --cohere-format --cohere-is-reasoning-model --fingerprint-mode --fingerprint-value"
         " --sse-keep-alive-interval --enable-offline-docs",
+    ),
+    (
+        no_effect("GET /load always says how many requests there are"),
+        "--enable-server-load-tracking",
     ),
     (
         no_effect("nothing is tuned or compiled while it serves"),

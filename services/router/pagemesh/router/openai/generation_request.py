@@ -63,8 +63,8 @@ def _check_limits(fields: RequestFields, api: ApiConfig) -> None:
     of_answers = ("logprobs", "top_logprobs")
     likeliest = next((name for name in of_answers[::-1] if getattr(fields, name, None)), "logprobs")
     for name, value, most, setting in (
-        ("n", fields.n, api.max_n_sequences, "--max-n-sequences"),
-        ("best_of", fields.num_answers, api.max_n_sequences, "--max-n-sequences"),
+        ("n", fields.n, api.max_choices, "--max-choices"),
+        ("best_of", fields.num_answers, api.max_choices, "--max-choices"),
         (likeliest, fields.num_logprobs, api.max_logprobs, "--max-logprobs"),
         ("prompt_logprobs", fields.prompt_logprobs, api.max_logprobs, "--max-logprobs"),
     ):

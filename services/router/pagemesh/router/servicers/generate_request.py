@@ -55,7 +55,7 @@ async def prepare_generation(
 ) -> TypedJob:
     """What a message asks of a model; raises a PagemeshError naming the message's faulty field."""
     _check_stops(request, service.model.api.max_stop_strings)
-    num_choices = _num_choices(request, service.model.api.max_n_sequences)
+    num_choices = _num_choices(request, service.model.api.max_choices)
     field = request.WhichOneof("prompt") or "prompt"
     model, max_model_len = service.model, service.workers.require_max_model_len()
     prompt = await _open(model, request, field, max_model_len)
