@@ -7,6 +7,7 @@ from itertools import chain
 
 import pytest
 
+from pagemesh.router.openai.echo import echoed_tokens
 from pagemesh.tokenizer import Tokenizer
 from tests.contract.router_harness import MODEL, Mesh, running_mesh
 from tests.fakes.engine import expected_tokens
@@ -117,6 +118,15 @@ async def test_a_stream_has_the_log_probabilities_of_the_whole(
             assert list(chain(*told)) == values
         assert list(chain(*(part["token_ids"] for part in parts))) == expected["token_ids"]
         assert parts[-1]["finish_reason"] == expected["finish_reason"] == "length"
+
+
+async def test_a_long_prompt_of_ids_is_read_piece_by_piece() -> None:
+    # An emoji of which the first piece has the beginning.
+    emoji = TOKENIZER.encode_batch(["😀"], add_special_tokens=False)[0]
+    ids = [*[40] * 255, *emoji, *[41] * 300]
+    prompt = await echoed_tokens(ids, TOKENIZER)
+    assert prompt.text == TOKENIZER.decode(ids)
+    assert prompt.places == [*range(255), *[255] * len(emoji), *range(256, 556)]
 
 
 @pytest.mark.parametrize("as_ids", [False, True], ids=["as text", "as ids"])

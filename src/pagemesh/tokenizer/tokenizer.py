@@ -7,7 +7,8 @@ Ids equal those of transformers' AutoTokenizer for the same folder.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,7 @@ class Tokenizer:
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Ids of a text, without blocking the event loop for long ones."""
-        if len(text) <= NUM_INLINE_CHARS:
-            return self._encode(text, add_special_tokens)
-        return await asyncio.to_thread(self._encode, text, add_special_tokens)
+        return await _beside_the_loop(self._encode, text, add_special_tokens)
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
         """Ids of several texts, on several cores; for callers without an event loop."""
@@ -131,14 +130,7 @@ class Tokenizer:
 
         Tokens of one character have the same place. Special tokens that are no part of the text have none of it.
         """
-        (encoding,) = await asyncio.to_thread(
-            self._tokenizer.encode_batch, [text], add_special_tokens=add_special_tokens
-        )
-        places, end_before = [], 0
-        for start, end in encoding.offsets:
-            places.append(start if end > start else end_before)
-            end_before = max(end_before, end)
-        return places
+        return await _beside_the_loop(partial(_places, self._tokenizer), text, add_special_tokens)
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """The tokens as the vocabulary spells them; "" for ids that it does not have."""
@@ -173,3 +165,21 @@ class Tokenizer:
                 f"{folder / 'config.json'} has a vocab_size of {self.vocab_size}: they are not of the "
                 "same model"
             )
+
+
+async def _beside_the_loop(
+    work: Callable[[str, bool], list[int]], text: str, add_special_tokens: bool
+) -> list[int]:
+    """What becomes of a text, in a thread where that takes long."""
+    if len(text) <= NUM_INLINE_CHARS:
+        return work(text, add_special_tokens)
+    return await asyncio.to_thread(work, text, add_special_tokens)
+
+
+def _places(library: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    (encoding,) = library.encode_batch([text], add_special_tokens=add_special_tokens)
+    places, end_before = [], 0
+    for start, end in encoding.offsets:
+        places.append(start if end > start else end_before)
+        end_before = max(end_before, end)
+    return places
