@@ -121,10 +121,6 @@ class Tokenizer:
         once, twice = (self.decode([token_id] * n, skip_special_tokens=False) for n in (1, 2))
         return (twice[len(once) :] if twice.startswith(once) else once).encode()
 
-    def token_text(self, token_id: int) -> str:
-        """The same as text; a part of a character is U+FFFD."""
-        return self.token_bytes(token_id).decode("utf-8", "replace")
-
     async def encode_places(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """For each token of a text, as `encode` gives them, the number of characters before it.
 
@@ -165,6 +161,11 @@ class Tokenizer:
                 f"{folder / 'config.json'} has a vocab_size of {self.vocab_size}: they are not of the "
                 "same model"
             )
+
+
+def token_text(tokenizer: Tokenizer, token_id: int) -> str:
+    """What a token adds to a text, in which it is not the first; a part of a character is U+FFFD."""
+    return tokenizer.token_bytes(token_id).decode("utf-8", "replace")
 
 
 async def _beside_the_loop(

@@ -12,6 +12,7 @@ from tokenizers import models, normalizers, processors
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.answer_text import AnswerText, TextPiece
 from pagemesh.tokenizer.thought_span import ThoughtMarks
+from pagemesh.tokenizer.tokenizer import token_text
 from tests.support.word_tokenizer import word_tokenizer
 
 IM_END = 2
@@ -176,7 +177,7 @@ def test_tokens_have_the_bytes_that_they_add_to_a_text(
     words = word_tokenizer(tmp_path)
     found = [words.token_bytes(id_) for id_ in range(9)]
     assert found == [b" ", b"\xe2", b"\x82", b"\xac", b" big", b" world", b"<s>", b"s", b""]
-    assert words.token_text(1) == "\ufffd"
+    assert token_text(words, 1) == "\ufffd"
     first, *rest = tokenizer.encode_batch(["\U0001f680"], add_special_tokens=False)[0]
     parts = [tokenizer.token_bytes(id_) for id_ in (first, *rest)]
     assert b"".join(parts) == "\U0001f680".encode() and rest

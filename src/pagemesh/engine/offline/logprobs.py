@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.tokenizer.tokenizer import Tokenizer
+from pagemesh.tokenizer.tokenizer import Tokenizer, token_text
 
 
 class Logprob(NamedTuple):
@@ -37,6 +37,6 @@ def _read(position: TokenLogprobs, tokenizer: Tokenizer) -> Position:
     for rank, (token_id, logprob) in enumerate(top, start=1):
         found.setdefault(token_id, (logprob, rank))
     return {
-        token_id: Logprob(logprob, rank, tokenizer.token_text(token_id))
+        token_id: Logprob(logprob, rank, token_text(tokenizer, token_id))
         for token_id, (logprob, rank) in found.items()
     }

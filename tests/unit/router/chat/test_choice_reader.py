@@ -189,3 +189,19 @@ def test_calls_that_are_dropped_leave_nothing_behind(text: str) -> None:
     assert calls_of(found) == []
     assert "".join(delta.content for delta in found).strip() == "Well:"
     assert (found[-1].stop_reason, found[-1].cuts_call) == (StopReason.STOP, False)
+
+
+def test_places_of_an_answer_that_is_gone_on_with_are_those_of_what_is_new() -> None:
+    read = ChoiceReader(make_parser("hermes", None, written="Well, "))
+    pieces = scored("this: " + ONE + " so", 1)
+    whole = ChoiceDelta(
+        0,
+        "this: " + ONE + " so",
+        stop_reason=StopReason.STOP,
+        token_ids=tuple(each.token_ids[0] for each in pieces),
+        logprobs=tuple(each.logprobs[0] for each in pieces),
+        places=tuple(each.places[0] for each in pieces),
+    )
+    shown = [each.token_id for each in read.push(whole).content_logprobs]
+    length = len("this: " + ONE)
+    assert shown == [*range(6), *range(length, length + 3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
@@ -19,6 +20,7 @@ from pagemesh.router.parsers.thought_count import make_thought_counter
 from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.structured.outputs import StructuredKind, StructuredOutputs
 from pagemesh.tokenizer.thought_span import ThoughtMarks
+from pagemesh.tokenizer.tokenizer import token_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class AnswerReading:
             thoughts=make_thought_counter(
                 self.tool_parser,
                 self.reasoning_parser,
-                self.model.tokenizer.token_text,
+                partial(token_text, self.model.tokenizer),
                 begun=self.begun,
             ),
         )
