@@ -60,6 +60,20 @@ def test_a_worker_tells_the_name_that_clients_use() -> None:
     assert rendered.flags("decode")["--model"] == ["/model/m/a/b"]
 
 
+def test_a_model_of_the_hub_is_called_by_its_id_unless_it_is_given_a_name() -> None:
+    models = [{"name": "m", "source": HUB}, {"name": "n", "servedName": "x/n", "source": HUB}]
+    rendered = Rendered({"models": models})
+    # Without a name of its own, for which the router's --model has the form that lets it answer to `m` too.
+    assert rendered.flags("router")["--model"] == ["org/m", "x/n=org/m"]
+    for role in ("prefill", "decode"):
+        told = [
+            pod["spec"]["containers"][0]["args"] for r, _, pod in rendered.workloads() if r == role
+        ]
+        names = [args[args.index("--served-model-name") + 1] for args in told]
+        assert sorted(names) == ["org/m", "x/n"]
+    assert "serves org/m, x/n once" in rendered.notes
+
+
 def test_a_model_in_a_claim_is_mounted_read_only() -> None:
     rendered = with_source(CLAIM)
     for role in ("router", "prefill", "decode"):
@@ -106,7 +120,7 @@ def test_a_model_of_the_hub_is_kept_in_one_claim_for_all() -> None:
         assert mounts(rendered.container(role))["/models"]["name"] == "model-cache"
         assert environment(rendered.container(role))["HF_HOME"] == "/models"
         assert rendered.flags(role)["--revision"] == ["v1"]
-    assert rendered.flags("router")["--model"] == ["m=org/m"]
+    assert rendered.flags("router")["--model"] == ["org/m"]
 
 
 def test_an_existing_claim_is_taken_and_none_is_made() -> None:

@@ -87,14 +87,17 @@ def test_a_plan_for_a_cpu_becomes_its_workers(demo_model: Path, tmp_path: Path) 
     assert limits == {"memory": "1024Mi"}
 
 
+@pytest.mark.parametrize("model", ["models/demo", "demo"])
 def test_the_demo_model_is_taken_from_the_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     file = tmp_path / "values.yaml"
     flags = ("--memory", "1", "--rates", RATES, *QUICK, "--values", str(file))
-    assert main(["plan", "models/demo", *flags]) == 0
-    assert rendered(file.read_text()).flags("decode")["--model"] == ["/opt/pagemesh/models/demo"]
+    assert main(["plan", model, *flags]) == 0
+    told = rendered(file.read_text()).flags("decode")
+    assert told["--model"] == ["/opt/pagemesh/models/demo"]
+    assert told["--served-model-name"] == ["demo"]
 
 
 def test_a_plan_for_gpus_becomes_pods_with_gpus(deployment: Deployment, subject: Subject) -> None:
@@ -105,7 +108,7 @@ def test_a_plan_for_gpus_becomes_pods_with_gpus(deployment: Deployment, subject:
     assert size.prefill > 1
     for role in ("decode", "prefill"):
         told = release.flags(role)
-        assert told["--model"] == ["Qwen/Qwen3-8B"]
+        assert told["--model"] == told["--served-model-name"] == ["Qwen/Qwen3-8B"]
         assert told["--gpu-memory-utilization"] == ["0.9"]
         # 14.9 GiB of model, whose files the node may keep, beside 8 GiB.
         assert release.container(role)["resources"] == {

@@ -54,6 +54,9 @@ async def test_a_request_goes_to_the_workers_of_the_model_that_it_names(mesh: Me
         assert (name, worker[:13]) == ("org/other", "decode-other-")
         # The answer tells which model it is from, not by which name that was asked for.
         assert (await asked(mesh, "gpt"))[0] == "org/other"
+    # A folder's path is clear, and answers under the name that is listed; a given name is the only one.
+    assert await asked(mesh, str(MODEL)) == ("demo", "decode-0")
+    assert (await mesh.completions({"model": "other", "prompt": PROMPT})).status == 404
     streamed = await mesh.chat(
         {"model": "gpt", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
     )
@@ -69,12 +72,14 @@ async def test_all_names_are_listed(mesh: Mesh) -> None:
     listed = await read(mesh.openai.ListModels(openai_pb2.OpenAIListModelsRequest()))
     cards = {card["id"]: card for card in listed.json()["data"]}
     assert {name: card["root"] for name, card in cards.items()} == {
-        "demo": "demo", "org/other": "org/other", "gpt": "org/other", "chat": "chat",
+        "demo": str(MODEL), "org/other": str(MODEL), "gpt": str(MODEL), "chat": "chat",
     }  # fmt: skip
     assert {card["max_model_len"] for card in cards.values()} == {512}
     for name, card in cards.items():
         request = openai_pb2.OpenAIGetModelRequest(model=name)
         assert (await read(mesh.openai.GetModel(request))).json() == card
+    by_path = openai_pb2.OpenAIGetModelRequest(model=str(MODEL))
+    assert (await read(mesh.openai.GetModel(by_path))).json() == cards["demo"]
     async with AsyncClient(mesh.address) as client:
         assert {m.name: m.num_decode_workers for m in await client.models()} == {
             "demo": 1, "org/other": 2, "gpt": 2, "chat": 3,

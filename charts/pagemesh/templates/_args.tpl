@@ -68,7 +68,7 @@
 - --model
 - {{ include "pagemesh.modelSource" .model | quote }}
 - --served-model-name
-- {{ default .model.name .model.servedName | quote }}
+- {{ include "pagemesh.servedName" .model | quote }}
 - --device
 - {{ empty $settings.gpus | ternary "cpu" "cuda" }}
 {{- if eq .model.source.type "hub" }}
@@ -94,7 +94,11 @@
 - {{ include "pagemesh.kvstores" . | quote }}
 - --model
 {{- range .Values.models }}
-- {{ printf "%s=%s" (default .name .servedName) (include "pagemesh.modelSource" .) | quote }}
+{{- if and (eq .source.type "hub") (not .servedName) }}
+- {{ include "pagemesh.modelSource" . | quote }}
+{{- else }}
+- {{ printf "%s=%s" (include "pagemesh.servedName" .) (include "pagemesh.modelSource" .) | quote }}
+{{- end }}
 {{- end }}
 {{- with (index .Values.models 0).source }}
 {{- if eq .type "hub" }}

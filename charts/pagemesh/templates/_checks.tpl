@@ -16,7 +16,7 @@
 {{- $served := list -}}
 {{- range $i, $model := .Values.models -}}
 {{- $key := printf "models[%d]" $i -}}
-{{- $calls := default .name .servedName -}}
+{{- $calls := include "pagemesh.servedName" . -}}
 {{- if has .name $names }}{{ fail (printf "%s.name is %q, which another model is called too" $key .name) }}{{ end -}}
 {{- if has $calls $served }}{{ fail (printf "%s.servedName is %q, which another model is called too" $key $calls) }}{{ end -}}
 {{- $names = append $names .name -}}
@@ -91,9 +91,9 @@
 {{- if and .gpuUtilization (not $settings.gpus) -}}
 {{- fail (printf "%s.autoscaling.gpuUtilization is %d, but %s.gpus is 0: there is no GPU to be asked" $where (int .gpuUtilization) $where) -}}
 {{- end -}}
-{{- $name := default $.model.name $.model.servedName -}}
+{{- $name := include "pagemesh.servedName" $.model -}}
 {{- if and $adapter .queuedRequests (not (regexMatch "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$" $name)) -}}
-{{- fail (printf "%s.autoscaling.queuedRequests is %d, but the Prometheus Adapter cannot be asked for the model %q, whose name is no label value: set it to 0, or take autoscaling.provider keda" $where (int .queuedRequests) $name) -}}
+{{- fail (printf "%s.autoscaling.queuedRequests is %d, but the Prometheus Adapter cannot be asked for the model %q, whose name is no label value: set it to 0, write a models[].servedName that is one, or take autoscaling.provider keda" $where (int .queuedRequests) $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

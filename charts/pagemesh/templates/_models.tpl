@@ -1,4 +1,11 @@
-{{/* Where models are: value of --model, volumes, mounts and init containers. Each takes an entry of `models`. */}}
+{{/* What models are called, and where they are: value of --model, volumes, mounts and init containers. Each takes an
+entry of `models`. */}}
+
+{{/* What clients ask for. */}}
+{{- define "pagemesh.servedName" -}}
+{{- $own := eq .source.type "hub" | ternary .source.repository .name -}}
+{{- default $own .servedName -}}
+{{- end -}}
 
 {{- define "pagemesh.modelSource" -}}
 {{- with .source -}}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pagemesh.bench.settings import BenchServeConfig
+from pagemesh.config.model_names import find_local
 from pagemesh.errors import ConfigError
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.tokenizer.tokenizer import Tokenizer
@@ -13,7 +12,7 @@ from pagemesh.tokenizer.tokenizer import Tokenizer
 def endpoint_tokenizer(config: BenchServeConfig, model: str) -> str:
     """Its folder or hub id. Raises ConfigError when neither --tokenizer nor the model's name is one."""
     name = config.endpoint.tokenizer
-    if name is None and "/" not in model and not Path(model).is_dir():
+    if name is None and "/" not in model and find_local(model) is None:
         raise ConfigError(
             f"--tokenizer is unset, but must be a folder or a hub id: the model's name, {model!r}, is none"
         )

@@ -37,9 +37,10 @@ _HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A
 class UpConfig:
     """Settings of `pagemesh up`: a whole mesh on this machine."""
 
-    model: tuple[str, ...] = ("models/demo",)
-    """Folders with config.json, safetensors and tokenizer, or Hugging Face hub ids. Clients ask for a model by the
-    last part of that, or, for one that is given as name=folder, by the name."""
+    model: tuple[str, ...] = ("demo",)
+    """Folders with config.json, safetensors and tokenizer, or Hugging Face hub ids, or demo for the model that ships.
+    Clients ask for a model by its whole hub id, or by the last part of a folder's path, or, for one that is given as
+    name=folder, by the name."""
 
     served_model_name: tuple[str, ...] = ()
     """Names under which clients ask for a single --model, the first of which all answers tell."""

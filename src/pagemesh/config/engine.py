@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pagemesh.config.checks import require, require_seconds, require_share
+from pagemesh.config.model_names import names_of
 
 CPU_KV_CACHE_MEMORY: Final = 0.25
 """GiB of KV cache on a CPU unless told otherwise: workers share the machine with everything else on it."""
@@ -37,10 +38,10 @@ class ModelConfig:
     """Which model, and how it is run."""
 
     model: str = ""
-    """Folder with config.json, safetensors and tokenizer, or a Hugging Face hub id."""
+    """Folder with config.json, safetensors and tokenizer, or a Hugging Face hub id, or demo for the model that ships."""
 
     served_model_name: str | None = None
-    """Name under which clients ask for it; the last part of --model when unset."""
+    """Name under which clients ask for it; when unset, the whole of a hub id, or the last part of a folder's path."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and activations; auto takes the one in config.json."""
@@ -67,7 +68,7 @@ class ModelConfig:
     @property
     def served_name(self) -> str:
         """Name under which clients ask for the model."""
-        return self.served_model_name or self.model.rstrip("/").rsplit("/", 1)[-1]
+        return self.served_model_name or names_of(self.model).first
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pagemesh.config.checks import require
+from pagemesh.config.model_names import names_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,10 @@ class NamedModel:
     name: str
 
     source: str
-    """Folder or hub id."""
+    """Folder, hub id or short name."""
+
+    other: str | None = None
+    """What it is called as well where that is clear, and nowhere listed; None for a model that was given its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,19 @@ class ServedModels:
     aliases: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """For each further name the models that answer for it, by their names, and how much of its requests each
     gets, relative to the others; more than nothing."""
+
+    @property
+    def unlisted(self) -> Mapping[str, str]:
+        """Models by their other names, as far as those are the names of nothing else."""
+        others = [model.other for model in self.models]
+        return {
+            model.other: model.name
+            for model in self.models
+            if model.other is not None
+            and others.count(model.other) == 1
+            and model.other not in self.names
+            and model.other not in self.aliases
+        }
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,7 +68,8 @@ def read_served_models(
             " --model-alias",
         )
         read = [NamedModel(served_names[0], read[0].source)]
-    names = [model.name for model in read]
+    served = ServedModels(tuple(read))
+    names = served.names
     for name in names:
         require(
             names.count(name) == 1,
@@ -66,31 +84,36 @@ def read_served_models(
             bool(alias and targets), "--model-alias", text, "alias=model or alias=model:weight,…"
         )
         require(alias not in further, "--model-alias", text, f"the only alias called {alias!r}")
-        further[alias] = _read_targets(text, targets, names)
+        further[alias] = _read_targets(text, targets, served)
     for alias in further:
         require(alias not in names, "--model-alias", alias, "something else than a model's name")
-    return ServedModels(tuple(read), further)
+    return ServedModels(served.models, further)
 
 
 def _read_model(text: str) -> NamedModel:
-    """From "name=source" or a source alone, whose last part is the name then."""
+    """From "name=source" or a source alone, which says the name then."""
     name, equals, source = text.partition("=")
     # No name begins like a path; a path may have an equals sign in it.
     if equals and not text.startswith(("/", ".", "~")):
         require(bool(name and source), "--model", text, "name=folder, or a folder or a hub id")
         return NamedModel(name, source)
-    return NamedModel(text.rstrip("/").rsplit("/", 1)[-1], text)
+    name, other = names_of(text)
+    return NamedModel(name, text, other)
 
 
-def _read_targets(setting: str, targets: str, names: Sequence[str]) -> dict[str, float]:
+def _read_targets(setting: str, targets: str, served: ServedModels) -> dict[str, float]:
     weights: dict[str, float] = {}
+    known = {**served.unlisted, **{name: name for name in served.names}}
     for target in targets.split(","):
         # Names may have colons in them, weights have none.
-        name, colon, text = (target, "", "") if target in names else target.rpartition(":")
-        known = ", ".join(names)
+        called, colon, text = (target, "", "") if target in known else target.rpartition(":")
         require(
-            name in names, "--model-alias", setting, f"alias=model:weight,… of the models {known}"
+            called in known,
+            "--model-alias",
+            setting,
+            f"alias=model:weight,… of the models {', '.join(served.names)}",
         )
+        name = known[called]
         require(name not in weights, "--model-alias", setting, f"of different models: {name} twice")
         weights[name] = _read_weight(setting, text) if colon else 1.0
     return weights

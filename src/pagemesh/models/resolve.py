@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from pagemesh.config import HubConfig
+from pagemesh.config.model_names import SHORT_NAMES, find_local, is_path
 from pagemesh.errors import ConfigError
 
 Need = Literal["model", "tokenizer", "config"]
@@ -19,17 +20,23 @@ _NEEDED_FILE: Final[dict[Need, str]] = {
 
 
 def resolve_model_path(model: str, hub: HubConfig | None = None, *, need: Need = "model") -> Path:
-    """The folder of a model: a local one, or a hub id's, downloaded unless it is in the hub's cache.
+    """The folder of a model: a local one, by its path or a short name, or a hub id's, downloaded unless it is in the
+    hub's cache.
 
     Raises ConfigError, in one sentence, when there is no such folder, id or revision, the hub cannot be
     reached, or what is needed is not there.
     """
     hub = hub or HubConfig()
-    folder = Path(model).expanduser()
-    if folder.exists():
+    folder = find_local(model)
+    if folder is not None:
         _check_folder(model, folder, hub)
-    elif model.startswith(("/", ".", "~")) or model.count("/") > 1:
+    elif is_path(model):
         raise ConfigError(f"--model is {model!r}, but there is no such folder")
+    elif model in SHORT_NAMES:
+        raise ConfigError(
+            f"--model is {model!r}, the model in {SHORT_NAMES[model]} of a checkout and of the images, but this"
+            " installation came without it: write a folder or a hub id"
+        )
     else:
         # Imported here because it takes as long as the rest of a router's start.
         from pagemesh.models.hub import download

@@ -6,6 +6,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
+from pagemesh.config.model_names import SHORT_NAMES
 from pagemesh.engine.memory_plan import GIB, size_text
 from pagemesh.plan.commented_yaml import Noted, Tree, as_yaml
 from pagemesh.plan.deployment import Deployment
@@ -15,10 +16,9 @@ from pagemesh.plan.settings import DeploymentConfig
 from pagemesh.plan.surroundings import KVSTORE_BYTES
 from pagemesh.plan.worker import Subject
 
-BUNDLED: Final = "models/demo"
-"""The model that images bring along."""
+_IMAGE_FOLDER: Final = "/opt/pagemesh"
+"""Below which the images have the models that ship."""
 
-_BUNDLED_PATH: Final = "/opt/pagemesh/models/demo"
 _CPU_BESIDE_A_GPU: Final = "4"
 """As in deploy/compose/gpu.yml: the engine prepares steps, and the worker sends and takes KV beside it."""
 
@@ -112,11 +112,13 @@ def _model_cache(model_bytes: int) -> Tree:
 
 
 def _model(served: Served) -> Tree:
-    last = served.model.rstrip("/").rsplit("/", 1)[-1]
+    last = _last_part(served)
     name = re.sub("[^a-z0-9]+", "-", last.lower()).strip("-")[:20].strip("-") or "model"
     return {
         "name": Noted(name, ""),
-        "servedName": Noted(last, "What clients ask for."),
+        "servedName": Noted(
+            served.model if _source_type(served) == "hub" else last, "What clients ask for."
+        ),
         "source": _source(served),
         "dtype": Noted(served.dtype, ""),
         "maxModelLen": Noted(
@@ -127,8 +129,17 @@ def _model(served: Served) -> Tree:
     }
 
 
+def _last_part(served: Served) -> str:
+    return served.model.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _bundled(served: Served) -> str:
+    """The folder that ships, where the model is one of those."""
+    return SHORT_NAMES.get(served.model, served.model)
+
+
 def _source_type(served: Served) -> str:
-    if served.model == BUNDLED:
+    if _bundled(served) in SHORT_NAMES.values():
         return "bundled"
     return "claim" if served.is_folder else "hub"
 
@@ -138,14 +149,13 @@ def _source(served: Served) -> Tree:
         case "bundled":
             return {
                 "type": Noted("bundled", "In the images."),
-                "path": Noted(_BUNDLED_PATH, ""),
+                "path": Noted(f"{_IMAGE_FOLDER}/{_bundled(served)}", ""),
             }
         case "claim":
-            folder = served.model.rstrip("/").rsplit("/", 1)[-1]
             return {
                 "type": Noted("claim", "A volume that has the folder; put its claim's name here."),
                 "claimName": Noted("models", ""),
-                "path": Noted(folder, ""),
+                "path": Noted(_last_part(served), ""),
             }
         case _:
             source = {

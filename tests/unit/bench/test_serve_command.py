@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from pagemesh.bench.endpoint_tokenizer import endpoint_tokenizer
+from pagemesh.bench.settings import BenchServeConfig
 from pagemesh.cli.main import main
 from tests.support.paced_server import KEY, PacedServer, running_paced_server
 from tests.support.ports import free_port
@@ -247,6 +249,11 @@ def test_wrong_flags_are_named_with_their_values(
 ) -> None:
     assert main(["bench", "serve", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"pagemesh bench serve: {sentence}")
+
+
+@pytest.mark.parametrize("model", ["demo", "org/model"])
+def test_a_models_name_that_is_a_source_is_its_tokenizers_too(model: str) -> None:
+    assert endpoint_tokenizer(BenchServeConfig(), model) == model
 
 
 def test_the_tokenizer_is_asked_for_when_the_models_name_is_none(

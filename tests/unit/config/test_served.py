@@ -3,32 +3,82 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from pagemesh.cli.settings import UpConfig
-from pagemesh.config import ChatConfig, HubConfig, RouterConfig
+from pagemesh.config import ChatConfig, HubConfig, ModelConfig, RouterConfig
 from pagemesh.config.served import NamedModel, ServedModels, read_served_models
 from pagemesh.errors import ConfigError
 
 
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current one, with a folder of models."""
+    (tmp_path / "models" / "demo").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.mark.parametrize(
-    ("source", "name"),
+    ("source", "name", "other"),
     [
-        ("models/demo", "demo"),
-        ("models/demo/", "demo"),
-        ("org/model", "model"),
-        ("/models/a=b", "a=b"),
-        ("./a=b", "a=b"),
+        ("models/demo", "demo", "models/demo"),
+        ("models/demo/", "demo", "models/demo/"),
+        ("models", "models", None),
+        ("/models/a=b", "a=b", "/models/a=b"),
+        ("./a=b", "a=b", "./a=b"),
+        ("~/a", "a", "~/a"),
+        ("a/b/c", "c", "a/b/c"),
+        ("org/model", "org/model", "model"),
+        ("gpt2", "gpt2", None),
+        ("demo", "demo", None),
     ],
 )
-def test_a_model_is_called_by_the_last_part_of_where_it_is(source: str, name: str) -> None:
-    assert read_served_models([source], [], []).models == (NamedModel(name, source),)
+def test_a_folder_is_called_by_its_last_part_and_a_hub_id_by_the_whole(
+    source: str, name: str, other: str | None
+) -> None:
+    served = read_served_models([source], [], [])
+    assert served.models == (NamedModel(name, source, other),)
+    assert served.unlisted == ({} if other is None else {other: name})
+    # Workers are told no names, and find the same.
+    assert ModelConfig(source).served_name == name
+
+
+def test_a_folder_that_is_only_a_way_is_called_by_its_own_name(folders: Path) -> None:
+    assert ModelConfig(".").served_name == folders.name
+    assert ModelConfig("models/..").served_name == folders.name
+
+
+def test_a_name_that_was_given_is_the_only_one() -> None:
+    assert read_served_models(["org/model"], ["a", "b"], []).unlisted == {}
+    assert read_served_models(["a=org/model", "b=models/demo"], [], []).unlisted == {}
+    assert ModelConfig("org/model", "a").served_name == "a"
+
+
+@pytest.mark.parametrize(
+    ("models", "aliases", "unlisted"),
+    [
+        (["x/m", "y/m"], [], {}),
+        (["x/m", "m"], [], {}),
+        (["x/m", "y/n"], [], {"m": "x/m", "n": "y/n"}),
+        (["x/m", "y/n"], ["m=y/n"], {"n": "y/n"}),
+        (["x/demo", "models/demo"], [], {"models/demo": "demo"}),
+    ],
+)
+def test_a_name_that_may_mean_two_things_means_none(
+    models: list[str], aliases: list[str], unlisted: dict[str, str]
+) -> None:
+    assert read_served_models(models, [], aliases).unlisted == unlisted
 
 
 def test_a_model_can_be_given_its_name() -> None:
     served = read_served_models(["org/chat=models/demo", "embed=./a=b"], [], [])
-    assert served.models == (NamedModel("org/chat", "models/demo"), NamedModel("embed", "./a=b"))
+    assert served.models == (
+        NamedModel("org/chat", "models/demo"),
+        NamedModel("embed", "./a=b"),
+    )
     assert served.names == ("org/chat", "embed")
 
 
@@ -46,6 +96,8 @@ def test_an_alias_stands_for_one_model_or_several() -> None:
         "chat": {"a": 9.0, "b:x": 1.0},
         "even": {"a": 1.0, "b:x": 1.0},
     }
+    served = read_served_models(["org/a", "models/demo"], [], ["gpt=a:2,models/demo"])
+    assert served.aliases == {"gpt": {"org/a": 2.0, "demo": 1.0}}
 
 
 @pytest.mark.parametrize(
@@ -56,10 +108,10 @@ def test_an_alias_stands_for_one_model_or_several() -> None:
         (["a="], [], [], "--model is 'a=', but must be name=folder, or a folder or a hub id"),
         (["=a"], [], [], "--model is '=a', but must be name=folder, or a folder or a hub id"),
         (
-            ["x/m", "y/m"],
+            ["./x/m", "./y/m"],
             [],
             [],
-            "--model is 'x/m y/m', but must be models with different names, but two are called 'm': write "
+            "--model is './x/m ./y/m', but must be models with different names, but two are called 'm': write "
             "name=folder for one of them",
         ),
         (

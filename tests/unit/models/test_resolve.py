@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from pagemesh.config import HubConfig
+from pagemesh.config import HubConfig, model_names
 from pagemesh.errors import ConfigError
 from pagemesh.models.resolve import Need, resolve_model_path
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def message_of(model: str, need: Need = "model") -> str:
@@ -42,8 +44,32 @@ def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_not_there_is_never_sought_on_the_hub() -> None:
-    for path in ("/no/such/model", "./model", "~/no-such-model", "a/b/c"):
+    for path in ("/no/such/model", "./model", "~/no-such-model", "~nobody-at-all/m", "a/b/c"):
         assert message_of(path) == f"--model is '{path}', but there is no such folder"
+
+
+def test_a_short_name_is_a_model_that_ships_wherever_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model_path("demo") == ROOT / "models/demo"
+    (tmp_path / "demo").mkdir()
+    assert message_of("demo") == "--model is 'demo', but demo has no config.json"
+
+
+def test_an_image_has_its_models_below_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prefix = tmp_path / "opt"
+    monkeypatch.setattr(model_names, "_SHIPPED_BELOW", (tmp_path / "python", prefix))
+    assert message_of("demo") == (
+        "--model is 'demo', the model in models/demo of a checkout and of the images, but this installation came"
+        " without it: write a folder or a hub id"
+    )
+    (prefix / "models/demo").mkdir(parents=True)
+    (prefix / "models/demo/config.json").write_text("{}")
+    assert resolve_model_path("demo") == prefix / "models/demo"
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class MeshView:
             "object": "model",
             "created": min(service.model.created for service in services),
             "owned_by": "pagemesh",
-            "root": services[0].model.name if len(services) == 1 else served.name,
+            "root": services[0].model.source if len(services) == 1 else served.name,
             "parent": None,
             "max_model_len": min(_reachable_context(service) for service in able),
         }

@@ -61,21 +61,24 @@ class Models:
         self,
         services: Sequence[ModelService],
         aliases: Mapping[str, Mapping[str, float]] | None = None,
+        unlisted: Mapping[str, str] | None = None,
     ) -> None:
-        """`services` has one at least, the first answers requests that name none; for `aliases` see the settings."""
+        """`services` has one at least, the first answers requests that name none; for the others see the settings."""
         self._services = {service.model.name: service for service in services}
         self._default = services[0]
         self._aliases = dict(aliases or {})
+        self._unlisted = dict(unlisted or {})
 
     def __iter__(self) -> Iterator[ModelService]:
         return iter(self._services.values())
 
     def names(self) -> list[ServedName]:
-        """All names: those of the models, then the others."""
+        """All names that are told: those of the models, then the aliases."""
         return [self.named(name) for name in (*self._services, *self._aliases)]
 
     def named(self, name: str) -> ServedName:
-        """What answers for a name; ModelNotFoundError for one that nobody has."""
+        """What answers for a name, with the one that is told of it; ModelNotFoundError for one that nobody has."""
+        name = self._unlisted.get(name, name)
         if name in self._services:
             return ServedName(name, [self._services[name]])
         if name in self._aliases:

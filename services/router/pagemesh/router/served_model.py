@@ -45,6 +45,9 @@ class ServedModel:
     api: ApiConfig = field(default_factory=ApiConfig)
     """What requests may ask for."""
 
+    source: str = ""
+    """Where it comes from, as the settings have it."""
+
     @classmethod
     def load(cls, named: NamedModel, config: RouterConfig) -> Self:
         """Load the model's tokenizer; ConfigError naming what is wrong with its folder."""
@@ -56,6 +59,7 @@ class ServedModel:
             defaults=load_generation_defaults(folder),
             created=int(time.time()),
             matryoshka=Matryoshka.read(folder),
+            source=named.source,
             chat=ChatRules.of(config.chat, tokenizer),
             api=config.api,
         )

@@ -116,7 +116,8 @@ class RouterProcess:
             self._model_service(model, crew, state, in_progress, migrations)
             for model, crew in zip(self._served, crews, strict=True)
         ]
-        models = Models(services, config.served.aliases)
+        served = config.served
+        models = Models(services, served.aliases, served.unlisted)
         admission = Admission(room, [crew.dispatch for crew in crews], metrics)
         mesh = MeshView(crews, self._parity, metrics, self._directory, address, self._identity)
         rpc_services.add_services(self._server, models, admission, mesh, state, config)
