@@ -159,6 +159,8 @@ def test_no_volume_is_made_for_the_hub_where_no_model_comes_from_it() -> None:
         ("router", {"tokensPerMinute": 1000000}, "--tokens-per-minute", "1000000"),
         ("router", {"requestsPerMinute": 60}, "--requests-per-minute", "60"),
         ("router", {"concurrentRequests": 8}, "--concurrent-requests", "8"),
+        ("router", {"maxOutputTokens": 4096}, "--max-output-tokens", "4096"),
+        ("router", {"maxOutputTokensPolicy": "refuse"}, "--max-output-tokens-policy", "refuse"),
         ("router", {"requestTimeout": 0.5}, "--request-timeout", "0.5"),
         ("router", {"policy": "least_loaded"}, "--policy", "least_loaded"),
         ("router", {"replicas": 3}, "--limits-shared-by", "3"),

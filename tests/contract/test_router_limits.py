@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from pagemesh.client import AsyncClient
 from pagemesh.config import TenantsConfig
-from pagemesh.errors import RateLimitError
-from tests.contract.http_answers import http_body, pairs
-from tests.contract.router_harness import DEADLINE_S, running_mesh
+from pagemesh.errors import InvalidRequestError, RateLimitError
+from tests.contract.http_answers import Answer, http_body, pairs
+from tests.contract.router_harness import DEADLINE_S, Mesh, running_mesh
 from tests.contract.tenant_keys import (
     ACME,
     BODY,
@@ -110,3 +111,78 @@ async def test_limits_hold_for_everybody_together_where_no_keys_are_asked_for() 
             await client.complete(token_ids=PROMPT, max_tokens=2)
         assert found.value.retry_after is not None
         assert 25 < found.value.retry_after <= 30
+
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+async def test_no_answer_is_longer_than_its_tenant_may_have(keys: Path) -> None:
+    key_file(
+        keys,
+        acme={"max_output_tokens": 3},
+        other={"max_output_tokens": 4, "max_output_tokens_policy": "refuse"},
+    )
+    async with running_mesh(tenants=TenantsConfig(api_key_file=str(keys))) as mesh:
+        await _cut(mesh)
+        await _refused(mesh)
+
+
+async def _cut(mesh: Mesh) -> None:
+    key = bearer(ACME)
+    two = (await mesh.completions({**BODY, "max_tokens": 50, "n": 2}, **key)).json()
+    assert [choice["finish_reason"] for choice in two["choices"]] == ["length", "length"]
+    assert two["usage"]["completion_tokens"] == 6
+    assert (await mesh.completions({"prompt": PROMPT}, **key)).json()["usage"][
+        "completion_tokens"
+    ] == 3
+    chat = (await mesh.chat({"messages": MESSAGES}, **key)).json()
+    assert (chat["choices"][0]["finish_reason"], chat["usage"]["completion_tokens"]) == (
+        "length",
+        3,
+    )
+    message = (await mesh.messages({"messages": MESSAGES, "max_tokens": 9}, **key)).json()
+    assert (message["stop_reason"], message["usage"]["output_tokens"]) == ("max_tokens", 3)
+    response = (await mesh.responses({"input": "Hi", "max_output_tokens": 99}, **key)).json()
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert response["usage"]["output_tokens"] == 3
+    async with AsyncClient(mesh.address, api_key=ACME) as client:
+        for answer in (
+            await client.complete(token_ids=PROMPT),
+            await client.complete(token_ids=PROMPT, max_tokens=7),
+        ):
+            assert (answer.finish_reason, answer.usage.num_completion_tokens) == ("length", 3)
+        with pytest.raises(InvalidRequestError, match=r"sampling\.min_tokens is 5"):
+            await client.complete(token_ids=PROMPT, max_tokens=7, min_tokens=5)
+    # A prompt leaves room for what the answer may have, and for no more.
+    fits = {"prompt": [7] * 600, "truncate_prompt_tokens": -1, "max_tokens": 500}
+    assert (await mesh.completions(fits, **key)).json()["usage"]["prompt_tokens"] == 512 - 3
+    long = {"messages": [{"role": "user", "content": "hi " * 600}], "truncate_prompt_tokens": -1}
+    cut = (await mesh.chat({**long, "max_tokens": 500}, **key)).json()
+    assert cut["usage"]["prompt_tokens"] == 512 - 3
+    unmet = await mesh.chat({"messages": MESSAGES, "max_tokens": 9, "min_tokens": 4}, **key)
+    assert (unmet.status, error_of(unmet)["param"]) == (400, "min_tokens")
+    assert error_of(unmet)["message"] == ("min_tokens is 4, but at most 3 tokens can be generated")
+
+
+async def _refused(mesh: Mesh) -> None:
+    key = bearer(OTHER)
+    asked: list[tuple[Callable[..., Awaitable[Answer]], dict[str, object], str]] = [
+        (mesh.completions, {"prompt": PROMPT}, "max_tokens"),
+        (mesh.chat, {"messages": MESSAGES}, "max_tokens"),
+        (mesh.chat, {"messages": MESSAGES}, "max_completion_tokens"),
+        (mesh.responses, {"input": "Hi"}, "max_output_tokens"),
+        (mesh.messages, {"messages": MESSAGES}, "max_tokens"),
+    ]
+    for ask, body, field in asked:
+        refused = await ask({**body, field: 5}, **key)
+        assert refused.status == 400
+        assert error_of(refused)["message"] == (
+            f"{field} is 5, but answers of 'other' can have at most 4 tokens"
+        )
+        assert error_of(refused).get("param", field) == field
+        assert (await ask({**body, field: 4}, **key)).status == 200
+    async with AsyncClient(mesh.address, api_key=OTHER) as client:
+        with pytest.raises(InvalidRequestError, match=r"sampling\.max_tokens is 5, but answers"):
+            await client.complete(token_ids=PROMPT, max_tokens=5)
+        answer = await client.complete(token_ids=PROMPT)
+        assert answer.usage.num_completion_tokens == 4

@@ -121,6 +121,8 @@
 {{- include "pagemesh.flag" (list "--requests-per-minute" $settings.requestsPerMinute) }}
 {{- include "pagemesh.flag" (list "--tokens-per-minute" $settings.tokensPerMinute) }}
 {{- include "pagemesh.flag" (list "--concurrent-requests" $settings.concurrentRequests) }}
+{{- include "pagemesh.flag" (list "--max-output-tokens" $settings.maxOutputTokens) }}
+{{- include "pagemesh.flag" (list "--max-output-tokens-policy" $settings.maxOutputTokensPolicy) }}
 {{- $most := $settings.autoscaling.enabled | ternary $settings.autoscaling.maxReplicas $settings.replicas }}
 {{- include "pagemesh.flag" (list "--limits-shared-by" (default $most $settings.limitsSharedBy)) }}
 {{- if or .Values.auth.keyFile .Values.auth.keyFileSecret }}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from pagemesh.config.checks import require
 
 TENANT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names stand in headers and logs."""
+
+OutputPolicy = Literal["cut", "refuse"]
+"""What becomes of a request for more output tokens than it may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,14 @@ class TenantsConfig:
     concurrent_requests: int | None = None
     """Requests of each tenant that may run at the same time, likewise."""
 
+    max_output_tokens: int | None = None
+    """Tokens that each answer of a tenant may have at most, likewise: each of a request's `n`, and also those of
+    requests that say nothing about it."""
+
+    max_output_tokens_policy: OutputPolicy = "cut"
+    """What becomes of requests for more, likewise: cut gives them as many as they may have, and they end with
+    finish_reason "length", as in vLLM; refuse answers 400."""
+
     open_metrics: bool = False
     """Show /metrics, of the gateway as well, to whoever asks: scrapers that were made for vLLM send no key. Without
     keys it is open anyway."""
@@ -57,6 +68,7 @@ class TenantsConfig:
             "requests_per_minute",
             "tokens_per_minute",
             "concurrent_requests",
+            "max_output_tokens",
             "limits_shared_by",
         ):
             value = getattr(self, name)

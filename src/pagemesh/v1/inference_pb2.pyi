@@ -276,7 +276,9 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def sampling(self) -> _types_pb2.SamplingParams:
-        """How tokens are chosen. A max_tokens of 0 means as many as the context has room for."""
+        """How tokens are chosen. A max_tokens of 0 means as many as the context has room for, and
+        the caller may have.
+        """
 
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,13 @@ def test_a_file_that_cannot_be_used_costs_no_key(
 
 
 def test_keys_reach_routers_in_their_environment_and_nobodys_command_line() -> None:
-    tenants = TenantsConfig(api_key=(KEY, "other"), requests_per_minute=60, limits_shared_by=2)
+    limits = TenantsConfig(
+        requests_per_minute=60,
+        max_output_tokens=9,
+        max_output_tokens_policy="refuse",
+        limits_shared_by=6,
+    )
+    tenants = replace(limits, api_key=(KEY, "other"), limits_shared_by=2)
     config = UpConfig(router=3, tenants=tenants)
     plan = make_plan(config, PORTS, Path("/run/pagemesh"), access_log=None)
     assert KEY not in str([part.command for part in plan.parts])
@@ -68,7 +75,7 @@ def test_keys_reach_routers_in_their_environment_and_nobodys_command_line() -> N
             assert parse(GatewayConfig, "", "", arguments).api_key_required
         if part.name == "router-0":
             told = parse(RouterConfig, "", "", arguments).tenants
-            assert told == TenantsConfig(requests_per_minute=60, limits_shared_by=6)
+            assert told == limits
 
 
 def test_the_gateway_lets_everybody_through_where_no_keys_are_asked_for() -> None:

@@ -77,7 +77,9 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
         "generation_config.json of the model's folder is heeded; edit it in a copy", "auto"
     ),
     "--override-generation-config": refused(
-        "edit generation_config.json in a copy of the model's folder", "{}"
+        "write --max-output-tokens for max_new_tokens, and edit generation_config.json in a copy of the model's folder"
+        " for the rest",
+        "{}",
     ),
     "--hf-overrides": refused("edit config.json in a copy of the model's folder", "{}"),
     "--rope-scaling": refused(

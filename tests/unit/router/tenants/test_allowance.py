@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from pagemesh.router.tenants.tenant import Limits, Tenant
 from tests.fakes.clock import FakeClock
 
 
-def make_allowance(num_routers: int = 1, **limits: int) -> tuple[Allowance, FakeClock]:
+def make_allowance(num_routers: int = 1, **limits: Any) -> tuple[Allowance, FakeClock]:
     clock = FakeClock()
     return Allowance(Tenant("acme", Limits(**limits)), num_routers, clock), clock
 

@@ -84,6 +84,19 @@ tenants:
     assert registry.tenant_of(OTHER) == Tenant("other", Limits(None, 1000, 4))
 
 
+def test_a_file_may_say_how_long_a_tenants_answers_are(tmp_path: Path) -> None:
+    def limits(**fields: object) -> Limits:
+        registry = registry_of(
+            tmp_path, entry(**fields), max_output_tokens=9, max_output_tokens_policy="refuse"
+        )
+        return registry.tenant_of(ACME).limits
+
+    assert limits() == Limits(max_output_tokens=9, max_output_tokens_policy="refuse")
+    assert limits(max_output_tokens=90).max_output_tokens == 90
+    assert limits(max_output_tokens=None).max_output_tokens is None
+    assert limits(max_output_tokens_policy="cut") == Limits(max_output_tokens=9)
+
+
 def test_a_file_without_keys_lets_nobody_in(tmp_path: Path) -> None:
     registry = registry_of(tmp_path, "")
     for key in (None, "", ACME):
@@ -130,6 +143,14 @@ def test_a_wrong_key_is_never_shown(tmp_path: Path) -> None:
             entry(tokens_per_minute="9"),
             "tenants.acme.tokens_per_minute: Input should be a valid int",
         ),
+        (
+            entry(max_output_tokens=0),
+            "tenants.acme.max_output_tokens: Input should be greater",
+        ),
+        (
+            entry(max_output_tokens_policy="drop"),
+            "tenants.acme.max_output_tokens_policy: Input should be 'cut' or 'refuse'",
+        ),
         ("tenants: {'a b': {}}", "the tenant 'a b' has a name with other than"),
         ("tenants: {a: {}, b: {}, a: {}}", "'a' in line 1 is there a second time"),
         (f"tenants: {{a: {{keys: ['{ACME}']}}}}", r"tenants.a.keys\[0\] is not sha256: and 64"),
@@ -174,7 +195,9 @@ def test_settings_do_not_show_their_keys() -> None:
     assert "s3cret" not in repr(TenantsConfig(api_key=("s3cret",)))
 
 
-@pytest.mark.parametrize("name", ["requests_per_minute", "tokens_per_minute", "limits_shared_by"])
+@pytest.mark.parametrize(
+    "name", ["requests_per_minute", "tokens_per_minute", "max_output_tokens", "limits_shared_by"]
+)
 def test_limits_are_positive(name: str) -> None:
     with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} is 0"):
         TenantsConfig(**{name: 0})  # type: ignore[arg-type]

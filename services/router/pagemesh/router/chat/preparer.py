@@ -9,7 +9,7 @@ from pagemesh.router.call import Call
 from pagemesh.router.chat.answer import ChatAnswer
 from pagemesh.router.chat.conversation import open_conversation
 from pagemesh.router.chat.writer import ChatWriter
-from pagemesh.router.generation.limits import resolve_max_tokens
+from pagemesh.router.generation.limits import resolve_max_tokens, within_cap
 from pagemesh.router.models import Models
 from pagemesh.router.openai.chat_request import ChatRequest
 from pagemesh.router.openai.generation_request import make_request
@@ -58,7 +58,7 @@ class ChatPreparer:
             fields,
             fields.output_constraint,
             max_model_len,
-            truncation=Truncation.of(fields, max_model_len, asked),
+            truncation=Truncation.of(fields, max_model_len, within_cap(asked, limit_field)),
         )
         max_tokens = resolve_max_tokens(
             len(prompt_ids),

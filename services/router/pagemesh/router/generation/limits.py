@@ -1,8 +1,9 @@
-"""How many tokens a request may generate in a model's context."""
+"""How many tokens a request may generate: in a model's context, and by what its tenant may have."""
 
 from __future__ import annotations
 
-from pagemesh.errors import ContextLengthError
+from pagemesh.errors import ContextLengthError, InvalidRequestError
+from pagemesh.router.tenants.caller import current_caller
 
 
 def resolve_max_tokens(
@@ -14,9 +15,11 @@ def resolve_max_tokens(
     prompt_field: str,
     limit_field: str,
 ) -> int:
-    """The request's own limit, else the default cut to the room left (all of it without a default).
+    """The request's own limit, else the default cut to the room left (all of it without a default); never more than
+    the caller's tenant may have.
 
-    Raises ContextLengthError naming the numbers when prompt and output do not fit.
+    Raises ContextLengthError naming the numbers when prompt and output do not fit, InvalidRequestError as
+    `within_cap` does.
     """
     room = max_model_len - num_prompt_tokens
     if room <= 0:
@@ -25,12 +28,31 @@ def resolve_max_tokens(
             f"the prompt has {num_prompt_tokens}, and can have at most {max_model_len - 1}",
             prompt_field,
         )
-    if asked is None:
-        return room if default is None else min(default, room)
-    if asked > room:
+    allowed = within_cap(asked, limit_field)
+    if allowed is None:
+        cap = current_caller().tenant.limits.max_output_tokens
+        return min(limit for limit in (default, cap, room) if limit is not None)
+    if allowed > room:
         raise ContextLengthError.beyond(
             max_model_len,
             f"{limit_field} is {asked}, and behind the prompt's {num_prompt_tokens} there is room for {room}",
             limit_field,
         )
-    return asked
+    return allowed
+
+
+def within_cap(asked: int | None, field: str) -> int | None:
+    """What a request may have of what it asks for, with no look at the context; None where it asks for nothing.
+
+    Raises InvalidRequestError naming the field where its tenant's requests for too much are refused.
+    """
+    tenant = current_caller().tenant
+    cap = tenant.limits.max_output_tokens
+    if asked is None or cap is None or asked <= cap:
+        return asked
+    if tenant.limits.max_output_tokens_policy == "refuse":
+        whose = f" of {tenant.name!r}" if tenant.name else ""
+        raise InvalidRequestError(
+            f"{field} is {asked}, but answers{whose} can have at most {cap} tokens", param=field
+        )
+    return cap

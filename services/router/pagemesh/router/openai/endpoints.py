@@ -9,7 +9,7 @@ from typing import Any, Final
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
 from pagemesh.router.chat.preparer import ChatPlan, ChatPreparer
-from pagemesh.router.generation.limits import resolve_max_tokens
+from pagemesh.router.generation.limits import resolve_max_tokens, within_cap
 from pagemesh.router.models import Models, ModelService
 from pagemesh.router.openai.answer_options import AnswerOptions
 from pagemesh.router.openai.chat_request import parse_chat_request
@@ -80,7 +80,8 @@ class Endpoints:
         service = self._models.find(fields.model, call)
         model = service.model
         max_model_len = service.workers.require_max_model_len()
-        truncation = Truncation.of(fields, max_model_len, fields.max_tokens or DEFAULT_MAX_TOKENS)
+        wanted = within_cap(fields.max_tokens, "max_tokens") or DEFAULT_MAX_TOKENS
+        truncation = Truncation.of(fields, max_model_len, wanted)
         prompts = [
             await model.encode_prompt(
                 prompt,

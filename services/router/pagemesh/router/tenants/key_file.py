@@ -7,6 +7,8 @@ tenants:
     requests_per_minute: 600
     tokens_per_minute: 100000
     concurrent_requests: 32
+    max_output_tokens: 4096   # of each answer
+    max_output_tokens_policy: refuse
     weight: 2                 # twice the part of others when requests queue
 """
 
@@ -14,18 +16,27 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import pydantic
 import yaml
 from pydantic import Field
 
-from pagemesh.config.tenants import TENANT_NAME
+from pagemesh.config.tenants import TENANT_NAME, OutputPolicy
 from pagemesh.errors import ConfigError
 from pagemesh.router.tenants.keys import read_hash
 from pagemesh.router.tenants.tenant import Limits, Tenant
 
 _Limit = Annotated[int, Field(gt=0)] | None
+
+_LIMITS: Final = (
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrent_requests",
+    "max_output_tokens",
+    "max_output_tokens_policy",
+)
+"""Fields that the command line has too."""
 
 
 class TenantEntry(pydantic.BaseModel):
@@ -37,12 +48,13 @@ class TenantEntry(pydantic.BaseModel):
     requests_per_minute: _Limit = None
     tokens_per_minute: _Limit = None
     concurrent_requests: _Limit = None
+    max_output_tokens: _Limit = None
+    max_output_tokens_policy: OutputPolicy = "cut"
     weight: Annotated[float, Field(ge=0.01, le=100)] = 1.0
 
     def limits(self, defaults: Limits) -> Limits:
         """Those that it names, and the others by default."""
-        names = ("requests_per_minute", "tokens_per_minute", "concurrent_requests")
-        given = {name: getattr(self, name) for name in names if name in self.model_fields_set}
+        given = {name: getattr(self, name) for name in _LIMITS if name in self.model_fields_set}
         return replace(defaults, **given, weight=self.weight)
 
 

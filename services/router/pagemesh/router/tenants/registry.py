@@ -24,7 +24,11 @@ class Registry:
         """Read the key file; ConfigError naming what is wrong with it."""
         self._digests = [digest_of(key) for key in config.api_key or api_keys_of_environment()]
         self._defaults = Limits(
-            config.requests_per_minute, config.tokens_per_minute, config.concurrent_requests
+            config.requests_per_minute,
+            config.tokens_per_minute,
+            config.concurrent_requests,
+            config.max_output_tokens,
+            config.max_output_tokens_policy,
         )
         self._anybody = Tenant("", self._defaults)
         self.key_file = None if config.api_key_file is None else Path(config.api_key_file)

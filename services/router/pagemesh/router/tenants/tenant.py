@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from pagemesh.config.tenants import OutputPolicy
+
 DEFAULT_TENANT: Final = "default"
 """Whose keys those of `--api-key` are."""
 
@@ -17,6 +19,10 @@ class Limits:
     tokens_per_minute: int | None = None
     """Of prompts and answers."""
     concurrent_requests: int | None = None
+    max_output_tokens: int | None = None
+    """Of each answer, whichever router makes it."""
+    max_output_tokens_policy: OutputPolicy = "cut"
+    """What becomes of requests for more."""
     weight: float = 1.0
     """What it gets when requests queue, relative to others."""
 
