@@ -69,7 +69,10 @@ def _says(rule: Rule) -> str:
         return f"`{rule.flag}`{values}"
     if rule.neutral:
         accepted = ", ".join(f"`{value}`" for value in rule.neutral)
-        return f"taken with {accepted}; {rule.says}"
+        fields = "".join(
+            f", and with `{theirs}` for `{ours}`" for theirs, ours in rule.fields.items()
+        )
+        return f"taken with {accepted}{fields}; {rule.says}"
     return rule.says
 
 

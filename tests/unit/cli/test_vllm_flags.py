@@ -93,6 +93,7 @@ def test_no_flag_of_ours_is_taken_for_something_else() -> None:
     own = own_flags(UpConfig)
     assert [name for name, rule in RULES.items() if name in own and rule.flag != name] == []
     targets = [rule.flag for rule in RULES.values() if rule.fate is Fate.RENAMED]
+    targets += [flag for rule in RULES.values() for flag in rule.fields.values()]
     assert [flag for flag in targets if flag not in own] == []
 
 
@@ -154,6 +155,26 @@ def test_what_cannot_be_is_refused_with_what_to_write(text: str, says: str) -> N
 )
 def test_what_asks_for_nothing_is_taken(text: str) -> None:
     assert adapt(UpConfig, ["m", *text.split()]) == Adapted(["--model", "m"], [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'm --override-generation-config {"max_new_tokens":9}',
+        'm --override-generation-config={"max_new_tokens":9}',
+        "m --override-generation-config.max_new_tokens 9",
+    ],
+)
+def test_a_field_that_a_flag_says_becomes_it(text: str) -> None:
+    assert served(text) == ["--model", "m", "--max-output-tokens", "9"]
+
+
+@pytest.mark.parametrize(
+    "value", ['{"max_new_tokens":9,"top_p":0.5}', '{"max_new_tokens":"9"}', '{"x":9}', "9", "{"]
+)
+def test_an_object_that_flags_do_not_say_as_a_whole_is_refused(value: str) -> None:
+    with pytest.raises(UsageError, match="write --max-output-tokens for max_new_tokens, and edit"):
+        served(f"m --override-generation-config {value}")
 
 
 def test_modes_give_way_to_what_is_said() -> None:

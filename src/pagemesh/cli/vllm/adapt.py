@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,7 +83,7 @@ class _Reader:
 
     def _flag(self, flag: str) -> None:
         positive, is_positive = _positive(flag)
-        name = positive.partition(".")[0]
+        name, _, path = positive.partition(".")
         rule = RULES.get(name)
         if name == "--performance-mode":
             self._mode()
@@ -93,7 +94,8 @@ class _Reader:
             value = self._value(flag)
             self._add(rule.flag, rule.values.get(value, value))
         elif rule is not None:
-            self._other(rule, name, is_positive=is_positive)
+            # In the flag, underscores have become hyphens.
+            self._other(rule, name, path.replace("-", "_"), is_positive=is_positive)
         elif name in self._own:
             self._ours(name, flag)
         else:
@@ -118,7 +120,7 @@ class _Reader:
                     raise UsageError(f"{name} {value} is not taken: {reason}")
                 self._add(flag, value)
 
-    def _other(self, rule: Rule, name: str, *, is_positive: bool) -> None:
+    def _other(self, rule: Rule, name: str, path: str, *, is_positive: bool) -> None:
         if not is_positive:
             # Off is what it is here, unless it is always on.
             if rule.fate is Fate.ALWAYS:
@@ -130,6 +132,9 @@ class _Reader:
             self._found.notes.append(f"{name}: {rule.says}")
             return
         value = self._value(name)
+        if fields := _own_fields(rule, path, value):
+            self._add(*fields)
+            return
         if rule.neutral and value not in rule.neutral:
             raise UsageError(_refusal(f"{name} {value}", rule))
         if rule.fate is Fate.NO_EFFECT:
@@ -164,6 +169,19 @@ class _Reader:
     def _values(self) -> Iterator[str]:
         while self._left and not self._left[0].startswith("-"):
             yield self._left.pop(0)
+
+
+def _own_fields(rule: Rule, path: str, value: str) -> list[str]:
+    """Flags of ours for a JSON object, or for the field at `path` of one; none where they cannot say all of it."""
+    try:
+        found = {path: json.loads(value)} if path else json.loads(value)
+    except ValueError:
+        return []
+    if not isinstance(found, dict) or not all(
+        name in rule.fields and type(each) is int for name, each in found.items()
+    ):
+        return []
+    return [word for name, each in found.items() for word in (rule.fields[name], str(each))]
 
 
 def _split(arguments: Sequence[str]) -> Iterator[str]:

@@ -80,6 +80,7 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
         "write --max-output-tokens for max_new_tokens, and edit generation_config.json in a copy of the model's folder"
         " for the rest",
         "{}",
+        max_new_tokens="--max-output-tokens",
     ),
     "--hf-overrides": refused("edit config.json in a copy of the model's folder", "{}"),
     "--rope-scaling": refused(
