@@ -49,12 +49,11 @@ async def test_a_deadline_that_the_queue_is_too_long_for_is_refused_at_once() ->
         waiting = [asyncio.create_task(mesh.completions(body)) for _ in range(NUM_TAKEN + 9)]
         await await_queue(mesh, 9)
         # As long as it is not known how fast the queue moves, nobody is refused.
-        early = asyncio.create_task(mesh.completions(body, **{"x-request-timeout": "0.2"}))
+        early = asyncio.create_task(mesh.completions(body, **{"x-request-timeout": "1"}))
         await await_queue(mesh, 10)
         await eventually(lambda: num_queued(mesh) <= 6)
-        began = time.monotonic()
-        refused = await mesh.completions(body, **{"x-request-timeout": "0.2"})
-        assert time.monotonic() - began < 0.15
+        refused = await mesh.completions(body, **{"x-request-timeout": "1"})
+        # Had it waited for its deadline, it would be 504, as for the early one.
         assert (refused.status, error_of(refused)["code"]) == (429, "deadline_unreachable")
         assert 1 <= int(refused.headers["retry-after"]) <= 5
         assert (await early).status == 504
