@@ -66,8 +66,8 @@ def test_several_answers_are_those_of_their_seeds(typed: Client, web: openai.Ope
     assert answers[0].usage.num_completion_tokens == 24
     with pytest.raises(InvalidRequestError, match="n is 2, but complete gives one answer"):
         typed.complete("Once", n=2, max_tokens=2)
-    with pytest.raises(InvalidRequestError, match="choice_count is 17, but must be at most 16"):
-        typed.complete_all("Once", n=17)
+    with pytest.raises(InvalidRequestError, match="choice_count is 129, but must be at most 128"):
+        typed.complete_all("Once", n=129)
 
 
 @pytest.mark.parametrize("choice", [NAMED, "required"], ids=["named", "required"])

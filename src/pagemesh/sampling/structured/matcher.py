@@ -30,16 +30,16 @@ _PICTURE: Final = re.compile(r"^ *\d+ \| ", re.MULTILINE)
 
 _OWN_WORDS: Final = (
     (
-        re.compile("^NoExtensionBias$"),
+        re.compile(r"\bNoExtensionBias\b"),
         "nothing can be written that satisfies it, as where references lead back to themselves",
     ),
     (
-        re.compile(r"^oneOf constraints are not supported\..*"),
+        re.compile(r"\boneOf constraints are not supported\..*"),
         "oneOf is only supported where no value can fit two of its alternatives; anyOf takes any",
     ),
-    (re.compile("^Unimplemented keys: "), "these keys are not supported: "),
+    (re.compile(r"\bUnimplemented keys: "), "these keys are not supported: "),
     (
-        re.compile(r"^Resource '(.*?)' is not present.*"),
+        re.compile(r"\bResource '(.*?)' is not present.*"),
         r"its reference to \1 leads out of it, and nothing is fetched",
     ),
 )

@@ -223,7 +223,9 @@ def test_what_a_schema_says_and_nobody_can_follow_is_ignored_unless_it_is_strict
     model = models[False]
     grammar = forced(model, "llama3_json", tools=[Tool("f", schema)])
     assert model.allows(grammar, '{"name": "f", "parameters": {"a": [1, 1]}}')
-    with pytest.raises(InvalidRequestError, match=r'Unimplemented keys: \["uniqueItems"\]$'):
+    with pytest.raises(
+        InvalidRequestError, match=r'these keys are not supported: \["uniqueItems"\]$'
+    ):
         forced(model, "llama3_json", tools=[Tool("f", schema, is_strict=True)])
 
 
