@@ -12,6 +12,7 @@ import anthropic
 import langchain_openai
 import litellm
 import openai
+import pydantic
 import pytest
 
 from tests.conformance.conftest import Same, Served
@@ -29,11 +30,19 @@ WEATHER: Any = {
     "type": "function",
     "function": {"name": "get_weather", "description": DESCRIPTION, "parameters": CITY},
 }
+STRICT: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
 QUESTION = "What is the weather in Oslo?"
 MESSAGES: list[Any] = [{"role": "user", "content": QUESTION}]
 SKY = "21 degrees and sunny"
 ANSWER = "In Oslo it is 21 degrees and sunny."
+IN_JSON: list[Any] = [{"role": "user", "content": "What is the capital of France? Answer in JSON."}]
 TWO: list[Any] = [{"role": "user", "content": "What is the weather in Rome and in Vienna?"}]
+
+
+class Capital(pydantic.BaseModel):
+    """What answers are that call nothing."""
+
+    capital: str
 
 
 @pytest.fixture
@@ -121,6 +130,70 @@ def test_arguments_of_strict_tools_fit_whatever_the_model_would_have_written(
     without = client.chat.completions.create(messages=other, **asked).choices[0].message
     assert (without.tool_calls, without.content) == (None, "The capital of France is Paris.")
     same(cities(calls))
+
+
+def test_a_model_calls_or_answers_in_the_form_that_is_asked_for(
+    served: Served, asked: dict[str, Any], same: Same
+) -> None:
+    client = served.mesh.client()
+    asked |= {"tools": [STRICT], "response_format": Capital}
+    called = client.chat.completions.parse(messages=MESSAGES, **asked).choices[0]
+    assert (called.finish_reason, called.message.parsed) == ("tool_calls", None)
+    assert cities(called.message.tool_calls) == ["Oslo"]
+    answered = client.chat.completions.parse(messages=IN_JSON, **asked).choices[0].message
+    assert (answered.tool_calls, answered.parsed) == (None, Capital(capital="Paris"))
+    with client.chat.completions.stream(messages=IN_JSON, **asked) as events:
+        assert events.get_final_completion().choices[0].message.parsed == answered.parsed
+    with client.chat.completions.stream(messages=MESSAGES, **asked) as events:
+        streamed = events.get_final_completion().choices[0].message
+    assert (streamed.content or None, cities(streamed.tool_calls)) == (None, ["Oslo"])
+    same(answered.content)
+
+
+def test_a_call_that_has_to_come_leaves_no_answer_to_have_a_form(
+    client: openai.OpenAI, asked: dict[str, Any]
+) -> None:
+    asked |= {"messages": IN_JSON, "tools": [STRICT], "response_format": Capital}
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    choices: list[Any] = ["required", named]
+    for choice in choices:
+        message = client.chat.completions.parse(tool_choice=choice, **asked).choices[0].message
+        assert (message.content or None, cities(message.tool_calls)) == (None, ["Paris"])
+
+
+def test_responses_and_messages_call_or_have_the_form(
+    client: openai.OpenAI, claude: anthropic.Anthropic
+) -> None:
+    function: Any = {"type": "function", "name": "get_weather", "parameters": CITY, "strict": True}
+    found = [
+        client.responses.parse(
+            model=MODEL, input=said, tools=[function], text_format=Capital, temperature=0
+        )
+        for said in (MESSAGES, IN_JSON)
+    ]
+    assert [output.type for response in found for output in response.output] == [
+        "function_call",
+        "message",
+    ]
+    assert [response.output_parsed for response in found] == [None, Capital(capital="Paris")]
+    form = {"type": "json_schema", "schema": Capital.model_json_schema()}
+    tool: Any = {"name": "get_weather", "description": DESCRIPTION, "input_schema": CITY}
+    said = [
+        claude.messages.create(
+            model=MODEL,
+            max_tokens=100,
+            messages=messages,
+            tools=[tool],
+            extra_body={"temperature": 0, "output_config": {"format": form}},
+        )
+        for messages in (MESSAGES, IN_JSON)
+    ]
+    assert [each.stop_reason for each in said] == ["tool_use", "end_turn"]
+    (call,), (text,) = (each.content for each in said)
+    assert call.type == "tool_use"
+    assert call.input == {"city": "Oslo"}
+    assert text.type == "text"
+    assert text.text == '{"capital": "Paris"}'
 
 
 def test_a_response_calls_what_the_model_chose(client: openai.OpenAI, same: Same) -> None:

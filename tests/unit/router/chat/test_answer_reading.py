@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from pagemesh.errors import InvalidRequestError
 from pagemesh.router.chat.answer_reading import AnswerReading
 from pagemesh.router.chat.rules import ChatRules
 from pagemesh.router.generation.request import ChoiceDelta, StopReason
 from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.router.parsers.thinking import thoughts_begun
 from pagemesh.router.served_model import ServedModel
-from pagemesh.sampling.structured.outputs import StructuredKind
+from pagemesh.sampling.structured.outputs import StructuredKind, StructuredOutputs
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults
 from pagemesh.tokenizer.matryoshka import Matryoshka
@@ -37,12 +36,14 @@ def reading(
     fields: dict[str, Any],
     *,
     prompt: str = "",
+    written: str = "",
 ) -> AnswerReading:
     rules = ChatRules("hermes", "qwen3")
     model = ServedModel("m", tokenizer, GenerationDefaults(), 0, Matryoshka(), rules)
     request = read_chat_request({"messages": [{"role": "user", "content": "Hi"}], **fields})
     begun = thoughts_begun(prompt)
-    return AnswerReading.of(model, request, request.tool_use, request.output_constraint, begun)
+    form = request.output_constraint
+    return AnswerReading.of(model, request, request.tool_use, form, begun, written)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +55,10 @@ def reading(
         ({**TOOLS, "tool_choice": "none"}, ("hermes", "qwen3")),
         ({"tool_choice": "none"}, (None, "qwen3")),
         ({**TOOLS, "tool_choice": "required"}, ("hermes", "qwen3")),
+        # The model chooses between both.
+        ({**TOOLS, **JSON}, ("hermes", "qwen3")),
         # JSON may look like a call, and is none.
-        ({**TOOLS, **JSON}, (None, "qwen3")),
+        ({**TOOLS, **JSON, "tool_choice": "none"}, (None, "qwen3")),
         (JSON, (None, "qwen3")),
     ],
     ids=str,
@@ -98,7 +101,9 @@ def test_a_strict_tool_is_a_grammar_for_a_model_that_chooses(tokenizer: Tokenize
 
 
 @pytest.mark.parametrize(
-    "fields", [JSON, {**TOOLS, "tool_choice": "required"}, BOTH], ids=["json", "call", "strict"]
+    "fields",
+    [JSON, {**TOOLS, "tool_choice": "required"}, BOTH, {**TOOLS, **JSON}],
+    ids=["json", "call", "strict", "either"],
 )
 @pytest.mark.parametrize(
     ("more", "options", "thinks"),
@@ -130,10 +135,40 @@ def test_a_grammar_in_another_syntax_leaves_no_room_for_thoughts(tokenizer: Toke
     assert (found.reasoning_parser, found.form.text) == (None, 'root ::= "a"')
 
 
-def test_an_answer_cannot_be_a_call_and_something_else(tokenizer: Tokenizer) -> None:
-    with pytest.raises(InvalidRequestError, match="cannot both call a tool") as error:
-        reading(tokenizer, {**TOOLS, **JSON, "tool_choice": "required"})
-    assert error.value.param == "tool_choice"
+@pytest.mark.parametrize("tools", [TOOLS, BOTH], ids=["free", "strict"])
+def test_a_model_chooses_between_calls_and_a_form(
+    tokenizer: Tokenizer, tools: dict[str, Any]
+) -> None:
+    found = reading(tokenizer, {**tools, **JSON})
+    assert found.form is not None
+    assert found.form.text.splitlines()[:2] == [
+        "start: (calls | answer)",
+        'calls: call ("\\n" call)*',
+    ]
+    assert not found.is_form_of_tools
+    once = reading(tokenizer, {**tools, **JSON, "parallel_tool_calls": False}).form
+    assert once is not None
+    assert once.text.splitlines()[1] == "calls: call"
+    for text, content, num_calls in (
+        ('{"a": "<tool_call>"}', '{"a": "<tool_call>"}', 0),
+        ('<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>', "", 1),
+    ):
+        delta = found.new_reader().push(ChoiceDelta(0, text, (1,), StopReason.STOP))
+        assert (delta.content, len(delta.tool_calls)) == (content, num_calls)
+
+
+def test_an_answer_that_is_gone_on_with_has_the_form_alone(tokenizer: Tokenizer) -> None:
+    found = reading(tokenizer, {**TOOLS, **JSON}, written='{"a":')
+    assert (found.tool_parser, found.form) == (None, StructuredOutputs.of(json_object=True))
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "add"}}], ids=str
+)
+def test_a_form_is_none_of_calls_that_have_to_come(tokenizer: Tokenizer, choice: Any) -> None:
+    chosen = {**TOOLS, "tool_choice": choice}
+    found, alone = reading(tokenizer, {**chosen, **JSON}), reading(tokenizer, chosen)
+    assert (found.form, found.is_form_of_tools, found.tool_parser) == (alone.form, True, "hermes")
 
 
 def test_stop_strings_are_kept_out_of_the_thoughts_that_somebody_reads(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
-from pagemesh.errors import InvalidRequestError, UnsupportedError
+from pagemesh.errors import UnsupportedError
 from pagemesh.router.chat.choice_reader import ChoiceReader
 from pagemesh.router.openai.chat_request import ChatRequest
 from pagemesh.router.openai.chat_tools import ToolUse
 from pagemesh.router.parsers.answer_start import AnswerStart
+from pagemesh.router.parsers.call_or_form import CallOrForm
 from pagemesh.router.parsers.factory import make_parser, parser_markers
-from pagemesh.router.parsers.forced import forced_grammar
+from pagemesh.router.parsers.forced import CallSyntax, forced_grammar
 from pagemesh.router.parsers.formats import thought_marks
 from pagemesh.router.parsers.strict_calls import strict_grammar
 from pagemesh.router.parsers.structured_thoughts import behind_thoughts
@@ -47,7 +49,10 @@ class AnswerReading:
     """What the answer must look like; None for any."""
 
     is_form_of_tools: bool
-    """Whether the form is that of calls."""
+    """Whether the form is that of calls alone."""
+
+    call_heads: re.Pattern[str] | None
+    """What calls begin with in an answer that is only calls, or has a form of its own; None for all others."""
 
     @classmethod
     def of(
@@ -66,34 +71,33 @@ class AnswerReading:
         rules = model.chat
         reasoning = rules.reasoning_parser
         start = AnswerStart(reasoning, model.tokenizer.added_token_id, begun, fields.wants_thoughts)
-        tools = None
-        is_form_of_tools = form is None and use.is_constrained
+        parallel = not use.is_named and fields.parallel_tool_calls is not False
+        tools = heads = None
         if use.mode != "none":
             tools = rules.require_tool_parser(is_auto=use.mode == "auto")
         elif use.shown:
             # Whoever was told of tools may call one all the same.
             tools = rules.tool_parser
-        if form is not None:
-            if use.mode == "required":
-                raise InvalidRequestError(
-                    "an answer cannot both call a tool and have the form that another field gives it",
-                    param="tool_choice",
-                )
-            # An answer in that form calls nothing, even when it looks like it.
-            tools = None
-            try:
-                form = behind_thoughts(form, start)
-            except UnsupportedError:
-                if form.kind is not StructuredKind.GRAMMAR:
-                    raise
-                # It then holds from the first token on, and leaves no room for thoughts.
-                reasoning = None
-        elif is_form_of_tools and tools is not None:
+        if use.mode == "required":
+            # A form is that of answers, of which there is none.
+            form = None
+        is_form_of_tools = form is None and use.is_constrained
+        if is_form_of_tools and tools is not None:
             write_grammar = forced_grammar if use.mode == "required" else strict_grammar
-            parallel = not use.is_named and fields.parallel_tool_calls is not False
             grammar = write_grammar(tools, start, use.callable, parallel=parallel)
             form = StructuredOutputs.of(grammar=grammar)
-        return cls(fields, model, tools, reasoning, begun, written, use, form, is_form_of_tools)
+        elif form is not None and use.mode == "auto" and tools and not _is_begun(begun, written):
+            either = CallOrForm(CallSyntax.of(tools, start.token_id), use.callable, form)
+            form = StructuredOutputs.of(grammar=either.grammar(start, parallel=parallel))
+            heads = either.call_heads()
+        elif form is not None:
+            # An answer in that form calls nothing, even when it looks like it.
+            tools = None
+            form, has_thoughts = _behind_thoughts(form, start)
+            reasoning = reasoning if has_thoughts else None
+        return cls(
+            fields, model, tools, reasoning, begun, written, use, form, is_form_of_tools, heads
+        )
 
     @property
     def markers(self) -> frozenset[str]:
@@ -108,7 +112,11 @@ class AnswerReading:
     def new_reader(self) -> ChoiceReader:
         """For one choice."""
         parser = make_parser(
-            self.tool_parser, self.reasoning_parser, begun=self.begun, written=self.written
+            self.tool_parser,
+            self.reasoning_parser,
+            begun=self.begun,
+            written=self.written,
+            call_heads=self.call_heads,
         )
         return ChoiceReader(
             parser,
@@ -123,3 +131,19 @@ class AnswerReading:
                 begun=self.begun,
             ),
         )
+
+
+def _is_begun(begun: bool | None, written: str) -> bool:
+    """Whether the prompt has the beginning of an answer behind its thoughts, which a call would have been in."""
+    return begun is not True and bool(written.strip())
+
+
+def _behind_thoughts(form: StructuredOutputs, start: AnswerStart) -> tuple[StructuredOutputs, bool]:
+    """The form of an answer that calls nothing, and whether thoughts may stand before it."""
+    try:
+        return behind_thoughts(form, start), True
+    except UnsupportedError:
+        if form.kind is not StructuredKind.GRAMMAR:
+            raise
+        # It then holds from the first token on.
+        return form, False

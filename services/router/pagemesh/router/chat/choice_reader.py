@@ -9,7 +9,7 @@ from dataclasses import replace
 from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.router.parsers.call_object import is_whole
-from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece, Span, joined_calls
+from pagemesh.router.parsers.interface import AnswerParser, Span, joined_pieces
 from pagemesh.router.parsers.thought_count import ThoughtCounter
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.tokenizer.answer_text import TokenPlace
@@ -55,7 +55,7 @@ class ChoiceReader:
         piece = self._parser.push(delta.text)
         stop_reason = delta.stop_reason
         if stop_reason is not None:
-            piece = _joined(piece, self._parser.finish())
+            piece = joined_pieces(piece, self._parser.finish())
         if self._drops_calls:
             piece = piece._replace(tool_calls=())
         self._content_scores.add(zip(delta.places, delta.logprobs, strict=True))
@@ -112,13 +112,3 @@ def with_thoughts(usage: Usage, readers: Sequence[ChoiceReader]) -> Usage:
     counts = [reader.num_thought_tokens for reader in readers]
     known = [count for count in counts if count is not None]
     return replace(usage, num_reasoning_tokens=sum(known)) if known else usage
-
-
-def _joined(first: ParsedPiece, second: ParsedPiece) -> ParsedPiece:
-    """Two pieces that follow each other as one, which again has at most one delta for each call."""
-    return ParsedPiece(
-        first.content + second.content,
-        first.reasoning + second.reasoning,
-        joined_calls(first.tool_calls, second.tool_calls),
-        first.content_spans + second.content_spans,
-    )

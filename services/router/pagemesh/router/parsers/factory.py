@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from pagemesh.router.parsers.formats import (
 )
 from pagemesh.router.parsers.interface import AnswerParser, ParsedPiece, Span, joined_calls
 from pagemesh.router.parsers.output import CallOutput
-from pagemesh.router.parsers.reading_parser import ReadingParser, ThinkingFirst
+from pagemesh.router.parsers.reading_parser import CallsOrAnswer, ReadingParser, ThinkingFirst
 from pagemesh.router.parsers.thinking import CLOSE
 
 
@@ -53,21 +54,26 @@ def make_parser(
     *,
     begun: bool | None = None,
     written: str = "",
+    call_heads: re.Pattern[str] | None = None,
     new_hex: Callable[[], str] = random_hex,
 ) -> AnswerParser:
     """A parser for one choice, by names as in vLLM; None leaves tool calls or reasoning in the content.
 
     `begun` says what the prompt does: that it ends in reasoning (True) or behind it (False), as a chat template or
     an answer that is gone on with may have it, or None for neither. `written` is what the prompt has of the answer
-    itself, in which a call may be open. `new_hex` gives 32 hexadecimal digits for the id of each call. Raises
-    ConfigError for a name that is not known, with those that are.
+    itself, in which a call may be open. `call_heads` is what calls begin with, in an answer that is only calls or
+    has none. `new_hex` gives 32 hexadecimal digits for the id of each call. Raises ConfigError for a name that is
+    not known, with those that are.
     """
-    calls = call_marker = None
+    calls: ReadingParser | CallsOrAnswer | None = None
+    call_marker = None
     if tool_parser is not None:
         tools = find_tool_format(tool_parser)
         call_marker = tools.begins_with
         calls = ReadingParser(tools.read, CallOutput(lambda: tools.call_id(new_hex())))
-        if written.strip() and begun is not True:
+        if call_heads is not None:
+            calls = CallsOrAnswer(calls, call_heads)
+        elif written.strip() and begun is not True:
             return GoneOnWith(calls, written.rpartition(CLOSE)[2])
     if reasoning_parser is None:
         return calls or PlainParser()

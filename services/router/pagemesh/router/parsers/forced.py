@@ -50,23 +50,40 @@ class CallSyntax:
         format_ = find_tool_format(tool_parser)
         return cls(format_, format_.written_with(token_id), GrammarText(format_.markers, token_id))
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether calls are JSON without a mark to begin with."""
+        return self.format.begins_with is None
+
     def more_calls(self) -> str:
         """Behind the first call, any number."""
         return f"({joined(self.text.of(self.way.separator), 'call')})*"
 
-    def rules(self, opening: str, tools: Sequence[Tool]) -> Iterator[str]:
+    def rules(self, opening: str, tools: Sequence[Tool], *, lead: str = "") -> Iterator[str]:
         """The rule `call`, which begins with `opening`, and those that it needs.
 
-        Raises InvalidRequestError for parameters that are no object, and for names that the format cannot
-        hold.
+        `lead` comes in one text with each name. Raises InvalidRequestError for parameters that are no object,
+        and for names that the format cannot hold.
         """
         functions = " | ".join(f"f{index}" for index in range(len(tools)))
         closing = self.text.of(self.way.closing)
         yield joined("call:", self.text.of(opening), f"({functions})", closing)
         for index, tool in enumerate(tools):
-            name = self.text.of(_written_name(self.way, tool) + self.way.middle)
-            schema = json.dumps(_arguments_schema(tool), ensure_ascii=False)
+            name = self.text.of(lead + self.written_name(tool) + self.way.middle)
+            schema = json.dumps(arguments_schema(tool), ensure_ascii=False)
             yield joined(f"f{index}:", name, "%json", schema)
+
+    def written_name(self, tool: Tool) -> str:
+        """A tool's name as calls have it; InvalidRequestError for one that they cannot have."""
+        if self.way.is_name_json:
+            return json.dumps(tool.name, ensure_ascii=False)[1:-1]
+        if _NOT_IN_NAMES.search(tool.name):
+            raise InvalidRequestError(
+                f"the model cannot call a tool with the name {json.dumps(tool.name)}: it writes names"
+                " without quotes",
+                param=tool.param.removesuffix(".parameters"),
+            )
+        return tool.name
 
 
 def forced_grammar(
@@ -90,19 +107,7 @@ def forced_grammar(
     )
 
 
-def _written_name(way: WrittenCalls, tool: Tool) -> str:
-    if way.is_name_json:
-        return json.dumps(tool.name, ensure_ascii=False)[1:-1]
-    if _NOT_IN_NAMES.search(tool.name):
-        raise InvalidRequestError(
-            f"the model cannot call a tool with the name {json.dumps(tool.name)}: it writes names"
-            " without quotes",
-            param=tool.param.removesuffix(".parameters"),
-        )
-    return tool.name
-
-
-def _arguments_schema(tool: Tool) -> dict[str, Any]:
+def arguments_schema(tool: Tool) -> dict[str, Any]:
     """The parameters' schema as the grammar library has to take it."""
     schema = dict(_NO_PARAMETERS if tool.parameters is None else tool.parameters)
     kind = schema.get("type", "object")

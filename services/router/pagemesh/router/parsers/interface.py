@@ -55,6 +55,16 @@ def joined_calls(
     return (*first[:-1], whole, *second[1:])
 
 
+def joined_pieces(first: ParsedPiece, second: ParsedPiece) -> ParsedPiece:
+    """Two that follow each other as one."""
+    return ParsedPiece(
+        first.content + second.content,
+        first.reasoning + second.reasoning,
+        joined_calls(first.tool_calls, second.tool_calls),
+        first.content_spans + second.content_spans,
+    )
+
+
 class AnswerParser(Protocol):
     """Takes one choice's text apart while it comes.
 

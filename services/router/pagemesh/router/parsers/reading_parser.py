@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from pagemesh.router.parsers.interface import ParsedPiece, Span
+from pagemesh.router.parsers.interface import ParsedPiece, Span, joined_pieces
 from pagemesh.router.parsers.output import Output
 from pagemesh.router.parsers.source import Reading, Source
 
@@ -42,10 +43,52 @@ class ReadingParser:
         return self._output.fetch()
 
 
+class CallsOrAnswer:
+    """Takes apart what is either calls or an answer in a form, in which nothing is a call."""
+
+    def __init__(self, calls: ReadingParser, heads: re.Pattern[str]) -> None:
+        """`calls` reads the calls, which begin with one of `heads`."""
+        self._calls = calls
+        self._heads = heads
+        # Of what is not known yet what it is.
+        self._held = ""
+        self._is_call: bool | None = None
+        # Of the answer.
+        self._num_chars = 0
+
+    def push(self, text: str) -> ParsedPiece:
+        """What became certain with some more text."""
+        if self._is_call is not None:
+            return self._calls.push(text) if self._is_call else self._answer(text)
+        for position, char in enumerate(text):
+            # Whichever comes first in a piece: of one character, it is only one of the two.
+            self._held += char
+            piece = self._calls.push(char)
+            if piece.tool_calls and self._heads.match(self._held.lstrip()):
+                self._is_call = True
+                return joined_pieces(piece, self._calls.push(text[position + 1 :]))
+            if piece.tool_calls or piece.content:
+                self._is_call = False
+                return self._answer(self._held + text[position + 1 :])
+        return ParsedPiece()
+
+    def finish(self, text: str = "") -> ParsedPiece:
+        """The rest, with the last of the text if there is some."""
+        piece = self.push(text)
+        if self._is_call:
+            return joined_pieces(piece, self._calls.finish())
+        return self._answer(self._held) if self._is_call is None else piece
+
+    def _answer(self, text: str) -> ParsedPiece:
+        start = self._num_chars
+        self._num_chars += len(text)
+        return ParsedPiece(text, content_spans=(Span(start, self._num_chars),) if text else ())
+
+
 class ThinkingFirst:
     """Implements `AnswerParser`: what one parser takes for content, another one takes apart."""
 
-    def __init__(self, thoughts: ReadingParser, calls: ReadingParser) -> None:
+    def __init__(self, thoughts: ReadingParser, calls: ReadingParser | CallsOrAnswer) -> None:
         self._thoughts = thoughts
         self._calls = calls
         self._places = _Places()
