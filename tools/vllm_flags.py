@@ -69,10 +69,7 @@ def _says(rule: Rule) -> str:
         return f"`{rule.flag}`{values}"
     if rule.neutral:
         accepted = ", ".join(f"`{value}`" for value in rule.neutral)
-        fields = "".join(
-            f", and with `{theirs}` for `{ours}`" for theirs, ours in rule.fields.items()
-        )
-        return f"taken with {accepted}{fields}; {rule.says}"
+        return f"taken with {accepted}; {rule.says}"
     return rule.says
 
 

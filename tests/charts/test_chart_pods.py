@@ -8,6 +8,7 @@ import pytest
 
 from pagemesh.cli.arguments import parse
 from pagemesh.cli.settings import HealthConfig
+from pagemesh.config import RouterConfig
 from tests.charts.rendering import ROLES, Rendered, environment, mounts, volumes
 
 TLS = {"meshTls": {"enabled": True}}
@@ -205,6 +206,20 @@ def test_traces_are_sent_by_every_process() -> None:
     for role in ROLES:
         variables = environment(rendered.container(role))
         assert variables["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == "http://collector:4317"
+
+
+def test_defaults_of_generation_reach_the_routers() -> None:
+    values = {
+        "generationConfig": "vllm",
+        "overrideGenerationConfig": {"temperature": 0.5, "max_new_tokens": 100_000_000},
+        "defaultChatTemplateKwargs": {"enable_thinking": False},
+    }
+    arguments = Rendered({"router": values}).container("router")["args"]
+    router = parse(RouterConfig, "pagemesh router", "", arguments)
+    overrides = {"temperature": 0.5, "max_new_tokens": 100_000_000}
+    assert router.generation.generation_config == "vllm"
+    assert router.generation.overrides == overrides
+    assert router.chat.read_template_defaults() == {"enable_thinking": False}
 
 
 def test_what_users_add_comes_last_where_it_wins() -> None:

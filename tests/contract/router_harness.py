@@ -183,6 +183,7 @@ async def running_mesh(
     traces: config.TracesConfig = UNTRACED,
     tenants: config.TenantsConfig | None = None,
     migration: config.MigrationConfig | None = None,
+    generation: config.GenerationConfig | None = None,
     **engine: Any,
 ) -> AsyncIterator[Mesh]:
     """A mesh whose workers are named decode-0, prefill-0 …; the grace period and the endpoint are the router's."""
@@ -198,6 +199,7 @@ async def running_mesh(
         routing=_routing(policy, remote_prefill_min_tokens, explain_routes),
         tenants=tenants or config.TenantsConfig(),
         migration=migration or config.MigrationConfig(),
+        generation=generation or config.GenerationConfig(),
         traces=config.TracesConfig(otlp_traces_endpoint) if otlp_traces_endpoint else traces,
         server=config.ServerConfig(grace_period=grace_period),
     )

@@ -115,6 +115,18 @@
 - {{ $settings.policy }}
 {{- include "pagemesh.flag" (list "--request-timeout" $settings.requestTimeout) }}
 {{- include "pagemesh.flag" (list "--max-waiting-requests" $settings.maxWaitingRequests) }}
+{{- if ne $settings.generationConfig "auto" }}
+- --generation-config
+- {{ $settings.generationConfig | quote }}
+{{- end }}
+{{- with $settings.overrideGenerationConfig }}
+- --override-generation-config
+- {{ toJson . | quote }}
+{{- end }}
+{{- with $settings.defaultChatTemplateKwargs }}
+- --default-chat-template-kwargs
+- {{ toJson . | quote }}
+{{- end }}
 {{- if $settings.explainRoutes }}
 - --explain-routes
 {{- end }}

@@ -27,6 +27,11 @@
 {{- include "pagemesh.checkWorker" (dict "root" $ "role" $role "key" $key "model" $model "settings" $settings) -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.router.generationConfig -}}
+{{- if not (or (has . (list "auto" "vllm")) (eq (len $served) 1)) -}}
+{{- fail (printf "router.generationConfig is %q, but several models cannot share a folder: set it to auto or vllm" .) -}}
+{{- end -}}
+{{- end -}}
 {{- range .Values.router.modelAliases -}}
 {{- $parts := regexSplit "=" . 2 -}}
 {{- if has (first $parts) $served }}{{ fail (printf "router.modelAliases has %q, but %q is a model itself" . (first $parts)) }}{{ end -}}

@@ -12,6 +12,7 @@ from pagemesh.config import (
     CacheConfig,
     ChatConfig,
     CorsConfig,
+    GenerationConfig,
     HardwareConfig,
     HttpLimitsConfig,
     HubConfig,
@@ -111,6 +112,7 @@ class UpConfig:
     request_log: RequestLogConfig = field(default_factory=RequestLogConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
     client_tls: TlsConfig = field(default_factory=TlsConfig)
     cors: CorsConfig = field(default_factory=CorsConfig)
     limits: HttpLimitsConfig = field(default_factory=HttpLimitsConfig)
@@ -139,6 +141,7 @@ class UpConfig:
     def __post_init__(self) -> None:
         require_for_one(self.served, "--revision", self.hub.revision)
         require_for_one(self.served, "--chat-template", self.chat.chat_template)
+        require_for_one(self.served, "--generation-config", self.generation.folder)
         checks.require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
         checks.require(self.decode >= 1, "--decode", self.decode, "at least 1")
         checks.require(self.router >= 1, "--router", self.router, "at least 1")

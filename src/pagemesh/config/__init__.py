@@ -12,7 +12,7 @@ from typing import Final, Literal
 from pagemesh.addresses import parse_addresses
 from pagemesh.config.api import ApiConfig
 from pagemesh.config.chat import ChatConfig
-from pagemesh.config.checks import require, require_seconds, require_share
+from pagemesh.config.checks import require, require_seconds
 from pagemesh.config.engine import (
     CPU_KV_CACHE_MEMORY,
     CacheConfig,
@@ -24,6 +24,7 @@ from pagemesh.config.engine import (
     SchedulerConfig,
 )
 from pagemesh.config.gateway import CorsConfig, GatewayConfig, HttpLimitsConfig, TlsConfig
+from pagemesh.config.generation import GenerationConfig
 from pagemesh.config.mesh_tls import MeshTlsConfig
 from pagemesh.config.request_log import RequestLogConfig
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
@@ -39,6 +40,7 @@ __all__ = [
     "CorsConfig",
     "CpuIsaName",
     "GatewayConfig",
+    "GenerationConfig",
     "HardwareConfig",
     "HttpLimitsConfig",
     "HubConfig",
@@ -60,7 +62,6 @@ __all__ = [
     "TracesConfig",
     "WorkerConfig",
     "require",
-    "require_share",
 ]
 
 _WEEK: Final = 7 * 24 * 3600
@@ -321,6 +322,7 @@ class RouterConfig:
     traces: TracesConfig = field(default_factory=TracesConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     tenants: TenantsConfig = field(default_factory=TenantsConfig)
     request_log: RequestLogConfig = field(default_factory=RequestLogConfig)
@@ -329,6 +331,7 @@ class RouterConfig:
     def __post_init__(self) -> None:
         require_for_one(self.served, "--revision", self.hub.revision)
         require_for_one(self.served, "--chat-template", self.chat.chat_template)
+        require_for_one(self.served, "--generation-config", self.generation.folder)
         parse_addresses("--kvstore", self.kvstore)
         require_seconds("--request-timeout", self.request_timeout, most=_WEEK)
         require(

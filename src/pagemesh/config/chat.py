@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from pagemesh.config.checks import read_object
 
 ContentFormat = Literal["auto", "string", "openai"]
 
@@ -22,6 +24,10 @@ class ChatConfig:
     trust_request_chat_template: bool = False
     """Accept chat templates in requests. Each is rendered in a process of its own, with limits of time and memory."""
 
+    default_chat_template_kwargs: str = "{}"
+    """JSON object with variables that chat templates get where requests have none of that name in their
+    chat_template_kwargs, such as {"enable_thinking": false}."""
+
     enable_auto_tool_choice: bool = True
     """Let the model choose whether it calls tools; without, requests must say which or none."""
 
@@ -36,3 +42,10 @@ class ChatConfig:
     reasoning_parser: str = "auto"
     """How the model writes its thoughts, by vLLM's names: qwen3 or deepseek_r1; auto finds it in the chat template,
     none leaves thoughts in the text."""
+
+    def __post_init__(self) -> None:
+        self.read_template_defaults()
+
+    def read_template_defaults(self) -> dict[str, Any]:
+        """The variables for templates. Raises ConfigError for what is no JSON object."""
+        return read_object("--default-chat-template-kwargs", self.default_chat_template_kwargs)

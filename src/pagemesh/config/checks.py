@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from pagemesh.errors import ConfigError
 
 
@@ -9,6 +12,17 @@ def require(condition: bool, flag: str, value: object, expected: str) -> None:
     """Raise ConfigError naming a flag and its value unless the condition holds."""
     if not condition:
         raise ConfigError(f"{flag} is {value!r}, but must be {expected}")
+
+
+def read_object(flag: str, text: str) -> dict[str, Any]:
+    """A JSON object that a setting is; ConfigError naming flag and value for anything else."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{flag} is {text!r}, which is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{flag} is {text!r}, but must be a JSON object")
+    return value
 
 
 def require_share(utilization: float) -> None:

@@ -24,7 +24,7 @@ from pagemesh.tokenizer.bounded_jinja import MAX_SOURCE_CHARS, BoundedEnvironmen
 from pagemesh.tokenizer.content_format import takes_parts
 from pagemesh.tokenizer.message_shape import Message, MessageShape, is_plain
 
-_RESERVED: Final = frozenset({"conversation", "messages", "tools", "chat_template", "tokenize"})
+RESERVED: Final = frozenset({"conversation", "messages", "tools", "chat_template", "tokenize"})
 """What requests have fields of their own for, or nobody may choose."""
 
 _OPEN_END: Final = "\ue000open end\ue000"
@@ -102,7 +102,7 @@ class ChatTemplate:
         template refuses (say, a role in the wrong place) raises InvalidRequestError with the template's own words.
         """
         for name in options.variables:
-            if name in _RESERVED:
+            if name in RESERVED:
                 raise InvalidRequestError(
                     f"chat_template_kwargs has {name!r}, which is not for it to set",
                     param="chat_template_kwargs",

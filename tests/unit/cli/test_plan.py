@@ -15,7 +15,9 @@ from pagemesh.cli.up.gpus import GpuShare, gpus_for, share_gpus, visible_gpus
 from pagemesh.cli.up.plan import MeshPlan, Stage, make_plan, num_ports
 from pagemesh.config import (
     CacheConfig,
+    ChatConfig,
     GatewayConfig,
+    GenerationConfig,
     HardwareConfig,
     HubConfig,
     KvStoreConfig,
@@ -47,6 +49,14 @@ def test_every_part_that_reads_the_model_knows_its_revision() -> None:
     for name in ("prefill-0", "decode-0"):
         worker = settings_of(started, name, WorkerConfig)
         assert isinstance(worker, WorkerConfig) and worker.model.hub == hub
+
+
+def test_routers_know_the_defaults_of_generation() -> None:
+    generation = GenerationConfig("vllm", '{"temperature": 0.5, "max_new_tokens": 9}')
+    chat = ChatConfig(default_chat_template_kwargs='{"enable_thinking": false}')
+    router = settings_of(plan(UpConfig(generation=generation, chat=chat)), "router", RouterConfig)
+    assert isinstance(router, RouterConfig)
+    assert (router.generation, router.chat) == (generation, chat)
 
 
 def test_several_routers_have_numbers_and_the_gateway_knows_them_all() -> None:

@@ -93,7 +93,6 @@ def test_no_flag_of_ours_is_taken_for_something_else() -> None:
     own = own_flags(UpConfig)
     assert [name for name, rule in RULES.items() if name in own and rule.flag != name] == []
     targets = [rule.flag for rule in RULES.values() if rule.fate is Fate.RENAMED]
-    targets += [flag for rule in RULES.values() for flag in rule.fields.values()]
     assert [flag for flag in targets if flag not in own] == []
 
 
@@ -113,6 +112,24 @@ def test_flags_are_renamed_with_their_values() -> None:
     assert served("m --no-async-scheduling") == ["--model", "m", "--async-scheduling", "off"]
     assert served("m --async-scheduling auto") == ["--model", "m", "--async-scheduling", "auto"]
     assert served("--port 1 m") == ["--model", "m", "--port", "1"]
+
+
+def test_members_of_json_objects_may_be_given_one_by_one() -> None:
+    given = (
+        "m --override-generation-config.max-new-tokens 9 --override_generation_config.temperature=0.5"
+        " --default-chat-template-kwargs.a.b x --default-chat-template-kwargs.a.c true"
+    )
+    assert served(given) == [
+        *("--model", "m"),
+        *("--override-generation-config", '{"max_new_tokens": 9, "temperature": 0.5}'),
+        *("--default-chat-template-kwargs", '{"a": {"b": "x", "c": true}}'),
+    ]
+    whole = 'm --override-generation-config {"top_k":1} --generation-config vllm'
+    assert served(whole) == ["--model", *whole.split()]
+    assert "write one of them" in refusal(f"{whole} --override-generation-config.top-p 0.5")
+    assert "has another value" in refusal(
+        "m --default-chat-template-kwargs.a 1 --default-chat-template-kwargs.a.b 2"
+    )
 
 
 def test_what_is_always_so_is_noted_and_cannot_be_turned_off() -> None:
@@ -155,26 +172,6 @@ def test_what_cannot_be_is_refused_with_what_to_write(text: str, says: str) -> N
 )
 def test_what_asks_for_nothing_is_taken(text: str) -> None:
     assert adapt(UpConfig, ["m", *text.split()]) == Adapted(["--model", "m"], [])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'm --override-generation-config {"max_new_tokens":9}',
-        'm --override-generation-config={"max_new_tokens":9}',
-        "m --override-generation-config.max_new_tokens 9",
-    ],
-)
-def test_a_field_that_a_flag_says_becomes_it(text: str) -> None:
-    assert served(text) == ["--model", "m", "--max-output-tokens", "9"]
-
-
-@pytest.mark.parametrize(
-    "value", ['{"max_new_tokens":9,"top_p":0.5}', '{"max_new_tokens":"9"}', '{"x":9}', "9", "{"]
-)
-def test_an_object_that_flags_do_not_say_as_a_whole_is_refused(value: str) -> None:
-    with pytest.raises(UsageError, match="write --max-output-tokens for max_new_tokens, and edit"):
-        served(f"m --override-generation-config {value}")
 
 
 def test_modes_give_way_to_what_is_said() -> None:

@@ -203,6 +203,33 @@ def test_effort_and_variables_reach_the_template() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "variables", "thinks"),
+    [
+        ({}, {"enable_thinking": False, "x": 1}, False),
+        ({"chat_template_kwargs": {"x": 2}}, {"enable_thinking": False, "x": 2}, False),
+        (
+            {"chat_template_kwargs": {"enable_thinking": True}},
+            {"enable_thinking": True, "x": 1},
+            True,
+        ),
+        (
+            {"reasoning_effort": "low"},
+            {"enable_thinking": True, "reasoning_effort": "low", "x": 1},
+            True,
+        ),
+    ],
+    ids=str,
+)
+def test_what_a_request_says_of_variables_wins_over_defaults(
+    fields: dict[str, Any], variables: dict[str, Any], thinks: bool
+) -> None:
+    request, defaults = read(**fields), {"enable_thinking": False, "x": 1}
+    assert request.render_options(request.tool_use, defaults=defaults).variables == variables
+    assert request.wants_thoughts(defaults) is thinks
+    assert read().wants_thoughts() is None
+
+
+@pytest.mark.parametrize(
     ("fields", "adds", "continues"),
     [
         ({}, True, False),

@@ -30,12 +30,18 @@ def tokenizer(demo_model: Path) -> Tokenizer:
     return Tokenizer(demo_model)
 
 
-def limit(num_prompt_tokens: int, asked: int | None = None, default: int | None = None) -> int:
+def limit(
+    num_prompt_tokens: int,
+    asked: int | None = None,
+    default: int | None = None,
+    most: int | None = None,
+) -> int:
     return resolve_max_tokens(
         num_prompt_tokens,
         100,
         asked,
         default,
+        most,
         prompt_field="messages",
         limit_field="max_completion_tokens",
     )
@@ -57,6 +63,16 @@ def test_a_default_is_cut_to_the_room_but_a_wish_is_not() -> None:
         "This model's maximum context length is 100 tokens. However, max_completion_tokens is 61, and behind the"
         " prompt's 40 there is room for 60."
     )
+
+
+def test_the_operators_limit_cuts_wishes_and_defaults() -> None:
+    assert limit(40, most=20) == 20
+    assert limit(90, most=20) == 10
+    assert limit(40, default=30, most=20) == 20
+    assert limit(40, asked=30, most=20) == 20
+    assert limit(40, asked=10, most=20) == 10
+    # As in vLLM, also what would not fit into the context.
+    assert limit(40, asked=61, most=20) == 20
 
 
 @pytest.mark.parametrize("num_prompt_tokens", [100, 5000])

@@ -56,7 +56,7 @@ class ServedModel:
         return cls(
             name=named.name,
             tokenizer=tokenizer,
-            defaults=load_generation_defaults(folder),
+            defaults=load_generation_defaults(folder, config.generation),
             created=int(time.time()),
             matryoshka=Matryoshka.read(folder),
             source=named.source,

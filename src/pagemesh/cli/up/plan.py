@@ -243,6 +243,7 @@ def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfi
         stream_interval=config.stream_interval,
         hub=config.hub,
         chat=config.chat,
+        generation=config.generation,
         routing=config.routing,
         migration=config.migration,
         traces=config.traces,

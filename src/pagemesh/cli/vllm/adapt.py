@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pagemesh.cli.arguments import UsageError
-from pagemesh.cli.vllm.flags import MODES, REFUSED_VALUES, RULES, SHORT, SWITCHES, UNSET_VALUES
+from pagemesh.cli.vllm.flags import (
+    MODES,
+    OBJECTS,
+    REFUSED_VALUES,
+    RULES,
+    SHORT,
+    SWITCHES,
+    UNSET_VALUES,
+)
 from pagemesh.cli.vllm.own_flags import Kind, own_flags
 from pagemesh.cli.vllm.rules import Fate, Rule
 
@@ -61,6 +69,8 @@ class _Reader:
         self._found = Adapted()
         self._model: str | None = None
         self._tokenizer: str | None = None
+        # Members of JSON objects that were given one by one.
+        self._members: dict[str, dict[str, Any]] = {}
 
     def read(self) -> Adapted:
         while self._left:
@@ -79,11 +89,17 @@ class _Reader:
                 raise UsageError(f"--model is given beside {self._model!r}: write one of them")
             found.arguments[:0] = ["--model", self._model]
         self._check_tokenizer()
+        for flag, members in self._members.items():
+            if flag in found.flags:
+                raise UsageError(
+                    f"{flag} is given beside {flag}.{next(iter(members))}: write one of them"
+                )
+            self._add(flag, json.dumps(members))
         return found
 
     def _flag(self, flag: str) -> None:
         positive, is_positive = _positive(flag)
-        name, _, path = positive.partition(".")
+        name = positive.partition(".")[0]
         rule = RULES.get(name)
         if name == "--performance-mode":
             self._mode()
@@ -94,8 +110,9 @@ class _Reader:
             value = self._value(flag)
             self._add(rule.flag, rule.values.get(value, value))
         elif rule is not None:
-            # In the flag, underscores have become hyphens.
-            self._other(rule, name, path.replace("-", "_"), is_positive=is_positive)
+            self._other(rule, name, is_positive=is_positive)
+        elif name in OBJECTS and name != positive:
+            self._member(name, positive.removeprefix(f"{name}."))
         elif name in self._own:
             self._ours(name, flag)
         else:
@@ -120,7 +137,21 @@ class _Reader:
                     raise UsageError(f"{name} {value} is not taken: {reason}")
                 self._add(flag, value)
 
-    def _other(self, rule: Rule, name: str, path: str, *, is_positive: bool) -> None:
+    def _member(self, flag: str, path: str) -> None:
+        """A member of a JSON object, by its name or by those of the objects that it is in."""
+        *outer, name = path.replace("-", "_").split(".")
+        inner = self._members.setdefault(flag, {})
+        for key in outer:
+            inner = inner.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise UsageError(f"{flag}.{path} is in {key}, which has another value")
+        text = self._value(f"{flag}.{path}")
+        try:
+            inner[name] = json.loads(text)
+        except ValueError:
+            inner[name] = text
+
+    def _other(self, rule: Rule, name: str, *, is_positive: bool) -> None:
         if not is_positive:
             # Off is what it is here, unless it is always on.
             if rule.fate is Fate.ALWAYS:
@@ -132,9 +163,6 @@ class _Reader:
             self._found.notes.append(f"{name}: {rule.says}")
             return
         value = self._value(name)
-        if fields := _own_fields(rule, path, value):
-            self._add(*fields)
-            return
         if rule.neutral and value not in rule.neutral:
             raise UsageError(_refusal(f"{name} {value}", rule))
         if rule.fate is Fate.NO_EFFECT:
@@ -169,19 +197,6 @@ class _Reader:
     def _values(self) -> Iterator[str]:
         while self._left and not self._left[0].startswith("-"):
             yield self._left.pop(0)
-
-
-def _own_fields(rule: Rule, path: str, value: str) -> list[str]:
-    """Flags of ours for a JSON object, or for the field at `path` of one; none where they cannot say all of it."""
-    try:
-        found = {path: json.loads(value)} if path else json.loads(value)
-    except ValueError:
-        return []
-    if not isinstance(found, dict) or not all(
-        name in rule.fields and type(each) is int for name, each in found.items()
-    ):
-        return []
-    return [word for name, each in found.items() for word in (rule.fields[name], str(each))]
 
 
 def _split(arguments: Sequence[str]) -> Iterator[str]:

@@ -73,15 +73,6 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
     "--tokenizer": refused(
         "a model has the tokenizer of its folder; put other tokenizer files into a copy of the folder"
     ),
-    "--generation-config": refused(
-        "generation_config.json of the model's folder is heeded; edit it in a copy", "auto"
-    ),
-    "--override-generation-config": refused(
-        "write --max-output-tokens for max_new_tokens, and edit generation_config.json in a copy of the model's folder"
-        " for the rest",
-        "{}",
-        max_new_tokens="--max-output-tokens",
-    ),
     "--hf-overrides": refused("edit config.json in a copy of the model's folder", "{}"),
     "--rope-scaling": refused(
         "write it as rope_scaling into config.json in a copy of the model's folder", "{}", "null"
@@ -282,7 +273,7 @@ _TOGETHER: Final[tuple[tuple[Rule, str], ...]] = (
     ),
     (
         refused("requests say it, as the OpenAI API has it"),
-        "--logits-processors --default-chat-template-kwargs --return-sampling-mask --tokens-only"
+        "--logits-processors --return-sampling-mask --tokens-only"
         " --enable-return-routed-experts --aux-output-config --pooler-config --enable-flash-late-interaction"
         " --cohere-format --cohere-is-reasoning-model --fingerprint-mode --fingerprint-value"
         " --sse-keep-alive-interval --enable-offline-docs",
@@ -328,6 +319,9 @@ REFUSED_VALUES: Final[Mapping[tuple[str, str], str]] = {
 
 UNSET_VALUES: Final[Mapping[str, tuple[str, ...]]] = {"--max-model-len": ("auto", "-1")}
 """Of flags of ours, those that stand for leaving it out: the longest context that fits."""
+
+OBJECTS: Final = ("--default-chat-template-kwargs", "--override-generation-config")
+"""Flags of ours whose value is a JSON object, of which vLLM also takes one member at a time: --flag.name value."""
 
 SHORT: Final[Mapping[str, str]] = {
     "-tp": "--tensor-parallel-size",

@@ -50,9 +50,6 @@ class Rule:
     neutral: tuple[str, ...] = ()
     """Values with which it asks for nothing; of a flag without effect, the only ones that are accepted, if any."""
 
-    fields: Mapping[str, str] = field(default_factory=dict)
-    """Of a JSON object: those that flags of ours say, which take integers. An object of others is refused."""
-
 
 def renamed(flag: str, says: str = "", **values: str) -> Rule:
     """Another flag of ours, with some of the values renamed."""
@@ -74,6 +71,6 @@ def planned(says: str, *neutral: str) -> Rule:
     return Rule(Fate.PLANNED, says, takes_value=bool(neutral), neutral=neutral)
 
 
-def refused(says: str, *neutral: str, **fields: str) -> Rule:
-    """What is not to be, but for what flags of ours say."""
-    return Rule(Fate.REFUSED, says, takes_value=bool(neutral), neutral=neutral, fields=fields)
+def refused(says: str, *neutral: str) -> Rule:
+    """What is not to be."""
+    return Rule(Fate.REFUSED, says, takes_value=bool(neutral), neutral=neutral)

@@ -12,6 +12,7 @@ from pagemesh.router.chat.rules import ChatRules
 from pagemesh.router.generation.request import ChoiceDelta, StopReason
 from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.router.served_model import ServedModel
+from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.chat_template import ChatTemplate
 from pagemesh.tokenizer.chat_templates import ChatTemplates
@@ -111,6 +112,29 @@ async def test_a_call_that_was_begun_is_told_whole(
         pieces = [call.arguments for call in told if call.index == index]
         assert "".join(pieces) == '{"a": 1}'
     assert found[-1].stop_reason is (StopReason.TOOL_CALLS if calls else StopReason.STOP)
+
+
+async def test_templates_get_the_operators_variables_where_a_request_has_none(
+    tokenizer: Tokenizer,
+) -> None:
+    template = ChatTemplate("{{ x }} {{ y }} {{ enable_thinking }}", {})
+    rules = ChatRules(
+        reasoning_parser="qwen3",
+        templates=ChatTemplates({"default": template}),
+        template_defaults={"x": 1, "y": 2, "enable_thinking": True},
+    )
+    model = ServedModel("m", tokenizer, GenerationDefaults(), 0, Matryoshka(), rules)
+    form = StructuredOutputs.of(choice=["yes"])
+    for fields, prompt, thinks in (
+        ({"chat_template_kwargs": {"y": 3}}, "1 3 True", True),
+        ({"reasoning_effort": "none"}, "1 2 False", False),
+    ):
+        request = read_chat_request({"messages": [ASKED], **fields})
+        conversation = await open_conversation(model, request, form, 4096)
+        assert conversation.prompt == prompt
+        found = conversation.reading.form
+        assert found is not None
+        assert ("thoughts" in found.text) is thinks
 
 
 THINKS = ("12.", "\n12")

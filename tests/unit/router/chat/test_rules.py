@@ -122,3 +122,12 @@ def test_requests_bring_templates_only_where_they_are_trusted(tokenizer: Tokeniz
     ChatRules.of(
         ChatConfig(trust_request_chat_template=True), tokenizer
     ).require_template_accepted()
+
+
+def test_defaults_of_variables_are_no_fields_of_requests(tokenizer: Tokenizer) -> None:
+    config = ChatConfig(default_chat_template_kwargs='{"x": 1}')
+    assert ChatRules.of(config, tokenizer).template_defaults == {"x": 1}
+    with pytest.raises(
+        ConfigError, match="--default-chat-template-kwargs has 'tools', which is not"
+    ):
+        ChatRules.of(ChatConfig(default_chat_template_kwargs='{"tools": []}'), tokenizer)

@@ -70,7 +70,8 @@ class AnswerReading:
         """
         rules = model.chat
         reasoning = rules.reasoning_parser
-        start = AnswerStart(reasoning, model.tokenizer.added_token_id, begun, fields.wants_thoughts)
+        thinks = fields.wants_thoughts(rules.template_defaults)
+        start = AnswerStart(reasoning, model.tokenizer.added_token_id, begun, thinks)
         parallel = not use.is_named and fields.parallel_tool_calls is not False
         tools = heads = None
         if use.mode != "none":

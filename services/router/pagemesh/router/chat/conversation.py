@@ -102,15 +102,14 @@ async def _render(model: ServedModel, fields: ChatRequest, use: ToolUse) -> str:
     rules, tokenizer = model.chat, model.tokenizer
     if use.mode == "none" and rules.hides_unused_tools:
         use = ToolUse()
+    options = fields.render_options(use, as_parts=rules.as_parts, defaults=rules.template_defaults)
     if fields.chat_template is not None:
         rules.require_template_accepted()
-        return await model.rendering.with_source(
-            fields.chat_template, tokenizer, fields, use, rules.as_parts
-        )
+        return await model.rendering.with_source(fields.chat_template, tokenizer, fields, options)
     template = rules.templates.choose(
         has_tools=bool(use.shown), has_documents=bool(fields.documents)
     )
-    return await model.rendering.with_template(template, fields, use, rules.as_parts)
+    return await model.rendering.with_template(template, fields, options)
 
 
 async def _thoughts_begun(

@@ -53,18 +53,20 @@ class ChatPreparer:
         model = service.model
         max_model_len = service.workers.require_max_model_len()
         limit_field, asked = fields.token_limit
+        most = model.defaults.most_tokens
         prompt, prompt_ids, reading = await open_conversation(
             model,
             fields,
             fields.output_constraint,
             max_model_len,
-            truncation=Truncation.of(fields, max_model_len, within_cap(asked, limit_field)),
+            truncation=Truncation.of(fields, max_model_len, within_cap(asked, limit_field, most)),
         )
         max_tokens = resolve_max_tokens(
             len(prompt_ids),
             max_model_len,
             asked,
             model.defaults.max_tokens,
+            most,
             prompt_field="messages",
             limit_field=limit_field,
         )

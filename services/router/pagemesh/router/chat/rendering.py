@@ -7,8 +7,7 @@ import time
 from typing import Final
 
 from pagemesh.router.openai.chat_request import ChatRequest
-from pagemesh.router.openai.chat_tools import ToolUse
-from pagemesh.tokenizer.chat_template import ChatTemplate
+from pagemesh.tokenizer.chat_template import ChatTemplate, RenderOptions
 from pagemesh.tokenizer.render_apart import render_apart
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
@@ -31,11 +30,10 @@ class Rendering:
         self._free = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def with_template(
-        self, template: ChatTemplate, fields: ChatRequest, use: ToolUse, as_parts: bool | None
+        self, template: ChatTemplate, fields: ChatRequest, options: RenderOptions
     ) -> str:
         """The prompt, by a template of the model or the operator. Raises InvalidRequestError."""
         messages = fields.template_messages()
-        options = fields.render_options(use, as_parts=as_parts)
         if template.source in self._slow:
             async with asyncio.timeout(PATIENCE), self._free:
                 return await asyncio.to_thread(template.render, messages, options)
@@ -51,8 +49,7 @@ class Rendering:
         source: str,
         tokenizer: Tokenizer,
         fields: ChatRequest,
-        use: ToolUse,
-        as_parts: bool | None,
+        options: RenderOptions,
     ) -> str:
         """The prompt, by a template that came with the request. Raises InvalidRequestError."""
         async with asyncio.timeout(PATIENCE), self._free:
@@ -61,5 +58,5 @@ class Rendering:
                 source,
                 tokenizer.template_variables,
                 fields.template_messages(),
-                fields.render_options(use, as_parts=as_parts),
+                options,
             )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pagemesh.config import ChatConfig
 from pagemesh.config.chat import ContentFormat
 from pagemesh.errors import ConfigError, InvalidRequestError, UnsupportedError
 from pagemesh.router.parsers.factory import parser_markers
-from pagemesh.tokenizer.chat_template import ChatTemplate
+from pagemesh.tokenizer.chat_template import RESERVED, ChatTemplate
 from pagemesh.tokenizer.chat_templates import DEFAULT, ChatTemplates, read_chat_template
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
@@ -59,6 +59,9 @@ class ChatRules:
     content_format: ContentFormat = "auto"
     """How templates get the content of messages."""
 
+    template_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Variables that templates get where a request says nothing of them."""
+
     @classmethod
     def of(cls, config: ChatConfig, tokenizer: Tokenizer) -> Self:
         """The rules for a model; ConfigError naming a bad setting."""
@@ -79,6 +82,7 @@ class ChatRules:
             templates,
             config.trust_request_chat_template,
             config.chat_template_content_format,
+            _template_defaults(config),
         )
 
     def require_template_accepted(self) -> None:
@@ -140,6 +144,16 @@ def _is_template(text: str) -> bool:
     except OSError:
         # No file can have so long a name.
         return True
+
+
+def _template_defaults(config: ChatConfig) -> dict[str, Any]:
+    defaults = config.read_template_defaults()
+    for name in defaults:
+        if name in RESERVED:
+            raise ConfigError(
+                f"--default-chat-template-kwargs has {name!r}, which is not for it to set"
+            )
+    return defaults
 
 
 def _given_templates(path: str, tokenizer: Tokenizer) -> ChatTemplates:

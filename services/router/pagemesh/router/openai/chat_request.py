@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -27,6 +28,9 @@ from pagemesh.tokenizer.chat_template import RenderOptions
 
 MAX_TEMPLATE_CHARS = 64 * 1024
 """Longest chat template that a request may bring."""
+
+
+_NO_VARIABLES: Final[Mapping[str, Any]] = {}
 
 
 class ChatRequest(RequestFields):
@@ -72,30 +76,42 @@ class ChatRequest(RequestFields):
         """The messages, of which the template's `MessageShape` makes what the template wants."""
         return [message.for_template() for message in self.messages]
 
-    @property
-    def wants_thoughts(self) -> bool | None:
-        """Whether the model shall think before it answers; None when the request leaves it to the model."""
-        said = (self.chat_template_kwargs or {}).get("enable_thinking")
+    def wants_thoughts(self, defaults: Mapping[str, Any] = _NO_VARIABLES) -> bool | None:
+        """Whether the model shall think before it answers; None when nobody says so.
+
+        `defaults` are variables of templates for requests that say nothing of them.
+        """
+        variables = self._template_variables(defaults)
+        said, effort = variables.get("enable_thinking"), variables.get("reasoning_effort")
         if isinstance(said, bool):
             return said
-        return None if self.reasoning_effort is None else self.reasoning_effort != "none"
+        return None if effort is None else effort != "none"
 
-    def render_options(self, use: ToolUse, *, as_parts: bool | None = None) -> RenderOptions:
-        """With what the conversation is rendered; `as_parts` as there."""
-        variables = dict(self.chat_template_kwargs or {})
-        if self.reasoning_effort is not None:
-            # As in vLLM: templates know the one or the other.
-            variables.setdefault("enable_thinking", self.reasoning_effort != "none")
-            variables["reasoning_effort"] = self.reasoning_effort
+    def render_options(
+        self,
+        use: ToolUse,
+        *,
+        as_parts: bool | None = None,
+        defaults: Mapping[str, Any] = _NO_VARIABLES,
+    ) -> RenderOptions:
+        """With what the conversation is rendered; `as_parts` as there, `defaults` as above."""
         continues = bool(self.continue_final_message)
         return RenderOptions(
             tools=[tool.for_template() for tool in use.shown] or None,
             documents=self.documents,
             add_generation_prompt=not continues and self.add_generation_prompt is not False,
             continue_final_message=continues,
-            variables=variables,
+            variables=self._template_variables(defaults),
             as_parts=as_parts,
         )
+
+    def _template_variables(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        variables = dict(self.chat_template_kwargs or {})
+        if self.reasoning_effort is not None:
+            # As in vLLM: templates know the one or the other.
+            variables.setdefault("enable_thinking", self.reasoning_effort != "none")
+            variables["reasoning_effort"] = self.reasoning_effort
+        return {**defaults, **variables}
 
 
 def parse_chat_request(body: bytes) -> ChatRequest:

@@ -80,7 +80,8 @@ class Endpoints:
         service = self._models.find(fields.model, call)
         model = service.model
         max_model_len = service.workers.require_max_model_len()
-        wanted = within_cap(fields.max_tokens, "max_tokens") or DEFAULT_MAX_TOKENS
+        most = model.defaults.most_tokens
+        wanted = within_cap(fields.max_tokens, "max_tokens", most) or DEFAULT_MAX_TOKENS
         truncation = Truncation.of(fields, max_model_len, wanted)
         prompts = [
             await model.encode_prompt(
@@ -101,6 +102,7 @@ class Endpoints:
                 # A prompt is looked at by generating from it.
                 1 if fields.max_tokens == 0 else fields.max_tokens,
                 DEFAULT_MAX_TOKENS,
+                most,
                 prompt_field="prompt",
                 limit_field="max_tokens",
             )

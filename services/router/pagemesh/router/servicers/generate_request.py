@@ -66,6 +66,7 @@ async def prepare_generation(
         max_model_len,
         request.sampling.max_tokens or None,
         None,
+        model.defaults.most_tokens,
         prompt_field=field,
         limit_field="sampling.max_tokens",
     )
@@ -80,7 +81,7 @@ async def prepare_generation(
             num_prompts=1,
             stop=tuple(request.stop),
             priority=request.priority,
-            is_open_ended=not request.sampling.max_tokens,
+            is_open_ended=not request.sampling.max_tokens and model.defaults.most_tokens is None,
             cache_salt=request.cache_salt,
             form_field="chat.tools"
             if reading is not None and reading.is_form_of_tools
