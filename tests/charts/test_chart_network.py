@@ -155,6 +155,21 @@ def test_traces_go_where_the_collector_is() -> None:
     assert there == {Arrow(role, "prometheus", 4317) for role in ROLES}
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "port"),
+    [
+        ("https://traces.example/v1/4317", 443),
+        ("http://traces", 80),
+        ("http://traces:4318/v1/traces", 4318),
+        ("traces:4317", 4317),
+    ],
+)
+def test_the_port_of_traces_is_that_of_their_url(endpoint: str, port: int) -> None:
+    policy = Rendered({"tracing": {"otlpEndpoint": endpoint}}).one("NetworkPolicy", "kvstore")
+    found = [rule["ports"] for rule in policy["spec"]["egress"]]
+    assert [{"port": port, "protocol": "TCP"}] in found
+
+
 def test_only_who_reads_models_reaches_the_hub_and_only_when_models_come_from_it() -> None:
     assert 443 not in {arrow.port for arrow in allowed({}, STRANGER)}
     hub = [{"name": "m", "source": {"type": "hub", "repository": "org/m"}}]

@@ -206,6 +206,20 @@ def test_traces_are_sent_by_every_process() -> None:
     for role in ROLES:
         variables = environment(rendered.container(role))
         assert variables["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == "http://collector:4317"
+        assert variables["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] == "grpc"
+        assert "OTEL_EXPORTER_OTLP_TRACES_HEADERS" not in variables
+
+
+def test_keys_of_a_receiver_of_traces_come_from_a_secret() -> None:
+    url = "https://cloud.langfuse.com/api/public/otel/v1/traces"
+    tracing = {"otlpEndpoint": url, "protocol": "http/protobuf", "existingSecret": "langfuse"}
+    rendered = Rendered({"tracing": tracing})
+    for role in ROLES:
+        container = rendered.container(role)
+        assert environment(container)["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] == "http/protobuf"
+        headers = {"name": "OTEL_EXPORTER_OTLP_TRACES_HEADERS"}
+        reference = {"secretKeyRef": {"name": "langfuse", "key": "headers"}}
+        assert {**headers, "valueFrom": reference} in container["env"]
 
 
 def test_defaults_of_generation_reach_the_routers() -> None:

@@ -59,6 +59,7 @@ BY_SCHEMA = (
     Wrong("auth.apiKeys={a key}", (path("auth", "apiKeys", "0"),)),
     Wrong("meshTls.duration=1d", (path("meshTls", "duration"),)),
     Wrong("tracing.otlpEndpoint=collector", (path("tracing", "otlpEndpoint"),)),
+    Wrong("tracing.protocol=http/json", (path("tracing", "protocol"), "http/protobuf")),
     Wrong("monitoring.type=prometheus", (path("monitoring", "type"), "podMonitor")),
     Wrong("autoscaling.prometheusAddress=prometheus:9090", (path("autoscaling", "prometheusAddress"),)),
     Wrong("logLevel=trace", (path("logLevel"), "debug")),

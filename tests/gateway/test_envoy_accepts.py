@@ -39,7 +39,10 @@ def tls(folder: Path) -> st.SearchStrategy[TlsConfig]:
 
 def traces() -> st.SearchStrategy[TracesConfig]:
     endpoint = st.sampled_from([None, "[::1]:4317", "http://collector:4317", "https://c.example:1"])
-    return st.builds(TracesConfig, endpoint, st.sampled_from([None, 0.0, 0.001, 1.0]))
+    by_http = st.sampled_from(["[::1]:4318", "https://c.example/v1/traces"])
+    share = st.sampled_from([None, 0.0, 0.001, 1.0])
+    grpc = st.builds(TracesConfig, endpoint, share)
+    return grpc | st.builds(TracesConfig, by_http, share, st.just("http/protobuf"))
 
 
 def configs(folder: Path) -> st.SearchStrategy[GatewayConfig]:

@@ -7,16 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from pagemesh.config import TracesConfig
 from tests.gateway.conftest import Gateway, running_gateway
 from tests.support.ports import free_port
-from tests.support.trace_receiver import ReceivedSpan, TraceReceiver, running_receiver
+from tests.support.trace_receiver import (
+    ReceivedSpan,
+    TraceReceiver,
+    running_http_receiver,
+    running_receiver,
+)
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT_ID = "b7ad6b7169203331"
 PATH = "/v1/chat/completions"
+HEADERS = "x-version=4, authorization=Basic%20c2VjcmV0%25HOST%25=="
+SECRET = "Basic c2VjcmV0%HOST%=="
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +36,10 @@ def receiver() -> Iterator[TraceReceiver]:
 @pytest.fixture(scope="module")
 def traced(receiver: TraceReceiver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("traced")
-    with running_gateway(folder, traces=TracesConfig(receiver.address)) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OTEL_EXPORTER_OTLP_HEADERS", HEADERS)
+        with running_gateway(folder, traces=TracesConfig(receiver.address)) as running:
+            yield running
 
 
 def ask(gateway: Gateway, query: str = "", **headers: str) -> str:
@@ -106,3 +116,37 @@ def test_without_an_endpoint_what_clients_say_is_passed_on_unchanged(gateway: Ga
     given = f"00-{TRACE_ID}-{PARENT_ID}-01"
     assert ask(gateway, traceparent=given) == given
     assert ask(gateway) == ""
+
+
+def check_headers(gateway: Gateway, receiver: TraceReceiver) -> None:
+    """They came with the spans, unchanged, and stand neither on a command line nor in what Envoy shows of itself."""
+    assert (receiver.headers["authorization"], receiver.headers["x-version"]) == (SECRET, "4")
+    process = psutil.Process(gateway.process.pid)
+    shown = [" ".join(each.cmdline()) for each in (process, *process.children(recursive=True))]
+    with httpx.Client(transport=httpx.HTTPTransport(uds=gateway.config.admin_socket)) as admin:
+        shown.append(admin.get("http://envoy/config_dump").text)
+    assert len(shown) >= 3
+    assert all("PAGEMESH_OTLP_HEADER_2" in text for text in shown[1:])
+    assert [text for text in shown if "c2VjcmV0" in text] == []
+
+
+def test_headers_go_with_spans_and_are_shown_nowhere(
+    traced: Gateway, receiver: TraceReceiver
+) -> None:
+    ask(traced, x_request_id="headers")
+    span_of(receiver, "headers")
+    check_headers(traced, receiver)
+
+
+def test_spans_go_by_http_to_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS", HEADERS)
+    with running_http_receiver() as receiver:
+        url = f"http://{receiver.address}/api/public/otel/v1/traces"
+        config = TracesConfig(url, otlp_traces_protocol="http/protobuf")
+        with running_gateway(tmp_path, traces=config) as gateway:
+            ask(gateway, x_request_id="http")
+            span = span_of(receiver, "http")
+            check_headers(gateway, receiver)
+    assert span.name == f"POST {PATH}"
+    assert receiver.path == "/api/public/otel/v1/traces"
+    assert receiver.headers["host"] == receiver.address

@@ -39,6 +39,11 @@ SHARED = {
     "kvstore": ("cli.main", "cli.health", "cli.certificates", "telemetry.otlp"),
 }
 
+EXPORTERS = tuple(
+    f"opentelemetry.exporter.otlp.proto.{protocol}.trace_exporter" for protocol in ("grpc", "http")
+)
+"""What `telemetry.span_export` loads once the protocol is known."""
+
 # Imports modules where nothing can be found but the standard library, pagemesh, and the named distributions with
 # what these require.
 PROBE = """
@@ -62,9 +67,18 @@ while waiting:
             waiting.append(requirement.name)
 owners = {top: {canonical(each) for each in found} for top, found in metadata.packages_distributions().items()}
 
+# Of top-level packages that several distributions share, whose each module is.
+shared = {}
+for top, found in owners.items():
+    for owner in found if len(found) > 1 else ():
+        for file in metadata.files(owner) or ():
+            if file.suffix == ".py" and file.parts[0] == top:
+                module = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+                shared.setdefault(module, set()).add(owner)
+
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        owner = owners.get(name.partition(".")[0])
+        owner = shared.get(name) or owners.get(name.partition(".")[0])
         if owner and not owner & allowed:
             raise ModuleNotFoundError(f"{name} is of {', '.join(sorted(owner))}, which is not installed", name=name)
 
@@ -136,6 +150,7 @@ def test_an_image_installs_dependencies_of_the_project_alone(name: str) -> None:
 def test_an_image_installs_all_that_its_process_imports(name: str) -> None:
     own = [module for module in modules_of(name) if not module.endswith(".__main__")]
     shared = [f"pagemesh.{module}" for module in SHARED[name]]
+    shared += EXPORTERS if "telemetry.otlp" in SHARED[name] else ()
     command = [sys.executable, "-c", PROBE, ",".join(requirements(name)), *shared, *own]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode == 0, found.stderr

@@ -19,10 +19,11 @@ from tests.support.trace_receiver import TraceReceiver, running_receiver
 
 pytestmark = pytest.mark.costly
 
-GOOD, WRONG, HUB = (
+GOOD, WRONG, HUB, TRACES = (
     "pm-goodkey-9f8e7d6c5b4a3210",
     "pm-wrongkey-0123456789fedcba",
     "hf_hub0token1secret2",
+    "traces0key1secret2",
 )
 ELSEWHERE = {
     name: f"{WRONG}-in-{name}"
@@ -42,6 +43,7 @@ def mesh(receiver: TraceReceiver, tmp_path_factory: pytest.TempPathFactory) -> I
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PAGEMESH_API_KEY", GOOD)
         environment.setenv("HF_TOKEN", HUB)
+        environment.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"authorization=Bearer%20{TRACES}")
         arguments = ("--tls", "--log-level", "debug", "--otlp-traces-endpoint", receiver.address)
         with running_mesh(tmp_path_factory.mktemp("secrets"), *arguments) as running:
             yield running
@@ -81,6 +83,7 @@ def refusals(mesh: Mesh) -> list[str]:
 def test_no_secret_is_said_anywhere(mesh: Mesh, receiver: TraceReceiver) -> None:
     use_keys(mesh)
     until(lambda: len(receiver.spans) > 2, "spans of requests are exported")
+    assert receiver.headers["authorization"] == f"Bearer {TRACES}"
     # Envoy writes its log once a second.
     until(lambda: refusals(mesh), "requests without a key are in the access log")
     supervisor = files(mesh, "supervisor")
@@ -100,7 +103,7 @@ def test_no_secret_is_said_anywhere(mesh: Mesh, receiver: TraceReceiver) -> None
     assert "pagemesh:requests_refused_total" in said["metrics of router"]
     assert len(lines) >= 12
     # What begins the keys is told to who sent them, and stands in errors alone.
-    secrets = {GOOD, WRONG, HUB, *ELSEWHERE.values(), *lines}
+    secrets = {GOOD, WRONG, HUB, TRACES, *ELSEWHERE.values(), *lines}
     found = [
         (place, secret) for place, text in said.items() for secret in secrets if secret in text
     ]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import rotel
 
+from pagemesh.config.environment import TracesProtocol
 from tests.support.ports import free_port
 
 _AGENT = Path(rotel.__file__).with_name("rotel-agent")
@@ -18,14 +19,18 @@ _START_DEADLINE_S = 20.0
 
 
 @contextmanager
-def running_collector(folder: Path, receiver: str) -> Iterator[str]:
-    """The host:port of one that sends what it gets to the receiver's."""
+def running_collector(
+    folder: Path, receiver: str, protocol: TracesProtocol = "grpc"
+) -> Iterator[str]:
+    """The host:port at which one takes spans by the protocol, and sends them by gRPC to the receiver's."""
     address = f"127.0.0.1:{free_port()}"
+    places = [address, f"127.0.0.1:{free_port()}"]
+    by_grpc, by_http = places if protocol == "grpc" else reversed(places)
     command = [
         str(_AGENT),
         "start",
-        *("--otlp-grpc-endpoint", address),
-        *("--otlp-http-endpoint", f"127.0.0.1:{free_port()}"),
+        *("--otlp-grpc-endpoint", by_grpc),
+        *("--otlp-http-endpoint", by_http),
         *("--exporter", "otlp"),
         *("--otlp-exporter-endpoint", f"http://{receiver}"),
         *("--batch-timeout", "100ms"),

@@ -106,9 +106,20 @@ env:
         fieldPath: status.podIP
   - name: HOME
     value: /tmp
-  {{- with $root.Values.tracing.otlpEndpoint }}
+  {{- with $root.Values.tracing }}
+  {{- if .otlpEndpoint }}
   - name: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
-    value: {{ . | quote }}
+    value: {{ .otlpEndpoint | quote }}
+  - name: OTEL_EXPORTER_OTLP_TRACES_PROTOCOL
+    value: {{ .protocol }}
+  {{- if .existingSecret }}
+  - name: OTEL_EXPORTER_OTLP_TRACES_HEADERS
+    valueFrom:
+      secretKeyRef:
+        name: {{ .existingSecret }}
+        key: {{ .existingSecretKey }}
+  {{- end }}
+  {{- end }}
   {{- end }}
   {{- if .hub }}
   {{- include "pagemesh.hubEnv" $root | nindent 2 }}

@@ -28,10 +28,12 @@ pod's address, which no selector chooses; OpenShift's pods listen on 5353. Takes
     - {port: 5353, protocol: TCP}
   to:
     {{- toYaml (default (list (dict "namespaceSelector" dict)) $policy.dnsTo) | nindent 4 }}
-{{- if .Values.tracing.otlpEndpoint }}
+{{- with .Values.tracing.otlpEndpoint }}
+{{- $url := urlParse (contains "://" . | ternary . (printf "http://%s" .)) }}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" }}
 - ports:
-    - {port: {{ regexFind "[0-9]+/?$" .Values.tracing.otlpEndpoint | trimSuffix "/" }}, protocol: TCP}
-  {{- with .Values.networkPolicy.tracesTo }}
+    - {port: {{ default (eq $url.scheme "https" | ternary 443 80) $port }}, protocol: TCP}
+  {{- with $.Values.networkPolicy.tracesTo }}
   to:
     {{- toYaml . | nindent 4 }}
   {{- end }}

@@ -18,6 +18,7 @@ from pagemesh.errors import ConfigError
 from pagemesh.gateway.bootstrap import bootstrap
 from pagemesh.gateway.supervisor import supervisor_command
 from pagemesh.gateway.tls import check_tls
+from pagemesh.gateway.tracing import trace_variables
 from pagemesh.identity.certificates import Certificates
 from pagemesh.identity.roles import MeshRole
 
@@ -75,7 +76,7 @@ def run(config: GatewayConfig) -> None:
     command = supervisor_command(
         config.admin_socket, folder, config.grace_period, envoy_command(config)
     )
-    os.execv(command[0], command)
+    os.execve(command[0], command, {**os.environ, **trace_variables(config.traces)})
 
 
 def printed(config: GatewayConfig) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pagemesh.config import TracesConfig
+from pagemesh.config.environment import TracesProtocol, traces_headers_of_environment
 from pagemesh.errors import ConfigError
 from pagemesh.gateway.names import TYPE
 
@@ -28,7 +29,15 @@ _METHOD: Final = "%REQ(X-ENVOY-ORIGINAL-METHOD?:METHOD)%"
 _PATH: Final = "%PATH(NQ)%"
 """The client's, which the transcoder replaces by the names of RPCs."""
 
+_HEADER_VARIABLE: Final = "PAGEMESH_OTLP_HEADER_"
+"""And a number from 1: a header's value in Envoy's environment. On its command line, everybody could read it."""
+
 _PORTS: Final = {"http": 80, "https": 443}
+_OPTIONS: Final[Mapping[TracesProtocol, str]] = {
+    "grpc": "http2_protocol_options",
+    "http/protobuf": "http_protocol_options",
+}
+_ALPN: Final[Mapping[TracesProtocol, str]] = {"grpc": "h2", "http/protobuf": "http/1.1"}
 
 
 def request_tracing(config: TracesConfig) -> dict[str, Any]:
@@ -44,7 +53,7 @@ def request_tracing(config: TracesConfig) -> dict[str, Any]:
         "name": "envoy.tracers.opentelemetry",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig",
-            "grpc_service": {"envoy_grpc": {"cluster_name": _CLUSTER}, "timeout": "5s"},
+            **_exporting(config.endpoint, config.protocol),
             "service_name": _SERVICE,
             # Envoy's own sampling takes no notice of what a caller has decided.
             "sampler": _sampler("parent_based", "ParentBased", wrapped_sampler=of_share),
@@ -66,6 +75,13 @@ def request_tracing(config: TracesConfig) -> dict[str, Any]:
             ],
         }
     }
+
+
+def _exporting(endpoint: str, protocol: TracesProtocol) -> dict[str, Any]:
+    if protocol == "grpc":
+        return {"grpc_service": {"envoy_grpc": {"cluster_name": _CLUSTER}, "timeout": "5s"}}
+    uri = {"uri": endpoint, "cluster": _CLUSTER, "timeout": "5s"}
+    return {"http_service": {"http_uri": uri}}
 
 
 def _sampler(name: str, kind: str, **settings: Any) -> dict[str, Any]:
@@ -98,7 +114,8 @@ def trace_clusters(config: TracesConfig) -> list[dict[str, Any]]:
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": TYPE + "upstreams.http.v3.HttpProtocolOptions",
-                "explicit_http_config": {"http2_protocol_options": {}},
+                "explicit_http_config": {_OPTIONS[config.protocol]: {}},
+                **_added_headers(),
             }
         },
         "load_assignment": {
@@ -107,8 +124,49 @@ def trace_clusters(config: TracesConfig) -> list[dict[str, Any]]:
         },
     }
     if url.scheme == "https":
-        cluster["transport_socket"] = _tls(str(host), _authorities(os.environ))
+        cluster["transport_socket"] = _tls(
+            str(host), _authorities(os.environ), _ALPN[config.protocol]
+        )
     return [cluster]
+
+
+def trace_variables(config: TracesConfig) -> dict[str, str]:
+    """What Envoy's environment must have for what goes with the spans; nothing where nothing is traced."""
+    if config.endpoint is None:
+        return {}
+    values = traces_headers_of_environment().values()
+    return {f"{_HEADER_VARIABLE}{number}": value for number, value in enumerate(values, 1)}
+
+
+def _added_headers() -> dict[str, Any]:
+    """Filters of all that Envoy sends there; none where no headers are wanted.
+
+    The tracer's own setting for headers of gRPC takes them as they are written, in the configuration.
+    """
+    mutations = [
+        {
+            "append": {
+                "header": {"key": name, "value": f"%ENVIRONMENT({_HEADER_VARIABLE}{number})%"},
+                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+            }
+        }
+        for number, name in enumerate(traces_headers_of_environment(), 1)
+    ]
+    if not mutations:
+        return {}
+    filters = {
+        "header_mutation": {
+            "@type": TYPE + "filters.http.header_mutation.v3.HeaderMutation",
+            "mutations": {"request_mutations": mutations},
+        },
+        "upstream_codec": {"@type": TYPE + "filters.http.upstream_codec.v3.UpstreamCodec"},
+    }
+    return {
+        "http_filters": [
+            {"name": f"envoy.filters.http.{name}", "typed_config": settings}
+            for name, settings in filters.items()
+        ]
+    }
 
 
 def tracing_runtime(config: TracesConfig) -> dict[str, Any]:
@@ -118,7 +176,7 @@ def tracing_runtime(config: TracesConfig) -> dict[str, Any]:
     return {"tracing.opentelemetry.flush_interval_ms": _FLUSH_MS}
 
 
-def _tls(host: str, authorities: str) -> dict[str, Any]:
+def _tls(host: str, authorities: str, alpn: str) -> dict[str, Any]:
     matcher = {"san_type": "DNS", "matcher": {"exact": host}}
     return {
         "name": "tls",
@@ -126,7 +184,7 @@ def _tls(host: str, authorities: str) -> dict[str, Any]:
             "@type": TYPE + "transport_sockets.tls.v3.UpstreamTlsContext",
             "sni": host,
             "common_tls_context": {
-                "alpn_protocols": ["h2"],
+                "alpn_protocols": [alpn],
                 "validation_context": {
                     "trusted_ca": {"filename": authorities},
                     "match_typed_subject_alt_names": [matcher],

@@ -4,8 +4,10 @@ is the same for all that runs in a container."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
+from urllib.parse import unquote
 
 from pagemesh.errors import ConfigError
 
@@ -66,6 +68,12 @@ def mesh_file_of_environment(field: str, environment: Mapping[str, str] = os.env
 ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 """OpenTelemetry's, the more special one first."""
 
+PROTOCOL_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+HEADERS_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
+
+TracesProtocol = Literal["grpc", "http/protobuf"]
+TRACES_PROTOCOLS: Final[tuple[TracesProtocol, ...]] = ("grpc", "http/protobuf")
+
 SAMPLER_VARIABLE: Final = "OTEL_TRACES_SAMPLER"
 SHARE_VARIABLE: Final = "OTEL_TRACES_SAMPLER_ARG"
 
@@ -73,10 +81,60 @@ _SHARES: Final = {"always_on": 1.0, "always_off": 0.0, "traceidratio": None}
 """Of OpenTelemetry's samplers; None where the other variable says it."""
 
 
-def traces_endpoint_of_environment(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Where spans go when no setting says it; None for nowhere."""
-    given = (environment.get(name) for name in ENDPOINT_VARIABLES)
-    return next((endpoint for endpoint in given if endpoint), None)
+def traces_endpoint_of_environment(
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[str, str] | None:
+    """The variable that says where spans go when no setting does, and what it says; None for nowhere."""
+    return _first_of(ENDPOINT_VARIABLES, environment)
+
+
+def traces_protocol_of_environment(
+    environment: Mapping[str, str] = os.environ,
+) -> TracesProtocol | None:
+    """How spans are sent when no setting says it; None where nothing does, ConfigError for no way that there is."""
+    found = _first_of(PROTOCOL_VARIABLES, environment)
+    if found is None:
+        return None
+    name, protocol = found
+    if protocol not in TRACES_PROTOCOLS:
+        raise ConfigError(
+            f"{name} is {protocol!r}, but must be one of {', '.join(TRACES_PROTOCOLS)}"
+        )
+    return protocol
+
+
+def traces_headers_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What goes with each batch of spans, by lower-case names: keys mostly, so no error says a value.
+
+    Values may be percent-encoded. ConfigError for what is no header.
+    """
+    name, text = _first_of(HEADERS_VARIABLES, environment) or ("", "")
+    headers: dict[str, str] = {}
+    for number, pair in enumerate(filter(None, (part.strip() for part in text.split(","))), 1):
+        key, _, value = (part.strip() for part in pair.partition("="))
+        value = unquote(value)
+        if not (_HEADER_NAME.fullmatch(key) and _HEADER_VALUE.fullmatch(value)):
+            raise ConfigError(
+                f"{name} has no header in place {number}: it must be name=value, several with commas in between,"
+                " and what is no printable ASCII, or a comma, percent-encoded"
+            )
+        if key.lower() in _OWN_HEADERS:
+            raise ConfigError(f"{name} sets {key!r}, which every message has already")
+        headers[key.lower()] = value
+    return headers
+
+
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$&'*+.^_`|~-]+")
+_HEADER_VALUE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
+_OWN_HEADERS: Final = frozenset(
+    {"host", "content-type", "content-length", "transfer-encoding", "te"}
+)
+
+
+def _first_of(names: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """The first variable that is set to something, and to what."""
+    given = ((name, environment.get(name, "").strip()) for name in names)
+    return next(((name, text) for name, text in given if text), None)
 
 
 def traces_share_of_environment(environment: Mapping[str, str] = os.environ) -> float:

@@ -1,4 +1,4 @@
-"""Spans that are exported by OTLP over gRPC. Loads OpenTelemetry's SDK, so it is imported where spans are wanted.
+"""Spans that are exported by OTLP, over gRPC or HTTP. Loads OpenTelemetry's SDK, so it is imported where spans are wanted.
 
 Nothing here waits for the receiver but `close`: spans go through a bounded queue to a thread of their own, and
 are dropped when that is full or nobody takes them.
@@ -6,21 +6,18 @@ are dropped when that is full or nobody takes them.
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-import structlog
 from opentelemetry import trace as api
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from pagemesh.errors import PagemeshError
+from pagemesh.telemetry.span_export import BoundedQueue, CountedExporter, Receiver
 from pagemesh.telemetry.span_names import ERROR_TYPE
 from pagemesh.telemetry.spans import Attributes, BegunSpan, Span, SpanKind, use_span
 from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
@@ -28,38 +25,30 @@ from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
 CLOSE_TIMEOUT: Final = 1.0
 """Seconds in which the last spans are sent when the process stops."""
 
-EXPORT_TIMEOUT: Final = 5.0
-"""Seconds for one batch, attempts included."""
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
 
 class OtlpTracer:
     """Makes the spans of one process. Spans may be made and ended on any thread."""
 
     def __init__(
         self,
-        endpoint: str,
+        receiver: Receiver,
         service_name: str,
         version: str,
         share: float = 1.0,
         on_lost: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`endpoint` is a URL; with https, TLS as OpenTelemetry's environment variables say.
+        """The sizes of queue and batches are as OpenTelemetry's environment variables say.
 
-        So are headers, and the sizes of queue and batches. Of the traces that begin here, `share` is recorded.
-        `on_lost` is told, on any thread, how many spans nobody took.
+        Of the traces that begin here, `share` is recorded. `on_lost` is told, on any thread, how many spans nobody
+        took.
         """
-        for name in (_EXPORTER_LOG, _QUEUE_LOG):
-            logging.getLogger(name).addFilter(_LAST_WORDS)
-        exporter = OTLPSpanExporter(endpoint, timeout=EXPORT_TIMEOUT)
-        self._exporter = _LoggedOnce(exporter, endpoint, on_lost)
+        self._exporter = CountedExporter(receiver, on_lost)
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(share)),
             resource=Resource.create({SERVICE_NAME: service_name, SERVICE_VERSION: version}),
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(_BoundedQueue(self._exporter, on_lost))
+        self._provider.add_span_processor(BoundedQueue(self._exporter, on_lost))
         self._tracer = self._provider.get_tracer("pagemesh", version)
         self._closed = False
 
@@ -176,93 +165,6 @@ class _OtlpSpan:
     def end(self) -> None:
         """See `BegunSpan`."""
         self._span.end()
-
-
-_EXPORTER_LOG: Final = "opentelemetry.exporter.otlp.proto.grpc.exporter"
-_QUEUE_LOG: Final = "opentelemetry.sdk._shared_internal"
-
-
-class _LastWords(logging.Filter):
-    """Keeps what the SDK says of each lost batch and span out of the log, but for one look at why."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.error = ""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Never."""
-        if record.name == _EXPORTER_LOG and record.args:
-            self.error = record.getMessage()
-        return False
-
-
-_LAST_WORDS: Final = _LastWords()
-
-
-class _BoundedQueue(BatchSpanProcessor):
-    """A queue that says what does not fit into it."""
-
-    def __init__(self, exporter: _LoggedOnce, on_lost: Callable[[int], None]) -> None:
-        super().__init__(exporter)
-        self._most = self._batch_processor._max_queue_size
-        self._exporter = exporter
-        self._on_lost = on_lost
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Have it exported, if there is room."""
-        context = span.context
-        if context is None or not context.trace_flags.sampled:
-            return
-        if self._exporter.take_place(self._most):
-            super().on_end(span)
-        else:
-            self._on_lost(1)
-
-
-class _LoggedOnce(SpanExporter):
-    """An exporter whose failures are logged when they begin and when they are over, and not for each batch."""
-
-    def __init__(self, inner: SpanExporter, endpoint: str, on_lost: Callable[[int], None]) -> None:
-        self._inner = inner
-        self._endpoint = endpoint
-        self._on_lost = on_lost
-        self._lock = threading.Lock()
-        self._num_waiting = 0
-        self._num_lost = 0
-
-    def take_place(self, most: int) -> bool:
-        """Have one more span wait to be exported, if fewer than `most` do; whether it may."""
-        with self._lock:
-            has_room = self._num_waiting < most
-            self._num_waiting += has_room
-            return has_room
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """As the inner exporter's."""
-        with self._lock:
-            self._num_waiting -= len(spans)
-        result = self._inner.export(spans)
-        if result is not SpanExportResult.SUCCESS:
-            if not self._num_lost:
-                log.warning(
-                    "traces cannot be exported", endpoint=self._endpoint, error=_LAST_WORDS.error
-                )
-            self._num_lost += len(spans)
-            self._on_lost(len(spans))
-        elif self._num_lost:
-            log.info(
-                "traces are exported again", endpoint=self._endpoint, num_lost_spans=self._num_lost
-            )
-            self._num_lost = 0
-        return result
-
-    def shutdown(self) -> None:
-        """As the inner exporter's."""
-        self._inner.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """As the inner exporter's."""
-        return self._inner.force_flush(timeout_millis)
 
 
 def _remote(trace: TraceContext) -> api.SpanContext:

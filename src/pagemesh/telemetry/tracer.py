@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal
 
 from pagemesh.config import TracesConfig
+from pagemesh.config.environment import traces_headers_of_environment
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics.tracing import SPANS_DROPPED
 
@@ -23,8 +24,9 @@ def start_tracer(
     if endpoint is None:
         return None
     from pagemesh.telemetry.otlp import OtlpTracer
+    from pagemesh.telemetry.span_export import Receiver
 
     lost = metrics.counter(SPANS_DROPPED)
-    return OtlpTracer(
-        endpoint, f"pagemesh-{service}", version("pagemesh"), config.share, on_lost=lost.inc
-    )
+    receiver = Receiver(endpoint, config.protocol, traces_headers_of_environment())
+    name = f"pagemesh-{service}"
+    return OtlpTracer(receiver, name, version("pagemesh"), config.share, on_lost=lost.inc)

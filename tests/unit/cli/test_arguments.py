@@ -37,7 +37,7 @@ WORKER = WorkerConfig(
     SchedulerConfig(4, 32),
     MemberConfig("a:1", "decode-0", "b:2", False),
     ServerConfig("::1", 5, 0, 1.5, "debug", "console"),
-    TracesConfig("c:4317", 0.25),
+    TracesConfig("https://c/v1/traces", 0.25, "http/protobuf"),
 )
 
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from structlog.testing import capture_logs
 
-from pagemesh.errors import InternalError, InvalidRequestError
-from pagemesh.telemetry import otlp
+from pagemesh.config import TracesConfig
+from pagemesh.errors import ConfigError, InternalError, InvalidRequestError
+from pagemesh.telemetry import otlp, span_export
+from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.otlp import OtlpTracer
+from pagemesh.telemetry.span_export import Receiver
 from pagemesh.telemetry.spans import NO_SPAN, current_span
 from pagemesh.telemetry.trace_context import NO_TRACE
-from tests.support.trace_receiver import TraceReceiver, running_receiver
+from pagemesh.telemetry.tracer import start_tracer
+from tests.support.collector import running_collector
+from tests.support.trace_receiver import TraceReceiver, running_http_receiver, running_receiver
 from tests.support.waiting import wait_until
 
 
@@ -32,7 +38,7 @@ def receiver() -> Iterator[TraceReceiver]:
 
 
 def make_tracer(receiver: TraceReceiver) -> OtlpTracer:
-    return OtlpTracer(f"http://{receiver.address}", "service", "1.0")
+    return OtlpTracer(Receiver(f"http://{receiver.address}"), "service", "1.0")
 
 
 def make_span(tracer: OtlpTracer) -> None:
@@ -109,7 +115,8 @@ async def test_more_spans_than_the_queue_takes_are_dropped_and_counted(
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
     receiver.gate.clear()
     lost: list[int] = []
-    tracer = OtlpTracer(f"http://{receiver.address}", "service", "1.0", on_lost=lost.append)
+    place = Receiver(f"http://{receiver.address}")
+    tracer = OtlpTracer(place, "service", "1.0", on_lost=lost.append)
     make_span(tracer)
     await wait_until(lambda: receiver.num_calls == 1, "the first batch")
     for _ in range(100):
@@ -124,7 +131,7 @@ async def test_more_spans_than_the_queue_takes_are_dropped_and_counted(
 def test_closing_gives_up_a_receiver_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, receiver: TraceReceiver
 ) -> None:
-    monkeypatch.setattr(otlp, "EXPORT_TIMEOUT", 30.0)
+    monkeypatch.setattr(span_export, "EXPORT_TIMEOUT", 30.0)
     monkeypatch.setattr(otlp, "CLOSE_TIMEOUT", 0.5)
     receiver.gate.clear()
     tracer = make_tracer(receiver)
@@ -135,3 +142,72 @@ def test_closing_gives_up_a_receiver_that_does_not_answer(
     assert 0.5 <= time.monotonic() - started_at < 2
     # What was on its way was broken off.
     assert [thread for thread in threading.enumerate() if thread.name == "traces"] == []
+
+
+def test_by_http_spans_go_to_the_path_with_the_headers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The library would quote a value that it finds odd.
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Basic;key")
+    with running_http_receiver() as receiver:
+        url = f"http://{receiver.address}/api/public/otel/v1/traces"
+        place = Receiver(url, "http/protobuf", {"authorization": "Basic;key", "x-version": "4"})
+        assert "key" not in repr(place)
+        tracer = OtlpTracer(place, "service", "1.0")
+        make_span(tracer)
+        tracer.close()
+    (span,) = receiver.spans
+    assert (span.name, span.resource["service.name"]) == ("name", "service")
+    assert receiver.path == "/api/public/otel/v1/traces"
+    assert receiver.headers["content-type"] == "application/x-protobuf"
+    assert receiver.headers["authorization"] == "Basic;key"
+    assert receiver.headers["x-version"] == "4"
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_a_process_sends_what_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Basic%20key")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+    running = running_receiver() if protocol == "grpc" else running_http_receiver()
+    with running as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{receiver.address}/below")
+        tracer = start_tracer(TracesConfig(), "router", Metrics())
+        assert tracer is not None
+        make_span(tracer)
+        tracer.close()
+    assert [span.resource["service.name"] for span in receiver.spans] == ["pagemesh-router"]
+    assert receiver.headers["authorization"] == "Basic key"
+    assert receiver.path == ("" if protocol == "grpc" else "/below/v1/traces")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "no header")
+    with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_HEADERS has no header in place 1"):
+        start_tracer(TracesConfig(), "router", Metrics())
+
+
+def test_what_a_receiver_refuses_by_http_is_logged_without_the_keys() -> None:
+    with running_http_receiver() as receiver, capture_logs() as logs:
+        receiver.refuses = True
+        place = Receiver(
+            f"http://{receiver.address}/t", "http/protobuf", {"authorization": "secret"}
+        )
+        tracer = OtlpTracer(place, "service", "1.0")
+        make_span(tracer)
+        tracer.close()
+    (line,) = logs
+    assert line["endpoint"] == f"http://{receiver.address}/t"
+    assert line["error"] == "Failed to export spans batch code: 400, reason: as a test wants it"
+    assert "secret" not in str(line)
+
+
+def test_a_real_collector_takes_spans_by_http(receiver: TraceReceiver, tmp_path: Path) -> None:
+    with running_collector(tmp_path, receiver.address, "http/protobuf") as collector:
+        place = Receiver(f"http://{collector}/v1/traces", "http/protobuf")
+        tracer = OtlpTracer(place, "service", "1.0")
+        make_span(tracer)
+        tracer.close()
+        deadline = time.monotonic() + 20
+        while not receiver.spans and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert [span.name for span in receiver.spans] == ["name"]
