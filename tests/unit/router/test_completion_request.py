@@ -65,8 +65,8 @@ def test_many_token_ids_are_one_prompt() -> None:
 
 def test_what_is_not_supported_is_refused() -> None:
     with pytest.raises(UnsupportedError) as error:
-        parse(prompt="Hi", suffix="end")
-    assert error.value.param == "suffix"
+        parse(prompt="Hi", use_beam_search=True)
+    assert error.value.param == "use_beam_search"
 
 
 def test_a_prompt_may_be_all_that_is_given_where_it_is_echoed() -> None:

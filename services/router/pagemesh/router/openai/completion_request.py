@@ -31,6 +31,7 @@ class CompletionRequest(RequestFields):
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_INT32)] | None = None
     echo: bool | None = None
+    suffix: str | None = None
     max_tokens: Annotated[int, Field(ge=0, le=MAX_INT32)] | None = None
 
     @property
@@ -59,7 +60,7 @@ class CompletionRequest(RequestFields):
 def parse_completion_request(body: bytes) -> CompletionRequest:
     """Read and check a body; raises InvalidRequestError or UnsupportedError naming the field."""
     raw = parse_object(body)
-    refuse_unsupported(raw, served=("echo",))
+    refuse_unsupported(raw, served=("echo", "suffix"))
     refuse_foreign(raw, "top_logprobs")
     check_prompts("prompt", raw.get("prompt"), MAX_PROMPTS)
     fields = validate(CompletionRequest, raw)

@@ -23,6 +23,7 @@ from pagemesh.router.openai.completion_response import CompletionResponder
 from pagemesh.router.openai.echo import EchoResponder, echoed_text, echoed_tokens
 from pagemesh.router.openai.fields import RequestFields, parse_object
 from pagemesh.router.openai.generation_request import make_request
+from pagemesh.router.openai.infilling import infilling
 from pagemesh.router.openai.job import Job
 from pagemesh.router.openai.responses import Responder
 from pagemesh.router.openai.truncation import Truncation
@@ -83,18 +84,10 @@ class Endpoints:
         most = model.defaults.most_tokens
         wanted = within_cap(fields.max_tokens, "max_tokens", most) or DEFAULT_MAX_TOKENS
         truncation = Truncation.of(fields, max_model_len, wanted)
-        prompts = [
-            await model.encode_prompt(
-                prompt,
-                "prompt",
-                max_model_len,
-                add_special_tokens=fields.add_special_tokens is not False,
-                truncation=truncation,
-            )
-            if isinstance(prompt, str)
-            else model.check_token_ids(truncation.cut(prompt) if truncation else prompt, "prompt")
-            for prompt in fields.prompts
-        ]
+        if fields.suffix:
+            prompts, fields = await infilling(fields, model, max_model_len)
+        else:
+            prompts = await _prompts(fields, model, max_model_len, truncation)
         max_tokens = [
             resolve_max_tokens(
                 len(prompt),
@@ -120,6 +113,26 @@ class Endpoints:
         if fields.echo:
             answer = await _echoing(responder, fields, prompts, model, truncation)
         return _job(call, service, fields, prompts, max_tokens, answer)
+
+
+async def _prompts(
+    fields: CompletionRequest,
+    model: ServedModel,
+    max_model_len: int,
+    truncation: Truncation | None,
+) -> list[list[int]]:
+    return [
+        await model.encode_prompt(
+            prompt,
+            "prompt",
+            max_model_len,
+            add_special_tokens=fields.add_special_tokens is not False,
+            truncation=truncation,
+        )
+        if isinstance(prompt, str)
+        else model.check_token_ids(truncation.cut(prompt) if truncation else prompt, "prompt")
+        for prompt in fields.prompts
+    ]
 
 
 def _chat_responder(plan: ChatPlan) -> ChatResponder:
