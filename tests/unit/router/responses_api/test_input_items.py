@@ -148,3 +148,19 @@ def test_faults_name_the_item_and_its_field(item: dict[str, Any], param: str, na
 def test_items_of_other_kinds_are_told_apart_from_faulty_ones() -> None:
     with pytest.raises(UnsupportedError, match="only message, function_call, function_call_output"):
         read_input(None, [{"type": "mcp_call"}])
+
+
+def test_calls_of_custom_tools_are_those_of_the_functions_that_stand_for_them() -> None:
+    items: list[dict[str, Any]] = [
+        {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": 'a "é"'},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "done"},
+    ]
+    function = {"name": "patch", "arguments": '{"input": "a \\"é\\""}'}
+    assert read_input(None, items) == [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "done"},
+    ]

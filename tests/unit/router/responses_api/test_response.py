@@ -18,7 +18,7 @@ from pagemesh.router.responses_api.items import Items
 from pagemesh.router.responses_api.request import parse_responses_request
 from pagemesh.router.responses_api.response import ResponsesWriter
 from pagemesh.router.responses_api.response_object import ResponseObject
-from pagemesh.router.responses_api.tools import read_tools
+from pagemesh.router.responses_api.tools import custom_input, read_tools
 from pagemesh.sampling.logprobs import TokenLogprobs
 
 NAMES = TokenNames(lambda token_id: str(token_id).encode())
@@ -83,7 +83,7 @@ def make_writer(**body: Any) -> ResponsesWriter:
     fields, _ = parse_responses_request(json.dumps({"input": "Hello"} | body).encode())
     tools = read_tools(fields.tools or [])
     response = ResponseObject("r", 100, "demo", fields, tools, temperature=0.5, top_p=1.0)
-    return ResponsesWriter(response, Items("r", NAMES, has_logprobs=fields.has_logprobs))
+    return ResponsesWriter(response, Items("r", NAMES, tools, has_logprobs=fields.has_logprobs))
 
 
 def read(frames: bytes) -> list[dict[str, Any]]:
@@ -252,3 +252,58 @@ def test_what_was_asked_for_is_told_again() -> None:
         False,
     )
     assert response.output == []
+
+
+PATCH = '*** Begin Patch\n+a "b"\n*** End Patch'
+CUSTOM = {"type": "custom", "name": "apply_patch"}
+PATCHES = [
+    ChatDelta(0, tool_calls=(ToolCallDelta(0, "call-a", "apply_patch", '{"inp'),)),
+    ChatDelta(0, tool_calls=(ToolCallDelta(0, None, None, json.dumps({"input": PATCH})[5:]),)),
+    ChatDelta(0, tool_calls=(ToolCallDelta(1, "call-b", "add", "{}"),)),
+    ChatDelta(0, stop_reason=StopReason.STOP),
+]
+PATCH_ITEM = {
+    "id": "ctc_r_0",
+    "status": "completed",
+    "type": "custom_tool_call",
+    "call_id": "call-a",
+    "name": "apply_patch",
+    "input": PATCH,
+}
+
+
+def test_a_call_of_a_custom_tool_has_its_text() -> None:
+    body = make_writer(tools=[CUSTOM]).whole(PATCHES, USAGE)
+    Response.model_validate(body, strict=True)
+    assert body["output"][0] == PATCH_ITEM
+    assert body["output"][1]["type"] == "function_call"
+    assert body["tools"] == [{**CUSTOM, "description": None, "format": None}]
+
+
+def test_a_stream_tells_the_text_of_a_custom_tool_once_it_is_known() -> None:
+    events = streamed(make_writer(tools=[CUSTOM]), PATCHES)
+    told = [event for event in events if event.get("output_index") == 0]
+    assert [event["type"] for event in told] == [
+        "response.output_item.added",
+        "response.custom_tool_call_input.delta",
+        "response.custom_tool_call_input.done",
+        "response.output_item.done",
+    ]
+    assert told[0]["item"] == {**PATCH_ITEM, "status": "in_progress", "input": ""}
+    assert (told[1]["delta"], told[2]["input"], told[3]["item"]) == (PATCH, PATCH, PATCH_ITEM)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ('{"input": "a\\nb"}', "a\nb"),
+        ('{"input": "a\\nb"', "a\nb"),
+        ('{"input": "a\\nb', "a\nb"),
+        ('{"other": 1}', '{"other": 1}'),
+        ("no JSON", "no JSON"),
+    ],
+)
+def test_the_text_of_a_call_that_was_cut_or_is_another_is_what_there_is(
+    arguments: str, text: str
+) -> None:
+    assert custom_input(arguments) == text

@@ -111,11 +111,34 @@ def test_functions_become_those_of_a_chat() -> None:
     ]
 
 
+def test_a_function_with_one_text_stands_for_a_custom_tool() -> None:
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: X"}
+    given = [
+        {"type": "custom", "name": "patch", "description": "Edits.", "format": grammar},
+        {"type": "custom", "name": "run", "format": {"type": "text"}},
+    ]
+    patch, run = (tool.for_chat() for tool in read_tools(given))
+    parameters = {
+        "type": "object",
+        "properties": {"input": {"type": "string"}},
+        "required": ["input"],
+        "additionalProperties": False,
+    }
+    told = "Edits.\n\nThe input follows this lark definition:\nstart: X"
+    assert patch == {
+        "type": "function",
+        "function": {"name": "patch", "parameters": parameters, "description": told},
+    }
+    assert run == {"type": "function", "function": {"name": "run", "parameters": parameters}}
+
+
 @pytest.mark.parametrize(
     ("tool", "param", "named"),
     [
         ({"type": "web_search"}, "tools[1].type", '"web_search"'),
-        ({"type": "custom", "name": "a"}, "tools[1].type", "only functions"),
+        ({"type": "local_shell"}, "tools[1].type", "only functions and custom tools"),
+        ({"type": "custom"}, "tools[1].name", "missing"),
+        ({"type": "custom", "name": "a", "format": {"type": "xml"}}, "tools[1].format.type", "xml"),
         ({"type": "function"}, "tools[1].name", "missing"),
         ({"type": "function", "name": "a", "parameters": 7}, "tools[1].parameters", "7"),
         ({"name": "a"}, "tools[1].type", "missing"),
@@ -135,6 +158,10 @@ def test_faulty_tools_are_named(tool: dict[str, Any], param: str, named: str) ->
         ("required", "required"),
         (
             {"type": "function", "name": "b"},
+            {"type": "function", "function": {"name": "b"}},
+        ),
+        (
+            {"type": "custom", "name": "b"},
             {"type": "function", "function": {"name": "b"}},
         ),
         (

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pagemesh.router.chat.extra_fields import extra_fields
 from pagemesh.router.responses_api.input_items import read_input
 from pagemesh.router.responses_api.request import ResponsesRequest, TextConfig
-from pagemesh.router.responses_api.tools import FunctionTool, read_tool_choice
+from pagemesh.router.responses_api.tools import Tool, read_tool_choice
 
 _SAME: Final = (
     "metadata",
@@ -27,7 +27,7 @@ _SAME: Final = (
 
 
 def chat_fields(
-    fields: ResponsesRequest, raw: Mapping[str, Any], tools: Sequence[FunctionTool]
+    fields: ResponsesRequest, raw: Mapping[str, Any], tools: Sequence[Tool]
 ) -> dict[str, Any]:
     """The chat request that asks for the same; errors name the response's fields."""
     chat = extra_fields(raw) | {name: raw[name] for name in _SAME if name in raw}

@@ -18,7 +18,7 @@ from pagemesh.router.responses_api.items import Items
 from pagemesh.router.responses_api.request import ResponsesRequest, parse_responses_request
 from pagemesh.router.responses_api.response import ResponsesWriter
 from pagemesh.router.responses_api.response_object import ResponseObject
-from pagemesh.router.responses_api.tools import FunctionTool, read_tools
+from pagemesh.router.responses_api.tools import Tool, read_tools
 from pagemesh.router.responses_api.truncation import beginnings, without_beginning
 
 _NAMES: Final = renaming(
@@ -55,7 +55,7 @@ class ResponsesEndpoint:
         chat: dict[str, Any],
         call: Call,
         fields: ResponsesRequest,
-        tools: list[FunctionTool],
+        tools: list[Tool],
     ) -> Job:
         """The job of the longest end of the conversation that fits; ContextLengthError when none does."""
         places = beginnings(chat["messages"])
@@ -80,15 +80,13 @@ class ResponsesEndpoint:
         chat: dict[str, Any],
         call: Call,
         fields: ResponsesRequest,
-        tools: list[FunctionTool],
+        tools: list[Tool],
     ) -> Job:
         new_writer = partial(_new_writer, fields, tools)
         return await self._chats.prepare(read_chat_request(chat), call, new_writer)
 
 
-def _new_writer(
-    fields: ResponsesRequest, tools: list[FunctionTool], plan: ChatPlan
-) -> ResponsesWriter:
+def _new_writer(fields: ResponsesRequest, tools: list[Tool], plan: ChatPlan) -> ResponsesWriter:
     asked, defaults = plan.fields, plan.model.defaults
     response = ResponseObject(
         plan.call.request_id,
@@ -100,5 +98,5 @@ def _new_writer(
         top_p=defaults.top_p if asked.top_p is None else asked.top_p,
     )
     names = TokenNames(plan.model.tokenizer.token_bytes)
-    items = Items(plan.call.request_id, names, has_logprobs=fields.has_logprobs)
+    items = Items(plan.call.request_id, names, tools, has_logprobs=fields.has_logprobs)
     return ResponsesWriter(response, items)

@@ -8,6 +8,7 @@ from typing import Any
 from pagemesh.router.chat.answer_parts import Begun, Change, Ended, Grown, Part, PartKind
 from pagemesh.router.openai.sse import named_frame
 from pagemesh.router.responses_api.items import Items, ItemStatus
+from pagemesh.router.responses_api.tools import custom_input
 from pagemesh.sampling.logprobs import TokenLogprobs
 
 
@@ -48,6 +49,9 @@ class EventWriter:
 
     def _grown(self, part: Part, text: str, logprobs: Sequence[TokenLogprobs]) -> bytes:
         match part.kind:
+            case PartKind.TOOL_CALL if self._items.is_custom(part):
+                # Its text is known when its JSON is whole.
+                return b""
             case PartKind.TOOL_CALL:
                 kind = "response.function_call_arguments.delta"
                 return self.frame(kind, **self._place(part), delta=text)
@@ -63,6 +67,10 @@ class EventWriter:
     def _ended(self, part: Part, status: ItemStatus) -> bytes:
         text = part.text
         match part.kind:
+            case PartKind.TOOL_CALL if self._items.is_custom(part):
+                kind, given = "response.custom_tool_call_input", custom_input(text)
+                frames = self.frame(f"{kind}.delta", **self._place(part), delta=given)
+                frames += self.frame(f"{kind}.done", **self._place(part), input=given)
             case PartKind.TOOL_CALL:
                 kind = "response.function_call_arguments.done"
                 frames = self.frame(kind, **self._place(part), arguments=text)

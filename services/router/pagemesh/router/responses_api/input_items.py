@@ -10,6 +10,7 @@ from pydantic import Field
 
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.router.openai.fields import check_fields, shown
+from pagemesh.router.responses_api.tools import custom_arguments
 
 _MEDIA: Final = ("input_image", "input_file", "input_audio")
 
@@ -45,6 +46,14 @@ class FunctionCallItem(_Item):
     call_id: Annotated[str, Field(min_length=1)]
     name: Annotated[str, Field(min_length=1)]
     arguments: str
+
+
+class CustomCallItem(_Item):
+    """A call of a tool that takes a text."""
+
+    call_id: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1)]
+    input: str
 
 
 class FunctionOutputItem(_Item):
@@ -109,8 +118,17 @@ def _read_message(item: dict[str, Any], messages: list[dict[str, Any]]) -> None:
 
 def _read_call(item: dict[str, Any], messages: list[dict[str, Any]]) -> None:
     fields = check_fields(FunctionCallItem, item)
-    function = {"name": fields.name, "arguments": fields.arguments}
-    call = {"id": fields.call_id, "type": "function", "function": function}
+    _add_call(messages, fields.call_id, fields.name, fields.arguments)
+
+
+def _read_custom_call(item: dict[str, Any], messages: list[dict[str, Any]]) -> None:
+    fields = check_fields(CustomCallItem, item)
+    _add_call(messages, fields.call_id, fields.name, custom_arguments(fields.input))
+
+
+def _add_call(messages: list[dict[str, Any]], call_id: str, name: str, arguments: str) -> None:
+    function = {"name": name, "arguments": arguments}
+    call = {"id": call_id, "type": "function", "function": function}
     _turn(messages).setdefault("tool_calls", []).append(call)
 
 
@@ -131,6 +149,8 @@ _READERS: Final[dict[str, Callable[[dict[str, Any], list[dict[str, Any]]], None]
     "message": _read_message,
     "function_call": _read_call,
     "function_call_output": _read_output,
+    "custom_tool_call": _read_custom_call,
+    "custom_tool_call_output": _read_output,
     "reasoning": _read_reasoning,
 }
 

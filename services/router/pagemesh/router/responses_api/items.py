@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from pagemesh.router.chat.answer_parts import Part, PartKind
 from pagemesh.router.openai.logprobs import TokenNames, chat_logprobs
+from pagemesh.router.responses_api.tools import CustomTool, Tool, custom_input
 from pagemesh.sampling.logprobs import TokenLogprobs
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -22,14 +23,28 @@ _ID_PREFIXES: Final = {
 class Items:
     """Makes the items of one response."""
 
-    def __init__(self, request_id: str, tokens: TokenNames, *, has_logprobs: bool) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        tokens: TokenNames,
+        tools: Sequence[Tool],
+        *,
+        has_logprobs: bool,
+    ) -> None:
+        """`tools` are those that may be called."""
         self._request_id = request_id
         self._tokens = tokens
+        self._customs = {tool.name for tool in tools if isinstance(tool, CustomTool)}
         self._has_logprobs = has_logprobs
 
     def item_id(self, part: Part) -> str:
         """Names the item, the same in all its events."""
-        return f"{_ID_PREFIXES[part.kind]}_{self._request_id}_{part.index}"
+        prefix = "ctc" if self.is_custom(part) else _ID_PREFIXES[part.kind]
+        return f"{prefix}_{self._request_id}_{part.index}"
+
+    def is_custom(self, part: Part) -> bool:
+        """Whether it calls a tool that takes a text."""
+        return part.kind is PartKind.TOOL_CALL and part.name in self._customs
 
     def begun(self, part: Part) -> dict[str, Any]:
         """The item before anything is known of it."""
@@ -48,6 +63,13 @@ class Items:
             case PartKind.TEXT:
                 content = [self.content(part)]
                 return {**head, "type": "message", "role": "assistant", "content": content}
+            case PartKind.TOOL_CALL if self.is_custom(part):
+                call = {
+                    "call_id": part.call_id,
+                    "name": part.name,
+                    "input": custom_input(part.text),
+                }
+                return {**head, "type": "custom_tool_call", **call}
             case PartKind.TOOL_CALL:
                 call = {"call_id": part.call_id, "name": part.name, "arguments": part.text}
                 return {**head, "type": "function_call", **call}

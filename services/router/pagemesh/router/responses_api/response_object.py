@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pagemesh.errors import PagemeshError
 from pagemesh.router.generation.request import Usage
 from pagemesh.router.responses_api.request import ResponsesRequest
-from pagemesh.router.responses_api.tools import FunctionTool
+from pagemesh.router.responses_api.tools import Tool
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
@@ -22,7 +22,7 @@ class ResponseObject:
         created: int,
         model: str,
         fields: ResponsesRequest,
-        tools: Sequence[FunctionTool],
+        tools: Sequence[Tool],
         *,
         temperature: float,
         top_p: float,
