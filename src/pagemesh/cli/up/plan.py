@@ -244,6 +244,7 @@ def _router(config: UpConfig, kvstore: str, server: ServerConfig) -> RouterConfi
         hub=config.hub,
         chat=config.chat,
         generation=config.generation,
+        api=config.api,
         routing=config.routing,
         migration=config.migration,
         traces=config.traces,
