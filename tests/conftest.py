@@ -49,9 +49,9 @@ MARK = "PAGEMESH_TEST_SESSION"
 LEFTOVER_DEADLINE_S = 10.0
 
 
-# Tests of the one share meshes, and compare what they saw on one with what they saw on the other; those of the other
-# share the syntax of all files.
-ONE_PROCESS = ("tests/conformance/", "tests/hygiene/")
+# Tests of the first share meshes, and compare what they saw on one with what they saw on the other; those of the second
+# share a mesh, those of the third the syntax of all files.
+ONE_PROCESS = ("tests/conformance/", "tests/ecosystem/", "tests/hygiene/")
 
 
 @pytest.hookimpl(optionalhook=True)

