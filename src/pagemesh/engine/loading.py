@@ -9,6 +9,7 @@ from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerC
 from pagemesh.engine.built import Built, Loaded
 from pagemesh.engine.cuda.build import GpuBuilder
 from pagemesh.engine.cuda.filler import DeviceFiller
+from pagemesh.engine.cuda.toolchain import check_toolchain
 from pagemesh.engine.device import choose_device
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
@@ -45,11 +46,12 @@ def load_engine(
     `staged_kv`), or in memory of their own. `gpu` takes the place of the device that the settings choose. Other workers of
     the host use the same `cores`; a GPU's worker leaves them to the others.
 
-    Raises ConfigError when the folder cannot be used, one request of full length does not fit, or all
-    of it together is more than the machine's memory, or the GPU's.
+    Raises ConfigError when the folder cannot be used, one request of full length does not fit, all of it together is
+    more than the machine's memory, or the GPU's, or the GPU's kernels cannot be compiled here.
     """
     hardware = hardware or HardwareConfig()
     if gpu is None and (device := choose_device(hardware, cache)).type == "cuda":
+        check_toolchain()
         gpu = CudaGpu(device)
     settings = (model, cache, scheduler, hardware)
     if gpu is None:
