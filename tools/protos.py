@@ -1,7 +1,10 @@
 """Makes the gRPC stubs in src/pagemesh/v1 from protos/, and checks both.
 
 `python tools/protos.py` regenerates; with `--check` nothing in the tree changes: the stubs must equal
-a regeneration, and the protos must pass Buf's lint and format rules (buf.yaml).
+a regeneration, and the protos must pass Buf's lint and format rules (buf.yaml). `--fetch` only fetches the compiler.
+
+Stubs run with the protobuf and the grpcio that made them, and newer ones: the compiler is an old one, so that pagemesh
+can be installed beside what wants old ones. pip would not install it beside a new protobuf, which it does not use.
 """
 
 from __future__ import annotations
@@ -14,31 +17,63 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from typing import Final
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
 STUBS = Path("pagemesh/v1")
 # Imported protos that are not ours, as pip installed them.
 SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
+COMPILER: Final = "grpcio-tools==1.71.0"
+"""Of protobuf 5.29. There are wheels for Python 3.11 to 3.13."""
+
 # The plugins of protoc, and buf, lie beside the interpreter.
 ENVIRONMENT = os.environ | {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 }
 
 
+def compiler() -> Path:
+    """The folder with the compiler's packages, which is in the environment and fetched when it is first asked for."""
+    folder = Path(sys.prefix) / COMPILER.replace("==", "-")
+    if folder.is_dir():
+        return folder
+    with tempfile.TemporaryDirectory(dir=sys.prefix) as temporary:
+        fetched = Path(temporary, "fetched")
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check", "install"),
+                *("--no-deps", "--only-binary", ":all:", "--target", str(fetched), COMPILER),
+            ],
+            check=True,
+        )
+        try:
+            fetched.rename(folder)
+        except OSError:
+            # Somebody else was faster.
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def protoc(*arguments: str) -> None:
+    """Compile protos, which may import those that pip installed."""
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", f"-I{SITE_PACKAGES}", *arguments],
+        env=ENVIRONMENT | {"PYTHONPATH": str(compiler())},
+        check=True,
+        timeout=60,
+    )
+
+
 def regenerate(destination: Path) -> None:
     """Write the stubs of all protos below `destination`, typed by mypy-protobuf."""
     outputs = ("python", "grpc_python", "mypy", "mypy_grpc")
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "grpc_tools.protoc"),
-            *(f"-I{PROTOS}", f"-I{SITE_PACKAGES}"),
-            *(f"--{output}_out={destination}" for output in outputs),
-            *("--mypy_opt=quiet", "--mypy_grpc_opt=quiet"),
-            *(str(path) for path in sorted(PROTOS.rglob("*.proto"))),
-        ],
-        env=ENVIRONMENT,
-        check=True,
+    protoc(
+        f"-I{PROTOS}",
+        *(f"--{output}_out={destination}" for output in outputs),
+        *("--mypy_opt=quiet", "--mypy_grpc_opt=quiet"),
+        *(str(path) for path in sorted(PROTOS.rglob("*.proto"))),
     )
 
 
@@ -73,15 +108,18 @@ def problems() -> list[str]:
 
 
 def main() -> None:
-    """Regenerate, or check when asked to."""
+    """Regenerate, or check or fetch when asked to."""
     try:
+        if sys.argv[1:] == ["--fetch"]:
+            compiler()
+            return
         if sys.argv[1:] == ["--check"]:
             found = problems()
             print("\n".join(found) or "protos: clean")
             sys.exit(1 if found else 0)
         regenerate(ROOT / "src")
     except subprocess.CalledProcessError:
-        sys.exit("protoc refuses the protos, see above")
+        sys.exit("protoc refuses the protos, or cannot be fetched, see above")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import NormalizedName, canonicalize_name
+from packaging.version import Version
 
 from tests.hygiene.tree import ROOT, files, name_of, package_roots
 
@@ -111,12 +112,36 @@ def test_the_wheel_holds_every_module_once(tmp_path: Path) -> None:
     assert "pagemesh/py.typed" in held
 
 
-def pinned() -> dict[NormalizedName, str]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+def read_pins(path: Path) -> dict[NormalizedName, str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
     return {
         canonicalize_name(pin.name): next(iter(pin.specifier)).version
         for pin in (Requirement(line) for line in lines if line and not line.startswith("#"))
     }
+
+
+def pinned() -> dict[NormalizedName, str]:
+    return read_pins(ROOT / "constraints.txt")
+
+
+def floors() -> dict[str, Version]:
+    """The lowest version of each dependency that may be installed."""
+    needs = map(Requirement, pyproject()["project"]["dependencies"])
+    return {
+        canonicalize_name(need.name): Version(each.version)
+        for need in needs
+        for each in need.specifier
+        if each.operator == ">="
+    }
+
+
+def test_the_lowest_versions_that_may_be_installed_are_those_that_are_tried() -> None:
+    tried = read_pins(ROOT / "constraints-lowest.txt")
+    lowest = floors()
+    assert len(lowest) == len(pyproject()["project"]["dependencies"])
+    # Of torch, see there.
+    assert lowest.pop("torch") == Version("2.11")
+    assert {name: Version(text) for name, text in tried.items()} == lowest
 
 
 def test_every_direct_dependency_is_pinned_within_its_bounds() -> None:

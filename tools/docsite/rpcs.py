@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -23,9 +20,8 @@ from google.protobuf.descriptor_pb2 import (
 
 from pagemesh.identity.roles import CALLERS
 from tools.docsite.cells import table
-from tools.docsite.pages import ROOT
+from tools.protos import PROTOS, protoc
 
-_PROTOS: Final = ROOT / "protos"
 _OURS: Final = ".pagemesh.v1."
 # Numbers of the fields of descriptors, of which the paths of comments are made.
 _MESSAGES, _ENUMS, _SERVICES = 4, 5, 6
@@ -51,16 +47,9 @@ def protos() -> tuple[Proto, ...]:
     """All files of pagemesh."""
     with tempfile.TemporaryDirectory() as folder:
         compiled = Path(folder, "all.binpb")
-        files = sorted(_PROTOS.rglob("*.proto"))
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "grpc_tools.protoc"),
-                *(f"-I{_PROTOS}", f"-I{sysconfig.get_path('purelib')}"),
-                *("--include_source_info", f"--descriptor_set_out={compiled}"),
-                *map(str, files),
-            ],
-            check=True,
-            timeout=60,
+        protoc(
+            *(f"-I{PROTOS}", "--include_source_info", f"--descriptor_set_out={compiled}"),
+            *map(str, sorted(PROTOS.rglob("*.proto"))),
         )
         read = FileDescriptorSet.FromString(compiled.read_bytes())
     return tuple(Proto(file, _comments(file)) for file in read.file)

@@ -89,8 +89,9 @@ class BoundedQueue(BatchSpanProcessor):
     """A queue that says what does not fit into it."""
 
     def __init__(self, exporter: CountedExporter, on_lost: Callable[[int], None]) -> None:
-        super().__init__(exporter)
-        self._most = self._batch_processor._max_queue_size
+        # As the SDK reads it from the environment: what it keeps has other names in each release.
+        self._most: int = self._default_max_queue_size()  # type: ignore[no-untyped-call]
+        super().__init__(exporter, max_queue_size=self._most)
         self._exporter = exporter
         self._on_lost = on_lost
 

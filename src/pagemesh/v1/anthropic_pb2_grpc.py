@@ -5,7 +5,7 @@ import warnings
 
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
-GRPC_GENERATED_VERSION = '1.85.0'
+GRPC_GENERATED_VERSION = '1.71.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in pagemesh/v1/anthropic_pb2_grpc.py depends on'
+        + f' but the generated code in pagemesh/v1/anthropic_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class AnthropicStub:
+class AnthropicStub(object):
     """One RPC per route of Anthropic's Messages API; bodies and statuses as in `OpenAI`, errors with
     Anthropic's error object.
     """
@@ -48,7 +48,7 @@ class AnthropicStub:
                 _registered_method=True)
 
 
-class AnthropicServicer:
+class AnthropicServicer(object):
     """One RPC per route of Anthropic's Messages API; bodies and statuses as in `OpenAI`, errors with
     Anthropic's error object.
     """
@@ -88,7 +88,7 @@ def add_AnthropicServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Anthropic:
+class Anthropic(object):
     """One RPC per route of Anthropic's Messages API; bodies and statuses as in `OpenAI`, errors with
     Anthropic's error object.
     """

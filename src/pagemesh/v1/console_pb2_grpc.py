@@ -6,7 +6,7 @@ import warnings
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 from pagemesh.v1 import console_pb2 as pagemesh_dot_v1_dot_console__pb2
 
-GRPC_GENERATED_VERSION = '1.85.0'
+GRPC_GENERATED_VERSION = '1.71.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -19,14 +19,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in pagemesh/v1/console_pb2_grpc.py depends on'
+        + f' but the generated code in pagemesh/v1/console_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class ConsoleStub:
+class ConsoleStub(object):
     """Routes beside the APIs, transcoded from HTTP by Envoy; bodies and errors as in `OpenAI`.
     """
 
@@ -88,7 +88,7 @@ class ConsoleStub:
                 _registered_method=True)
 
 
-class ConsoleServicer:
+class ConsoleServicer(object):
     """Routes beside the APIs, transcoded from HTTP by Envoy; bodies and errors as in `OpenAI`.
     """
 
@@ -224,7 +224,7 @@ def add_ConsoleServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Console:
+class Console(object):
     """Routes beside the APIs, transcoded from HTTP by Envoy; bodies and errors as in `OpenAI`.
     """
 

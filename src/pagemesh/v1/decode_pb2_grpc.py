@@ -5,7 +5,7 @@ import warnings
 
 from pagemesh.v1 import decode_pb2 as pagemesh_dot_v1_dot_decode__pb2
 
-GRPC_GENERATED_VERSION = '1.85.0'
+GRPC_GENERATED_VERSION = '1.71.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in pagemesh/v1/decode_pb2_grpc.py depends on'
+        + f' but the generated code in pagemesh/v1/decode_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class DecodeStub:
+class DecodeStub(object):
     """Runs requests in a continuous batch.
     """
 
@@ -42,7 +42,7 @@ class DecodeStub:
                 _registered_method=True)
 
 
-class DecodeServicer:
+class DecodeServicer(object):
     """Runs requests in a continuous batch.
     """
 
@@ -70,7 +70,7 @@ def add_DecodeServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Decode:
+class Decode(object):
     """Runs requests in a continuous batch.
     """
 

@@ -5,7 +5,7 @@ import warnings
 
 from pagemesh.v1 import inference_pb2 as pagemesh_dot_v1_dot_inference__pb2
 
-GRPC_GENERATED_VERSION = '1.85.0'
+GRPC_GENERATED_VERSION = '1.71.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in pagemesh/v1/inference_pb2_grpc.py depends on'
+        + f' but the generated code in pagemesh/v1/inference_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class InferenceStub:
+class InferenceStub(object):
     """Text and tokens in and out; served by the router.
     """
 
@@ -72,7 +72,7 @@ class InferenceStub:
                 _registered_method=True)
 
 
-class InferenceServicer:
+class InferenceServicer(object):
     """Text and tokens in and out; served by the router.
     """
 
@@ -171,7 +171,7 @@ def add_InferenceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Inference:
+class Inference(object):
     """Text and tokens in and out; served by the router.
     """
 

@@ -5,7 +5,7 @@ import warnings
 
 from pagemesh.v1 import kvstore_pb2 as pagemesh_dot_v1_dot_kvstore__pb2
 
-GRPC_GENERATED_VERSION = '1.85.0'
+GRPC_GENERATED_VERSION = '1.71.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in pagemesh/v1/kvstore_pb2_grpc.py depends on'
+        + f' but the generated code in pagemesh/v1/kvstore_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class KvStoreStub:
+class KvStoreStub(object):
     """Soft state about blocks and workers. Everything in it can be rebuilt from the workers.
     """
 
@@ -67,7 +67,7 @@ class KvStoreStub:
                 _registered_method=True)
 
 
-class KvStoreServicer:
+class KvStoreServicer(object):
     """Soft state about blocks and workers. Everything in it can be rebuilt from the workers.
     """
 
@@ -155,7 +155,7 @@ def add_KvStoreServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class KvStore:
+class KvStore(object):
     """Soft state about blocks and workers. Everything in it can be rebuilt from the workers.
     """
 

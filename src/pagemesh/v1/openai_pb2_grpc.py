@@ -6,7 +6,7 @@ import warnings
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 from pagemesh.v1 import openai_pb2 as pagemesh_dot_v1_dot_openai__pb2
 
-GRPC_GENERATED_VERSION = '1.85.0'
+GRPC_GENERATED_VERSION = '1.71.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -19,14 +19,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in pagemesh/v1/openai_pb2_grpc.py depends on'
+        + f' but the generated code in pagemesh/v1/openai_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class OpenAIStub:
+class OpenAIStub(object):
     """One RPC per OpenAI route. Bodies pass through the gateway untouched; the content type of the first
     message (JSON or an event stream) decides how the answer is sent. Errors are answered with status OK,
     the HTTP status in the initial metadata "x-http-status" and OpenAI's error object as the body.
@@ -110,7 +110,7 @@ class OpenAIStub:
                 _registered_method=True)
 
 
-class OpenAIServicer:
+class OpenAIServicer(object):
     """One RPC per OpenAI route. Bodies pass through the gateway untouched; the content type of the first
     message (JSON or an event stream) decides how the answer is sent. Errors are answered with status OK,
     the HTTP status in the initial metadata "x-http-status" and OpenAI's error object as the body.
@@ -295,7 +295,7 @@ def add_OpenAIServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class OpenAI:
+class OpenAI(object):
     """One RPC per OpenAI route. Bodies pass through the gateway untouched; the content type of the first
     message (JSON or an event stream) decides how the answer is sent. Errors are answered with status OK,
     the HTTP status in the initial metadata "x-http-status" and OpenAI's error object as the body.

@@ -6,7 +6,7 @@ import warnings
 from pagemesh.v1 import kv_transfer_pb2 as pagemesh_dot_v1_dot_kv__transfer__pb2
 from pagemesh.v1 import prefill_pb2 as pagemesh_dot_v1_dot_prefill__pb2
 
-GRPC_GENERATED_VERSION = '1.85.0'
+GRPC_GENERATED_VERSION = '1.71.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -19,14 +19,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in pagemesh/v1/prefill_pb2_grpc.py depends on'
+        + f' but the generated code in pagemesh/v1/prefill_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class PrefillStub:
+class PrefillStub(object):
     """Computes the KV of prompts by chunked prefill.
     """
 
@@ -43,7 +43,7 @@ class PrefillStub:
                 _registered_method=True)
 
 
-class PrefillServicer:
+class PrefillServicer(object):
     """Computes the KV of prompts by chunked prefill.
     """
 
@@ -72,7 +72,7 @@ def add_PrefillServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Prefill:
+class Prefill(object):
     """Computes the KV of prompts by chunked prefill.
     """
 

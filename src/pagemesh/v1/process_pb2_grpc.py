@@ -5,7 +5,7 @@ import warnings
 
 from pagemesh.v1 import process_pb2 as pagemesh_dot_v1_dot_process__pb2
 
-GRPC_GENERATED_VERSION = '1.85.0'
+GRPC_GENERATED_VERSION = '1.71.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in pagemesh/v1/process_pb2_grpc.py depends on'
+        + f' but the generated code in pagemesh/v1/process_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class ProcessStub:
+class ProcessStub(object):
     """One process of the mesh.
     """
 
@@ -47,7 +47,7 @@ class ProcessStub:
                 _registered_method=True)
 
 
-class ProcessServicer:
+class ProcessServicer(object):
     """One process of the mesh.
     """
 
@@ -87,7 +87,7 @@ def add_ProcessServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Process:
+class Process(object):
     """One process of the mesh.
     """
 
@@ -146,7 +146,7 @@ class Process:
             _registered_method=True)
 
 
-class PeersStub:
+class PeersStub(object):
     """How a worker gets on with other workers. Served by workers alone: a router's clients must not make it connect
     to addresses of their choice.
     """
@@ -169,7 +169,7 @@ class PeersStub:
                 _registered_method=True)
 
 
-class PeersServicer:
+class PeersServicer(object):
     """How a worker gets on with other workers. Served by workers alone: a router's clients must not make it connect
     to addresses of their choice.
     """
@@ -209,7 +209,7 @@ def add_PeersServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Peers:
+class Peers(object):
     """How a worker gets on with other workers. Served by workers alone: a router's clients must not make it connect
     to addresses of their choice.
     """

@@ -20,10 +20,11 @@ from pagemesh.v1 import process_pb2, process_pb2_grpc
 _ANOTHER_TRY_S: Final = 1.0
 """gRPC gives up an attempt to connect after a second: with so much time left, a busy machine gets another."""
 
-# What gRPC says where a status code alone does not tell.
+# What gRPC says where a status code alone does not tell, in the words of all releases that may be installed.
 _TEXTS: Final = (
     ("Connection refused", Fault.NOBODY),
     ("lookup", Fault.NO_NAME),
+    ("DNS resolution failed", Fault.NO_NAME),
     ("unreachable", Fault.NO_WAY),
     ("No route", Fault.NO_WAY),
     ("Ssl handshake", Fault.UNTRUSTED),
@@ -31,6 +32,7 @@ _TEXTS: Final = (
     ("certificate", Fault.UNTRUSTED),
     ("verification check failed", Fault.UNTRUSTED),
     ("SETTINGS frame as the first", Fault.STRANGER),
+    ("http1.x server", Fault.STRANGER),
     ("Connection reset", Fault.STRANGER),
     ("Socket closed", Fault.STRANGER),
     ("timed out", Fault.SILENT),
