@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 import zipfile
 from collections import Counter
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import NormalizedName, canonicalize_name
 from packaging.version import Version
 
 from tests.hygiene.tree import ROOT, files, name_of, package_roots
+from tests.support.ports import free_port
 
 
 def pyproject() -> dict[str, Any]:
@@ -92,14 +98,20 @@ def test_test_folders_are_no_packages_and_their_files_have_unique_names() -> Non
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_the_wheel_holds_every_module_once(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
         cwd=ROOT,
         check=True,
         capture_output=True,
     )
-    [wheel] = tmp_path.glob("*.whl")
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def test_the_wheel_holds_every_module_once(wheel: Path) -> None:
     held = Counter(zipfile.ZipFile(wheel).namelist())
     assert [name for name, count in held.items() if count > 1] == []
     modules = {
@@ -110,6 +122,47 @@ def test_the_wheel_holds_every_module_once(tmp_path: Path) -> None:
     }
     assert modules - set(held) == set()
     assert "pagemesh/py.typed" in held
+
+
+def test_the_wheel_holds_what_is_loaded_of_the_demo_model_and_stays_small(wheel: Path) -> None:
+    prefix = "pagemesh/models/demo/"
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith(prefix)}
+    model = ["model.safetensors", "config.json", "generation_config.json"]
+    text = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
+    assert held == {prefix + name for name in (*model, *text)}
+    assert wheel.stat().st_size < 20 * 2**20
+
+
+@pytest.mark.exhaustive
+def test_an_installed_wheel_answers_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    environment, empty = tmp_path / "environment", tmp_path / "empty"
+    empty.mkdir()
+    venv.create(environment, symlinks=True)
+    python = environment / "bin/python"
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
+    # The libraries of this environment, whose editable install of pagemesh is in a .pth file, which counts only there.
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = (sys.executable, "-m", "pip", "-q", "--python", str(python), "install")
+    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True, timeout=120)
+    port = free_port()
+    with subprocess.Popen(
+        [environment / "bin/pagemesh", "serve", "--port", str(port), "--device", "cpu"],
+        cwd=empty,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as serving:
+        try:
+            assert serving.stdout is not None
+            # It asks itself when all is up; the output ends with a part that fails.
+            said = list(itertools.takewhile(lambda line: "Ctrl-C" not in line, serving.stdout))
+            assert "< The capital of France is Paris.\n" in said, "".join(said)
+            asked = {"prompt": "The capital of France is", "max_tokens": 1, "temperature": 0}
+            answer = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=asked, timeout=60)
+            assert answer.json()["model"] == "demo"
+        finally:
+            serving.terminate()
+        assert serving.wait(60) == 0
+    assert list(empty.iterdir()) == []
 
 
 def read_pins(path: Path) -> dict[NormalizedName, str]:

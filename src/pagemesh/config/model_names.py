@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 SHORT_NAMES: Final[Mapping[str, str]] = {"demo": "models/demo"}
-"""Models that need no path, each with its folder in a checkout and in the images. A folder that lies in the current
-one under such a name wins."""
+"""Models that need no path, each with its folder in a checkout, in the wheel's package (hatch_build.py) and in the
+images. A folder that lies in the current one under such a name wins."""
 
 _SHIPPED_BELOW: Final = (
     # src/pagemesh/config/ of a checkout
     Path(__file__).parents[3],
+    # pagemesh/ of an installed wheel
+    Path(__file__).parents[1],
     # The images have what ships beside the packages.
     Path(sys.prefix),
 )

@@ -34,7 +34,7 @@ def resolve_model_path(model: str, hub: HubConfig | None = None, *, need: Need =
         raise ConfigError(f"--model is {model!r}, but there is no such folder")
     elif model in SHORT_NAMES:
         raise ConfigError(
-            f"--model is {model!r}, the model in {SHORT_NAMES[model]} of a checkout and of the images, but this"
+            f"--model is {model!r}, the model in {SHORT_NAMES[model]} of a checkout, the wheel and the images, but this"
             " installation came without it: write a folder or a hub id"
         )
     else:

@@ -64,7 +64,7 @@ def test_an_image_has_its_models_below_its_environment(
     prefix = tmp_path / "opt"
     monkeypatch.setattr(model_names, "_SHIPPED_BELOW", (tmp_path / "python", prefix))
     assert message_of("demo") == (
-        "--model is 'demo', the model in models/demo of a checkout and of the images, but this installation came"
+        "--model is 'demo', the model in models/demo of a checkout, the wheel and the images, but this installation came"
         " without it: write a folder or a hub id"
     )
     (prefix / "models/demo").mkdir(parents=True)
