@@ -18,6 +18,7 @@ from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
 from pagemesh.engine.cuda.ipc import CudaSharing
 from pagemesh.engine.cuda.sharing import MemorySharing
+from pagemesh.engine.cuda.toolchain import check_toolchain
 from pagemesh.engine.gpu_budget import GpuReading
 
 log = structlog.get_logger(__name__)
@@ -66,7 +67,8 @@ class CudaGpu:
     """One CUDA device (https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)."""
 
     def __init__(self, device: torch.device) -> None:
-        """Makes the device the process's own."""
+        """Makes the device the process's own; ConfigError where no kernels can be compiled for it."""
+        check_toolchain()
         torch.cuda.set_device(device)
         self._device = device
         self._accelerator = CudaAccelerator(device)

@@ -9,7 +9,6 @@ from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerC
 from pagemesh.engine.built import Built, Loaded
 from pagemesh.engine.cuda.build import GpuBuilder
 from pagemesh.engine.cuda.filler import DeviceFiller
-from pagemesh.engine.cuda.toolchain import check_toolchain
 from pagemesh.engine.device import choose_device
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
@@ -51,7 +50,6 @@ def load_engine(
     """
     hardware = hardware or HardwareConfig()
     if gpu is None and (device := choose_device(hardware, cache)).type == "cuda":
-        check_toolchain()
         gpu = CudaGpu(device)
     settings = (model, cache, scheduler, hardware)
     if gpu is None:
