@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import openai
@@ -40,12 +40,9 @@ def shared_memory_segments(mesh: Mesh) -> set[Path]:
     return set(map(Path, found))
 
 
-def end_of_stream(mesh: Mesh) -> object:
+def end_of_stream(client: openai.OpenAI) -> object:
     """The code of the error that ends a long answer."""
-    with (
-        pytest.raises(openai.APIError) as caught,
-        openai.OpenAI(base_url=f"{mesh.url}/v1", api_key="none", max_retries=0) as client,
-    ):
+    with pytest.raises(openai.APIError) as caught:
         stream = client.completions.create(
             model="demo",
             prompt="Count from 1 to 1000:",
@@ -82,8 +79,15 @@ def test_a_signal_ends_everything_within_five_seconds(
             left = leftovers(mesh)
             assert len(left()) > 10
             segments = shared_memory_segments(mesh)
-            with ThreadPoolExecutor(NUM_STREAMS) as clients:
-                ends = [clients.submit(end_of_stream, mesh) for _ in range(NUM_STREAMS)]
+            with ThreadPoolExecutor(NUM_STREAMS) as threads, ExitStack() as stack:
+                # On busy cores, to make one takes as long as a stream lasts: they begin together.
+                clients = [
+                    openai.OpenAI(base_url=f"{mesh.url}/v1", api_key="none", max_retries=0)
+                    for _ in range(NUM_STREAMS)
+                ]
+                for client in clients:
+                    stack.enter_context(client)
+                ends = [threads.submit(end_of_stream, client) for client in clients]
                 until(
                     lambda: mesh.metric("decode-0", "vllm:num_requests_running") > NUM_STREAMS,
                     "all are running",
