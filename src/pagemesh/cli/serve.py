@@ -40,21 +40,21 @@ def own_arguments(given: Sequence[str]) -> list[str]:
     add_environment(adapted, os.environ)
     if (host := os.environ.get(HOST_VARIABLE)) and "--host" not in adapted.flags:
         adapted.arguments += ["--host", host]
+    gpus = _gpus(adapted.arguments)
     if "--prefill" not in adapted.flags:
-        devices = len(_gpus(adapted.arguments)) or num_sockets()
+        devices = len(gpus) or num_sockets()
         arguments, note = roles(devices, _num_models(adapted), fixed="--decode" in adapted.flags)
         adapted.arguments += arguments
         adapted.notes.append(note)
-    _add_memory(adapted)
+    _add_memory(adapted, gpus)
     for note in adapted.notes:
         print(f"{PROG}: {note}", file=sys.stderr, flush=True)
     return adapted.arguments
 
 
-def _add_memory(adapted: Adapted) -> None:
+def _add_memory(adapted: Adapted, gpus: Sequence[str]) -> None:
     """What suits this machine where nothing is said: large steps on GPUs, on CPUs a share of what is free for KV, and
     the longest context that fits. ConfigError when the models do not fit, but would with other roles."""
-    gpus = _gpus(adapted.arguments)
     if gpus:
         given = (_number(adapted, "--max-num-seqs"), _number(adapted, "--max-num-batched-tokens"))
         for flag, value in gpu_steps(*given).items():

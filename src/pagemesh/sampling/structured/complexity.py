@@ -36,6 +36,14 @@ _REPEATED: Final = re.compile(r"\{ *(\d*) *(?:, *(\d*) *)?\}")
 _REPEATED_IN_LARK: Final = re.compile(r"~ *(\d+)(?: *\.\. *(\d+))?")
 _BRACKETS: Final = re.compile(r"\\.|[()]", re.DOTALL)
 
+_LITERAL: Final = frozenset({"const", "enum", "default", "examples"})
+"""Keywords of schemas with values."""
+
+_BY_NAME: Final = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+)
+"""Keywords of schemas with schemas by names of the client's."""
+
 
 def check_schema(name: str, schema: object, param: str) -> None:
     """Raise InvalidRequestError, with the number, for a schema that is too deep or wide anywhere."""
@@ -133,6 +141,23 @@ def schema_values(schema: object) -> Iterator[tuple[int, Any]]:
             value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         )
         waiting += [(depth + 1, each) for each in inner if isinstance(each, (dict, list))]
+
+
+def inner_schemas(schema: object) -> Iterator[dict[str, Any]]:
+    """The schema and those within it: values that it only names, such as those of `const`, are none, and properties
+    may be called like keywords."""
+    waiting: list[object] = [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            yield value
+            for key, inner in value.items():
+                if key in _BY_NAME and isinstance(inner, dict):
+                    waiting += inner.values()
+                elif key not in _LITERAL:
+                    waiting.append(inner)
 
 
 def _require(condition: bool, param: str, what: str, most: int) -> None:

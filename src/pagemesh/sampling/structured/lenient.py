@@ -7,11 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pagemesh.sampling.structured.complexity import inner_schemas
+
 GUIDANCE: Final = "x-guidance"
 """Where a schema says how the grammar library is to take it."""
-
-_LITERAL: Final = ("const", "enum", "default", "examples")
-"""What values are, and no schemas."""
 
 _ESCAPED: Final = re.compile(r"\\[^1-9]", re.DOTALL)
 _UNFOLLOWED: Final = re.compile(r"\(\?<?[=!]|\\[1-9]")
@@ -22,16 +21,10 @@ def leniently(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema without what cannot be enforced: the grammar library leaves out keywords and formats that it does
     not know, and this the patterns."""
     whole: dict[str, Any] = copy.deepcopy(dict(schema))
-    rest: list[Any] = [whole]
-    while rest:
-        value = rest.pop()
-        if isinstance(value, list):
-            rest += value
-        elif isinstance(value, dict):
-            pattern = value.get("pattern")
-            if isinstance(pattern, str) and _UNFOLLOWED.search(_ESCAPED.sub("", pattern)):
-                del value["pattern"]
-            rest += [inner for key, inner in value.items() if key not in _LITERAL]
+    for inner in inner_schemas(whole):
+        pattern = inner.get("pattern")
+        if isinstance(pattern, str) and _UNFOLLOWED.search(_ESCAPED.sub("", pattern)):
+            del inner["pattern"]
     given = whole.get(GUIDANCE)
     whole[GUIDANCE] = {**(given if isinstance(given, dict) else {}), "lenient": True}
     return whole

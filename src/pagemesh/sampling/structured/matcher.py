@@ -13,7 +13,7 @@ from typing import Final
 import llguidance
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.sampling.structured.complexity import schema_values
+from pagemesh.sampling.structured.complexity import inner_schemas
 from pagemesh.sampling.structured.outputs import (
     JSON_WHITESPACE,
     PARAM,
@@ -113,9 +113,8 @@ def _rounded(schema: str) -> str:
     if not _LONG_NUMBER.search(schema):
         return schema
     value = json.loads(schema)
-    for _, inner in schema_values(value):
-        if isinstance(inner, dict):
-            round_bounds(inner)
+    for inner in inner_schemas(value):
+        round_bounds(inner)
     return json.dumps(value, ensure_ascii=False)
 
 

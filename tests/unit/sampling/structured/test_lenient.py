@@ -48,6 +48,16 @@ def test_models_with_bytes_paths_sets_and_decimals_are_followed_as_far_as_they_c
         ({"type": "array", "items": {"type": "null"}, "uniqueItems": True}, "[null,null]", "[1]"),
         ({"type": "string", "pattern": "^(?!a)b$"}, '"a"', "1"),
         ({"type": "string", "pattern": r"^(a)\1$"}, '"b"', "1"),
+        # A property may be called like a keyword.
+        (
+            {
+                "type": "object",
+                "properties": {"default": {"type": "string", "pattern": "^(?!a)b$"}},
+                "required": ["default"],
+            },
+            '{"default":"a"}',
+            '{"default":1}',
+        ),
         # These are followed: a named group, and signs that are none of their own.
         ({"type": "string", "pattern": r"^(?P<x>a)b$"}, '"ab"', '"b'),
         ({"type": "string", "pattern": r"^\(\?=$"}, '"(?="', '"b'),
@@ -74,3 +84,9 @@ def test_what_a_value_must_be_is_no_schema() -> None:
     }
     lenient = {"item_separator": ",", "lenient": True}
     assert leniently(schema) == {**schema, "x-guidance": lenient}
+
+
+def test_values_that_look_like_schemas_stay() -> None:
+    value = {"pattern": "(?!a)", "properties": {"b": {"pattern": "(?!c)"}}}
+    for keyword, given in (("const", value), ("enum", [value]), ("default", value)):
+        assert leniently({keyword: copy.deepcopy(given)})[keyword] == given
