@@ -51,7 +51,7 @@ class Command:
     """Flag that the first argument is the value of when it is no flag itself."""
 
     reads: str | None = None
-    """Module whose `own_arguments(given)` makes the command's own arguments of those that are given."""
+    """Module and function, with a colon in between, that makes the command's own arguments of those that are given."""
 
 
 COMMANDS = {
@@ -59,18 +59,29 @@ COMMANDS = {
         "a whole mesh for a model, with vLLM's flags: pagemesh serve MODEL",
         UpConfig,
         "pagemesh.cli.up.run",
-        reads="pagemesh.cli.serve",
+        reads="pagemesh.cli.serve:own_arguments",
     ),
-    "up": Command("a whole mesh on this machine", UpConfig, "pagemesh.cli.up.run"),
+    "up": Command(
+        "a whole mesh on this machine",
+        UpConfig,
+        "pagemesh.cli.up.run",
+        reads="pagemesh.cli.longest_context:mesh_arguments",
+    ),
     "gateway": Command("Envoy: HTTP for clients", config.GatewayConfig, "pagemesh.gateway.process"),
     "router": Command(
         "OpenAI semantics, tokens, routing", config.RouterConfig, "pagemesh.router.service"
     ),
     "prefill": Command(
-        "computes the KV of prompts and ships it", config.WorkerConfig, "pagemesh.prefill.service"
+        "computes the KV of prompts and ships it",
+        config.WorkerConfig,
+        "pagemesh.prefill.service",
+        reads="pagemesh.cli.longest_context:worker_arguments",
     ),
     "decode": Command(
-        "generates tokens in a continuous batch", config.WorkerConfig, "pagemesh.decode.service"
+        "generates tokens in a continuous batch",
+        config.WorkerConfig,
+        "pagemesh.decode.service",
+        reads="pagemesh.cli.longest_context:worker_arguments",
     ),
     "kvstore": Command(
         "knows who holds which KV block", config.KvStoreConfig, "pagemesh.kvstore.service"
@@ -217,7 +228,8 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         arguments = [command.positional, *arguments]
     try:
         if command.reads:
-            arguments = importlib.import_module(command.reads).own_arguments(arguments)
+            module, _, function = command.reads.partition(":")
+            arguments = getattr(importlib.import_module(module), function)(arguments)
         settings = parse(command.settings, prog, command.summary, arguments)
     except (UsageError, PagemeshError) as error:
         return _fail(prog, str(error), EXIT_USAGE)

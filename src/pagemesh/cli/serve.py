@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from pagemesh.cli.arguments import parse
+from pagemesh.cli.longest_context import context_text
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up.gpus import smallest_gpu, visible_gpus
 from pagemesh.cli.up.memory import Fit, fit_gpus, fit_host
@@ -43,7 +44,9 @@ def own_arguments(given: Sequence[str]) -> list[str]:
     gpus = _gpus(adapted.arguments)
     if "--prefill" not in adapted.flags:
         devices = len(gpus) or num_sockets()
-        arguments, note = roles(devices, _num_models(adapted), fixed="--decode" in adapted.flags)
+        arguments, note = roles(
+            devices, _num_models(adapted), fixed="--decode" in adapted.flags, on_gpus=bool(gpus)
+        )
         adapted.arguments += arguments
         adapted.notes.append(note)
     _add_memory(adapted, gpus)
@@ -74,10 +77,7 @@ def _add_memory(adapted: Adapted, gpus: Sequence[str]) -> None:
         )
     if fit.max_model_len is not None and config.max_model_len is None:
         adapted.arguments += ["--max-model-len", str(fit.max_model_len)]
-        adapted.notes.append(
-            f"{fit.max_model_len} tokens are the longest context whose KV fits, of the {fit.own_max_model_len} that"
-            " the model has (--max-model-len)"
-        )
+        adapted.notes.append(context_text(fit))
 
 
 def _fit(config: UpConfig, gpus: Sequence[str]) -> Fit:
@@ -98,17 +98,20 @@ def gpu_steps(num_seqs: int | None, num_tokens: int | None) -> dict[str, int]:
     return found
 
 
-def roles(num_devices: int, num_models: int, *, fixed: bool) -> tuple[list[str], str]:
+def roles(
+    num_devices: int, num_models: int, *, fixed: bool, on_gpus: bool = False
+) -> tuple[list[str], str]:
     """Flags for the workers of each model, and a sentence about them; `fixed` when --decode was given.
 
-    Devices are GPUs, or processors in sockets of their own. A worker that only prefills holds the weights once more,
-    so it comes with a device of its own.
+    Devices are GPUs, or processors in sockets of their own. A worker that only prefills computes beside the
+    others, on a GPU with the weights once more, so it comes with a device of its own.
     """
     each = num_devices // num_models
     if each < 2:
+        cost = "the weights are in memory twice" if on_gpus else "KV is copied between two workers"
         return ["--prefill", "0"], (
-            "one worker of a model prefills and decodes, so its weights are in memory once; with --prefill 1 streams"
-            " do not wait for the prompts of others, and the weights are in memory twice"
+            "one worker of a model prefills and decodes; with --prefill 1 streams do not wait for the prompts of"
+            f" others, and {cost}"
         )
     prefill = max(1, each // _PREFILL_SHARE)
     arguments = ["--prefill", str(prefill)]

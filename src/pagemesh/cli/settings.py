@@ -54,7 +54,7 @@ class UpConfig:
     """Type of weights and activations; auto takes the one in config.json."""
 
     max_model_len: int | None = None
-    """Longest prompt plus output in tokens; the model's own context when unset."""
+    """Longest prompt plus output in tokens, or auto for the most whose KV fits; the model's own context when unset."""
 
     model_impl: Literal["auto", "pagemesh", "transformers"] = "auto"
     """Whose code computes the model: pagemesh's own decoder, or transformers'; auto takes pagemesh's where it

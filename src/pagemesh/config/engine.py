@@ -47,8 +47,8 @@ class ModelConfig:
     """Type of weights and activations; auto takes the one in config.json."""
 
     max_model_len: int | None = None
-    """Longest prompt plus output in tokens; the model's own context when unset, and of an encoder the
-    length of texts that it was made for."""
+    """Longest prompt plus output in tokens, or auto for the most whose KV fits; the model's own context when unset,
+    and of an encoder the length of texts that it was made for."""
 
     threads: int = 0
     """Threads for tensor operations; 0 takes every core, in a container as many as it may use."""

@@ -20,6 +20,9 @@ HOST_VARIABLE: Final = "PAGEMESH_HOST"
 CORES_VARIABLE: Final = "PAGEMESH_SHARED_CORES"
 """For a worker that shares cores with others: an open descriptor, and its place in the table there."""
 
+WEIGHTS_VARIABLE: Final = "PAGEMESH_SHARED_WEIGHTS"
+"""For a worker that holds its weights in memory that others have as well: an open descriptor of it."""
+
 OPENAI_KEY_VARIABLE: Final = "OPENAI_API_KEY"
 
 
@@ -39,17 +42,33 @@ def core_place_of_environment(
     environment: Mapping[str, str] = os.environ,
 ) -> tuple[int, int] | None:
     """The descriptor and the place; None where no cores are shared, ConfigError for what no supervisor says."""
-    text = environment.get(CORES_VARIABLE)
+    numbers = _inherited(CORES_VARIABLE, 2, environment)
+    return None if numbers is None else (numbers[0], numbers[1])
+
+
+def shared_weights_of_environment(environment: Mapping[str, str] = os.environ) -> int | None:
+    """The descriptor; None where no weights are shared, ConfigError for what no supervisor says."""
+    numbers = _inherited(WEIGHTS_VARIABLE, 1, environment)
+    return None if numbers is None else numbers[0]
+
+
+def _inherited(
+    variable: str, num_numbers: int, environment: Mapping[str, str]
+) -> tuple[int, ...] | None:
+    """The numbers in a variable, of which the first is a descriptor that is open here."""
+    text = environment.get(variable)
     if text is None:
         return None
     try:
-        descriptor, place = map(int, text.split(":"))
-        os.fstat(descriptor)
+        numbers = tuple(map(int, text.split(":")))
+        if len(numbers) != num_numbers:
+            raise ValueError(f"it has {len(numbers)} numbers instead of {num_numbers}")
+        os.fstat(numbers[0])
     except (ValueError, OSError) as error:
         raise ConfigError(
-            f"{CORES_VARIABLE} is {text!r}, which is for `pagemesh up` to set: {error}"
+            f"{variable} is {text!r}, which is for `pagemesh up` to set: {error}"
         ) from error
-    return descriptor, place
+    return numbers
 
 
 MESH_VARIABLES: Final = {

@@ -49,6 +49,9 @@ class EngineSettings:
     cores: CorePlace | None = None
     """Where it finds the cores that it shares with other workers; None when its threads are its own."""
 
+    weights: int | None = None
+    """Descriptor of the memory where it holds its weights once with other workers; None when they are its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Command:

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ import structlog
 from pagemesh.engine.heartbeat import start_beating
 from pagemesh.engine.pipe import Command, EngineSettings, Loaded, Pinned, Pipe
 from pagemesh.engine.shared_cores import SharedCores
+from pagemesh.engine.shared_weights import SharedWeights
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.engine.staging_channel import serve
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
@@ -86,15 +88,28 @@ def main(
 def _load_engine(settings: EngineSettings, memory: int) -> EngineCore:
     # Here, because the import of torch takes seconds, in which the worker may go away.
     from pagemesh.engine.loading import load_engine
+    from pagemesh.kernels.packed_weights import packing_into
 
-    return load_engine(
-        settings.model,
-        settings.cache,
-        settings.scheduler,
-        settings.hardware,
-        memory,
-        cores=_shared_cores(settings),
-    )
+    weights = _shared_weights(settings)
+    with nullcontext() if weights is None else packing_into(weights.share):
+        engine = load_engine(
+            settings.model,
+            settings.cache,
+            settings.scheduler,
+            settings.hardware,
+            memory,
+            cores=_shared_cores(settings),
+        )
+    if weights is not None:
+        weights.close()
+        say = log.warning if weights.is_stuck else log.info
+        say(
+            "weights are shared",
+            found_bytes=weights.found_bytes,
+            added_bytes=weights.added_bytes,
+            another_worker_is_stuck=weights.is_stuck,
+        )
+    return engine
 
 
 def _shared_cores(settings: EngineSettings) -> SharedCores | None:
@@ -104,6 +119,16 @@ def _shared_cores(settings: EngineSettings) -> SharedCores | None:
         return SharedCores(settings.cores)
     except TimeoutError as error:
         log.warning("cores are not shared", reason=str(error))
+        return None
+
+
+def _shared_weights(settings: EngineSettings) -> SharedWeights | None:
+    if settings.weights is None:
+        return None
+    try:
+        return SharedWeights(settings.weights)
+    except (OSError, TimeoutError) as error:
+        log.warning("weights are not shared", reason=str(error))
         return None
 
 

@@ -49,7 +49,8 @@ class EngineProcess:
         self._memory = open_memory()
         theirs = [pair[1].fileno() for pair in pairs]
         descriptors = [*theirs[:2], self._memory, *theirs[2:]]
-        inherited = [*descriptors, *([settings.cores.descriptor] if settings.cores else [])]
+        shared = (settings.cores.descriptor if settings.cores else None, settings.weights)
+        inherited = [*descriptors, *(each for each in shared if each is not None)]
         self._silence_limit = silence_limit
         # -P: modules that happen to lie in the current folder must not hide installed ones.
         self._process = subprocess.Popen(

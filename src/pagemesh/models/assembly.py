@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from pagemesh.kernels.linear import Linear, make_linear
+from pagemesh.kernels.packed_weights import place_packed
 from pagemesh.kernels.rope import make_rotation
 from pagemesh.models.attention_input import AttentionInput
 from pagemesh.models.decoder import Decoder, Layer
@@ -29,7 +30,7 @@ from pagemesh.models.vocabulary import (
 def assemble(spec: DecoderSpec, parameters: Parameters, max_model_len: int) -> Decoder:
     """A decoder for positions below `max_model_len`, on its parameters' device."""
     whole = Part(parameters, "")
-    embed = parameters.read("embed")
+    embed = place_packed(parameters.read("embed"))
     ropes = list(dict.fromkeys(layer.rope for layer in spec.layers if layer.rope is not None))
     layers = [
         _make_layer(spec, index, ropes, Part(parameters, f"layers.{index}."), embed.dtype)

@@ -6,7 +6,7 @@ import asyncio
 import os
 
 from pagemesh.config import WorkerConfig
-from pagemesh.config.environment import core_place_of_environment
+from pagemesh.config.environment import core_place_of_environment, shared_weights_of_environment
 from pagemesh.engine.library_caches import BOUNDED_CACHES
 from pagemesh.engine.machine_cores import core_limit
 from pagemesh.engine.pipe import EngineSettings
@@ -86,6 +86,7 @@ async def _load_unless_stopped(
             role.name,
             config.hardware,
             _core_place(),
+            shared_weights_of_environment(),
         )
     )
     loaded = asyncio.create_task(asyncio.to_thread(process.connect))

@@ -54,14 +54,16 @@ def main() -> None:
     starts = (notes / f"{port}.pids").read_text().count("\n")
     if kind == "crash" or (kind == "once" and starts > 1):
         raise ZeroDivisionError("by design")
-    ended = threading.Event()
-    handler = signal.SIG_IGN if kind == "stubborn" else lambda *_: ended.set()
-    signal.signal(signal.SIGTERM, handler)
+    # For `sigwait`. A handler that sets an event could run while the main thread is just about to wait for it, and
+    # wait for the lock that the thread itself holds.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if kind == "http":
         serve_http(notes / "http.sock")
     else:
         serve_grpc(address)
-    ended.wait()
+    while kind == "stubborn":
+        signal.pause()
+    signal.sigwait({signal.SIGTERM})
     with (notes / "order").open("a") as order:
         print(port, file=order)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Cores of a mesh on one machine: shares, and the table by which workers lend each other some."""
+"""What workers of one machine share: cores, and a table by which they lend each other some, and weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.cli.settings import UpConfig
-from pagemesh.cli.up.cores import cores_to_lend, share_cores, worker_threads
+from pagemesh.cli.up.cores import Shared, share_cores, shared_by_workers, worker_threads
 from pagemesh.cli.up.plan import Stage, make_plan, num_ports
 
 
@@ -30,17 +30,13 @@ def test_cores_are_shared_out(num_cores: int, num_workers: int, threads: list[in
 
 def test_workers_find_their_place_among_those_that_share_cores() -> None:
     config = UpConfig(prefill=1, decode=2, threads=4)
-    mesh = make_plan(config, range(20000, 20000 + num_ports(config)), Path("/run"), None, cores=9)
-    places = {
-        part.name: (part.environment["PAGEMESH_SHARED_CORES"], part.descriptors)
-        for part in mesh.parts
-        if part.stage is Stage.WORKER
-    }
-    assert places == {
-        "prefill-0": ("9:0", (9,)),
-        "decode-0": ("9:1", (9,)),
-        "decode-1": ("9:2", (9,)),
-    }
+    ports = range(20000, 20000 + num_ports(config))
+    mesh = make_plan(config, ports, Path("/run"), None, shared=Shared(cores=9, weights=11))
+    workers = [part for part in mesh.parts if part.stage is Stage.WORKER]
+    places = {part.name: part.environment["PAGEMESH_SHARED_CORES"] for part in workers}
+    assert places == {"prefill-0": "9:0", "decode-0": "9:1", "decode-1": "9:2"}
+    assert {part.environment["PAGEMESH_SHARED_WEIGHTS"] for part in workers} == {"11"}
+    assert {part.descriptors for part in workers} == {(9, 11)}
     assert worker_threads(config) == [1, 1, 2]
     assert not any(part.descriptors for part in mesh.parts if part.stage is not Stage.WORKER)
 
@@ -52,15 +48,15 @@ def test_workers_find_their_place_among_those_that_share_cores() -> None:
         pytest.param(UpConfig(), ("0",), id="GPUs"),
     ],
 )
-def test_there_is_no_table_where_no_cores_could_be_lent(
+def test_nothing_is_shared_where_nobody_could_use_it(
     config: UpConfig, gpus: tuple[str, ...]
 ) -> None:
-    with cores_to_lend(config, gpus) as table:
-        assert table is None
+    with shared_by_workers(config, gpus) as shared:
+        assert shared is None
 
 
 def test_the_table_has_the_cores_that_up_may_use() -> None:
-    with cores_to_lend(UpConfig(decode=2, threads=7), ()) as table:
-        assert table is not None
-        numbers = array("I", os.pread(table, 1 << 12, 0))
+    with shared_by_workers(UpConfig(decode=2, threads=7), ()) as shared:
+        assert shared is not None
+        numbers = array("I", os.pread(shared.cores, 1 << 12, 0))
     assert list(numbers) == [7, 2, 0, 0, 2, 0, 0, 3, 0, 0]

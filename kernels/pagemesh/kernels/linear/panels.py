@@ -22,6 +22,7 @@ from pagemesh.kernels.linear.panel_kernel import (
 from pagemesh.kernels.linear.panel_sums import COLUMNS
 from pagemesh.kernels.linear.tile_panels import TilePanels
 from pagemesh.kernels.linear.widening import widen
+from pagemesh.kernels.packed_weights import place_packed
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 """Of weights."""
@@ -95,7 +96,7 @@ class _VectorPanels:
         self._num_panels = len(weight) // COLUMNS
         self._num_steps = weight.shape[1] // inputs_per_step
         steps = weight.view(self._num_panels, COLUMNS, self._num_steps, inputs_per_step)
-        self._weight = steps.transpose(1, 2).contiguous()
+        self._weight = place_packed(steps.transpose(1, 2).contiguous())
         self._bias = bias
         self._uses_dots = is_paired and current_isa().has_pair_dots
         name = str(weight.dtype).removeprefix("torch.")

@@ -18,6 +18,7 @@ from pagemesh.kernels.linear.tile_kernel import (
     STEP_INPUTS,
     compile_tiles,
 )
+from pagemesh.kernels.packed_weights import place_packed
 
 _CHUNK_BYTES: Final = 1 << 20
 """Of the rows of an item: half of the second-level cache."""
@@ -121,4 +122,4 @@ class TilePanels:
 def _pack(weight: torch.Tensor) -> torch.Tensor:
     """[panels · 32, steps · 32] → [panels, steps, 2, 16 pairs, 16 columns, 2]."""
     pieces = weight.view(-1, 2, COLUMNS // 2, weight.shape[1] // STEP_INPUTS, STEP_INPUTS // 2, 2)
-    return pieces.permute(0, 3, 1, 4, 2, 5).contiguous()
+    return place_packed(pieces.permute(0, 3, 1, 4, 2, 5).contiguous())

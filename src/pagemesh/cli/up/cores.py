@@ -1,14 +1,31 @@
-"""Which cores the workers of a mesh compute on, and whether they lend each other some. No torch."""
+"""What the workers of a mesh share on a host: their cores, which they lend each other, and their weights. No torch."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
 from pagemesh.cli.settings import UpConfig
+from pagemesh.config.environment import CORES_VARIABLE, WEIGHTS_VARIABLE
 from pagemesh.engine.machine_cores import usable_cores
 from pagemesh.engine.shared_cores import core_table
+from pagemesh.engine.shared_weights import weight_memory
+
+
+class Shared(NamedTuple):
+    """Descriptors for all workers of a host to inherit."""
+
+    cores: int
+    """Of the table by which they lend each other cores."""
+
+    weights: int
+    """Of the memory where they hold the same weights once."""
+
+    def environment(self, index: int) -> dict[str, str]:
+        """What says it to the worker with this place in the table."""
+        return {CORES_VARIABLE: f"{self.cores}:{index}", WEIGHTS_VARIABLE: str(self.weights)}
 
 
 def worker_threads(config: UpConfig) -> list[int]:
@@ -23,12 +40,21 @@ def share_cores(num_cores: int, num_workers: int) -> list[int]:
     return [max(1, share + (index >= num_workers - rest)) for index in range(num_workers)]
 
 
-def cores_to_lend(config: UpConfig, gpus: Sequence[str]) -> AbstractContextManager[int | None]:
-    """The table by which workers lend each other cores; None for a single one, and where GPUs compute."""
+def can_share(num_workers: int) -> bool:
+    """Whether so many workers that compute on CPUs share cores and weights."""
+    return num_workers > 1 and sys.platform == "linux"
+
+
+@contextmanager
+def shared_by_workers(config: UpConfig, gpus: Sequence[str]) -> Iterator[Shared | None]:
+    """What they share; None for a single one, and where GPUs compute."""
     threads = worker_threads(config)
-    if len(threads) == 1 or gpus or sys.platform != "linux":
-        return nullcontext()
-    return core_table(_num_cores(config), threads)
+    if gpus or not can_share(len(threads)):
+        yield None
+        return
+    with ExitStack() as stack:
+        cores = stack.enter_context(core_table(_num_cores(config), threads))
+        yield Shared(cores, stack.enter_context(weight_memory()))
 
 
 def _num_cores(config: UpConfig) -> int:

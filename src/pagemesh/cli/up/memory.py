@@ -11,6 +11,7 @@ from typing import Final
 
 from pagemesh.cli.plan import plan_model
 from pagemesh.cli.settings import PlanConfig, UpConfig
+from pagemesh.cli.up.cores import can_share
 from pagemesh.config import CPU_KV_CACHE_MEMORY
 from pagemesh.engine.machine_memory import MachineMemory
 from pagemesh.engine.memory_plan import GIB, MemoryPlan, size_text
@@ -41,21 +42,30 @@ class Fit:
 
 
 def fit_host(config: UpConfig, memory: MachineMemory) -> Fit:
-    """For workers on CPUs. ConfigError, with what would help, when their models are more than the memory."""
+    """For workers on CPUs, which share a model's weights. ConfigError, with what would help, when their models are
+    more than the memory."""
     plans = _plans(config, usable=memory.total)
     if not plans:
         return Fit()
     each = config.prefill + config.decode
-    models = sum(plan.usable_bytes - plan.kv_bytes for plan in plans)
-    if models * each > memory.total:
-        raise ConfigError(_too_much(config, models, memory.total))
+    needed = _needed(plans, each)
+    if needed > memory.total:
+        raise ConfigError(_too_much(config, plans, memory.total))
     given = config.cache.kv_cache_memory
     if given is None:
-        left = max(0, memory.available - models * each)
+        left = max(0, memory.available - needed)
         share = left * _KV_SHARE / (each * len(plans))
         used = max(_most_used(plan, config.scheduler.max_num_seqs) for plan in plans)
         given = max(CPU_KV_CACHE_MEMORY, floor(min(share, used) / GIB * 100) / 100)
     return _with_context(plans, [given * GIB] * len(plans), Fit(kv_cache_memory=given))
+
+
+def _needed(plans: list[MemoryPlan], num_workers: int) -> int:
+    """Bytes of so many workers of each model before the first KV block."""
+    weights = sum(plan.weight_bytes for plan in plans)
+    others = sum(plan.usable_bytes - plan.kv_bytes for plan in plans) - weights
+    num_copies = 1 if can_share(num_workers) else num_workers
+    return weights * num_copies + others * num_workers
 
 
 def _most_used(plan: MemoryPlan, num_seqs: int) -> int:
@@ -125,12 +135,12 @@ def _plans(config: UpConfig, usable: int, *, gpu: bool = False) -> list[MemoryPl
     return found
 
 
-def _too_much(config: UpConfig, models: int, total: int) -> str:
+def _too_much(config: UpConfig, plans: list[MemoryPlan], total: int) -> str:
     each = config.prefill + config.decode
     text = (
         f"this machine has {size_text(total)} of memory, but {each} workers of each model need"
-        f" {size_text(models * each)} before the first KV block"
+        f" {size_text(_needed(plans, each))} before the first KV block"
     )
-    if config.prefill and models * config.decode <= total:
+    if config.prefill and _needed(plans, config.decode) <= total:
         text += ": with --prefill 0 they would fit"
     return text

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from pagemesh.cli.arguments import to_arguments
 from pagemesh.cli.settings import UpConfig
-from pagemesh.cli.up.cores import worker_threads
+from pagemesh.cli.up.cores import Shared, worker_threads
 from pagemesh.cli.up.gpus import GpuShare, share_gpus
 from pagemesh.config import (
     GatewayConfig,
@@ -24,7 +24,7 @@ from pagemesh.config import (
     ServerConfig,
     WorkerConfig,
 )
-from pagemesh.config.environment import API_KEY_VARIABLE, CORES_VARIABLE
+from pagemesh.config.environment import API_KEY_VARIABLE
 from pagemesh.config.served import NamedModel
 from pagemesh.engine.thread_policy import SLEEPING_THREADS
 from pagemesh.identity.roles import MeshRole
@@ -113,12 +113,12 @@ def make_plan(
     run_folder: Path,
     access_log: Path | None,
     gpus: Sequence[str] = (),
-    cores: int | None = None,
+    shared: Shared | None = None,
 ) -> MeshPlan:
     """Plan a mesh on `num_ports` loopback ports; `run_folder` is for sockets. Raises ConfigError.
 
-    The workers share the `gpus`, which CUDA_VISIBLE_DEVICES names so, and lend each other cores where `cores` is
-    the descriptor of a table for that.
+    The workers share the `gpus`, which CUDA_VISIBLE_DEVICES names so, and lend each other cores and hold the same
+    weights once where `shared` says by what.
     """
     tls = _TlsFiles(run_folder / "tls", is_on=config.tls)
     server = _Servers(iter(ports), tls, config.grace_period, config.log_level)
@@ -131,7 +131,7 @@ def make_plan(
     local_socket = run_folder / "http.sock"
     gateway = _gateway(config, routers, local_socket, access_log)
     gateway = replace(gateway, mesh=tls("gateway"))
-    workers = _workers(config, gpus, cores, kvstore, server)
+    workers = _workers(config, gpus, shared, kvstore, server)
     parts = (
         *(
             _part(name, Stage.KVSTORE, "kvstore", replica, replica.server)
@@ -305,7 +305,7 @@ def _worker(
 def _workers(
     config: UpConfig,
     gpus: Sequence[str],
-    cores: int | None,
+    shared: Shared | None,
     kvstore: str,
     server: _Servers,
 ) -> list[PartPlan]:
@@ -315,15 +315,15 @@ def _workers(
         _worker(config, place, (count, gpu), kvstore, server(place.name))
         for place, count, gpu in zip(_places(config), threads, shares, strict=True)
     ]
-    if cores is None:
+    if shared is None:
         return workers
-    return [_with_cores(part, cores, index) for index, part in enumerate(workers)]
+    return [_sharing(part, shared, index) for index, part in enumerate(workers)]
 
 
-def _with_cores(part: PartPlan, cores: int, index: int) -> PartPlan:
-    """A worker that finds its place in the table behind the descriptor."""
-    environment = {**part.environment, CORES_VARIABLE: f"{cores}:{index}"}
-    return replace(part, environment=environment, descriptors=(cores,))
+def _sharing(part: PartPlan, shared: Shared, index: int) -> PartPlan:
+    """A worker that finds what it shares, and its place in the table of cores."""
+    environment = {**part.environment, **shared.environment(index)}
+    return replace(part, environment=environment, descriptors=tuple(shared))
 
 
 def _part(

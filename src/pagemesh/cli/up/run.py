@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up.console import Console
-from pagemesh.cli.up.cores import cores_to_lend
+from pagemesh.cli.up.cores import Shared, shared_by_workers
 from pagemesh.cli.up.credentials import Credentials
 from pagemesh.cli.up.gpus import gpus_for
 from pagemesh.cli.up.mesh import Mesh
@@ -56,9 +56,9 @@ def run(config: UpConfig) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="pagemesh-", ignore_cleanup_errors=True) as folder,
         held_ports(LOOPBACK, num_ports(config)) as ports,
-        cores_to_lend(config, gpus) as cores,
+        shared_by_workers(config, gpus) as shared,
     ):
-        asyncio.run(_up(config, ports, Path(folder), gpus, cores))
+        asyncio.run(_up(config, ports, Path(folder), gpus, shared))
 
 
 def _check_model(source: str, hub: HubConfig) -> None:
@@ -75,13 +75,13 @@ async def _up(
     ports: Sequence[int],
     run_folder: Path,
     gpus: Sequence[str],
-    cores: int | None,
+    shared: Shared | None,
 ) -> None:
     credentials = Credentials.of(config.tenants)
     config = replace(config, tenants=replace(config.tenants, api_key=credentials.keys))
     log_folder = _log_folder(config, run_folder)
     access_log = None if config.log_dir is None else log_folder / "access.jsonl"
-    plan = make_plan(config, ports, run_folder, access_log, gpus, cores)
+    plan = make_plan(config, ports, run_folder, access_log, gpus, shared)
     console = Console()
     certificate = None
     if config.tls:

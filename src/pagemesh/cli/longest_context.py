@@ -1,0 +1,103 @@
+"""`--max-model-len auto`, for commands whose settings have a number there: the longest context whose KV fits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pagemesh.cli.arguments import parse
+from pagemesh.cli.settings import UpConfig
+from pagemesh.config import WorkerConfig
+
+if TYPE_CHECKING:
+    from pagemesh.cli.up.memory import Fit
+
+FLAG: Final = "--max-model-len"
+
+AUTOMATIC: Final = ("auto", "-1")
+"""Values that leave it to the memory, as in vLLM."""
+
+Settings = TypeVar("Settings")
+
+
+def mesh_arguments(given: Sequence[str]) -> list[str]:
+    """Those of `pagemesh up`, with a number; ConfigError when the models do not fit."""
+    return _with_number(given, UpConfig, lambda config: config)
+
+
+def worker_arguments(given: Sequence[str]) -> list[str]:
+    """Those of `pagemesh prefill` and `decode`, with a number; ConfigError when the model does not fit."""
+    return _with_number(given, WorkerConfig, _alone)
+
+
+def _with_number(
+    given: Sequence[str], settings: type[Settings], as_mesh: Callable[[Settings], UpConfig]
+) -> list[str]:
+    others, is_automatic = _split(given)
+    if not is_automatic:
+        return others
+    config = as_mesh(parse(settings, "pagemesh", "", others))
+    fit = _fit(config)
+    if fit.max_model_len is None:
+        return others
+    print(f"pagemesh: {context_text(fit)}", file=sys.stderr, flush=True)
+    return [*others, FLAG, str(fit.max_model_len)]
+
+
+def _split(given: Sequence[str]) -> tuple[list[str], bool]:
+    """The arguments without the flag where its value is automatic, and whether it is."""
+    others: list[str] = []
+    left = list(given)
+    is_automatic = False
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") != FLAG:
+            others.append(word)
+        elif (value if equals else left[0] if left else "") in AUTOMATIC:
+            is_automatic = True
+            del left[: 0 if equals else 1]
+        else:
+            others.append(word)
+    return others, is_automatic
+
+
+def _alone(worker: WorkerConfig) -> UpConfig:
+    """A mesh of this worker."""
+    return UpConfig(
+        model=(worker.model.model,),
+        dtype=worker.model.dtype,
+        model_impl=worker.model.model_impl,
+        hub=worker.model.hub,
+        prefill=0,
+        decode=1,
+        cache=worker.cache,
+        scheduler=worker.scheduler,
+        hardware=worker.hardware,
+    )
+
+
+def _fit(config: UpConfig) -> Fit:
+    # Here, because few commands need them, and all would wait for them.
+    from pagemesh.cli.up.gpus import gpus_for, smallest_gpu
+    from pagemesh.cli.up.memory import Fit, fit_gpus, fit_host
+    from pagemesh.engine.machine_memory import machine_memory
+
+    if gpus := gpus_for(config.hardware):
+        size = smallest_gpu(len(gpus))
+        return Fit() if size is None else fit_gpus(config, size, len(gpus))
+    memory = machine_memory()
+    if memory is None:
+        return Fit()
+    cache = replace(config.cache, kv_cache_memory=config.cache.cpu_kv_memory)
+    return fit_host(replace(config, cache=cache), memory)
+
+
+def context_text(fit: Fit) -> str:
+    """What there is to say of a context that had to be shortened."""
+    return (
+        f"{fit.max_model_len} tokens are the longest context whose KV fits, of the {fit.own_max_model_len} that the"
+        f" model has ({FLAG})"
+    )
