@@ -50,6 +50,8 @@ def _entry(flag: str, is_ours: bool) -> tuple[str, str]:
     rule = RULES.get(flag)
     if rule is None:
         return ("same", "") if is_ours or flag == "--help" else ("unknown", "")
+    if rule.fate is Fate.SAME:
+        return "same", rule.says
     if is_ours:
         return "same", f"also {_values(rule)}"
     return rule.fate.value, _says(rule)

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pagemesh.cli.arguments import parse
+from pagemesh.cli.arguments import UsageError, parse
 from pagemesh.cli.longest_context import context_text
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up.gpus import smallest_gpu, visible_gpus
 from pagemesh.cli.up.memory import Fit, fit_gpus, fit_host
 from pagemesh.cli.vllm.adapt import Adapted, adapt
 from pagemesh.cli.vllm.environment import add_environment
+from pagemesh.cli.vllm.variants import make_variant
 from pagemesh.config.environment import HOST_VARIABLE
 from pagemesh.engine.machine_memory import machine_memory
 
@@ -41,6 +42,8 @@ def own_arguments(given: Sequence[str]) -> list[str]:
     add_environment(adapted, os.environ)
     if (host := os.environ.get(HOST_VARIABLE)) and "--host" not in adapted.flags:
         adapted.arguments += ["--host", host]
+    if adapted.changes:
+        _change_model(adapted)
     gpus = _gpus(adapted.arguments)
     if "--prefill" not in adapted.flags:
         devices = len(gpus) or num_sockets()
@@ -53,6 +56,34 @@ def own_arguments(given: Sequence[str]) -> list[str]:
     for note in adapted.notes:
         print(f"{PROG}: {note}", file=sys.stderr, flush=True)
     return adapted.arguments
+
+
+def _change_model(adapted: Adapted) -> None:
+    """Put a folder in the model's place that has what it should have instead; ConfigError when there can be none."""
+    config = parse(UpConfig, PROG, "", adapted.arguments)
+    models = config.served.models
+    if len(models) > 1:
+        raise UsageError(
+            f"--tokenizer, --hf-overrides and what else changes a model is for one, but --model has {len(models)}"
+        )
+    model = models[0]
+    folder = make_variant(model.source, adapted.changes, config.hub)
+    # The name stays; the revision is that of what was downloaded.
+    others = _without(_without(adapted.arguments, "--model"), "--revision")
+    adapted.arguments = ["--model", f"{model.name}={folder}", *others]
+    adapted.notes.append(f"{model.source} is served with these changes from {folder}")
+
+
+def _without(arguments: Sequence[str], flag: str) -> list[str]:
+    """All but a flag and its values."""
+    left: list[str] = []
+    is_dropped = False
+    for each in arguments:
+        if each.startswith("--"):
+            is_dropped = each == flag
+        if not is_dropped:
+            left.append(each)
+    return left
 
 
 def _add_memory(adapted: Adapted, gpus: Sequence[str]) -> None:

@@ -152,7 +152,6 @@ def test_what_is_always_so_is_noted_and_cannot_be_turned_off() -> None:
         ("m --speculative-config.model x", "speculates"),
         ("m --kv-cache-dtype fp8_e5m2", "write fp8"),
         ("m --load-format dummy", "safetensors"),
-        ("m --tokenizer other", "copy of the folder"),
         ("m --seed 7", "each request"),
         ("m --middleware x", "in front of the gateway"),
         ("m --max-num-sequences 3", "did you mean --max-num-seqs?"),

@@ -11,8 +11,10 @@ from typing import Any, Final
 
 from pagemesh.cli.arguments import UsageError
 from pagemesh.cli.vllm.flags import (
+    CHANGING,
     MODES,
     OBJECTS,
+    OVERRIDES,
     REFUSED_VALUES,
     RULES,
     SHORT,
@@ -21,6 +23,7 @@ from pagemesh.cli.vllm.flags import (
 )
 from pagemesh.cli.vllm.own_flags import Kind, own_flags
 from pagemesh.cli.vllm.rules import Fate, Rule
+from pagemesh.cli.vllm.variants import Changes
 
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")
 
@@ -38,6 +41,9 @@ class Adapted:
 
     notes: list[str] = field(default_factory=list)
     """Sentences, for one log line each."""
+
+    changes: Changes = field(default_factory=Changes)
+    """Of the model, which no flag of ours says."""
 
     @property
     def flags(self) -> set[str]:
@@ -68,7 +74,6 @@ class _Reader:
         self._left = list(_split(arguments))
         self._found = Adapted()
         self._model: str | None = None
-        self._tokenizer: str | None = None
         # Members of JSON objects that were given one by one.
         self._members: dict[str, dict[str, Any]] = {}
 
@@ -88,13 +93,16 @@ class _Reader:
             if "--model" in found.flags:
                 raise UsageError(f"--model is given beside {self._model!r}: write one of them")
             found.arguments[:0] = ["--model", self._model]
-        self._check_tokenizer()
+        self._settle_tokenizer()
         for flag, members in self._members.items():
             if flag in found.flags:
                 raise UsageError(
                     f"{flag} is given beside {flag}.{next(iter(members))}: write one of them"
                 )
-            self._add(flag, json.dumps(members))
+            if flag == OVERRIDES:
+                found.changes.overrides |= members
+            else:
+                self._add(flag, json.dumps(members))
         return found
 
     def _flag(self, flag: str) -> None:
@@ -104,14 +112,16 @@ class _Reader:
         if name == "--performance-mode":
             self._mode()
         elif name == "--tokenizer":
-            self._tokenizer = self._value(name)
+            self._found.changes.tokenizer = self._value(name)
+        elif name in CHANGING and name == positive:
+            self._change(name)
         elif rule is not None and rule.fate is Fate.RENAMED:
             assert rule.flag is not None
             value = self._value(flag)
             self._add(rule.flag, rule.values.get(value, value))
-        elif rule is not None:
+        elif rule is not None and rule.fate is not Fate.SAME:
             self._other(rule, name, is_positive=is_positive)
-        elif name in OBJECTS and name != positive:
+        elif name in (*OBJECTS, OVERRIDES) and name != positive:
             self._member(name, positive.removeprefix(f"{name}."))
         elif name in self._own:
             self._ours(name, flag)
@@ -178,13 +188,25 @@ class _Reader:
             if flag not in given:
                 self._add(flag, value)
 
-    def _check_tokenizer(self) -> None:
-        arguments, tokenizer = self._found.arguments, self._tokenizer
-        if tokenizer is None:
-            return
+    def _change(self, flag: str) -> None:
+        """Values for config.json, as JSON: an object of them, or one."""
+        text = self._value(flag)
+        try:
+            value = json.loads("null" if text == "None" else text)
+        except ValueError:
+            raise UsageError(f"{flag} is {text!r}, but must be JSON") from None
+        key = CHANGING[flag]
+        if key is None and not isinstance(value, dict):
+            raise UsageError(f"{flag} is {text!r}, but must be a JSON object")
+        if value is not None:
+            self._found.changes.overrides |= value if key is None else {key: value}
+
+    def _settle_tokenizer(self) -> None:
+        """A model's own tokenizer changes nothing."""
+        arguments, changes = self._found.arguments, self._found.changes
         models = arguments[arguments.index("--model") + 1 :] if "--model" in arguments else []
-        if tokenizer.rstrip("/") != (models[0].rstrip("/") if models else None):
-            raise UsageError(_refusal(f"--tokenizer {tokenizer}", RULES["--tokenizer"]))
+        if models and changes.tokenizer and changes.tokenizer.rstrip("/") == models[0].rstrip("/"):
+            changes.tokenizer = None
 
     def _add(self, *arguments: str) -> None:
         self._found.arguments += arguments

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pagemesh.cli.vllm.rules import Rule, always, no_effect, planned, refused, renamed
+from pagemesh.cli.vllm.rules import Rule, always, no_effect, planned, refused, renamed, same
 
 _REPLICAS: Final = (
     "write --decode N for N workers, or put several machines into one mesh with the Helm chart"
@@ -70,16 +70,10 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
         "0",
         "None",
     ),
-    "--tokenizer": refused(
-        "a model has the tokenizer of its folder; put other tokenizer files into a copy of the folder"
-    ),
-    "--hf-overrides": refused("edit config.json in a copy of the model's folder", "{}"),
-    "--rope-scaling": refused(
-        "write it as rope_scaling into config.json in a copy of the model's folder", "{}", "null"
-    ),
-    "--rope-theta": refused(
-        "write it as rope_theta into config.json in a copy of the model's folder"
-    ),
+    "--tokenizer": same("a folder of links with that tokenizer is served"),
+    "--hf-overrides": same("a folder of links with such a config.json is served"),
+    "--rope-scaling": same("a folder of links with such a config.json is served"),
+    "--rope-theta": same("a folder of links with such a config.json is served"),
     "--hf-config-path": refused("a model is one folder, config.json included"),
     "--tokenizer-revision": refused("--revision is that of the whole model"),
     "--code-revision": refused("code in a model's folder is never run"),
@@ -319,6 +313,15 @@ REFUSED_VALUES: Final[Mapping[tuple[str, str], str]] = {
 
 UNSET_VALUES: Final[Mapping[str, tuple[str, ...]]] = {"--max-model-len": ("auto", "-1")}
 """Of flags of ours, those that stand for leaving it out: the longest context that fits."""
+
+OVERRIDES: Final = "--hf-overrides"
+
+CHANGING: Final[Mapping[str, str | None]] = {
+    OVERRIDES: None,
+    "--rope-scaling": "rope_scaling",
+    "--rope-theta": "rope_theta",
+}
+"""Flags whose value is JSON for config.json: that of a key, or an object of keys."""
 
 OBJECTS: Final = ("--default-chat-template-kwargs", "--override-generation-config")
 """Flags of ours whose value is a JSON object, of which vLLM also takes one member at a time: --flag.name value."""

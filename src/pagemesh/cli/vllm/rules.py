@@ -11,7 +11,7 @@ class Fate(StrEnum):
     """In one word, for the table of all flags."""
 
     SAME = "same"
-    """The flag is ours as well."""
+    """The flag is ours as well, or has the same effect here."""
 
     RENAMED = "renamed"
     """Another flag of ours says it."""
@@ -54,6 +54,11 @@ class Rule:
 def renamed(flag: str, says: str = "", **values: str) -> Rule:
     """Another flag of ours, with some of the values renamed."""
     return Rule(Fate.RENAMED, says, flag=flag, values=values, takes_value=True)
+
+
+def same(says: str) -> Rule:
+    """A flag with a value whose effect the command line brings about, without a flag of ours."""
+    return Rule(Fate.SAME, says, takes_value=True)
 
 
 def always(says: str) -> Rule:
