@@ -1,4 +1,4 @@
-"""Defaults of sampling, for requests that say nothing of it."""
+"""What holds for sampling in requests that say nothing of it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ class GenerationConfig:
     override_generation_config: str = "{}"
     """JSON object with values that replace those, such as {"temperature": 0.5}: temperature, top_p, top_k, min_p,
     repetition_penalty, do_sample, and max_new_tokens, which no request may exceed then."""
+
+    seed: int | None = None
+    """Seed from which each router draws those of requests that bring none, one after the other: asked for the same in
+    the same order after its start, it gives the same answers. Unset, every answer has a seed by chance."""
 
     def __post_init__(self) -> None:
         require(self.generation_config != "", "--generation-config", "", "auto, vllm or a folder")

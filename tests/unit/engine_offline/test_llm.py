@@ -169,6 +169,17 @@ def test_without_a_seed_answers_differ(llm: LLM) -> None:
     assert len(set(texts(outputs))) == 2
 
 
+def test_seeds_of_prompts_that_bring_none_come_from_that_of_the_llm(demo_model: Path) -> None:
+    def answers(seed: int) -> list[str]:
+        with LLM(demo_model, device="cpu", seed=seed) as llm:
+            params = SamplingParams(temperature=1.5)
+            return texts(llm.generate(["Once upon", "Once upon"], params, use_tqdm=False))
+
+    first, again, other = answers(7), answers(7), answers(8)
+    assert first == again != other
+    assert first[0] != first[1], "each has one of its own"
+
+
 def test_without_parameters_the_models_own_hold(llm: LLM, demo_model: Path) -> None:
     own = json.loads((demo_model / "generation_config.json").read_text())
     assert own["do_sample"] is False

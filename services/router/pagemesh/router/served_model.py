@@ -16,6 +16,7 @@ from pagemesh.router.chat.rules import ChatRules
 from pagemesh.router.openai.truncation import Truncation
 from pagemesh.router.request_lines import RequestLines
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS
+from pagemesh.sampling.seeds import Seeds
 from pagemesh.tokenizer.bad_words import encode_bad_words
 from pagemesh.tokenizer.generation_defaults import GenerationDefaults, load_generation_defaults
 from pagemesh.tokenizer.matryoshka import Matryoshka
@@ -45,6 +46,9 @@ class ServedModel:
     api: ApiConfig = field(default_factory=ApiConfig)
     """What requests may ask for."""
 
+    seeds: Seeds = field(default_factory=Seeds)
+    """Of requests that bring none."""
+
     source: str = ""
     """Where it comes from, as the settings have it."""
 
@@ -59,6 +63,7 @@ class ServedModel:
             defaults=load_generation_defaults(folder, config.generation),
             created=int(time.time()),
             matryoshka=Matryoshka.read(folder),
+            seeds=Seeds(config.generation.seed),
             source=named.source,
             chat=ChatRules.of(config.chat, tokenizer),
             api=config.api,

@@ -65,11 +65,6 @@ _ONE_BY_ONE: Final[Mapping[str, Rule]] = {
     "--config-format": no_effect("models are read from config.json", "auto", "hf"),
     "--runner": no_effect("a model's config.json says what it does", "auto", "generate", "pooling"),
     "--convert": no_effect("a model's config.json says what it does", "auto", "none", "embed"),
-    "--seed": refused(
-        "give each request its `seed`: it gets the same tokens then, whatever runs beside it",
-        "0",
-        "None",
-    ),
     "--tokenizer": same("a folder of links with that tokenizer is served"),
     "--hf-overrides": same("a folder of links with such a config.json is served"),
     "--rope-scaling": same("a folder of links with such a config.json is served"),
@@ -311,8 +306,11 @@ REFUSED_VALUES: Final[Mapping[tuple[str, str], str]] = {
 }
 """Of flags of ours, with what to write instead."""
 
-UNSET_VALUES: Final[Mapping[str, tuple[str, ...]]] = {"--max-model-len": ("auto", "-1")}
-"""Of flags of ours, those that stand for leaving it out: the longest context that fits."""
+UNSET_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
+    "--max-model-len": ("auto", "-1"),
+    "--seed": ("None",),
+}
+"""Of flags of ours, those that stand for leaving it out."""
 
 OVERRIDES: Final = "--hf-overrides"
 

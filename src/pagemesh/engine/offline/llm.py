@@ -33,6 +33,7 @@ from pagemesh.engine.offline.prompts import (
 from pagemesh.engine.offline.settings import read_settings
 from pagemesh.engine.offline.submission import Submission
 from pagemesh.models.resolve import resolve_model_path
+from pagemesh.sampling.seeds import Seeds
 from pagemesh.telemetry.logs import configure_library_logging
 from pagemesh.tokenizer.generation_defaults import load_generation_defaults
 from pagemesh.tokenizer.tokenizer import Tokenizer
@@ -53,10 +54,12 @@ class LLM:
     Its methods may be called from several threads: the engine batches what they ask for together.
     """
 
-    def __init__(self, model: str | os.PathLike[str], **settings: Any) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str], *, seed: int | None = None, **settings: Any
+    ) -> None:
         """Load `model`, a folder or a hub id.
 
-        Settings are those of `pagemesh decode`, as keywords: `dtype`, `max_model_len`, `threads`,
+        Prompts without a seed draw theirs from `seed`, one after the other, or by chance. Settings are those of `pagemesh decode`, as keywords: `dtype`, `max_model_len`, `threads`,
         `kv_cache_memory`, `block_size`, `max_num_seqs` … ConfigError naming one that is unknown or
         cannot be, or what is wrong with the model.
         """
@@ -72,7 +75,7 @@ class LLM:
             config.scheduler,
             config.hardware,
         )
-        self._submission = Submission(self._engine.info, self._tokenizer)
+        self._submission = Submission(self._engine.info, self._tokenizer, Seeds(seed))
         self._deliveries = Deliveries()
         self._embedder = Embedder(self._engine, self._deliveries, self._tokenizer)
         self._engine.start(self._deliveries)

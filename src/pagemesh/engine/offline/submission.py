@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from pagemesh.engine.offline.generation import Answer, PromptRun
 from pagemesh.engine.offline.params import SamplingParams
 from pagemesh.engine.offline.prompts import EncodedPrompt, at
 from pagemesh.errors import InvalidRequestError
+from pagemesh.sampling.seeds import Seeds
 from pagemesh.scheduler.admission import check_request
 from pagemesh.tokenizer.bad_words import encode_bad_words
 from pagemesh.tokenizer.tokenizer import Tokenizer
@@ -37,9 +37,11 @@ def check_count(name: str, values: Sequence[object], num_prompts: int) -> None:
 class Submission:
     """Makes the requests of one model's engine."""
 
-    def __init__(self, info: EngineInfo, tokenizer: Tokenizer) -> None:
+    def __init__(self, info: EngineInfo, tokenizer: Tokenizer, seeds: Seeds) -> None:
+        """`seeds` are those of prompts that bring none."""
         self._info = info
         self._tokenizer = tokenizer
+        self._seeds = seeds
 
     def make_runs(
         self,
@@ -79,7 +81,7 @@ class Submission:
 
         Raises InvalidRequestError naming `place` when the engine would refuse them.
         """
-        seed = secrets.randbits(63) if params.seed is None else params.seed
+        seed = self._seeds.draw() if params.seed is None else params.seed
         room = self._info.max_model_len - len(prompt.token_ids)
         bad_words = encode_bad_words(params.bad_words or (), self._tokenizer)
         answers = []

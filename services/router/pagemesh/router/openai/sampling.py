@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,7 +31,7 @@ def make_choices(
     `forced` is what answers must look like, whatever the fields say.
     """
     # Drawn here, not by the worker, so that a request that moves keeps its draws.
-    seed = secrets.randbits(63) if fields.seed is None else fields.seed
+    seed = model.seeds.draw() if fields.seed is None else fields.seed
     sampling = _sampling(fields, min(max_tokens), model, forced)
     return tuple(
         Choice(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -71,7 +70,7 @@ async def prepare_generation(
         limit_field="sampling.max_tokens",
     )
     if not request.use_seed:
-        wanted.seed = secrets.randbits(63)
+        wanted.seed = model.seeds.draw()
     sampling = _check_sampling(model, sampling_from_proto(wanted), request.bad_words)
     reading = prompt.reading
     return TypedJob(
