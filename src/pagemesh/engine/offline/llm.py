@@ -33,7 +33,6 @@ from pagemesh.engine.offline.prompts import (
 from pagemesh.engine.offline.settings import read_settings
 from pagemesh.engine.offline.submission import Submission
 from pagemesh.models.resolve import resolve_model_path
-from pagemesh.sampling.seeds import Seeds
 from pagemesh.telemetry.logs import configure_library_logging
 from pagemesh.tokenizer.generation_defaults import load_generation_defaults
 from pagemesh.tokenizer.tokenizer import Tokenizer
@@ -75,7 +74,7 @@ class LLM:
             config.scheduler,
             config.hardware,
         )
-        self._submission = Submission(self._engine.info, self._tokenizer, Seeds(seed))
+        self._submission = Submission(self._engine.info, self._tokenizer, seed)
         self._deliveries = Deliveries()
         self._embedder = Embedder(self._engine, self._deliveries, self._tokenizer)
         self._engine.start(self._deliveries)

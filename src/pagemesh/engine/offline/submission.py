@@ -37,11 +37,11 @@ def check_count(name: str, values: Sequence[object], num_prompts: int) -> None:
 class Submission:
     """Makes the requests of one model's engine."""
 
-    def __init__(self, info: EngineInfo, tokenizer: Tokenizer, seeds: Seeds) -> None:
-        """`seeds` are those of prompts that bring none."""
+    def __init__(self, info: EngineInfo, tokenizer: Tokenizer, seed: int | None) -> None:
+        """Prompts that bring no seed draw theirs from this one; see `Seeds`."""
         self._info = info
         self._tokenizer = tokenizer
-        self._seeds = seeds
+        self._seeds = Seeds(seed)
 
     def make_runs(
         self,
