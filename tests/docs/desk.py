@@ -31,10 +31,10 @@ GATEWAY, KVSTORE, ROUTER, REDIS = 8000, 7000, 7001, 6379
 _PORT: Final = re.compile(r"(?:(?<=:)|(?<=port )|(?<=port=))[1-9]\d{3}\b(?!:)")
 _OPENED: Final = re.compile(r"--port[ =](\d+)")
 _SERVES: Final = re.compile(
-    r"^(?:.*\s)?(?:pagemesh (?:up|gateway|router|decode|prefill|kvstore)|make run|envoy -c)\b(?!.*--help)",
+    r"^(?:.*\s)?(?:pagemesh (?:up|serve|gateway|router|decode|prefill|kvstore)|make run|envoy -c)\b(?!.*--help)",
     re.MULTILINE,
 )
-_HTTP: Final = re.compile(r"pagemesh (?:up|gateway)|make run|envoy -c")
+_HTTP: Final = re.compile(r"pagemesh (?:up|serve|gateway)|make run|envoy -c")
 # Machines that the documents speak of: here all of them are this one.
 _HOSTS: Final = {
     "redis://redis:": "redis://127.0.0.1:",

@@ -32,7 +32,8 @@ SERVERS: Final = "servers"
 NAMES: Final = ("pagemesh", "make", "curl", "python", "python3", "pip", "envoy", "pkill")
 
 _PARTS: Final = {"router", "decode", "prefill", "kvstore"}
-_HTTP: Final = {"up", "gateway"}
+_MESHES: Final = {"up", "serve"}
+_HTTP: Final = {*_MESHES, "gateway"}
 _ONCE: Final = {"--help", "-h", "--print-config"}
 START_DEADLINE_S: Final = 60.0
 
@@ -71,7 +72,7 @@ def _pagemesh(arguments: list[str]) -> NoReturn:
     if kind in _PARTS and "--port" not in arguments:
         command += ["--port", str(_a_free_port())]
     port = int(command[command.index("--port") + 1])
-    if kind == "up":
+    if kind in _MESHES:
         _serve(command, lambda: "Press Ctrl-C" in _output_of(os.getpid()))
     if kind == "gateway" or "--mesh-cert" in arguments:
         _serve(command, lambda: _connects(port))

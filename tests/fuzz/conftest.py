@@ -27,6 +27,7 @@ def check_nothing_is_left(mesh: Mesh) -> None:
 @pytest.fixture(scope="package")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """A short context, so that answers without a limit end soon."""
-    arguments = ("--model", str(DEMO), "--no-sample", "--prefill", "0", "--max-model-len", "400")
+    arguments = ["--model", str(DEMO), "--no-sample", "--prefill", "0", "--max-model-len", "400"]
+    arguments.append("--enable-tokenizer-info-endpoint")
     with running_mesh(tmp_path_factory.mktemp("fuzzed"), *arguments) as mesh:
         yield mesh
