@@ -27,6 +27,7 @@ from pagemesh.cli.settings import (
     UpConfig,
 )
 from pagemesh.errors import PagemeshError
+from pagemesh.local.first_process import heed_sigterm
 from pagemesh.sim.settings import SimConfig
 
 EXIT_FAILED = 1
@@ -142,6 +143,7 @@ GROUPS = {"bench": "measures an endpoint, or a model in this process: pagemesh b
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (the process's own when None); the exit code."""
+    heed_sigterm()
     # gRPC's core prints errors of its own beside the exceptions that say the same.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:

@@ -13,6 +13,7 @@ from pagemesh.cli.up.part import Part
 from pagemesh.cli.up.plan import LAST_WORDS_S, MeshPlan, PartPlan, Stage
 from pagemesh.cli.up.readiness import grpc_serves, http_answers
 from pagemesh.errors import ConfigError, InternalError
+from pagemesh.local.first_process import reap_orphans
 
 _REPORT_INTERVAL = 10.0
 
@@ -141,6 +142,8 @@ class Mesh:
             lines = [] if served else part.last_lines(_NUM_LOG_LINES)
             self._console.part_died(part.plan.name, code, delay, lines)
             await asyncio.sleep(delay)
+            # What a killed part had started has ended by now.
+            reap_orphans()
 
     def _is_missing(self, plan: PartPlan) -> bool:
         """Whether nothing that serves does what this part would."""

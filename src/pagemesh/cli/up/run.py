@@ -40,7 +40,7 @@ def run(config: UpConfig) -> None:
     """Run a mesh until SIGINT, SIGTERM or SIGHUP.
 
     Raises ConfigError before anything is started when the model, the port, a certificate or the index cannot be
-    used.
+    used, and where no temporary folder can be made.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # The model may say what the terminal cannot show.
@@ -54,11 +54,22 @@ def run(config: UpConfig) -> None:
         importlib.import_module("pagemesh.cli.up.store").require_store(config.index)
     gpus = gpus_for(config.hardware)
     with (
-        tempfile.TemporaryDirectory(prefix="pagemesh-", ignore_cleanup_errors=True) as folder,
+        _run_folder() as folder,
         held_ports(LOOPBACK, num_ports(config)) as ports,
         shared_by_workers(config, gpus) as shared,
     ):
         asyncio.run(_up(config, ports, Path(folder), gpus, shared))
+
+
+def _run_folder() -> tempfile.TemporaryDirectory[str]:
+    """Where parts have their sockets, and logs that nobody keeps."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="pagemesh-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise ConfigError(
+            "there is no folder to write temporary files into, which the parts need for sockets: mount one at /tmp,"
+            f" or name one by TMPDIR ({error.strerror})"
+        ) from error
 
 
 def _check_model(source: str, hub: HubConfig) -> None:
