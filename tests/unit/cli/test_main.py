@@ -7,11 +7,13 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from importlib import metadata
 
 import pytest
 
 from pagemesh.cli.main import COMMANDS, main, names_in
+from tests.support.ports import free_port
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,6 +112,17 @@ def test_a_taken_port_is_one_sentence_and_exit_code_1(command: str, flags: list[
     assert completed.returncode == 1
     assert completed.stderr.startswith(f"pagemesh {command}: cannot listen on 127.0.0.1:{port}")
     assert completed.stderr.count("\n") == 1
+
+
+def test_a_mesh_without_a_folder_for_sockets_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    flags = ("--model", "models/demo", "--device", "cpu", "--port", str(free_port()))
+    assert main(["up", *flags]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("pagemesh up: there is no folder to write temporary files into")
+    assert said.count("\n") == 1
 
 
 def test_a_reader_that_has_gone_is_no_traceback() -> None:
