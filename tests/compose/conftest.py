@@ -36,17 +36,28 @@ def public_images() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def variables(
+def build_arguments(
     engine: ContainerEngine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, str]]:
-    """What the compose files are told, with public images provided."""
-    folder: Path = tmp_path_factory.mktemp("images")
+    """What builds of images with PyTorch are told, with the base of all images provided."""
+    folder: Path = tmp_path_factory.mktemp("base")
     if missing := provide_debian(engine, folder):
         lack("container engine", missing)
-    for image in public_images():
-        provide(engine, image, folder)
     with torch_index(engine, folder) as index:
         yield index
+
+
+@pytest.fixture(scope="session")
+def variables(
+    engine: ContainerEngine,
+    build_arguments: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, str]:
+    """What the compose files are told, with public images provided."""
+    folder: Path = tmp_path_factory.mktemp("images")
+    for image in public_images():
+        provide(engine, image, folder)
+    return build_arguments
 
 
 @pytest.fixture(scope="module")

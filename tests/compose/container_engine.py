@@ -53,6 +53,19 @@ class ContainerEngine:
         """Docker's output; AssertionError with all that it said when it fails."""
         return run([self._docker, *arguments], self.environment, timeout, input=input)
 
+    def logs(self, container: str) -> str:
+        """What a container has written, to either output."""
+        command = [self._docker, "logs", container]
+        done = subprocess.run(
+            command,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=60,
+            check=True,
+        )
+        return done.stdout.decode(errors="replace")
+
     def has_image(self, name: str) -> bool:
         """Whether it is here, or could be pulled."""
         if self._answers("image", "inspect", name):

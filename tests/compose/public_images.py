@@ -30,7 +30,13 @@ from tests.hygiene.tree import ROOT
 DEBIAN: Final = "debian:bookworm-slim"
 _TORCH_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 _OWN_AUTHORITIES: Final = Path("/usr/local/share/ca-certificates")
-_LEFT_OUT: Final = ("var/cache/apt", "usr/share/doc", "usr/share/man", "usr/share/locale")
+_LEFT_OUT: Final = (
+    "var/cache/apt",
+    "var/lib/apt/lists",
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+)
 """As in the public image."""
 
 _STAND_INS: Final[dict[str, tuple[str, Path | None]]] = {
@@ -92,7 +98,8 @@ def provide_debian(engine: ContainerEngine, folder: Path) -> str | None:
     run(["chroot", str(root), "update-ca-certificates"], engine.environment, timeout=60)
     for path in _LEFT_OUT:
         shutil.rmtree(root / path, ignore_errors=True)
-    (root / "var/cache/apt/archives/partial").mkdir(parents=True)
+    for path in ("var/cache/apt/archives/partial", "var/lib/apt/lists/partial"):
+        (root / path).mkdir(parents=True)
     packed = subprocess.run(
         ["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE, check=True, timeout=120
     )
@@ -113,6 +120,12 @@ def provide(engine: ContainerEngine, name: str, folder: Path) -> None:
         shutil.copy(program, context / "program")
     (context / "Dockerfile").write_text(f"FROM {DEBIAN}\n{dockerfile}")
     engine.run("build", "--tag", name, str(context), timeout=600)
+
+
+def host_of_containers(engine: ContainerEngine) -> str:
+    """The address of this machine at which containers find it."""
+    described = json.loads(engine.run("network", "inspect", "bridge"))[0]
+    return str(ipaddress.ip_network(described["IPAM"]["Config"][0]["Subnet"])[1])
 
 
 @contextmanager
@@ -145,11 +158,7 @@ def torch_index(engine: ContainerEngine, folder: Path) -> Iterator[dict[str, str
         pinned,
     ]
     run(pip, engine.environment, timeout=300)
-    subnet = json.loads(engine.run("network", "inspect", "bridge"))[0]["IPAM"]["Config"][0][
-        "Subnet"
-    ]
-    # Where containers find their host.
-    bridge = str(ipaddress.ip_network(subnet)[1])
+    bridge = host_of_containers(engine)
     handler = functools.partial(_Quiet, directory=str(wheels.parent))
     with http.server.ThreadingHTTPServer((bridge, 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
