@@ -84,7 +84,7 @@ ownership: $(VENV)/.ready-dev ## Play 100 times as many random lives of requests
 chaos: $(VENV)/.ready-dev ## Do to every process all that can happen in every phase of a request (an hour; needs root); writes docs/chaos.md
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-compose-test: $(VENV)/.ready-dev ## Build the images, and run docker-compose.yml and its overlays for real (a quarter of an hour; needs a container engine)
+compose-test: $(VENV)/.ready-dev ## Build the images, and run them, docker-compose.yml and its overlays for real (half an hour; needs a container engine)
 	@$(BIN)/pytest tests/compose -m containers $(ARGS)
 
 soak: $(VENV)/.ready-dev ## A random fault every 5 s for MINUTES (30) under load; no answer may be wrong or missing (needs root)

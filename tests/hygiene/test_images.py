@@ -132,6 +132,14 @@ def test_an_image_runs_its_process_as_nobody_special(name: str) -> None:
     assert f"-f {DOCKERFILES[name].relative_to(ROOT)} " in DOCKERFILES[name].read_text()
 
 
+def test_the_demo_model_is_where_one_is_loaded_and_once() -> None:
+    wheels_own = "/opt/pagemesh/lib/python3*/site-packages/pagemesh/models/demo"
+    for name in (*DOCKERFILES, "whole"):
+        assert f"rm -r {wheels_own}\n" in stages(name)["installed"]
+        copies = stages(name)[""].count("COPY models/demo /opt/pagemesh/models/demo\n")
+        assert copies == (name not in ("gateway", "kvstore"))
+
+
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_versions_are_the_projects(name: str) -> None:
     assert f"ARG VERSION={pyproject()['project']['version']}\n" in stages(name)[""]

@@ -28,4 +28,4 @@ def reap_orphans() -> None:
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if os.getsid(ended.si_pid) in (ended.si_pid, os.getsid(0)):
                 return
-            os.waitpid(ended.si_pid, os.WNOHANG)
+            os.waitid(os.P_PID, ended.si_pid, os.WEXITED | os.WNOHANG)
