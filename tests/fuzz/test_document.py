@@ -104,6 +104,8 @@ def complete(body: Any, operation: Operation) -> None:
     for name in ("prompt", "input"):
         if body.get(name) in ("", []):
             body[name] = "hi"
+    if operation.path in ("/v1/embeddings", "/pooling") and not set(body) & {"input", "messages"}:
+        body["input"] = "hi"
     if operation.path.endswith("/score") and not set(body) & {"queries", "data_1", "text_1"}:
         body |= {"text_1": "hi", "text_2": "hi"}
     if isinstance(body.get("messages"), list):
