@@ -39,7 +39,7 @@ def main() -> None:
     limits = measure_limits(device, quick=options.quick)
     report = Report("kernels", QUESTION, {"device": name_of(device)})
     report.add("copy, GB/s", "", [limits.bytes_per_s / 1e9])
-    report.add("product of bfloat16, TFLOP/s", "", [limits.flops_per_s / 1e12])
+    report.add("product of matrices, TFLOP/s", "", [limits.flops_per_s / 1e12])
     for name in choice(options.ops, ENTRIES):
         entry: Entry = import_module(name).contests
         for contest in entry(device, quick=options.quick):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from contest import Contest
@@ -17,7 +17,8 @@ class Limits(NamedTuple):
     """Read and written together, by torch's copy of more than any cache holds."""
 
     flops_per_s: float
-    """By torch's product of large square matrices of bfloat16."""
+    """By torch's product of large square matrices of bfloat16, or of float32 where that is faster: on processors
+    without instructions for bfloat16 torch multiplies it element by element."""
 
     def seconds(self, contest: Contest) -> float:
         """The least time of a contest: that of its bytes or of its arithmetic, whichever is more."""
@@ -31,7 +32,7 @@ def measure_limits(device: torch.device, *, quick: bool) -> Limits:
     source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     size = 8192 if on_gpu else 2048
-    left, right = torch.randn(2, size, size, device=device).bfloat16().unbind()
+    left, right = torch.randn(2, size, size, device=device).to(_faster_type(device)).unbind()
     taken = times(
         {"copy": lambda: target.copy_(source), "product": lambda: left @ right},
         device,
@@ -39,3 +40,12 @@ def measure_limits(device: torch.device, *, quick: bool) -> Limits:
     )
     copy, product = (statistics.median(taken[name]) * 1e-6 for name in ("copy", "product"))
     return Limits(2 * num_bytes / copy, 2 * size**3 / product)
+
+
+def _faster_type(device: torch.device) -> torch.dtype:
+    small = {dtype: torch.randn(256, 256, device=device).to(dtype) for dtype in _TYPES}
+    taken = times({str(dtype): lambda m=m: m @ m for dtype, m in small.items()}, device, 3)
+    return min(_TYPES, key=lambda dtype: statistics.median(taken[str(dtype)]))
+
+
+_TYPES: Final = (torch.bfloat16, torch.float32)
