@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pagemesh.cli.arguments import parse
 from pagemesh.cli.settings import UpConfig
+from pagemesh.cli.vllm.flags import UNSET_VALUES
 from pagemesh.config import WorkerConfig
 
 if TYPE_CHECKING:
     from pagemesh.cli.up.memory import Fit
 
 FLAG: Final = "--max-model-len"
-
-AUTOMATIC: Final = ("auto", "-1")
-"""Values that leave it to the memory, as in vLLM."""
 
 Settings = TypeVar("Settings")
 
@@ -56,7 +54,7 @@ def _split(given: Sequence[str]) -> tuple[list[str], bool]:
         name, equals, value = word.partition("=")
         if name.replace("_", "-") != FLAG:
             others.append(word)
-        elif (value if equals else left[0] if left else "") in AUTOMATIC:
+        elif (value if equals else left[0] if left else "") in UNSET_VALUES[FLAG]:
             is_automatic = True
             del left[: 0 if equals else 1]
         else:
@@ -81,18 +79,15 @@ def _alone(worker: WorkerConfig) -> UpConfig:
 
 def _fit(config: UpConfig) -> Fit:
     # Here, because few commands need them, and all would wait for them.
-    from pagemesh.cli.up.gpus import gpus_for, smallest_gpu
-    from pagemesh.cli.up.memory import Fit, fit_gpus, fit_host
-    from pagemesh.engine.machine_memory import machine_memory
+    from pagemesh.cli.up.gpus import gpus_for
+    from pagemesh.cli.up.memory import fit_machine
 
-    if gpus := gpus_for(config.hardware):
-        size = smallest_gpu(len(gpus))
-        return Fit() if size is None else fit_gpus(config, size, len(gpus))
-    memory = machine_memory()
-    if memory is None:
-        return Fit()
-    cache = replace(config.cache, kv_cache_memory=config.cache.cpu_kv_memory)
-    return fit_host(replace(config, cache=cache), memory)
+    gpus = gpus_for(config.hardware)
+    if not gpus:
+        # What every worker takes, and no share of what is free.
+        cache = replace(config.cache, kv_cache_memory=config.cache.cpu_kv_memory)
+        config = replace(config, cache=cache)
+    return fit_machine(config, gpus)
 
 
 def context_text(fit: Fit) -> str:

@@ -11,13 +11,12 @@ from typing import Final
 from pagemesh.cli.arguments import UsageError, parse
 from pagemesh.cli.longest_context import context_text
 from pagemesh.cli.settings import UpConfig
-from pagemesh.cli.up.gpus import smallest_gpu, visible_gpus
-from pagemesh.cli.up.memory import Fit, fit_gpus, fit_host
+from pagemesh.cli.up.gpus import visible_gpus
+from pagemesh.cli.up.memory import fit_machine
 from pagemesh.cli.vllm.adapt import Adapted, adapt
 from pagemesh.cli.vllm.environment import add_environment
 from pagemesh.cli.vllm.variants import make_variant
 from pagemesh.config.environment import HOST_VARIABLE
-from pagemesh.engine.machine_memory import machine_memory
 
 PROG: Final = "pagemesh serve"
 
@@ -100,7 +99,7 @@ def _add_memory(adapted: Adapted, gpus: Sequence[str]) -> None:
             f"--gpu-memory-utilization {utilization:g} leaves no room for other programs on the GPU, nor for what its"
             " driver takes beside them: one of them may end for want of memory"
         )
-    fit = _fit(config, gpus)
+    fit = fit_machine(config, gpus)
     if fit.kv_cache_memory is not None and config.cache.kv_cache_memory is None:
         adapted.arguments += ["--kv-cache-memory", f"{fit.kv_cache_memory:g}"]
         adapted.notes.append(
@@ -109,14 +108,6 @@ def _add_memory(adapted: Adapted, gpus: Sequence[str]) -> None:
     if fit.max_model_len is not None and config.max_model_len is None:
         adapted.arguments += ["--max-model-len", str(fit.max_model_len)]
         adapted.notes.append(context_text(fit))
-
-
-def _fit(config: UpConfig, gpus: Sequence[str]) -> Fit:
-    if gpus:
-        size = smallest_gpu(len(gpus))
-        return Fit() if size is None else fit_gpus(config, size, len(gpus))
-    memory = machine_memory()
-    return Fit() if memory is None else fit_host(config, memory)
 
 
 def gpu_steps(num_seqs: int | None, num_tokens: int | None) -> dict[str, int]:

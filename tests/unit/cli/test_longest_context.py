@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.cli.longest_context import mesh_arguments, worker_arguments
-from pagemesh.engine import machine_memory
+from pagemesh.cli.up import memory
 from pagemesh.engine.machine_memory import MachineMemory
 from pagemesh.errors import ConfigError
 from tests.unit.cli.test_up_memory import GIB, LLAMA_7B
@@ -23,7 +23,7 @@ COMMANDS = pytest.mark.parametrize(
 @pytest.fixture
 def llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A model whose 4,096 tokens take 2 GiB of KV, on a machine that has room for it."""
-    monkeypatch.setattr(machine_memory, "machine_memory", lambda: MachineMemory(64 * GIB, 60 * GIB))
+    monkeypatch.setattr(memory, "machine_memory", lambda: MachineMemory(64 * GIB, 60 * GIB))
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_7B))
     return str(tmp_path)
 
@@ -69,6 +69,6 @@ def test_numbers_stay_as_they_are(arguments: Arguments) -> None:
 
 
 def test_a_mesh_that_does_not_fit_is_refused(llama: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_memory, "machine_memory", lambda: MachineMemory(GIB, GIB))
+    monkeypatch.setattr(memory, "machine_memory", lambda: MachineMemory(GIB, GIB))
     with pytest.raises(ConfigError, match="before the first KV block"):
         mesh_arguments(["--model", llama, "--device", "cpu", "--max-model-len", "auto"])

@@ -13,6 +13,7 @@ from pagemesh.cli import serve
 from pagemesh.cli.arguments import UsageError
 from pagemesh.cli.main import COMMANDS, main
 from pagemesh.cli.settings import UpConfig
+from pagemesh.cli.up import memory
 from pagemesh.cli.vllm.adapt import Adapted, adapt, plain_number
 from pagemesh.cli.vllm.environment import add_environment
 from pagemesh.cli.vllm.flags import RULES
@@ -272,7 +273,7 @@ def test_a_gpu_that_is_filled_to_the_brim_is_warned_of(
     started: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(serve, "visible_gpus", lambda: ("0",))
-    monkeypatch.setattr(serve, "smallest_gpu", lambda _: 80 * 2**30)
+    monkeypatch.setattr(memory, "smallest_gpu", lambda _: 80 * 2**30)
     assert main(["serve", "models/demo", "--gpu-memory-utilization", "0.99"]) == 0
     assert "0.99 leaves no room" in capsys.readouterr().err
     assert started[0].scheduler.max_num_seqs == 256

@@ -5,6 +5,7 @@ By sums over config.json, as `pagemesh plan` makes them: nothing is loaded. No t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
 from typing import Final
@@ -12,8 +13,9 @@ from typing import Final
 from pagemesh.cli.plan import plan_model
 from pagemesh.cli.settings import PlanConfig, UpConfig
 from pagemesh.cli.up.cores import can_share
+from pagemesh.cli.up.gpus import smallest_gpu
 from pagemesh.config import CPU_KV_CACHE_MEMORY
-from pagemesh.engine.machine_memory import MachineMemory
+from pagemesh.engine.machine_memory import MachineMemory, machine_memory
 from pagemesh.engine.memory_plan import GIB, MemoryPlan, size_text
 from pagemesh.errors import ConfigError
 from pagemesh.models.config_json import ConfigJson
@@ -39,6 +41,15 @@ class Fit:
 
     own_max_model_len: int | None = None
     """The longest of these, then."""
+
+
+def fit_machine(config: UpConfig, gpus: Sequence[str]) -> Fit:
+    """For workers on these GPUs, or on this machine's processors without any. ConfigError when they do not fit."""
+    if gpus:
+        size = smallest_gpu(len(gpus))
+        return Fit() if size is None else fit_gpus(config, size, len(gpus))
+    memory = machine_memory()
+    return Fit() if memory is None else fit_host(config, memory)
 
 
 def fit_host(config: UpConfig, memory: MachineMemory) -> Fit:
