@@ -44,7 +44,7 @@ def test_deployments_for_one_server_start_a_mesh(monkeypatch: pytest.MonkeyPatch
     started: list[Any] = []
     monkeypatch.setitem(sys.modules, COMMANDS["serve"].module, SimpleNamespace(run=started.append))
     monkeypatch.setattr(serve, "visible_gpus", tuple)
-    monkeypatch.setattr(serve, "_fit", lambda *_: Fit())
+    monkeypatch.setattr(serve, "fit_machine", lambda *_: Fit())
     monkeypatch.setenv("PAGEMESH_HOST", "0.0.0.0")
     kinds = set()
     for container in containers():
