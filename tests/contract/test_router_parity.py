@@ -43,7 +43,7 @@ async def degraded(mesh: Mesh) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(("odd", "num_cached"), [("decode-0", 0), ("decode-1", 48)])
+@pytest.mark.parametrize(("odd", "num_cached"), [("decode-0", 0), ("decode-1", 63)])
 async def test_only_a_healthy_holder_is_worth_a_queue(
     odd_folder: str, odd: str, num_cached: int
 ) -> None:

@@ -37,7 +37,7 @@ async def cached_tokens(mesh: Mesh) -> int:
     return int(body["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-@pytest.mark.parametrize(("policy", "num_cached"), [("kv_aware", 48), ("least_loaded", 0)])
+@pytest.mark.parametrize(("policy", "num_cached"), [("kv_aware", 63), ("least_loaded", 0)])
 async def test_only_kv_aware_goes_to_the_busier_worker_that_holds_the_prompt(
     policy: str, num_cached: int
 ) -> None:
@@ -90,7 +90,7 @@ async def test_a_cached_prompt_is_not_prefilled_remotely_again() -> None:
         await warm_up(mesh)
         before = received(mesh.workers["decode-0"])
         assert before > 0
-        assert await cached_tokens(mesh) == 48
+        assert await cached_tokens(mesh) == 63
         assert received(mesh.workers["decode-0"]) == before
 
 
@@ -197,5 +197,5 @@ async def test_all_answers_are_resubmitted_when_their_worker_is_lost_before_the_
         assert len(answer.json()["choices"]) == 3
         assert await mesh.num_migrated("lost") == 3
         (other,) = decoders.keys() - {busy}
-        # The first one was tried alone; the others found its prompt's full blocks.
-        assert prefix_hits(decoders[other]) == 96
+        # The first one was tried alone; the others found its prompt but for the last token.
+        assert prefix_hits(decoders[other]) == 126

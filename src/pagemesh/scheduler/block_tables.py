@@ -8,6 +8,7 @@ from typing import NamedTuple
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.cache.swap_space import SwapSpace
 from pagemesh.engine.interface import EngineInfo
+from pagemesh.scheduler.batch import BlockMoves
 from pagemesh.scheduler.block_names import BlockNames
 from pagemesh.scheduler.integrity import check_shared_blocks, num_unused_slots
 from pagemesh.scheduler.move_plan import MovePlan
@@ -21,7 +22,7 @@ class Reservation(NamedTuple):
     """The first blocks: full ones with its KV that are cached or held by others."""
 
     copied: int | None = None
-    """The block behind them, some of whose slots have its KV; someone else's to write."""
+    """The block behind them, some of whose slots have its KV; cached, or someone else's to write."""
 
     swapped: Sequence[int] = ()
     """Swap blocks with its KV, those behind `shared`."""
@@ -39,15 +40,18 @@ class BlockTables:
     A request writes only into blocks that it alone holds: shared are full blocks in front of the first
     token to compute, and a block is offered to the prefix cache after its last token was computed. The
     block that a fork shares with its leader and is to write into next is copied for it (copy-on-write,
-    as in PagedAttention, Kwon et al. 2023).
+    as in PagedAttention, Kwon et al. 2023), and so is the last cached one of a prompt that is cached whole:
+    only its last token is computed then.
     """
 
-    def __init__(self, pool: BlockPool, swap: SwapSpace, info: EngineInfo, moves: MovePlan) -> None:
+    def __init__(self, pool: BlockPool, swap: SwapSpace, info: EngineInfo) -> None:
         self._pool = pool
         self._swap = swap
-        self._moves = moves
+        self._moves = MovePlan()
         self._names = BlockNames(info)
         self._block_size = info.layout.block_size
+        self._copied: list[int] = []
+        """Blocks that the next moves copy, held until then."""
         self.num_unused_slots = 0
         """Token slots of all tables that hold no KV."""
 
@@ -59,18 +63,27 @@ class BlockTables:
         held = self._held(request)
         # The last token of a request ends it: no KV is ever computed for it.
         num_tokens = min(request.num_tokens + 1, request.max_total_tokens - 1)
-        return held._replace(num_fresh=self._num_blocks(num_tokens) - len(held.shared))
+        held = held._replace(num_fresh=self._num_blocks(num_tokens) - len(held.shared))
+        if held.copied is None or self.can_take(held):
+            return held
+        # A pool that just holds the request has no room for a copy beside its source.
+        return held._replace(copied=None, num_tokens=len(held.shared) * self._block_size)
 
     def can_take(self, reservation: Reservation, num_spare: int = 0) -> bool:
         """Whether the pool has these blocks and `num_spare` more."""
+        shared, copied, *_ = reservation
         return self._pool.can_allocate(
-            reservation.num_fresh + num_spare, keeping=reservation.shared
+            reservation.num_fresh + num_spare,
+            keeping=shared if copied is None else [*shared, copied],
         )
 
     def take(self, request: Request, reservation: Reservation) -> None:
         """Give the request the blocks that were just proposed; ask `can_take` first."""
         shared, copied, swapped, num_tokens, num_fresh = reservation
         self._pool.acquire(shared)
+        if copied is not None:
+            self._pool.acquire([copied])
+            self._copied.append(copied)
         fresh = self._pool.allocate(num_fresh)
         if copied is not None:
             self._moves.copy(copied, fresh[0])
@@ -83,6 +96,12 @@ class BlockTables:
         self.num_unused_slots += len(request.block_ids) * self._block_size - num_tokens
         if request.num_cached_tokens is None:
             request.num_cached_tokens = num_tokens
+
+    def take_moves(self) -> BlockMoves:
+        """What the tables rely on that were taken or swapped out since the last call."""
+        self._pool.free(self._copied)
+        self._copied.clear()
+        return self._moves.take()
 
     def grow(self, request: Request) -> bool:
         """Make room for the KV of one token more; False when the pool has too few blocks."""
@@ -149,21 +168,29 @@ class BlockTables:
     def _held(self, request: Request) -> Reservation:
         """What there is of the request's KV: cached blocks, then its own swapped or its leader's."""
         self._names.extend(request)
-        num_reusable_blocks = request.num_skippable_tokens // self._block_size
-        hits = self._pool.longest_cached_prefix(request.block_hashes[:num_reusable_blocks])
-        num_hit_tokens = len(hits) * self._block_size
-        if request.num_swapped_tokens > num_hit_tokens:
-            swapped = request.swap_ids[len(hits) :]
-            return Reservation(hits, swapped=swapped, num_tokens=request.num_swapped_tokens)
+        held = self._cached(request)
+        if request.num_swapped_tokens > held.num_tokens:
+            swapped = request.swap_ids[len(held.shared) :]
+            return Reservation(held.shared, swapped=swapped, num_tokens=request.num_swapped_tokens)
         leader = request.leader
         if leader is None or leader.state is not RequestState.RUNNING:
-            return Reservation(hits, num_tokens=num_hit_tokens)
+            return held
         num_tokens = request.num_leader_tokens
-        if not num_hit_tokens < num_tokens <= leader.num_computed_tokens:
-            return Reservation(hits, num_tokens=num_hit_tokens)
+        if not held.num_tokens < num_tokens <= leader.num_computed_tokens:
+            return held
         num_full, num_more = divmod(num_tokens, self._block_size)
         copied = leader.block_ids[num_full] if num_more else None
         return Reservation(leader.block_ids[:num_full], copied, num_tokens=num_tokens)
+
+    def _cached(self, request: Request) -> Reservation:
+        num_full, num_more = divmod(request.num_skippable_tokens, self._block_size)
+        # What an import lacks is granted, sent and counted in whole blocks.
+        is_copied = num_more > 0 and not request.awaits_kv
+        hits = self._pool.longest_cached_prefix(request.block_hashes[: num_full + is_copied])
+        if len(hits) > num_full:
+            *shared, copied = hits
+            return Reservation(shared, copied, num_tokens=request.num_skippable_tokens)
+        return Reservation(hits, num_tokens=len(hits) * self._block_size)
 
     def _free_blocks(self, request: Request) -> None:
         self._pool.free(request.block_ids)

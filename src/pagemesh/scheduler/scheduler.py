@@ -26,7 +26,6 @@ from pagemesh.scheduler.constraint_gate import ConstraintGate
 from pagemesh.scheduler.flights import Flights
 from pagemesh.scheduler.growth import GrowthForecast, MeanLength
 from pagemesh.scheduler.lifecycle import Lifecycle
-from pagemesh.scheduler.move_plan import MovePlan
 from pagemesh.scheduler.outbox import Outbox
 from pagemesh.scheduler.preemption import CheaperWay, PreemptionPolicy
 from pagemesh.scheduler.request import Lease, Request, RequestState
@@ -59,9 +58,8 @@ class Scheduler:
         self._config = config
         self._is_causal = info.causal
         self._pool = BlockPool(info.num_blocks, enable_prefix_caching and info.causal)
-        self._moves = MovePlan()
         self._swap = SwapSpace(num_swap_blocks)
-        self._tables = BlockTables(self._pool, self._swap, info, self._moves)
+        self._tables = BlockTables(self._pool, self._swap, info)
         self._costs = costs or StepCosts(config.max_num_batched_tokens)
         self._preemption = preemption or CheaperWay(info.layout.num_bytes, self._costs)
         self._forecast = forecast or MeanLength()
@@ -88,7 +86,7 @@ class Scheduler:
         if prefilling is not None:
             self._plan_prefills(plan, prefilling)
         self._flights.launch(plan.requests)
-        return Batch(tuple(plan.sequences), self._moves.take(), tuple(plan.exports))
+        return Batch(tuple(plan.sequences), self._tables.take_moves(), tuple(plan.exports))
 
     def update(self, batch: Batch, result: StepResult) -> None:
         """The batch, the first in flight, was computed, but for the sequences among the result's errors.

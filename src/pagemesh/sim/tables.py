@@ -17,6 +17,10 @@ class Reservation(NamedTuple):
 
     shared: list[int]
     num_fresh: int
+    num_tokens: int
+    """Leading tokens whose KV is there."""
+    copied: int | None = None
+    """The cached block behind the shared ones, if its copy brings some of these."""
 
 
 class Tables:
@@ -28,24 +32,35 @@ class Tables:
 
     def propose(self, job: Job) -> Reservation:
         """Blocks for all known tokens and the next one; nothing is changed."""
-        num_reusable = job.num_tokens - 1
+        num_skippable = job.num_tokens - 1
         if job.awaits_kv:
-            num_reusable = min(num_reusable, job.num_prompt_tokens - 1)
-        shared = self.pool.longest_cached_prefix(job.names[: num_reusable // self._block_size])
-        num_tokens = min(job.num_tokens + 1, job.max_total_tokens - 1)
-        return Reservation(shared, self._num_blocks(num_tokens) - len(shared))
+            num_skippable = min(num_skippable, job.num_prompt_tokens - 1)
+        num_full, num_more = divmod(num_skippable, self._block_size)
+        is_copied = num_more > 0 and not job.awaits_kv
+        hits = self.pool.longest_cached_prefix(job.names[: num_full + is_copied])
+        shared, copied = hits[:num_full], next(iter(hits[num_full:]), None)
+        num_blocks = self._num_blocks(min(job.num_tokens + 1, job.max_total_tokens - 1))
+        num_held = len(shared) * self._block_size
+        whole = Reservation(shared, num_blocks - len(shared), num_held)
+        if copied is None:
+            return whole
+        partly = whole._replace(num_tokens=num_skippable, copied=copied)
+        return partly if self.can_take(partly, 0) else whole
 
     def can_take(self, reservation: Reservation, num_spare: int) -> bool:
         """Whether there are these blocks and some more."""
-        return self.pool.can_allocate(reservation.num_fresh + num_spare, keeping=reservation.shared)
+        copied = [] if reservation.copied is None else [reservation.copied]
+        keeping = [*reservation.shared, *copied]
+        return self.pool.can_allocate(reservation.num_fresh + num_spare, keeping=keeping)
 
     def take(self, job: Job, reservation: Reservation) -> None:
         """Give the job what was just proposed."""
-        shared, num_fresh = reservation
-        self.pool.acquire(shared)
-        job.block_ids = [*shared, *self.pool.allocate(num_fresh)]
-        job.num_stored_blocks = len(shared)
-        job.num_computed_tokens = len(shared) * self._block_size
+        copied = [] if reservation.copied is None else [reservation.copied]
+        self.pool.acquire([*reservation.shared, *copied])
+        job.block_ids = [*reservation.shared, *self.pool.allocate(reservation.num_fresh)]
+        self.pool.free(copied)
+        job.num_stored_blocks = len(reservation.shared)
+        job.num_computed_tokens = reservation.num_tokens
         if job.num_cached_tokens is None:
             job.num_cached_tokens = job.num_computed_tokens
 

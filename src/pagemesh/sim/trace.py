@@ -96,5 +96,5 @@ class SharedCache:
         for text, end in (*request.prompt, Span(request.output_text, request.num_total_tokens)):
             self._ends[text] = max(end, self._ends.get(text, 0))
         # The last token is always computed.
-        num_blocks = min(num_held, request.num_prompt_tokens - 1) // self._block_size
-        return num_blocks * self._block_size
+        num_blocks = num_held // self._block_size
+        return min(num_blocks * self._block_size, request.num_prompt_tokens - 1)

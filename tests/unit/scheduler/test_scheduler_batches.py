@@ -106,14 +106,49 @@ def test_a_decode_grows_by_one_block_when_its_last_token_needs_it() -> None:
     assert sizes == [1, 1, 2, 2, 2, 2, 3]
 
 
-def test_a_full_hit_leaves_the_last_block_to_compute() -> None:
+def test_of_a_prompt_that_is_cached_whole_the_last_token_is_computed() -> None:
     stepper = Stepper()
+    stepper.submit(make_request("a", range(100, 108), max_tokens=1))
+    stepper.run()
+    names = ["b", "c"]
+    stepper.submit(*(make_request(name, range(100, 108), max_tokens=3) for name in names))
+    assert stepper.step() == [("b", 7, 1), ("c", 7, 1)]
+    # Whoever has the block that they hit may read it meanwhile.
+    assert stepper.moves.copies == ((1, 2), (1, 4))
+    assert tables(stepper) == {"b": [0, 2, 3], "c": [0, 4, 5]}
+    stepper.run()
+    for name in names:
+        assert stepper.ends[name][0].num_cached_tokens == 7
+        assert tuple(stepper.tokens[name]) == expected_tokens(range(100, 108), 3)
+
+
+def test_a_pool_without_room_for_a_copy_has_the_last_block_computed() -> None:
+    stepper = Stepper(make_info(num_blocks=2, block_size=4))
     stepper.submit(make_request("a", range(100, 108), max_tokens=1))
     stepper.run()
     stepper.submit(make_request("b", range(100, 108), max_tokens=1))
     assert stepper.step() == [("b", 4, 4)]
     assert stepper.ends["b"][0].num_cached_tokens == 4
     assert stepper.tokens["a"] == stepper.tokens["b"]
+
+
+def test_what_is_to_be_copied_is_not_copied_over() -> None:
+    stepper = Stepper(make_info(num_blocks=5, block_size=4))
+    prompts = [range(100, 108), range(200, 208)]
+    for prompt in prompts:
+        stepper.submit(make_request(f"first {prompt}", prompt, max_tokens=1))
+        stepper.run()
+    stepper.submit(
+        *(
+            make_request(name, prompt, max_tokens=1)
+            for name, prompt in zip("ab", prompts, strict=True)
+        )
+    )
+    # But for block 1, which "a" copies, no block is left for another copy beside its source.
+    assert stepper.step() == [("a", 7, 1), ("b", 4, 4)]
+    assert stepper.moves.copies == ((1, 4),)
+    for name, prompt in zip("ab", prompts, strict=True):
+        assert tuple(stepper.tokens[name]) == expected_tokens(prompt, 1)
 
 
 def test_hits_are_shared_and_fresh_blocks_are_not() -> None:

@@ -166,6 +166,7 @@ class PromptStepper(Stepper):
                 token_ids = tuple(targets.token_ids)
                 self.asked.append((sequence.request_id, sequence.start + targets.offset, token_ids))
                 scores[sequence.request_id] = [score(t, -float(t)) for t in token_ids]
+        self.runner.move(batch.moves)
         result = self.runner.execute(batch)
         self.scheduler.update(batch, replace(result, prompt_logprobs=scores))
         output = self.scheduler.take_output(self.scheduler.load())
@@ -215,7 +216,7 @@ def test_cached_blocks_are_not_used_for_a_prompt_that_is_to_be_scored() -> None:
         pass
     assert stepper.asked == [("a", 0, prompt[1:])]
     cached = {o.request_id: o.num_cached_tokens for o in stepper.outputs}
-    assert cached == {"warm": 0, "a": 0, "b": 8}
+    assert cached == {"warm": 0, "a": 0, "b": 11}
 
 
 def test_a_fork_that_is_to_be_scored_computes_its_prompt_itself() -> None:

@@ -46,12 +46,12 @@ def test_a_later_turn_has_the_names_of_the_prompt_and_the_answer_in_front_of_it(
     assert names(second, 7)[:5] == names(first, 5)
 
 
-def test_an_endless_cache_has_full_blocks_of_what_came_before_but_for_the_last_token() -> None:
+def test_an_endless_cache_has_full_blocks_of_what_came_before_and_leaves_the_last_token() -> None:
     cache = SharedCache(10)
     assert cache.visit(make_request(0, 35, 10, text=1, prefix=Span(0, 20))) == 0
     assert cache.visit(make_request(0, 35, 10, text=2, prefix=Span(0, 20))) == 20
     assert cache.visit(make_request(0, 60, 10, text=1, prefix=Span(0, 20))) == 40
-    assert cache.visit(make_request(0, 20, 10, text=0)) == 10
+    assert cache.visit(make_request(0, 20, 10, text=0)) == 19
     assert cache.visit(make_request(0, 35, 10, text=1, prefix=Span(0, 20))) == 30
 
 

@@ -29,14 +29,13 @@ def test_one_request_takes_the_sum_of_its_parts() -> None:
     assert (record.outcome, record.num_generated_tokens) == (Outcome.COMPLETED, 3)
 
 
-def test_the_second_of_two_equal_prompts_computes_its_last_block_only() -> None:
+def test_the_second_of_two_equal_prompts_computes_its_last_token_only() -> None:
     trace = [make_request(at, 100, 3, text=1) for at in (1.0, 5.0)]
     second = simulate(trace, num_decode=1).run().records[1]
-    # 9 of 10 blocks are cached: 0.1 + 0.05 + 0.02 + 0.05.
+    # All 10 blocks are cached, which leaves a step like a decode: 0.1 + 0.05 + 0.02 + 0.05.
     assert second.ttft == pytest.approx(0.22)
-    assert second.num_delivered_tokens == second.num_shared_tokens == 90
-    # The tenth is known, and of no use: the last token is computed all the same.
-    assert second.num_captured_tokens == second.num_available_tokens == 90
+    assert second.num_delivered_tokens == second.num_shared_tokens == 99
+    assert second.num_captured_tokens == second.num_available_tokens == 99
 
 
 def test_a_later_turn_finds_what_was_generated_for_the_one_in_front_of_it() -> None:
@@ -159,7 +158,7 @@ def test_what_is_known_of_a_prompt_is_counted_as_by_routers(policy: PolicyName) 
     workers: dict[str, Any] = {"num_decode": 1, "num_prefill": 1, "remote_prefill_min_tokens": 0}
     model = make_model(block_size=16)
     second = simulate(trace, policy, model, **workers).run().records[1]
-    assert second.num_captured_tokens == second.num_available_tokens == 48
+    assert second.num_captured_tokens == second.num_available_tokens == 63
 
 
 def test_workers_that_share_a_core_take_turns() -> None:
@@ -301,8 +300,8 @@ def test_several_routers_hear_of_each_others_requests_by_reports_only() -> None:
 def test_a_stale_index_sends_equal_prompts_elsewhere_at_first() -> None:
     trace = [make_request(2.0 * n, 600, 2, text=1) for n in range(4)]
     records = simulate(trace, num_decode=1, index_lag=4.5).run().records
-    assert [r.num_available_tokens for r in records] == [0, 0, 0, 590]
-    assert [r.num_delivered_tokens for r in records] == [0, 590, 590, 590]
+    assert [r.num_available_tokens for r in records] == [0, 0, 0, 599]
+    assert [r.num_delivered_tokens for r in records] == [0, 599, 599, 599]
 
 
 def test_a_worker_that_fails_loses_its_requests_and_its_cache() -> None:

@@ -161,7 +161,7 @@ class Decider:
 
 def num_servable_tokens(num_held_blocks: int, num_prompt_tokens: int, block_size: int) -> int:
     """Tokens of a prompt that leading blocks of it serve: its last token is always computed."""
-    return min(num_held_blocks, (num_prompt_tokens - 1) // block_size) * block_size
+    return min(num_held_blocks * block_size, num_prompt_tokens - 1)
 
 
 def _most_held(candidates: Iterable[Candidate], num_prompt_tokens: int) -> int:
