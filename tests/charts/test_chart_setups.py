@@ -46,6 +46,7 @@ def is_for(setup: Path, version: str) -> bool:
     return int(version.split(".")[1]) >= int(needs.split(".")[1])
 
 
+@pytest.mark.product(most=5)
 @each_setup
 def test_a_setup_lints_without_a_word_where_warnings_count(setup: Path) -> None:
     versions = [f"v{version}.0" for version in VERSIONS if is_for(setup, version)]
@@ -55,6 +56,7 @@ def test_a_setup_lints_without_a_word_where_warnings_count(setup: Path) -> None:
         assert (said, report["errors"]) == ([], [])
 
 
+@pytest.mark.product(sample=50)
 @pytest.mark.parametrize("version", VERSIONS)
 @each_setup
 def test_every_object_is_valid_for_every_kubernetes(setup: Path, version: str) -> None:

@@ -105,9 +105,9 @@ def test_a_run_takes_a_sample_all_or_what_is_named(tmp_path: Path) -> None:
     assert collected("1", f"{path}::{left_out}") == [left_out]
 
 
-def test_of_costly_files_one_in_twelve_is_drawn_and_what_is_named_runs(tmp_path: Path) -> None:
+def test_of_costly_files_one_in_24_is_drawn_and_what_is_named_runs(tmp_path: Path) -> None:
     text = "import pytest\npytestmark = pytest.mark.costly\ndef test_one(): pass\ndef test_two(): pass\n"
-    for number in range(24):
+    for number in range(47):
         (tmp_path / f"test_costly_{number}.py").write_text(text)
     (tmp_path / "test_other.py").write_text(
         "import pytest\ndef test_it(): pass\n@pytest.mark.costly\ndef test_costly(): pass\n"
@@ -119,9 +119,9 @@ def test_of_costly_files_one_in_twelve_is_drawn_and_what_is_named_runs(tmp_path:
         assert names.count("test_one") == names.count("test_two") in (1, 2)
         drawn_files.add(names.count("test_one") + names.count("test_costly"))
     assert drawn_files == {2}
-    assert len(collected("1", str(tmp_path), "-m", "not containers")) == 50
+    assert len(collected("1", str(tmp_path), "-m", "not containers")) == 96
     named = (str(path) for path in tmp_path.glob("*_costly_*.py"))
-    assert collected("1", *named) == ["test_one", "test_two"] * 24
+    assert collected("1", *named) == ["test_one", "test_two"] * 47
 
 
 def test_files_with_something_costly_come_first(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def cut_the_weights(folder: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-1000])
 
 
-@pytest.mark.product(most=2)
+@pytest.mark.product(most=1)
 @pytest.mark.parametrize(
     ("edit", "named"),
     [

@@ -80,6 +80,7 @@ def answers_of_one_worker(aggregated_mesh: Mesh) -> Answers:
     return answers
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(
     "sampling",
     [

@@ -55,6 +55,7 @@ def fails(settings: Settings, events: Sequence[Event], kind: type[Exception]) ->
     return False
 
 
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize("part", range(4))
 def test_no_block_is_lost_or_shared_wrongly_and_every_request_ends(part: int) -> None:
     for seed in seeds(NUM_SEQUENCES)[part::4]:

@@ -121,6 +121,7 @@ def assert_agreement(
     torch.testing.assert_close(output, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.product(sample=12)
 @pytest.mark.parametrize("make", IMPLEMENTATIONS)
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
 def test_what_no_window_shows_is_not_read(make: Maker, lengths: Sequence[tuple[int, int]]) -> None:

@@ -99,6 +99,7 @@ def test_rows_may_be_strided(kind: Maker, dtype: torch.dtype) -> None:
     torch.testing.assert_close(product.cpu(), expected, rtol=0, atol=tolerance(kind, dtype))
 
 
+@pytest.mark.product(sample=12)
 @kinds
 @pytest.mark.parametrize(
     ("num_outputs", "num_inputs"),
@@ -124,6 +125,7 @@ def test_exact_products_are_exact_in_any_company(
         assert torch.equal(total.double(), expected[begin:end] + residual[begin:end])
 
 
+@pytest.mark.product(sample=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("num_rows", [3, 70])
 def test_segments_are_added_in_one_order_whoever_computes_them(

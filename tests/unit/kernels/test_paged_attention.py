@@ -217,7 +217,7 @@ FEATURES = {
 HEADS = [(6, 2, 24), (6, 1, 64), (6, 6, 128), (6, 2, 136)]
 
 
-@pytest.mark.product(sample=12)
+@pytest.mark.product(sample=8)
 @isas
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES.keys())
@@ -233,7 +233,7 @@ def test_every_class_of_processors_gives_the_same_but_for_roundings(
     torch.testing.assert_close(output, expected, rtol=8e-3, atol=8e-3)
 
 
-@pytest.mark.product(sample=12)
+@pytest.mark.product(sample=8)
 @isas
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize("causal", [True, False])

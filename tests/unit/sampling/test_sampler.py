@@ -55,6 +55,7 @@ def test_greedy_takes_the_most_likely_token_and_the_first_of_equals(device: torc
     assert ids_on(device, logits, [make_row(temperature=0.0)] * 3) == [1, 0, 0]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(
     "params",
     [
