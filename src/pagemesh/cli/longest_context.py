@@ -5,39 +5,34 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from pagemesh.cli.arguments import parse
-from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.vllm.flags import UNSET_VALUES
 from pagemesh.config import WorkerConfig
 
 if TYPE_CHECKING:
+    from pagemesh.cli.settings import UpConfig
     from pagemesh.cli.up.memory import Fit
 
 FLAG: Final = "--max-model-len"
 
-Settings = TypeVar("Settings")
-
 
 def mesh_arguments(given: Sequence[str]) -> list[str]:
     """Those of `pagemesh up`, with a number; ConfigError when the models do not fit."""
-    return _with_number(given, UpConfig, lambda config: config)
+    return _with_number(given, _mesh)
 
 
 def worker_arguments(given: Sequence[str]) -> list[str]:
     """Those of `pagemesh prefill` and `decode`, with a number; ConfigError when the model does not fit."""
-    return _with_number(given, WorkerConfig, _alone)
+    return _with_number(given, _mesh_of_worker)
 
 
-def _with_number(
-    given: Sequence[str], settings: type[Settings], as_mesh: Callable[[Settings], UpConfig]
-) -> list[str]:
+def _with_number(given: Sequence[str], as_mesh: Callable[[Sequence[str]], UpConfig]) -> list[str]:
     others, is_automatic = _split(given)
     if not is_automatic:
         return others
-    config = as_mesh(parse(settings, "pagemesh", "", others))
-    fit = _fit(config)
+    fit = _fit(as_mesh(others))
     if fit.max_model_len is None:
         return others
     print(f"pagemesh: {context_text(fit)}", file=sys.stderr, flush=True)
@@ -62,8 +57,18 @@ def _split(given: Sequence[str]) -> tuple[list[str], bool]:
     return others, is_automatic
 
 
-def _alone(worker: WorkerConfig) -> UpConfig:
+def _mesh(arguments: Sequence[str]) -> UpConfig:
+    # Here, because workers seldom need the settings of a mesh, and all would load them.
+    from pagemesh.cli.settings import UpConfig
+
+    return parse(UpConfig, "pagemesh", "", arguments)
+
+
+def _mesh_of_worker(arguments: Sequence[str]) -> UpConfig:
     """A mesh of this worker."""
+    from pagemesh.cli.settings import UpConfig
+
+    worker = parse(WorkerConfig, "pagemesh", "", arguments)
     return UpConfig(
         model=(worker.model.model,),
         dtype=worker.model.dtype,

@@ -15,20 +15,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from pagemesh import config
-from pagemesh.bench.settings import BenchLatencyConfig, BenchServeConfig, BenchThroughputConfig
 from pagemesh.cli.arguments import UsageError, parse
-from pagemesh.cli.doctor.settings import DoctorConfig
-from pagemesh.cli.settings import (
-    CertificatesConfig,
-    HealthConfig,
-    KeysConfig,
-    PlanConfig,
-    UpConfig,
-)
 from pagemesh.errors import PagemeshError
 from pagemesh.local.first_process import heed_sigterm
-from pagemesh.sim.settings import SimConfig
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -42,8 +31,8 @@ class Command:
     summary: str
     """One line for the list of commands."""
 
-    settings: type[Any]
-    """Dataclass that its flags are made from."""
+    settings_name: str
+    """Module and dataclass, with a colon in between, that its flags are made from."""
 
     module: str
     """Module whose `run(settings)` does the work and returns when it is done, with an exit code if not 0."""
@@ -54,85 +43,99 @@ class Command:
     reads: str | None = None
     """Module and function, with a colon in between, that makes the command's own arguments of those that are given."""
 
+    @property
+    def settings(self) -> type[Any]:
+        """Dataclass that its flags are made from."""
+        found: type[Any] = _load(self.settings_name)
+        return found
+
 
 COMMANDS = {
     "serve": Command(
         "a whole mesh for a model, with vLLM's flags: pagemesh serve MODEL",
-        UpConfig,
+        "pagemesh.cli.settings:UpConfig",
         "pagemesh.cli.up.run",
         reads="pagemesh.cli.serve:own_arguments",
     ),
     "up": Command(
         "a whole mesh on this machine",
-        UpConfig,
+        "pagemesh.cli.settings:UpConfig",
         "pagemesh.cli.up.run",
         reads="pagemesh.cli.longest_context:mesh_arguments",
     ),
-    "gateway": Command("Envoy: HTTP for clients", config.GatewayConfig, "pagemesh.gateway.process"),
+    "gateway": Command(
+        "Envoy: HTTP for clients", "pagemesh.config:GatewayConfig", "pagemesh.gateway.process"
+    ),
     "router": Command(
-        "OpenAI semantics, tokens, routing", config.RouterConfig, "pagemesh.router.service"
+        "OpenAI semantics, tokens, routing",
+        "pagemesh.config:RouterConfig",
+        "pagemesh.router.service",
     ),
     "prefill": Command(
         "computes the KV of prompts and ships it",
-        config.WorkerConfig,
+        "pagemesh.config:WorkerConfig",
         "pagemesh.prefill.service",
         reads="pagemesh.cli.longest_context:worker_arguments",
     ),
     "decode": Command(
         "generates tokens in a continuous batch",
-        config.WorkerConfig,
+        "pagemesh.config:WorkerConfig",
         "pagemesh.decode.service",
         reads="pagemesh.cli.longest_context:worker_arguments",
     ),
     "kvstore": Command(
-        "knows who holds which KV block", config.KvStoreConfig, "pagemesh.kvstore.service"
+        "knows who holds which KV block",
+        "pagemesh.config:KvStoreConfig",
+        "pagemesh.kvstore.service",
     ),
     "keys": Command(
         "makes API keys: pagemesh keys new --tenant NAME",
-        KeysConfig,
+        "pagemesh.cli.settings:KeysConfig",
         "pagemesh.cli.keys",
         positional="--action",
     ),
     "certificates": Command(
         "makes certificates for TLS between the parts: pagemesh certificates FOLDER",
-        CertificatesConfig,
+        "pagemesh.cli.settings:CertificatesConfig",
         "pagemesh.cli.certificates",
         positional="--folder",
     ),
     "health": Command(
         "whether one process serves, for probes: pagemesh health HOST:PORT",
-        HealthConfig,
+        "pagemesh.cli.settings:HealthConfig",
         "pagemesh.cli.health",
         positional="--address",
     ),
     "plan": Command(
         "how much memory a model needs: pagemesh plan MODEL",
-        PlanConfig,
+        "pagemesh.cli.settings:PlanConfig",
         "pagemesh.cli.plan",
         positional="--model",
     ),
     "doctor": Command(
         "looks at a running mesh, and says what is wrong and what to do",
-        DoctorConfig,
+        "pagemesh.cli.doctor.settings:DoctorConfig",
         "pagemesh.cli.doctor.run",
         positional="--url",
     ),
     "sim": Command(
-        "how a mesh of any size would do under each routing policy", SimConfig, "pagemesh.sim.run"
+        "how a mesh of any size would do under each routing policy",
+        "pagemesh.sim.settings:SimConfig",
+        "pagemesh.sim.run",
     ),
     "bench serve": Command(
         "an OpenAI endpoint under load, at one or several rates of requests",
-        BenchServeConfig,
+        "pagemesh.bench.settings:BenchServeConfig",
         "pagemesh.bench.serve",
     ),
     "bench throughput": Command(
         "how much a model in this process answers when it is asked all at once",
-        BenchThroughputConfig,
+        "pagemesh.bench.settings:BenchThroughputConfig",
         "pagemesh.bench.throughput",
     ),
     "bench latency": Command(
         "how long a model in this process takes for one batch",
-        BenchLatencyConfig,
+        "pagemesh.bench.settings:BenchLatencyConfig",
         "pagemesh.bench.latency",
     ),
 }
@@ -230,8 +233,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         arguments = [command.positional, *arguments]
     try:
         if command.reads:
-            module, _, function = command.reads.partition(":")
-            arguments = getattr(importlib.import_module(module), function)(arguments)
+            arguments = _load(command.reads)(arguments)
         settings = parse(command.settings, prog, command.summary, arguments)
     except (UsageError, PagemeshError) as error:
         return _fail(prog, str(error), EXIT_USAGE)
@@ -241,6 +243,11 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         return _fail(prog, error.message, EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _fail(prog: str, sentence: str, code: int) -> int:

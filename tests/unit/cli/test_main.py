@@ -155,3 +155,18 @@ def test_help_and_the_supervisor_load_nothing_heavy() -> None:
     heavy = {"torch", "transformers", "numpy", "tokenizers", "huggingface_hub", "structlog"}
     assert heavy & set(for_up) == set()
     assert {"grpc", "google.protobuf"} & set(for_help) == set()
+
+
+@pytest.mark.parametrize("command", ["kvstore", "decode"])
+def test_a_part_does_not_load_the_settings_of_other_commands(command: str) -> None:
+    script = (
+        "import json, sys\n"
+        "from pagemesh.cli.main import main\n"
+        f"assert main([{command!r}, '--nonsense']) == 2\n"
+        "print(json.dumps([name for name in sys.modules if name.startswith('pagemesh.')]))\n"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    found = [name for name in json.loads(completed.stdout) if name.endswith(".settings")]
+    assert found == []
