@@ -261,3 +261,40 @@ async def test_an_engine_whose_step_hangs_ends_itself(
     await asyncio.wait_for(engine.ended(), 10)
     assert not steps.ended("answer")()
     await asyncio.to_thread(engine.stop)
+
+
+TELLS_OF_THE_COLLECTOR = """
+import gc, os, sys, threading
+
+told = open(os.environ["TOLD_IN"], "a", buffering=1)
+
+def tell():
+    told.write(f"{gc.isenabled()} {gc.get_freeze_count() > 100_000}\\n")
+
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == "torch":
+            tell()
+
+def tell_when_asked():
+    open(os.environ["ASKED_IN"]).close()
+    tell()
+
+sys.meta_path.insert(0, Finder)
+threading.Thread(target=tell_when_asked, daemon=True).start()
+"""
+
+
+async def test_garbage_is_collected_when_all_is_loaded_but_not_in_what_is_loaded(
+    demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(TELLS_OF_THE_COLLECTOR)
+    asked, told = tmp_path / "asked", tmp_path / "told"
+    os.mkfifo(asked)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("ASKED_IN", str(asked))
+    monkeypatch.setenv("TOLD_IN", str(told))
+    async with running_engine(demo_model):
+        assert told.read_text() == "False False\n"
+        os.close(os.open(asked, os.O_WRONLY | os.O_NONBLOCK))
+        await wait_until(lambda: told.read_text() == "False False\nTrue True\n", "its word")

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from pagemesh.cli.arguments import UsageError, parse
 from pagemesh.errors import PagemeshError
 from pagemesh.local.first_process import heed_sigterm
+from pagemesh.local.loading import loading
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -231,6 +231,9 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     prog = f"pagemesh {name}"
     if command.positional and arguments and not arguments[0].startswith("-"):
         arguments = [command.positional, *arguments]
+    # Here, because it takes longer than all else that shows the list of commands.
+    with loading():
+        from pagemesh.cli.arguments import UsageError, parse
     try:
         if command.reads:
             arguments = _load(command.reads)(arguments)
@@ -238,7 +241,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     except (UsageError, PagemeshError) as error:
         return _fail(prog, str(error), EXIT_USAGE)
     try:
-        return importlib.import_module(command.module).run(settings) or 0
+        return _load(f"{command.module}:run")(settings) or 0
     except PagemeshError as error:
         return _fail(prog, error.message, EXIT_FAILED)
     except KeyboardInterrupt:
@@ -247,7 +250,8 @@ def _run(name: str, arguments: Sequence[str]) -> int:
 
 def _load(name: str) -> Any:
     module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    with loading():
+        return getattr(importlib.import_module(module), attribute)
 
 
 def _fail(prog: str, sentence: str, code: int) -> int:

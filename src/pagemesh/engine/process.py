@@ -26,6 +26,7 @@ from pagemesh.engine.shared_weights import SharedWeights
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.engine.staging_channel import serve
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
+from pagemesh.local.loading import loading
 from pagemesh.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:
@@ -87,8 +88,9 @@ def main(
 
 def _load_engine(settings: EngineSettings, memory: int) -> EngineCore:
     # Here, because the import of torch takes seconds, in which the worker may go away.
-    from pagemesh.engine.loading import load_engine
-    from pagemesh.kernels.packed_weights import packing_into
+    with loading():
+        from pagemesh.engine.loading import load_engine
+        from pagemesh.kernels.packed_weights import packing_into
 
     weights = _shared_weights(settings)
     with nullcontext() if weights is None else packing_into(weights.share):
