@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -162,7 +161,7 @@ def _execute(command: Command, engine: EngineCore, pipe: Pipe) -> None:
         case "pin":
             request_id, block_hashes = command.arguments
             pinned = engine.pin(request_id, block_hashes)
-            pinned.add_done_callback(partial(_answer_pin, pipe, request_id))
+            pinned.add_done_callback(lambda done: _answer_pin(pipe, request_id, done))
         case method:
             assert method in _CALLS, method
             getattr(engine, method)(*command.arguments)

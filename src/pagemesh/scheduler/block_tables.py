@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Collection
 
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.cache.swap_space import SwapSpace
 from pagemesh.engine.interface import EngineInfo
 from pagemesh.scheduler.batch import BlockMoves
 from pagemesh.scheduler.block_names import BlockNames
+from pagemesh.scheduler.held_kv import HeldKv, Reservation
 from pagemesh.scheduler.integrity import check_shared_blocks, num_unused_slots
 from pagemesh.scheduler.move_plan import MovePlan
-from pagemesh.scheduler.request import Request, RequestState
-
-
-class Reservation(NamedTuple):
-    """Blocks that a request could get, as long as nobody else gets any."""
-
-    shared: list[int]
-    """The first blocks: full ones with its KV that are cached or held by others."""
-
-    copied: int | None = None
-    """The block behind them, some of whose slots have its KV; cached, or someone else's to write."""
-
-    swapped: Sequence[int] = ()
-    """Swap blocks with its KV, those behind `shared`."""
-
-    num_tokens: int = 0
-    """Leading tokens whose KV is in all these."""
-
-    num_fresh: int = 0
-    """Blocks that are wanted besides the shared ones."""
+from pagemesh.scheduler.request import Request
 
 
 class BlockTables:
@@ -50,6 +31,7 @@ class BlockTables:
         self._moves = MovePlan()
         self._names = BlockNames(info)
         self._block_size = info.layout.block_size
+        self._held = HeldKv(pool, self._names, self._block_size)
         self._copied: list[int] = []
         """Blocks that the next moves copy, held until then."""
         self.num_unused_slots = 0
@@ -60,7 +42,7 @@ class BlockTables:
 
         At least one token is left to compute, because the next is sampled from it, or to import.
         """
-        held = self._held(request)
+        held = self._held.of(request)
         # The last token of a request ends it: no KV is ever computed for it.
         num_tokens = min(request.num_tokens + 1, request.max_total_tokens - 1)
         held = held._replace(num_fresh=self._num_blocks(num_tokens) - len(held.shared))
@@ -164,33 +146,6 @@ class BlockTables:
         self._swap.check_integrity([request.swap_ids for request in requests])
         counted = num_unused_slots(requests, self._block_size)
         assert counted == self.num_unused_slots, "unused slots were miscounted"
-
-    def _held(self, request: Request) -> Reservation:
-        """What there is of the request's KV: cached blocks, then its own swapped or its leader's."""
-        self._names.extend(request)
-        held = self._cached(request)
-        if request.num_swapped_tokens > held.num_tokens:
-            swapped = request.swap_ids[len(held.shared) :]
-            return Reservation(held.shared, swapped=swapped, num_tokens=request.num_swapped_tokens)
-        leader = request.leader
-        if leader is None or leader.state is not RequestState.RUNNING:
-            return held
-        num_tokens = request.num_leader_tokens
-        if not held.num_tokens < num_tokens <= leader.num_computed_tokens:
-            return held
-        num_full, num_more = divmod(num_tokens, self._block_size)
-        copied = leader.block_ids[num_full] if num_more else None
-        return Reservation(leader.block_ids[:num_full], copied, num_tokens=num_tokens)
-
-    def _cached(self, request: Request) -> Reservation:
-        num_full, num_more = divmod(request.num_skippable_tokens, self._block_size)
-        # What an import lacks is granted, sent and counted in whole blocks.
-        is_copied = num_more > 0 and not request.awaits_kv
-        hits = self._pool.longest_cached_prefix(request.block_hashes[: num_full + is_copied])
-        if len(hits) > num_full:
-            *shared, copied = hits
-            return Reservation(shared, copied, num_tokens=request.num_skippable_tokens)
-        return Reservation(hits, num_tokens=len(hits) * self._block_size)
 
     def _free_blocks(self, request: Request) -> None:
         self._pool.free(request.block_ids)
