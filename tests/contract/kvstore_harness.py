@@ -97,7 +97,9 @@ async def connected(address: str) -> AsyncIterator[kvstore_pb2_grpc.KvStoreAsync
 
 async def index_of(stub: kvstore_pb2_grpc.KvStoreAsyncStub) -> dict[str, set[bytes]]:
     """What the kvstore believes that each worker holds."""
-    response = await stub.Snapshot(kvstore_pb2.SnapshotRequest(include_blocks=True), timeout=5)
+    response = await stub.Snapshot(
+        kvstore_pb2.SnapshotRequest(include_blocks=True), timeout=DEADLINE_S
+    )
     return {
         worker.worker.worker_id: {
             worker.block_hashes[start : start + 16]
