@@ -13,7 +13,7 @@ pytestmark = pytest.mark.costly
 SHARED_INDEX = False
 
 
-@pytest.mark.product(most=4)
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize("cell", cells_in_tests(SHARED_INDEX), ids=lambda cell: cell.id)
 def test_what_a_client_sees_is_what_the_matrix_says(site: Site, cell: Cell) -> None:
     assert play(site, cell).wrong == []

@@ -105,7 +105,7 @@ def num_remote_prefills(mesh: Mesh, outcome: str) -> float:
     return mesh.metric("decode-0", "pagemesh:remote_prefills_total", outcome=outcome)
 
 
-@pytest.mark.product(most=2)
+@pytest.mark.product(most=1)
 @pytest.mark.parametrize("engine", [False, True], ids=["worker", "engine"])
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_a_killed_decode_worker_costs_nothing_but_time(

@@ -179,7 +179,7 @@ def ask_and_disturb(
     return undisturbed, told
 
 
-@pytest.mark.product(most=2)
+@pytest.mark.product(most=1)
 @pytest.mark.parametrize("name", REQUESTS)
 def test_answers_go_on_as_if_nothing_had_happened_when_their_worker_dies(
     mesh: Mesh, name: str
