@@ -19,7 +19,7 @@ class Reservation(NamedTuple):
     num_fresh: int
     num_tokens: int
     """Leading tokens whose KV is there."""
-    copied: int | None = None
+    copied: list[int]
     """The cached block behind the shared ones, if its copy brings some of these."""
 
 
@@ -38,29 +38,28 @@ class Tables:
         num_full, num_more = divmod(num_skippable, self._block_size)
         is_copied = num_more > 0 and not job.awaits_kv
         hits = self.pool.longest_cached_prefix(job.names[: num_full + is_copied])
-        shared, copied = hits[:num_full], next(iter(hits[num_full:]), None)
+        shared, copied = hits[:num_full], hits[num_full:]
         num_blocks = self._num_blocks(min(job.num_tokens + 1, job.max_total_tokens - 1))
-        num_held = len(shared) * self._block_size
-        whole = Reservation(shared, num_blocks - len(shared), num_held)
-        if copied is None:
-            return whole
-        partly = whole._replace(num_tokens=num_skippable, copied=copied)
-        return partly if self.can_take(partly, 0) else whole
+        num_fresh = num_blocks - len(shared)
+        if copied:
+            partly = Reservation(shared, num_fresh, num_skippable, copied)
+            if self.can_take(partly, 0):
+                return partly
+        return Reservation(shared, num_fresh, len(shared) * self._block_size, [])
 
     def can_take(self, reservation: Reservation, num_spare: int) -> bool:
         """Whether there are these blocks and some more."""
-        copied = [] if reservation.copied is None else [reservation.copied]
-        keeping = [*reservation.shared, *copied]
+        keeping = [*reservation.shared, *reservation.copied]
         return self.pool.can_allocate(reservation.num_fresh + num_spare, keeping=keeping)
 
     def take(self, job: Job, reservation: Reservation) -> None:
         """Give the job what was just proposed."""
-        copied = [] if reservation.copied is None else [reservation.copied]
-        self.pool.acquire([*reservation.shared, *copied])
-        job.block_ids = [*reservation.shared, *self.pool.allocate(reservation.num_fresh)]
+        shared, num_fresh, num_tokens, copied = reservation
+        self.pool.acquire([*shared, *copied])
+        job.block_ids = [*shared, *self.pool.allocate(num_fresh)]
         self.pool.free(copied)
-        job.num_stored_blocks = len(reservation.shared)
-        job.num_computed_tokens = reservation.num_tokens
+        job.num_stored_blocks = len(shared)
+        job.num_computed_tokens = num_tokens
         if job.num_cached_tokens is None:
             job.num_cached_tokens = job.num_computed_tokens
 
