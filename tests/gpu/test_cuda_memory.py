@@ -97,9 +97,11 @@ async def _read_and_write(demo_model: Path) -> None:
         payload = (
             torch.randint(0, 100, (4 * layout.num_bytes,), dtype=torch.uint8).numpy().tobytes()
         )
+        before = await asyncio.to_thread(read_kv, engine.kv, [1], 0, layout.num_layers)
         await asyncio.to_thread(engine.kv.write, block_ids, 0, layout.num_layers, payload)
         read = await asyncio.to_thread(read_kv, engine.kv, block_ids, 0, layout.num_layers)
         assert read == payload
-        assert not any(await asyncio.to_thread(read_kv, engine.kv, [1], 0, layout.num_layers))
+        after = await asyncio.to_thread(read_kv, engine.kv, [1], 0, layout.num_layers)
+        assert after == before
     finally:
         await asyncio.to_thread(engine.stop)
