@@ -20,7 +20,12 @@ from gpu.limits import Limits, measure_limits
 from gpu.probe import Probe
 from gpu.prompt_attention import BLOCK, HEAD_DIM, HEADS, KV_HEADS, measure_prompt, random_values
 from pagemesh.kernels.kv_scales import FP8, KvScales
-from pagemesh.kernels.paged_attention import AttentionShape, LayerAttention, PagedSequence
+from pagemesh.kernels.paged_attention import (
+    AttentionShape,
+    Capacity,
+    LayerAttention,
+    PagedSequence,
+)
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
 from pagemesh.kernels.paged_attention.tiling import Tiling, tiling_of
 from pagemesh.kernels.target import target_of
@@ -108,7 +113,9 @@ class Cache:
     def calls(self, probe: Probe, tiling: Tiling) -> Callable[[], object]:
         """Attention of all copies, one after the other."""
         attention = CudaPagedAttention(self.shape, probe.device, tiling)
-        plan = attention.make_reusable(len(self.sequences), self.shape.num_blocks, [self.features])
+        plan = attention.make_reusable(
+            Capacity(len(self.sequences), self.shape.num_blocks), [self.features]
+        )
         plan.refill(self.sequences)
 
         def work() -> object:

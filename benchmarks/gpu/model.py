@@ -129,6 +129,7 @@ class Subject:
         *,
         num_blocks: int,
         max_num_seqs: int,
+        max_num_batched_tokens: int,
         max_model_len: int,
         block_size: int = 16,
     ) -> None:
@@ -153,14 +154,20 @@ class Subject:
         as_accelerator: Any = keeping
         mover = DeviceBlockMover(pool, as_accelerator, no_swap_space)
         self.runner = DeviceRunner(
-            self.model, pool, mover, as_accelerator, max_num_seqs=max_num_seqs
+            self.model,
+            pool,
+            mover,
+            as_accelerator,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
         )
         accelerator.settle()
 
-    def capture(self, sizes: Sequence[int]) -> dict[int, Graph]:
-        """Capture decodes of these sizes, ascending; by size, the graphs of those that could be."""
-        first = len(self._graphs)
-        self.runner.capture(sizes)
+    def capture(self, sizes: Sequence[int], chunk_sizes: Sequence[int] = ()) -> dict[int, Graph]:
+        """Capture decodes of these sizes and steps of so many tokens, ascending; by size, the graphs of those decodes
+        that could be."""
+        first = len(self._graphs) + len(chunk_sizes)
+        self.runner.capture(sizes, chunk_sizes)
         return dict(zip(reversed(sizes), self._graphs[first:], strict=False))
 
     def num_layer_weights(self) -> int:

@@ -14,6 +14,7 @@ from gpu.limits import Limits, measure_limits
 from gpu.model import LLAMA_8B, QWEN_30B, Subject, sizes_of
 from gpu.probe import Probe
 from pagemesh.engine.accelerator import Graph
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.step import compute_step
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch
@@ -59,6 +60,7 @@ def make_dense(probe: Probe, sizes: Sizes) -> Subject:
         probe.clock.accelerator,
         num_blocks=num_tokens // 16 + most_rows + 1,
         max_num_seqs=most_rows,
+        max_num_batched_tokens=max(sizes.chunks),
         max_model_len=sizes.max_model_len,
     )
     probe.figure("8B: made", "s", [time.perf_counter() - started])
@@ -69,17 +71,21 @@ def _dense(probe: Probe, sizes: Sizes, limits: Limits) -> None:
     subject = make_dense(probe, sizes)
     warm(probe, subject, sizes)
     series = Series(probe, "8B", subject, limits)
-    series.capture(sorted(sizes.rows + sizes.late_rows))
+    decode_rows, chunk = sizes.mixed
+    # What a short answer to a cached prompt needs, and a chunk.
+    mixed_sizes = (decode_rows + chunk // 8, decode_rows + chunk)
+    series.capture(sorted(sizes.rows + sizes.late_rows), mixed_sizes)
     first, *more = sizes.contexts
     for rows in sizes.rows[:2]:
         series.decode(rows, first, GREEDY, "greedy")
     for rows in sizes.rows[:2]:
         series.decode(rows, first, TOP_P, "top-p")
-    decode_rows, chunk = sizes.mixed
-    mixed = decodes(subject, decode_rows, first, GREEDY)
     first_block = decode_rows * -(-first // subject.block_size)
-    mixed.append(prompt(subject, chunk, GREEDY, first_block=first_block))
-    series.eager(Batch(mixed), f"{decode_rows} decodes + {chunk} tokens")
+    for num_tokens in (chunk, chunk // 8):
+        mixed = decodes(subject, decode_rows, first, GREEDY)
+        mixed.append(prompt(subject, num_tokens, GREEDY, first_block=first_block))
+        for measure in (series.captured, series.eager):
+            measure(Batch(mixed), f"{decode_rows} decodes + {num_tokens} tokens")
     series.eager(Batch([prompt(subject, sizes.chunks[0], GREEDY)]), f"{sizes.chunks[0]} tokens")
     for context in more:
         series.decode(sizes.rows[1], context, GREEDY, "greedy")
@@ -105,6 +111,7 @@ def _mixture(probe: Probe, sizes: Sizes, limits: Limits) -> None:
         probe.clock.accelerator,
         num_blocks=max(rows) * (context // 16 + 2),
         max_num_seqs=max(rows),
+        max_num_batched_tokens=max(rows),
         max_model_len=sizes.max_model_len,
     )
     probe.figure("30B-A3B: made", "s", [time.perf_counter() - started])
@@ -146,11 +153,11 @@ class Series:
         self._limits = limits
         self._graphs: dict[int, Graph] = {}
 
-    def capture(self, sizes: Sequence[int]) -> None:
+    def capture(self, sizes: Sequence[int], chunk_sizes: Sequence[int] = ()) -> None:
         """All sizes at once, as an engine does."""
         with self._probe.case(f"{self._name}: capture"):
             started = time.perf_counter()
-            self._graphs = self._subject.capture(sizes)
+            self._graphs = self._subject.capture(sizes, chunk_sizes)
             seconds = time.perf_counter() - started
             self._probe.figure(f"{self._name}: {len(self._graphs)} graphs captured", "s", [seconds])
 
@@ -188,17 +195,25 @@ class Series:
             probe.row(name, *times, f"{share:.2f}")
 
     def eager(self, batch: Batch, kind: str) -> None:
-        """A step whose kernels are started one by one."""
-        probe, name = self._probe, f"{self._name}, eager, {kind}"
+        """A step whose kernels are started one by one, as all are whose layers somebody watches."""
+        self._step(batch, f"{self._name}, eager, {kind}", LayerWatch(frozenset(), lambda _: None))
+
+    def captured(self, batch: Batch, kind: str) -> None:
+        """The same step, as it was captured."""
+        self._step(batch, f"{self._name}, captured, {kind}", None)
+
+    def _step(self, batch: Batch, name: str, watch: LayerWatch | None) -> None:
+        probe, runner = self._probe, self._subject.runner
         if not probe.has_time():
             return
         with probe.case(name):
-            runner = self._subject.runner
             for _ in range(2):
-                compute_step(runner, batch)
+                step = runner.launch(batch, watch)
+                step.sample()
+                step.result()
 
             def launch() -> None:
-                step = runner.launch(batch)
+                step = runner.launch(batch, watch)
                 step.sample()
                 pending.append(step)
 
@@ -207,7 +222,7 @@ class Series:
             hosts, walls = [], []
             for _ in range(count):
                 started = time.perf_counter()
-                step = runner.launch(batch)
+                step = runner.launch(batch, watch)
                 launched = time.perf_counter()
                 step.sample()
                 step.result()

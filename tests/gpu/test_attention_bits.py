@@ -11,6 +11,7 @@ import torch
 from pagemesh.kernels.kv_scales import FP8, KvScales
 from pagemesh.kernels.paged_attention import (
     AttentionShape,
+    Capacity,
     LayerAttention,
     PagedSequence,
     make_paged_attention,
@@ -124,7 +125,9 @@ def test_a_replayed_graph_gives_rows_of_the_prompt(model: Model) -> None:
     (whole,) = layer.attend((0, LENGTH))
     num_rows = len(POSITIONS) + 2
     attention = make_paged_attention(layer.shape, DEVICE)
-    plan = attention.make_reusable(num_rows, num_rows * len(layer.block_ids), [layer.features])
+    plan = attention.make_reusable(
+        Capacity(num_rows, num_rows * len(layer.block_ids)), [layer.features]
+    )
     query = torch.zeros(num_rows, *layer.query.shape[1:], dtype=model.dtype, device=DEVICE)
     plan.attend(query, layer.kv, layer.features)  # compiles
     graph = torch.cuda.CUDAGraph()

@@ -54,7 +54,7 @@ def case(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Case:
 def machine(request: pytest.FixtureRequest) -> Iterator[DeviceMachine]:
     # The CPU's way of writing KV knows no padding.
     with using("cuda", "write_kv") if request.param else nullcontext():
-        yield DeviceMachine(HostAccelerator(), graphs=request.param)
+        yield DeviceMachine(HostAccelerator(), graphs=request.param, chunk_sizes=(48,))
 
 
 def test_steps_in_flight_do_not_matter(case: Case, machine: DeviceMachine) -> None:
@@ -65,7 +65,7 @@ def test_steps_in_flight_do_not_matter(case: Case, machine: DeviceMachine) -> No
 
 
 def test_tokens_that_the_device_samples_are_the_same(case: Case) -> None:
-    machine = DeviceMachine(HostAccelerator())
+    machine = DeviceMachine(HostAccelerator(), chunk_sizes=(16,))
     requests = case.requests[::2]
     with using("cuda", "sampling", "logprobs", "write_kv"):
         peer = Peer(case.model, overlaps=True, make_runner=machine)

@@ -41,6 +41,6 @@ def test_all_of_triton_gives_the_tokens_of_the_cpu(tmp_path: Path) -> None:
     expected = Driver(ModelRunner(load_model(config), 16, 8), 12).generate(prompts, 3)
     assert len({tuple(token_ids) for token_ids in expected}) == 3
     with using("cuda"), playing(SMALL_GPU):
-        machine = DeviceMachine(HostAccelerator())
+        machine = DeviceMachine(HostAccelerator(), chunk_sizes=(16,))
         runner, _ = machine(load_model(config), SchedulerConfig(4, 16), 16, 8)
         assert Driver(runner, 12).generate(prompts, 3) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagemesh.config import SchedulerConfig
@@ -21,6 +22,8 @@ class DeviceMachine:
 
     accelerator: Accelerator
     graphs: bool = True
+    chunk_sizes: Sequence[int] | None = None
+    """Tokens of the captured steps, of all sizes where it is None; Triton's interpreter takes seconds for each."""
 
     def __call__(
         self,
@@ -39,8 +42,15 @@ class DeviceMachine:
         mover = DeviceBlockMover(
             pool, accelerator, swap_space.view(num_swap_blocks, layout.num_bytes)
         )
-        runner = DeviceRunner(model, pool, mover, accelerator, max_num_seqs=config.max_num_seqs)
+        runner = DeviceRunner(
+            model,
+            pool,
+            mover,
+            accelerator,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+        )
         if self.graphs:
-            runner.capture()
+            runner.capture(num_tokens=self.chunk_sizes)
         stager = KvStager(pool, accelerator, slots)
         return runner, StagedKv(layout, num_blocks, slots.numpy(), stager)

@@ -119,7 +119,7 @@ class HardwareConfig:
     on the same GPU."""
 
     enforce_eager: bool = False
-    """Start every kernel of a decode by itself on a GPU, rather than replaying CUDA graphs."""
+    """Start every kernel of a step by itself on a GPU, rather than replaying CUDA graphs."""
 
     require_identical_tokens: bool = False
     """Refuse to start where the check at load finds that bits depend on the batch, rather than warn and take

@@ -33,6 +33,10 @@ class KvProbe:
         """Take note of the last layer's keys and values, [T, 2, kv heads, head_dim]."""
         self._sums = keys_values.flatten(1).sum(1, dtype=torch.float32)
 
+    def take(self, sums: torch.Tensor) -> None:
+        """Take note of what another one, which looked at the same tokens, has found."""
+        self._sums = sums
+
     def errors(self, sums: npt.NDArray[np.float32]) -> Mapping[str, PagemeshError]:
         """By request id, of what `sums` was."""
         if np.isfinite(sums).all():

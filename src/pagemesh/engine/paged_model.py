@@ -12,6 +12,7 @@ from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.kernels.paged_attention import (
     AttentionPlan,
     AttentionShape,
+    Capacity,
     LayerAttention,
     PagedAttention,
     PagedSequence,
@@ -96,9 +97,9 @@ class PagedModel:
             self._layer_kv, self._layer_attention, self._writer, places, plan, observers
         )
 
-    def make_reusable_plan(self, max_num_seqs: int, max_num_blocks: int) -> ReusablePlan:
-        """A plan for `forward` of decodes; see `PagedAttention.make_reusable`."""
-        return self.attention.make_reusable(max_num_seqs, max_num_blocks, self._layer_attention)
+    def make_reusable_plan(self, capacity: Capacity) -> ReusablePlan:
+        """A plan for `forward`; see `PagedAttention.make_reusable`."""
+        return self.attention.make_reusable(capacity, self._layer_attention)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalModel.logits`."""

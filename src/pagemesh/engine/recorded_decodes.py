@@ -16,7 +16,7 @@ from pagemesh.engine.paged_model import PagedModel, paged_sequences
 from pagemesh.engine.step_inputs import StepInputs
 from pagemesh.kernels.jit.program import Program
 from pagemesh.kernels.jit.recording import ResultMemory, recording
-from pagemesh.kernels.paged_attention import PagedSequence
+from pagemesh.kernels.paged_attention import Capacity, PagedSequence
 from pagemesh.models.decoder import Decoder
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -87,7 +87,7 @@ class _Decode:
         """What keeps it from being run again; known once it ran."""
         self._model = model
         self._decoder = decoder
-        self._plan = model.make_reusable_plan(len(sequences), max_num_blocks)
+        self._plan = model.make_reusable_plan(Capacity(len(sequences), max_num_blocks))
         self._inputs: list[torch.Tensor] = []
         self._logits = torch.empty(0)
         self._program: Program | None = None

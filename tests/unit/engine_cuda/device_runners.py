@@ -26,11 +26,19 @@ def make_device_runner(
     block_size: int = 4,
     num_blocks: int = 16,
     max_num_seqs: int = 8,
+    max_num_batched_tokens: int = 24,
     accelerator: HostAccelerator | None = None,
 ) -> Made:
     """A runner that writes KV, where padding is left out, and samples in Triton; all else is the CPU's."""
     kv = KvStorage(model.block_layout(block_size), num_blocks)
     accelerator = accelerator or HostAccelerator()
     with using("cuda", "sampling", "logprobs", "write_kv"):
-        runner = DeviceRunner(model, kv, BlockMover(kv, 0), accelerator, max_num_seqs=max_num_seqs)
+        runner = DeviceRunner(
+            model,
+            kv,
+            BlockMover(kv, 0),
+            accelerator,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+        )
     return Made(runner, kv, accelerator)

@@ -21,6 +21,7 @@ from pagemesh.engine.gpu_budget import GpuReading
 from pagemesh.engine.loading import load_engine
 from pagemesh.engine.machine_memory import MachineMemory
 from pagemesh.errors import ConfigError
+from pagemesh.kernels.dispatch import using
 from pagemesh.scheduler.scheduler import Scheduler
 from tests.fakes.inbox import Inbox
 from tests.identity.encoder_checkpoints import RECIPES, make_encoder
@@ -80,13 +81,13 @@ def test_the_cache_is_what_the_measured_step_leaves_of_the_share(demo_model: Pat
 
 
 @pytest.mark.parametrize("enforce_eager", [False, True])
-def test_decodes_are_captured_for_the_measure_and_for_use(
+def test_steps_are_captured_for_the_measure_and_for_use(
     demo_model: Path, enforce_eager: bool
 ) -> None:
-    with structlog.testing.capture_logs() as logs:
+    with structlog.testing.capture_logs() as logs, using("cuda", "write_kv"):
         load(demo_model, HostGpu(), utilization=0.15, enforce_eager=enforce_eager).stop()
     events = [entry["event"] for entry in logs]
-    captured = [] if enforce_eager else ["decodes captured"]
+    captured = [] if enforce_eager else ["steps captured", "decodes captured"]
     assert events == [*captured, "memory", *captured]
 
 

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from pagemesh.config import ModelConfig
 from pagemesh.engine.cuda.capturing import TrialSpace, trial_inputs
 from pagemesh.errors import ConfigError
+from pagemesh.kernels.paged_attention import Capacity
 from pagemesh.models.interface import CausalModel, StepAttention
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.support.host_accelerator import HostAccelerator, HostGraph
@@ -83,9 +84,11 @@ def test_every_size_is_captured_and_nothing_of_the_trials_is_left(model: LoadedM
     made = make(model)
     with capture_logs() as logs:
         made.runner.capture()
-    (entry,) = logs
-    assert (entry["event"], entry["num_graphs"], entry["largest"]) == ("decodes captured", 4, 8)
-    assert made.accelerator.num_captured == 4
+    assert [(entry["event"], entry["num_graphs"], entry["largest"]) for entry in logs] == [
+        ("steps captured", 2, 24),
+        ("decodes captured", 4, 8),
+    ]
+    assert made.accelerator.num_captured == 6
     assert not made.kv.bytes.any()
 
 
@@ -93,16 +96,19 @@ def test_every_size_is_captured_and_nothing_of_the_trials_is_left(model: LoadedM
     ("fault", "reason"),
     [
         ("waits", "called a synchronizing operation"),
-        ("remembers", "a graph gives other logits than its kernels"),
+        ("remembers", "a graph gives other results than its kernels"),
     ],
 )
 def test_what_no_graph_can_do_runs_eagerly(model: LoadedModel, fault: str, reason: str) -> None:
     made = make(model, **{fault: True})
     with capture_logs() as logs:
         made.runner.capture()
-    assert [(entry["log_level"], entry["reason"]) for entry in logs] == [("warning", reason)]
+    assert [(entry["event"], entry["log_level"], entry["reason"]) for entry in logs] == [
+        (f"{kind} run without CUDA graphs: they cannot be captured", "warning", reason)
+        for kind in ("steps", "decodes")
+    ]
     # One that waits is never captured at all.
-    assert made.accelerator.num_captured == (0 if fault == "waits" else 1)
+    assert made.accelerator.num_captured == (0 if fault == "waits" else 2)
     assert not made.kv.bytes.any()
 
 
@@ -110,7 +116,7 @@ def test_what_no_graph_can_do_runs_eagerly(model: LoadedModel, fault: str, reaso
     ("error", "words"),
     [
         (torch.OutOfMemoryError("7 GiB"), "memory does not suffice for the graphs.*7 GiB"),
-        (RuntimeError("operation not permitted"), "decodes of 8 sequences cannot be captured"),
+        (RuntimeError("operation not permitted"), "steps of 24 tokens cannot be captured"),
     ],
 )
 def test_a_capture_that_fails_says_what_to_do(
@@ -123,9 +129,30 @@ def test_a_capture_that_fails_says_what_to_do(
     assert "--enforce-eager" in caught.value.message
 
 
-def test_trials_use_each_block_once_at_different_places() -> None:
-    space = TrialSpace(num_blocks=3, block_size=2, vocab_size=2, clear=lambda _: None)
-    inputs = trial_inputs(8, space)
+def space_of(num_blocks: int) -> TrialSpace:
+    return TrialSpace(num_blocks, block_size=2, max_model_len=4, vocab_size=2, clear=lambda _: None)
+
+
+def test_trials_of_decodes_use_each_block_once_at_different_places() -> None:
+    inputs = trial_inputs(Capacity(8, 100), space_of(3))
     assert inputs.columns.tolist() == [[0, 1, 0], [0, 1, 0], [0, 3, 4]]
     assert inputs.rows.tolist() == [-1, -1, -1]
     assert [tuple(s) for s in inputs.sequences] == [(1, 1, (0,)), (1, 2, (1,)), (1, 1, (2,))]
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "sequences"),
+    [
+        (9, [(1, 1, [0]), (1, 2, [1]), (4, 4, [2, 3]), (1, 1, [4])]),
+        (4, [(1, 1, [0]), (1, 2, [1]), (4, 4, [2, 3])]),
+        (1, [(2, 2, [0])]),
+    ],
+)
+def test_trials_of_other_steps_have_a_chunk_and_some_padding(
+    num_blocks: int, sequences: list[tuple[int, int, list[int]]]
+) -> None:
+    inputs = trial_inputs(Capacity(4, 100, chunk_tokens=8), space_of(num_blocks))
+    assert [(n, end, list(blocks)) for n, end, blocks in inputs.sequences] == sequences
+    assert inputs.columns.shape == (3, sum(s[0] for s in sequences))
+    # All slots are those of the sequences' own blocks, each once.
+    assert len(set(inputs.columns[2].tolist())) == inputs.columns.shape[1]

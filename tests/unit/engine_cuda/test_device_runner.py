@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pagemesh.config import ModelConfig
+from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.step import PendingStep, Runner, compute_step
 from pagemesh.models.loader import LoadedModel, load_model
@@ -101,8 +102,8 @@ def test_the_kv_is_that_of_the_cpus_runner(made: Made, model: LoadedModel) -> No
     generate(cpu)
     num_trials = made.accelerator.num_replays
     generate(made.runner)
-    # Three decodes are padded to four rows, which write nothing more.
-    assert made.accelerator.num_replays == num_trials + (NUM_DECODES if num_trials else 0)
+    # 14 tokens of prompts are padded to 16, three decodes to four rows, which write nothing more.
+    assert made.accelerator.num_replays == num_trials + (1 + NUM_DECODES if num_trials else 0)
     assert np.array_equal(made.kv.bytes, cpu.kv.bytes)
 
 
@@ -173,10 +174,10 @@ def test_a_failing_row_fails_alone(tmp_path: Path) -> None:
 
 
 def test_a_chunk_whose_kv_is_broken_is_known_before_its_prompt_is_at_its_end(
-    model: LoadedModel,
+    model: LoadedModel, made: Made
 ) -> None:
     break_token(model, 3)
-    runner = make_device_runner(model).runner
+    runner = made.runner
     broken = ScheduledSequence("broken", [1, 3, 1], 0, BLOCKS["a"], None)
     sound = ScheduledSequence("sound", [1, 5, 1], 0, BLOCKS["c"], None)
     result = compute_step(runner, Batch([sound, broken]))
@@ -185,12 +186,12 @@ def test_a_chunk_whose_kv_is_broken_is_known_before_its_prompt_is_at_its_end(
     }
 
 
-def test_prompts_are_scored_and_states_pooled_as_on_the_cpu(model: LoadedModel) -> None:
+def test_prompts_are_scored_and_states_pooled_as_on_the_cpu(model: LoadedModel, made: Made) -> None:
     scored = ScheduledSequence(
         "a", PROMPTS["a"], 0, BLOCKS["a"], GREEDY, prompt_targets=PromptTargets(2, (9, 4, 4), 3)
     )
     pooled = ScheduledSequence("c", PROMPTS["c"], 0, BLOCKS["c"], None, pooled=range(1, 4))
-    runners: list[Runner] = [ModelRunner(model, 4, 16), make_device_runner(model).runner]
+    runners: list[Runner] = [ModelRunner(model, 4, 16), made.runner]
     mine, theirs = (compute_step(runner, Batch([scored, pooled])) for runner in runners)
     for one, other in zip(mine.prompt_logprobs["a"], theirs.prompt_logprobs["a"], strict=True):
         assert (one.token_id, one.rank, one.top_token_ids) == (
@@ -202,3 +203,23 @@ def test_prompts_are_scored_and_states_pooled_as_on_the_cpu(model: LoadedModel) 
     assert [score.token_id for score in theirs.prompt_logprobs["a"]] == [9, 4, 4]
     assert np.array_equal(mine.pooled_states["c"], theirs.pooled_states["c"])
     assert mine.pooled_states["c"].shape[0] == 3
+
+
+def test_layers_that_somebody_watches_are_not_computed_in_a_graph(model: LoadedModel) -> None:
+    made = make_device_runner(model)
+    made.runner.capture()
+    before = made.accelerator.num_replays
+    made.runner.launch(prefill(), LayerWatch(frozenset({1}), lambda _: None)).sample()
+    assert made.accelerator.num_replays == before
+
+
+def test_steps_of_more_tokens_than_were_captured_run_eagerly(
+    model: LoadedModel, expected: list[list[int]]
+) -> None:
+    made = make_device_runner(model, max_num_batched_tokens=13)
+    made.runner.capture()
+    before = made.accelerator.num_replays
+    assert list(compute_step(made.runner, prefill()).token_ids) == expected[0]
+    assert made.accelerator.num_replays == before
+    assert list(compute_step(made.runner, prefill("a", "c")).token_ids) == expected[0][::2]
+    assert made.accelerator.num_replays == before + 1

@@ -10,6 +10,7 @@ from pagemesh.kernels.kv_scales import KvScales
 from pagemesh.kernels.paged_attention import (
     AttentionPlan,
     AttentionShape,
+    Capacity,
     LayerAttention,
     PagedAttention,
     PagedSequence,
@@ -46,10 +47,8 @@ class _OnGpu:
     def plan(self, sequences: Sequence[PagedSequence]) -> AttentionPlan:
         return _PlanOnGpu(self._attention.plan(sequences))
 
-    def make_reusable(
-        self, max_num_seqs: int, max_num_blocks: int, layers: Sequence[LayerAttention]
-    ) -> ReusablePlan:
-        return _PlanOnGpu(self._attention.make_reusable(max_num_seqs, max_num_blocks, layers))
+    def make_reusable(self, capacity: Capacity, layers: Sequence[LayerAttention]) -> ReusablePlan:
+        return _PlanOnGpu(self._attention.make_reusable(capacity, layers))
 
 
 class _PlanOnGpu:

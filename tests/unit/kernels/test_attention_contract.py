@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from pagemesh.kernels.kv_scales import FP8, KvScales
-from pagemesh.kernels.paged_attention import AttentionShape, LayerAttention, PagedSequence
+from pagemesh.kernels.paged_attention import (
+    AttentionShape,
+    Capacity,
+    LayerAttention,
+    PagedSequence,
+)
 from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 from tests.unit.kernels.attention_backends import IMPLEMENTATIONS, Maker, make_triton
@@ -98,7 +103,7 @@ def test_a_reusable_plan_gives_what_a_new_one_gives(make: Maker) -> None:
     layer_kv, sequences, query = make_layer(shape, [(1, 40), (1, 3), (1, 1)])
     windowed = LayerAttention(0.25, 8)
     attention = make(shape)
-    plan = attention.make_reusable(3, 20, [PLAIN, windowed, PLAIN])
+    plan = attention.make_reusable(Capacity(3, 20), [PLAIN, windowed, PLAIN])
     for used in ([0, 1, 2], [1], [], [2, 0]):
         filled = [sequences[index] for index in used]
         plan.refill(filled)
@@ -114,6 +119,29 @@ def test_a_reusable_plan_gives_what_a_new_one_gives(make: Maker) -> None:
 
 
 @implementations
+def test_a_reusable_plan_of_chunks_gives_what_a_new_one_gives(make: Maker) -> None:
+    shape = make_shape(*TWO_HEADS)
+    # Decodes, a chunk of few rows, one of some tiles, and a whole prompt; then whatever else is filled in.
+    layer_kv, sequences, query = make_layer(shape, [(1, 40), (1, 3), (5, 33), (24, 50), (9, 9)])
+    firsts = [0, 1, 2, 7, 31, 40]
+    windowed = LayerAttention(0.25, 8)
+    attention = make(shape)
+    plan = attention.make_reusable(Capacity(5, 40, chunk_tokens=48), [PLAIN, windowed])
+    for used in ([0, 1, 2, 3, 4], [3], [], [1], [0, 2, 4]):
+        filled = [sequences[index] for index in used]
+        rows = [row for index in used for row in range(firsts[index], firsts[index + 1])]
+        plan.refill(filled)
+        padded = torch.full((48, 2, 16), math.nan)
+        padded[: len(rows)] = query[rows]
+        for features in (PLAIN, windowed):
+            output = plan.attend(padded, layer_kv, features)
+            assert not output[len(rows) :].any()
+            if filled:
+                expected = attention.plan(filled).attend(query[rows], layer_kv, features)
+                assert torch.equal(output[: len(rows)], expected)
+
+
+@implementations
 @pytest.mark.parametrize(
     "sequences",
     [
@@ -126,9 +154,21 @@ def test_a_reusable_plan_gives_what_a_new_one_gives(make: Maker) -> None:
 def test_a_reusable_plan_refuses_what_it_has_no_room_for(
     make: Maker, sequences: list[PagedSequence]
 ) -> None:
-    plan = make(make_shape()).make_reusable(2, 3, [PLAIN])
-    with pytest.raises(ValueError, match="do not fit a plan for 2 decodes over 3 blocks"):
+    plan = make(make_shape()).make_reusable(Capacity(2, 3), [PLAIN])
+    with pytest.raises(ValueError, match="do not fit a plan for 2 of 2, up to 1 each, over 3"):
         plan.refill(sequences)
+
+
+@implementations
+@pytest.mark.parametrize(
+    "lengths", [[1, 1, 1], [6, 3], [9]], ids=["sequences", "queries", "one's queries"]
+)
+def test_a_reusable_plan_of_chunks_refuses_what_it_has_no_room_for(
+    make: Maker, lengths: list[int]
+) -> None:
+    plan = make(make_shape()).make_reusable(Capacity(2, 30, chunk_tokens=8), [PLAIN])
+    with pytest.raises(ValueError, match="do not fit a plan for 2 of 8, up to 8 each, over 30"):
+        plan.refill([PagedSequence(length, 10, [0, 1]) for length in lengths])
 
 
 def fp8_shape() -> AttentionShape:

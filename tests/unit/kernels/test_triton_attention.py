@@ -11,7 +11,12 @@ import torch
 from triton.runtime import interpreter
 
 from pagemesh.kernels.launch import Launch, is_interpreted, noting
-from pagemesh.kernels.paged_attention import AttentionShape, LayerAttention, PagedSequence
+from pagemesh.kernels.paged_attention import (
+    AttentionShape,
+    Capacity,
+    LayerAttention,
+    PagedSequence,
+)
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
 from pagemesh.kernels.paged_attention.kernel import attention_kernel, merge_kernel
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
@@ -154,7 +159,7 @@ def test_a_head_group_larger_than_a_tile_of_rows() -> None:
     attention = make_triton(shape)
     output = attention.plan(sequences).attend(query, layer_kv, PLAIN)
     torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
-    reusable = attention.make_reusable(1, 9, [PLAIN])
+    reusable = attention.make_reusable(Capacity(1, 9), [PLAIN])
     reusable.refill(sequences)
     assert torch.equal(reusable.attend(query, layer_kv, PLAIN), output)
 
@@ -179,7 +184,7 @@ def test_a_reusable_plan_always_starts_the_same_on_the_same_memory() -> None:
     query = torch.zeros(4, 3, 24)
     with playing(MANY_PROGRAMS):
         attention = CudaPagedAttention(shape, torch.device("cpu"), SMALL_TILES)
-    plan = attention.make_reusable(4, 20, list(LAYERS.values()))
+    plan = attention.make_reusable(Capacity(4, 20), list(LAYERS.values()))
     starts = []
     for filled in ([], sequences, sequences[1:]):
         plan.refill(filled)
@@ -192,7 +197,7 @@ def test_a_reusable_plan_always_starts_the_same_on_the_same_memory() -> None:
 
 def test_a_reusable_plan_refuses_a_window_that_it_was_not_made_for() -> None:
     shape = shape_of()
-    plan = make_triton(shape).make_reusable(1, 20, [PLAIN])
+    plan = make_triton(shape).make_reusable(Capacity(1, 20), [PLAIN])
     with pytest.raises(ValueError, match="no layer of window 21"):
         plan.attend(torch.zeros(1, 3, 24), make_layer(shape, [(1, 1)]).layer_kv, LAYERS["window"])
 

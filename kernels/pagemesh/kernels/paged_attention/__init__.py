@@ -12,6 +12,7 @@ from pagemesh.kernels.dispatch import backend_for
 from pagemesh.kernels.paged_attention.interface import (
     AttentionPlan,
     AttentionShape,
+    Capacity,
     LayerAttention,
     PagedAttention,
     PagedSequence,
@@ -22,6 +23,7 @@ from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 __all__ = [
     "AttentionPlan",
     "AttentionShape",
+    "Capacity",
     "LayerAttention",
     "PagedAttention",
     "PagedSequence",

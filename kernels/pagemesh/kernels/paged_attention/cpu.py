@@ -17,8 +17,10 @@ from pagemesh.kernels.paged_attention.cpu_kernel import compile_attention
 from pagemesh.kernels.paged_attention.cpu_tile import ARGUMENTS, ITEM, KernelShape, Multiplies
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
+    Capacity,
     LayerAttention,
     PagedSequence,
+    ReusablePlan,
     check_features,
     check_kv,
     check_query,
@@ -26,7 +28,7 @@ from pagemesh.kernels.paged_attention.interface import (
     check_shape,
     check_tables,
 )
-from pagemesh.kernels.paged_attention.reusable import check_capacity
+from pagemesh.kernels.paged_attention.reusable import Replanned, check_capacity
 
 # Pairs of a query head and a key from which on threads share them: below, waking the others takes as
 # long as they save.
@@ -61,12 +63,13 @@ class CpuPagedAttention:
         check_sequences(self.shape, sequences)
         return CpuPlan(self, sequences)
 
-    def make_reusable(
-        self, max_num_seqs: int, max_num_blocks: int, layers: Sequence[LayerAttention]
-    ) -> CpuReusablePlan:
+    def make_reusable(self, capacity: Capacity, layers: Sequence[LayerAttention]) -> ReusablePlan:
         """See `PagedAttention`."""
+        if capacity.longest > 1:
+            # Steps with chunks are not recorded here.
+            return Replanned(self, self.shape, capacity)
         windows = {self.layer(features).window for features in layers}
-        return CpuReusablePlan(self, max_num_seqs, max_num_blocks, windows)
+        return CpuReusablePlan(self, capacity, windows)
 
     def layer(self, features: LayerAttention) -> _Layer:
         """What the kernel is told about a layer with these features; compiled when first asked for."""
@@ -192,22 +195,21 @@ class CpuReusablePlan:
     def __init__(
         self,
         attention: CpuPagedAttention,
-        max_num_seqs: int,
-        max_num_blocks: int,
+        capacity: Capacity,
         windows: Iterable[int],
     ) -> None:
         self._attention = attention
-        self._max_num_seqs = max_num_seqs
+        self._capacity = capacity
         self._num_sequences = 0
-        self._tables = np.zeros(max_num_blocks, np.int64)
-        num_items = max_num_seqs * attention.shape.num_kv_heads
+        self._tables = np.zeros(capacity.num_blocks, np.int64)
+        num_items = capacity.num_sequences * attention.shape.num_kv_heads
         self._items = {window: np.empty((num_items, len(ITEM)), np.int64) for window in windows}
         self.refill(())
 
     def refill(self, sequences: Sequence[PagedSequence]) -> None:
         """See `ReusablePlan`."""
         shape, number = self._attention.shape, len(sequences)
-        check_capacity(shape, sequences, self._max_num_seqs, len(self._tables))
+        check_capacity(shape, sequences, self._capacity)
         contexts = np.array([sequence.context_len for sequence in sequences], np.int64)
         num_blocks = -(-contexts // shape.block_size)
         ends = np.cumsum(num_blocks)
@@ -241,11 +243,11 @@ class CpuReusablePlan:
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
     ) -> torch.Tensor:
         """See `AttentionPlan`."""
-        check_query(query, self._attention.shape, self._max_num_seqs)
+        check_query(query, self._attention.shape, self._capacity.num_sequences)
         layer = self._attention.layer(features)
         work = self._items[layer.window], self._tables
         output = self._attention.attend(query, layer_kv, layer, work, torch.get_num_threads())
-        if self._num_sequences < self._max_num_seqs:
+        if self._num_sequences < self._capacity.num_sequences:
             output[self._num_sequences :] = 0
         return output
 

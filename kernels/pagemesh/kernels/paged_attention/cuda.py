@@ -14,6 +14,7 @@ from pagemesh.kernels.paged_attention.cuda_kernels import AttentionKernels
 from pagemesh.kernels.paged_attention.cuda_plan import CudaPlan, CudaReusablePlan
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
+    Capacity,
     LayerAttention,
     PagedSequence,
     check_shape,
@@ -43,7 +44,7 @@ class CudaPagedAttention:
         return CudaPlan(self._kernels, sequences, self._windows)
 
     def make_reusable(
-        self, max_num_seqs: int, max_num_blocks: int, layers: Sequence[LayerAttention]
+        self, capacity: Capacity, layers: Sequence[LayerAttention]
     ) -> CudaReusablePlan:
         """See `PagedAttention`."""
-        return CudaReusablePlan(self._kernels, max_num_seqs, max_num_blocks, layers)
+        return CudaReusablePlan(self._kernels, capacity, layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import triton
 from pagemesh.kernels.launch import dot_type, launch
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
+    Capacity,
     LayerAttention,
     check_features,
     check_kv,
@@ -26,6 +28,14 @@ from pagemesh.kernels.target import Target
 # shared.
 _PARTIAL_BYTES = 64 << 20
 _LOG2_E = math.log2(math.e)
+
+
+class Kind(enum.Enum):
+    """Of sequences, by their rows: queries times the heads that share a kv head."""
+
+    FEW = enum.auto()
+    """Decodes above all."""
+    MANY = enum.auto()
 
 
 class Launch(NamedTuple):
@@ -82,27 +92,41 @@ class AttentionKernels:
         """Those that run side by side."""
         return self._num_multiprocessors * tile.programs_per_multiprocessor
 
-    def tile_of_decodes(self) -> RowTile:
-        """The row tiles of sequences with one query."""
-        fits = self.num_groups <= self.tiling.few.num_rows
-        return self.tiling.few if fits else self.tiling.many
+    def tile(self, kind: Kind) -> RowTile:
+        """The row tiles of a kind of sequences."""
+        return self.tiling.few if kind is Kind.FEW else self.tiling.many
 
-    def share(self, sequences: Sequences, window: int | None) -> list[tuple[RowTile, Work]]:
-        """The work of a batch, for each size of row tiles that it needs; the long ones first."""
+    def most_tiles(self, capacity: Capacity) -> dict[Kind, int]:
+        """Of each kind of sequences that a batch may have, the long ones first: how many row tiles at most."""
         few, many = self.tiling.few, self.tiling.many
-        is_few = sequences.num_queries * self.num_groups <= few.num_rows
-        works: list[tuple[RowTile, Work]] = []
+        num_queries, num_kv_heads = capacity.num_queries, self.shape.num_kv_heads
+        # Queries that nobody asks for are one sequence more, see `CudaReusablePlan`.
+        num_sequences = min(capacity.num_sequences + 1, num_queries)
+        most_few = few.num_rows // self.num_groups
+        found = {}
+        if capacity.longest > most_few:
+            # Each sequence may have a tile that is not full.
+            num_sequences_of_many = min(num_sequences, num_queries // (most_few + 1))
+            num_full = num_queries * self.num_groups // many.num_rows
+            found[Kind.MANY] = (num_full + num_sequences_of_many) * num_kv_heads
+        if most_few:
+            found[Kind.FEW] = num_sequences * num_kv_heads
+        return found
+
+    def share(self, sequences: Sequences, window: int | None) -> dict[Kind, Work]:
+        """The work of a batch, for each kind of sequences that are there; the long ones first."""
+        is_few = sequences.num_queries * self.num_groups <= self.tiling.few.num_rows
+        works: dict[Kind, Work] = {}
         num_used = 0
-        for tile, is_chosen in ((many, ~is_few), (few, is_few)):
+        for kind, is_chosen in ((Kind.MANY, ~is_few), (Kind.FEW, is_few)):
             if is_chosen.any():
                 chosen = Sequences(*(column[is_chosen] for column in sequences))
-                work = self.share_tiles(tile, chosen, window, num_used)
+                work = works[kind] = self._share_tiles(self.tile(kind), chosen, window, num_used)
                 num_used += work.num_partial_rows
-                works.append((tile, work))
         return works
 
-    def share_tiles(
-        self, tile: RowTile, sequences: Sequences, window: int | None, num_used: int = 0
+    def _share_tiles(
+        self, tile: RowTile, sequences: Sequences, window: int | None, num_used: int
     ) -> Work:
         """The work of sequences that all have row tiles of one size."""
         tiles = Tiles(

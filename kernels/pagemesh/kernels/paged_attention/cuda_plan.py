@@ -9,30 +9,33 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagemesh.kernels.paged_attention.cuda_kernels import AttentionKernels, Launch
+from pagemesh.kernels.paged_attention.cuda_kernels import AttentionKernels, Kind, Launch
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
+    Capacity,
     LayerAttention,
     PagedSequence,
     check_sequences,
     check_tables,
 )
 from pagemesh.kernels.paged_attention.reusable import check_capacity
-from pagemesh.kernels.paged_attention.work import ITEM, MERGE, Sequences
+from pagemesh.kernels.paged_attention.work import ITEM, MERGE, Sequences, Work
 
 _ALIGNMENT = 4  # int32 values: what begins at 16 bytes lets one compiled kernel serve all steps
 _Values = npt.NDArray[np.int32]
+_NONE = np.zeros(0, np.int32)
+_NO_WORK = Work(_NONE, _NONE, _NONE, 0)
 
 
 def as_columns(
-    shape: AttentionShape, sequences: Sequence[PagedSequence], num_padded: int = 0
+    shape: AttentionShape, sequences: Sequence[PagedSequence], padding: Sequence[int] = ()
 ) -> tuple[Sequences, _Values]:
-    """Sequences, then padded ones of one query and no context; and all block tables behind each other.
+    """Sequences, then padded ones of so many queries and no context; and all block tables behind each other.
 
     Raises ValueError for blocks that there are not.
     """
-    num_queries = np.array([s.num_queries for s in sequences] + [1] * num_padded, np.int64)
-    contexts = np.array([s.context_len for s in sequences] + [0] * num_padded, np.int64)
+    num_queries = np.array([*(s.num_queries for s in sequences), *padding], np.int64)
+    contexts = np.array([s.context_len for s in sequences] + [0] * len(padding), np.int64)
     num_blocks = -(-contexts // shape.block_size)
     used = (s.block_ids[:n] for s, n in zip(sequences, num_blocks.tolist(), strict=False))
     tables = np.fromiter(chain.from_iterable(used), np.int64, int(num_blocks.sum()))
@@ -75,9 +78,9 @@ class CudaPlan:
     ) -> torch.Tensor:
         """Bring the work for some windows and the tables to the device in one copy; gives the tables."""
         works = [
-            (window, tile, work)
+            (window, self._kernels.tile(kind), work)
             for window in windows
-            for tile, work in self._kernels.share(self._sequences, window)
+            for kind, work in self._kernels.share(self._sequences, window).items()
         ]
         parts = [tables]
         for _, _, work in works:
@@ -99,51 +102,52 @@ class CudaReusablePlan:
     """`ReusablePlan` of CUDA devices: its launches are always the same, what they read is filled in."""
 
     def __init__(
-        self,
-        kernels: AttentionKernels,
-        max_num_seqs: int,
-        max_num_blocks: int,
-        layers: Sequence[LayerAttention],
+        self, kernels: AttentionKernels, capacity: Capacity, layers: Sequence[LayerAttention]
     ) -> None:
         self._kernels = kernels
-        self._capacity = max_num_seqs, max_num_blocks
-        self._tile = kernels.tile_of_decodes()
-        num_programs = kernels.num_programs(self._tile)
-        pieces = -(-kernels.num_groups // self._tile.num_rows)
-        num_tiles = max_num_seqs * kernels.shape.num_kv_heads * pieces
-        num_merges = min(num_programs - 1, num_tiles)
-        rows_per_merge = min(kernels.num_groups, self._tile.num_rows)
+        self._capacity = capacity
         windows = list(dict.fromkeys(layer.sliding_window for layer in layers))
+        most_tiles = kernels.most_tiles(capacity)
         self._room: list[_Values] = []
         for _ in windows:
-            sizes = (
-                num_programs + 1,
-                (num_tiles + num_programs) * len(ITEM),
-                num_merges * len(MERGE),
-            )
-            self._room += [np.zeros(size, np.int32) for size in sizes]
+            for kind, num_tiles in most_tiles.items():
+                num_programs, num_merges = self._grids(kind, num_tiles)
+                sizes = (
+                    num_programs + 1,
+                    (num_tiles + num_programs) * len(ITEM),
+                    num_merges * len(MERGE),
+                )
+                self._room += [np.zeros(size, np.int32) for size in sizes]
         # Tables are last: only as much as is used is copied.
-        room = [*self._room, np.zeros(max_num_blocks, np.int32)]
+        room = [*self._room, np.zeros(capacity.num_blocks, np.int32)]
         self._buffer = torch.zeros(len(_joined(room)), dtype=torch.int32, device=kernels.device)
         views = iter(_views(self._buffer, room))
-        self._launches: dict[int | None, Launch] = {}
+        self._launches: dict[int | None, dict[Kind, Launch]] = {}
         for window in windows:
-            programs, items, merges = next(views), next(views), next(views)
-            self._launches[window] = Launch(
-                self._tile, programs, items, merges, num_programs, num_merges, rows_per_merge
-            )
+            launches = self._launches[window] = {}
+            for kind, num_tiles in most_tiles.items():
+                programs, items, merges = next(views), next(views), next(views)
+                tile = kernels.tile(kind)
+                rows_per_merge = min(capacity.longest * kernels.num_groups, tile.num_rows)
+                grids = (*self._grids(kind, num_tiles), rows_per_merge)
+                launches[kind] = Launch(tile, programs, items, merges, *grids)
         self._tables = next(views)
         self.refill([])
 
     def refill(self, sequences: Sequence[PagedSequence]) -> None:
         """See `ReusablePlan`."""
-        shape = self._kernels.shape
-        check_capacity(shape, sequences, *self._capacity)
-        columns, tables = as_columns(shape, sequences, self._capacity[0] - len(sequences))
+        shape, capacity = self._kernels.shape, self._capacity
+        check_capacity(shape, sequences, capacity)
+        num_padded = capacity.num_queries - sum(sequence.num_queries for sequence in sequences)
+        whole, rest = divmod(num_padded, capacity.longest)
+        padding = [capacity.longest] * whole + [rest] * (rest > 0)
+        columns, tables = as_columns(shape, sequences, padding)
         parts: list[_Values] = []
-        for window in self._launches:
-            work = self._kernels.share_tiles(self._tile, columns, window)
-            parts += [work.programs, work.items.ravel(), work.merges.ravel()]
+        for window, launches in self._launches.items():
+            works = self._kernels.share(columns, window)
+            for kind in launches:
+                work = works.get(kind, _NO_WORK)
+                parts += [work.programs, work.items.ravel(), work.merges.ravel()]
         for room, part in zip(self._room, parts, strict=True):
             room[: len(part)] = part
             room[len(part) :] = 0
@@ -154,11 +158,16 @@ class CudaReusablePlan:
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
     ) -> torch.Tensor:
         """See `AttentionPlan`."""
-        query = self._kernels.check(query, layer_kv, features, self._capacity[0])
-        launch = self._launches.get(features.sliding_window)
-        if launch is None:
+        query = self._kernels.check(query, layer_kv, features, self._capacity.num_queries)
+        launches = self._launches.get(features.sliding_window)
+        if launches is None:
             raise ValueError(f"the plan was made for no layer of window {features.sliding_window}")
-        return self._kernels.start([launch], self._tables, query, layer_kv, features)
+        return self._kernels.start(list(launches.values()), self._tables, query, layer_kv, features)
+
+    def _grids(self, kind: Kind, num_tiles: int) -> tuple[int, int]:
+        """Programs of attention, and the most merges of their sums."""
+        num_programs = self._kernels.num_programs(self._kernels.tile(kind))
+        return num_programs, min(num_programs - 1, num_tiles)
 
 
 def _offsets(parts: Sequence[_Values]) -> Iterator[int]:

@@ -68,6 +68,24 @@ class PagedSequence(NamedTuple):
     block_ids: Sequence[int]  # block table, covers at least the context
 
 
+class Capacity(NamedTuple):
+    """What a reusable plan has room for."""
+
+    num_sequences: int
+    num_blocks: int  # in all block tables together
+    chunk_tokens: int | None = None  # queries of all sequences together; None: one of each, decodes
+
+    @property
+    def num_queries(self) -> int:
+        """Of all sequences together."""
+        return self.num_sequences if self.chunk_tokens is None else self.chunk_tokens
+
+    @property
+    def longest(self) -> int:
+        """Most queries of one sequence."""
+        return 1 if self.chunk_tokens is None else self.chunk_tokens
+
+
 class AttentionPlan(Protocol):
     """One step's work, prepared once and run once per layer, before the next step is planned."""
 
@@ -88,10 +106,10 @@ class AttentionPlan(Protocol):
 
 
 class ReusablePlan(AttentionPlan, Protocol):
-    """Decodes whose work is replaced in place: what a CUDA graph that captured `attend` reads.
+    """A step whose work is replaced in place: what a CUDA graph that captured `attend` reads.
 
-    `attend` takes one query for each of `max_num_seqs` sequences and can be captured: it starts the same
-    kernels on the same memory whatever was filled in. Rows without a sequence read nothing and give zeros.
+    `attend` takes as many queries as there is room for and can be captured: it starts the same kernels on the
+    same memory whatever was filled in. Those behind the sequences' read nothing and give zeros.
     """
 
     def refill(self, sequences: Sequence[PagedSequence]) -> None:
@@ -114,10 +132,8 @@ class PagedAttention(Protocol):
         """
         ...
 
-    def make_reusable(
-        self, max_num_seqs: int, max_num_blocks: int, layers: Sequence[LayerAttention]
-    ) -> ReusablePlan:
-        """A plan for up to `max_num_seqs` decodes over `max_num_blocks` blocks together, empty at first.
+    def make_reusable(self, capacity: Capacity, layers: Sequence[LayerAttention]) -> ReusablePlan:
+        """A plan for whatever fits, empty at first.
 
         `layers` are all features that it will be asked to attend with.
         """

@@ -9,6 +9,7 @@ import torch
 
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
+    Capacity,
     LayerAttention,
     PagedSequence,
     check_features,
@@ -35,11 +36,9 @@ class ReferencePagedAttention:
             check_tables(np.array(sequence.block_ids), self._shape.num_blocks)
         return ReferencePlan(self._shape, tuple(sequences))
 
-    def make_reusable(
-        self, max_num_seqs: int, max_num_blocks: int, layers: Sequence[LayerAttention]
-    ) -> Replanned:
+    def make_reusable(self, capacity: Capacity, layers: Sequence[LayerAttention]) -> Replanned:
         """See `PagedAttention`."""
-        return Replanned(self, self._shape, max_num_seqs, max_num_blocks)
+        return Replanned(self, self._shape, capacity)
 
 
 class ReferencePlan:

@@ -236,7 +236,8 @@ _TOGETHER: Final[tuple[tuple[Rule, str], ...]] = (
     (refused(_TRACES), "--enable-layerwise-nvtx-tracing --profiler-config --enable-trace-replay"),
     (
         refused(
-            "which batches are captured as graphs follows from --max-num-seqs; --enforce-eager captures none"
+            "which steps are captured as graphs follows from --max-num-seqs and --max-num-batched-tokens;"
+            " --enforce-eager captures none"
         ),
         "--cudagraph-capture-sizes --max-cudagraph-capture-size",
     ),

@@ -121,6 +121,7 @@ class GpuBuilder:
             mover,
             accelerator,
             max_num_seqs=self._scheduler.max_num_seqs,
+            max_num_batched_tokens=self._scheduler.max_num_batched_tokens,
         )
         return _Parts(pool, stager, runner)
 

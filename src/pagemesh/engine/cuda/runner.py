@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from pagemesh.engine.accelerator import Accelerator
-from pagemesh.engine.cuda.captured_decodes import CapturedDecodes, DecodeLimits
-from pagemesh.engine.cuda.decode_sizes import decode_sizes
+from pagemesh.engine.cuda.captured_steps import CapturedSteps, StepLimits
 from pagemesh.engine.cuda.device_kv import DeviceKv, Mover
 from pagemesh.engine.cuda.device_step import DeviceStep, StepSampling
 from pagemesh.engine.cuda.eager_steps import EagerSteps
@@ -21,7 +20,7 @@ from pagemesh.engine.cuda.transfers import Transfers
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.paged_model import AttentionMaker, PagedModel
 from pagemesh.engine.step import compute_step
-from pagemesh.engine.step_inputs import make_step_inputs
+from pagemesh.engine.step_inputs import StepInputs, make_step_inputs
 from pagemesh.engine.step_rows import StepRows
 from pagemesh.kernels.paged_attention import make_paged_attention
 from pagemesh.models.loader import LoadedModel
@@ -48,10 +47,12 @@ class DeviceRunner:
         accelerator: Accelerator,
         *,
         max_num_seqs: int,
+        max_num_batched_tokens: int,
         make_attention: AttentionMaker = make_paged_attention,
         timeout: float = DEVICE_TIMEOUT,
     ) -> None:
-        """Over KV memory on the accelerator's device, of batches of at most `max_num_seqs` sequences."""
+        """Over KV memory on the accelerator's device, of batches of at most `max_num_seqs` sequences and
+        `max_num_batched_tokens` tokens."""
         self.kv = kv
         """The KV memory."""
         self.generates = model.generates
@@ -78,14 +79,10 @@ class DeviceRunner:
         self._eager = EagerSteps(
             self._model, self._transfers, self._last_tokens, accelerator, timeout
         )
-        self._max_num_seqs = max_num_seqs
-        limits = DecodeLimits(
-            model.max_model_len,
-            model.vocab_size,
-            kv.num_blocks,
-            kv.layout.block_size,
-        )
-        self._decodes = CapturedDecodes(self._model, self._transfers, self._last_tokens, limits)
+        blocks = kv.num_blocks, kv.layout.block_size
+        steps = max_num_seqs, max_num_batched_tokens
+        limits = StepLimits(model.max_model_len, model.vocab_size, *steps, *blocks)
+        self._captured = CapturedSteps(self._model, self._transfers, self._last_tokens, limits)
         # What was loaded on other streams is used on the steps' own from now on.
         accelerator.settle()
 
@@ -94,16 +91,18 @@ class DeviceRunner:
         with self._working():
             self._mover.move(moves)
 
-    def capture(self, sizes: Sequence[int] | None = None) -> None:
-        """Capture decodes, of all sizes or of these, ascending; see `capture_decodes`.
+    def capture(
+        self, num_sequences: Sequence[int] | None = None, num_tokens: Sequence[int] | None = None
+    ) -> None:
+        """Capture decodes of all sizes or of these numbers of sequences, and other steps of all sizes or of these
+        numbers of tokens, ascending; see `capture_steps`.
 
-        When nobody's KV is in the blocks. Without it, or where it cannot be, decodes run eagerly.
+        When nobody's KV is in the blocks. Without it, or where it cannot be, steps run eagerly.
         """
         if not self.generates:
             return
         with self._working():
-            sizes = sizes or decode_sizes(self._max_num_seqs)
-            self._decodes.capture(self._accelerator, sizes, self._clear)
+            self._captured.capture(self._accelerator, self._clear, num_sequences, num_tokens)
         self._accelerator.settle()
 
     def launch(self, batch: Batch, watch: LayerWatch | None = None) -> DeviceStep:
@@ -112,9 +111,23 @@ class DeviceRunner:
             inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
             rows = StepRows(inputs.sequences, self._vocab_size)
             places = rows.places(batch.sequences)
-            logits = self._decodes.run(inputs) if rows.are_next_tokens else None
-            hidden = self._eager.run(inputs, rows, watch) if logits is None else None
+            logits = self._captured.decode(inputs) if rows.are_next_tokens else None
+            hidden = self._states(inputs, rows, watch) if logits is None else None
             return DeviceStep(self._sampling, rows, places, hidden, logits)
+
+    def _states(self, inputs: StepInputs, rows: StepRows, watch: LayerWatch | None) -> torch.Tensor:
+        """Hidden states [R, hidden] of the rows. A graph tells of no layers while it runs."""
+        results = self._captured.run(inputs) if watch is None else None
+        if results is None:
+            return self._eager.run(inputs, rows, watch)
+        hidden, kv_sums = results
+        if rows.probe is not None:
+            rows.probe.take(kv_sums)
+        selection = rows.selection()
+        if selection is None:
+            return hidden
+        (indices,) = self._transfers.upload([selection])
+        return hidden.index_select(0, indices)
 
     def rehearse(self, batch: Batch) -> None:
         """Compute a batch for its cost alone; afterwards it is as if it had never been.

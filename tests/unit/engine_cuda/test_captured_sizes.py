@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagemesh.engine.cuda.decode_sizes import decode_sizes, padded_size
+from pagemesh.engine.cuda.captured_sizes import chunk_sizes, decode_sizes, padded_size
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,23 @@ from pagemesh.engine.cuda.decode_sizes import decode_sizes, padded_size
 )
 def test_the_last_size_fits_every_decode(max_num_seqs: int, sizes: list[int]) -> None:
     assert decode_sizes(max_num_seqs) == sizes
+
+
+@pytest.mark.parametrize(
+    ("max_num_batched_tokens", "sizes"),
+    [
+        (1, []),
+        (2, [2]),
+        (16, [16]),
+        (100, [16, 32, 64, 96, 100]),
+        (1024, [16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024]),
+        (8192, [16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024]),
+    ],
+)
+def test_steps_with_chunks_are_captured_up_to_a_thousand_tokens(
+    max_num_batched_tokens: int, sizes: list[int]
+) -> None:
+    assert chunk_sizes(max_num_batched_tokens) == sizes
 
 
 def test_decodes_are_padded_to_the_next_size() -> None:
