@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
+
+from pagemesh.kernels.target import target_of
+
+_EARLY_CAPABILITY: Final = 90
 
 _notes: list[list[Launch]] = []
 
@@ -31,7 +35,7 @@ class Launch(NamedTuple):
     """By the kernel's own names, constants included."""
 
     options: Mapping[str, int | bool]
-    """num_warps, num_stages, enable_fp_fusion."""
+    """num_warps, num_stages, enable_fp_fusion, and launch_pdl of kernels that overlap."""
 
 
 def launch(
@@ -42,12 +46,18 @@ def launch(
     num_warps: int = 4,
     num_stages: int = 3,
     fuses: bool = False,
+    overlaps: bool = False,
 ) -> None:
     """Start a kernel with arguments by its own names, constants included.
 
-    An empty grid starts nothing. Tensors are on the current device, whose current stream runs it.
+    An empty grid starts nothing. Tensors are on the current device, whose current stream runs it. A kernel that
+    `overlaps` is told by EARLY whether it has to wait for those before it, see `early_start`.
     """
     options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fuses}
+    if overlaps:
+        is_early = _starts_early(arguments)
+        arguments = {**arguments, "EARLY": is_early}
+        options["launch_pdl"] = is_early
     if _notes:
         _notes[-1].append(Launch(kernel, grid, dict(arguments), dict(options)))
     elif all(grid):
@@ -63,6 +73,11 @@ def noting() -> Iterator[list[Launch]]:
         yield notes
     finally:
         _notes.pop()
+
+
+def _starts_early(arguments: Mapping[str, object]) -> bool:
+    device = next(each.device for each in arguments.values() if isinstance(each, torch.Tensor))
+    return not is_interpreted() and target_of(device).capability >= _EARLY_CAPABILITY
 
 
 def is_interpreted() -> bool:

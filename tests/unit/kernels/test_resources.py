@@ -59,7 +59,13 @@ def test_nothing_is_started_while_starts_are_noted() -> None:
     launch = noted_launch()
     assert launch.kernel.__name__ == "rms_norm_kernel"
     assert launch.grid == (2,)
-    assert launch.options == {"num_warps": 1, "num_stages": 3, "enable_fp_fusion": False}
+    assert launch.options == {
+        "num_warps": 1,
+        "num_stages": 3,
+        "enable_fp_fusion": False,
+        # In the interpreter there is one kernel at a time.
+        "launch_pdl": False,
+    }
 
 
 def test_signatures_say_what_a_launcher_would_find() -> None:
@@ -76,8 +82,9 @@ def test_signatures_say_what_a_launcher_would_find() -> None:
         "size": "i32",
         "eps": "fp32",
         "BLOCK": "constexpr",
+        "EARLY": "constexpr",
     }
-    assert signature.constants == {(3,): None, (8,): 32}
+    assert signature.constants == {(3,): None, (8,): 32, (9,): False}
     # All pointers, the stride of 32 and the stride of 0 that nobody uses; the size of 24 is not.
     assert sorted(signature.attributes) == [(0,), (1,), (2,), (4,), (5,)]
 

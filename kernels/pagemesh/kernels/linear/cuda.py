@@ -114,4 +114,5 @@ class _Product:
             },
             num_warps=tiles.num_warps,
             num_stages=tiles.num_stages,
+            overlaps=True,
         )

@@ -11,7 +11,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pagemesh.kernels.early_start import read_ahead, wait_for_earlier
 from pagemesh.kernels.gated_activation.kernel import activate
+
+AHEAD = tl.constexpr(4)
+"""Lines of the cache that are read ahead of each row: about what a program's first loads ask for."""
 
 
 @triton.jit
@@ -206,6 +210,7 @@ def linear_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """`inputs` [T, num_inputs]; `weight` [num_outputs, num_inputs], with GATE another num_outputs rows of
     ups; `output` [T, num_outputs] lies densely. Programs: tiles, and segments if IS_SPLIT; `partials` is
@@ -222,6 +227,14 @@ def linear_kernel(
     row = tl.minimum(column, num_outputs - 1).to(tl.int64)
     weights = weight + row * num_inputs
     ups = weight + (row + num_outputs) * num_inputs
+    begin = 0
+    if IS_SPLIT:
+        begin = segment_begin(tl.program_id(1), num_inputs, SEGMENTS)
+    if BLOCK_T <= 64:
+        read_ahead(weights, begin, num_inputs, AHEAD, EARLY)
+        if IS_GATED:
+            read_ahead(ups, begin, num_inputs, AHEAD, EARLY)
+    wait_for_earlier(EARLY)
     rows = inputs + tl.minimum(token, num_tokens - 1).to(tl.int64) * input_stride
     # Where the tile begins takes 64 bits; places within it do with 32, which spares registers.
     first = (token_tile * BLOCK_T).to(tl.int64)
@@ -233,7 +246,6 @@ def linear_kernel(
         residual += down * residual_stride + right
     if IS_SPLIT:
         segment = tl.program_id(1)
-        begin = segment_begin(segment, num_inputs, SEGMENTS)
         end = segment_end(segment, num_inputs, SEGMENTS)
         sums, up_sums = sum_products(
             weights, ups, rows, begin, end, num_inputs,

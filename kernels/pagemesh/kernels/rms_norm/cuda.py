@@ -49,5 +49,6 @@ class CudaRmsNorm:
                 "BLOCK": self._block,
             },
             num_warps=self._num_warps,
+            overlaps=True,
         )
         return output
