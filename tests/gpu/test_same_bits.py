@@ -11,7 +11,8 @@ from pagemesh.kernels.experts import Stack, make_experts
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.linear import make_gated_linear, make_linear
 from pagemesh.kernels.rms_norm import make_rms_norm
-from pagemesh.kernels.rope import make_rotation
+from pagemesh.kernels.write_kv import Turn
+from tests.unit.kernels.turning import turned
 
 pytestmark = [
     pytest.mark.gpu,
@@ -100,17 +101,17 @@ def test_mixtures(shape: tuple[int, int, int, int]) -> None:
         assert torch.equal(alone, together[part]), (begin, end)
 
 
-def test_norms_activations_and_rotations() -> None:
+def test_norms_activations_and_turns() -> None:
     rows = random(MOST_TOKENS, 4096)
     check(make_rms_norm(random(4096, dtype=torch.float32), 1e-6), rows)
     check(make_gated_activation(Gate("gelu_tanh"), CUDA), rows)
-    rotate = make_rotation(CUDA, random(32, 128, dtype=torch.float32), 1e-6)
+    weight = random(32, 128, dtype=torch.float32)
     factors = torch.polar(torch.ones(64, device=CUDA), random(64, dtype=torch.float32))
 
     def turn(rows: torch.Tensor) -> torch.Tensor:
-        heads = rows.view(-1, 32, 128).clone()
-        rotate(heads, factors.expand(len(heads), -1).contiguous())
-        return heads
+        heads = rows.view(-1, 32, 128)
+        step = Turn(factors.expand(len(heads), -1).contiguous(), weight, 1e-6)
+        return turned(heads, step, CUDA)
 
     check(turn, rows)
 

@@ -22,7 +22,6 @@ Op = Literal[
     "logprobs",
     "paged_attention",
     "rms_norm",
-    "rope",
     "sampling",
     "write_kv",
 ]

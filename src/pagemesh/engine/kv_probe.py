@@ -30,7 +30,8 @@ class KvProbe:
         return self._sums
 
     def look(self, keys_values: torch.Tensor) -> None:
-        """Take note of the last layer's keys and values, [T, 2, kv heads, head_dim]."""
+        """Take note of the last layer's keys and values, [T, 2 · kv heads, head_dim], as they were before they
+        were stored: FP8 has no infinities."""
         self._sums = keys_values.flatten(1).sum(1, dtype=torch.float32)
 
     def take(self, sums: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ from pagemesh.kernels.paged_attention import (
     PagedSequence,
     ReusablePlan,
 )
-from pagemesh.kernels.write_kv import KvWriter, make_kv_writer
+from pagemesh.kernels.write_kv import KvWriter, Turn, make_kv_writer
 from pagemesh.models.interface import StepAttention
 from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.batch import ScheduledSequence
@@ -132,15 +132,15 @@ class _PagedStep:
         self._plan = plan
         self._watch, self._probe, self._on_layer = observers
 
-    def write(self, layer: int, keys_values: torch.Tensor) -> None:
+    def write(self, layer: int, heads: torch.Tensor, turn: Turn | None) -> None:
         if self._on_layer is not None:
             self._on_layer()
-        scales = self._layer_attention[layer].kv_scales
-        self._writer.write(self._layers[layer], keys_values, self._places, scales)
+        layer_kv, scales = self._layers[layer], self._layer_attention[layer].kv_scales
+        self._writer.write(layer_kv, heads, self._places, scales, turn)
         if self._watch is not None and layer + 1 in self._watch.num_layers:
             self._watch.tell(layer + 1)
         if self._probe is not None and layer + 1 == len(self._layers):
-            self._probe.look(keys_values)
+            self._probe.look(heads[:, -2 * layer_kv.shape[3] :])
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         return self._plan.attend(query, self._layers[layer], self._layer_attention[layer])

@@ -8,10 +8,8 @@ import torch
 
 from pagemesh.kernels.linear import Linear, make_linear
 from pagemesh.kernels.packed_weights import place_packed
-from pagemesh.kernels.rope import make_rotation
-from pagemesh.models.attention_input import AttentionInput
+from pagemesh.models.attention_input import AttentionInput, HeadTurn
 from pagemesh.models.decoder import Decoder, Layer
-from pagemesh.models.heads import HeadTransform, Keep, Rotate
 from pagemesh.models.layer_output import make_layer_output
 from pagemesh.models.norms import NoNorm
 from pagemesh.models.parameters import Parameters, Part
@@ -81,7 +79,7 @@ def _make_layer(
             else NoNorm()
         ),
         _make_qkv(spec.attention, layer.rope, part),
-        _make_transform(spec, layer, ropes, part),
+        _make_turn(spec, layer, ropes, part),
     )
     return Layer(attention_input, make_layer_output(spec, layer, part, dtype))
 
@@ -97,14 +95,14 @@ def _make_qkv(attention: AttentionSpec, rope: RopeSpec | None, part: Part) -> Li
     return make_linear(weight, bias)
 
 
-def _make_transform(
+def _make_turn(
     spec: DecoderSpec, layer: LayerSpec, ropes: Sequence[RopeSpec], part: Part
-) -> HeadTransform:
+) -> HeadTurn | None:
     if layer.rope is None:
-        return Keep()
+        return None
     rope = ropes.index(layer.rope)
     if not spec.attention.head_norm:
-        return Rotate(rope, make_rotation(part.device))
+        return HeadTurn(rope)
     weights = [
         pair_rows(part.read(name), 1, layer.rope.rotary_dim).expand(num_heads, -1)
         for name, num_heads in (
@@ -112,4 +110,4 @@ def _make_transform(
             ("k_norm.weight", spec.attention.num_kv_heads),
         )
     ]
-    return Rotate(rope, make_rotation(part.device, torch.cat(weights), spec.norm.eps))
+    return HeadTurn(rope, torch.cat(weights), spec.norm.eps)

@@ -7,6 +7,7 @@ from typing import Protocol, Self
 
 import torch
 
+from pagemesh.kernels.write_kv import Turn
 from pagemesh.models.spec import DecoderSpec
 
 
@@ -44,8 +45,8 @@ class ModelShape:
 class StepAttention(Protocol):
     """One step's access to KV, made by the caller for the tokens of that step."""
 
-    def write(self, layer: int, keys_values: torch.Tensor) -> None:
-        """Store the tokens' keys and values, [T, 2, kv heads, head_dim]; strided views are fine."""
+    def write(self, layer: int, heads: torch.Tensor, turn: Turn | None) -> None:
+        """Turn the tokens' queries and keys in place, and store keys and values: see `KvWriter.write`."""
         ...
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:

@@ -29,10 +29,11 @@ def make_device_runner(
     max_num_batched_tokens: int = 24,
     accelerator: HostAccelerator | None = None,
 ) -> Made:
-    """A runner that writes KV, where padding is left out, and samples in Triton; all else is the CPU's."""
+    """A runner that samples in Triton, and writes KV by its definition, which leaves out padding; all else is the
+    CPU's."""
     kv = KvStorage(model.block_layout(block_size), num_blocks)
     accelerator = accelerator or HostAccelerator()
-    with using("cuda", "sampling", "logprobs", "write_kv"):
+    with using("cuda", "sampling", "logprobs"), using("reference", "write_kv"):
         runner = DeviceRunner(
             model,
             kv,

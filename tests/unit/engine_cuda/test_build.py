@@ -84,7 +84,7 @@ def test_the_cache_is_what_the_measured_step_leaves_of_the_share(demo_model: Pat
 def test_steps_are_captured_for_the_measure_and_for_use(
     demo_model: Path, enforce_eager: bool
 ) -> None:
-    with structlog.testing.capture_logs() as logs, using("cuda", "write_kv"):
+    with structlog.testing.capture_logs() as logs, using("reference", "write_kv"):
         load(demo_model, HostGpu(), utilization=0.15, enforce_eager=enforce_eager).stop()
     events = [entry["event"] for entry in logs]
     captured = [] if enforce_eager else ["steps captured", "decodes captured"]

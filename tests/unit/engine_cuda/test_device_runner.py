@@ -11,6 +11,7 @@ from pagemesh.config import ModelConfig
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.step import PendingStep, Runner, compute_step
+from pagemesh.kernels.dispatch import using
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import UNKNOWN_TOKEN, Batch, PromptTargets, ScheduledSequence
@@ -98,7 +99,9 @@ def test_tokens_are_those_of_the_cpus_runner(made: Made, expected: list[list[int
 
 
 def test_the_kv_is_that_of_the_cpus_runner(made: Made, model: LoadedModel) -> None:
-    cpu = ModelRunner(model, block_size=4, num_blocks=16)
+    # The CPU's own turns of keys round otherwise than the definition, which the other runner has.
+    with using("reference", "write_kv"):
+        cpu = ModelRunner(model, block_size=4, num_blocks=16)
     generate(cpu)
     num_trials = made.accelerator.num_replays
     generate(made.runner)

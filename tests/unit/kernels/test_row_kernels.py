@@ -1,4 +1,4 @@
-"""Norms, gated activations and rotations: each row is what the definition says, whatever lies beside it."""
+"""Norms, gated activations and turns: each row is what the definition says, whatever lies beside it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.gated_activation.reference import ReferenceGatedActivation
 from pagemesh.kernels.rms_norm import make_rms_norm
 from pagemesh.kernels.rms_norm.reference import ReferenceRmsNorm
-from pagemesh.kernels.rope import make_rotation
-from pagemesh.kernels.rope.cpu import CpuRotation
-from pagemesh.kernels.rope.reference import ReferenceRotation
+from pagemesh.kernels.write_kv import Turn, make_kv_writer
+from pagemesh.kernels.write_kv.cpu import CpuKvWriter
+from tests.unit.kernels.turning import turned
 
 # Both round once; they round the same number when they add in the same order.
 TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
@@ -113,50 +113,6 @@ def test_gates_far_out_give_what_they_tend_to(device: torch.device, gate: Gate) 
     torch.testing.assert_close(output, expected, rtol=1e-6, atol=1e-30, equal_nan=True)
 
 
-@dtypes
-@pytest.mark.parametrize("head_dim", [2, 6, 16, 24, 64])
-@pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
-def test_rotations_are_their_definition(
-    device: torch.device, dtype: torch.dtype, head_dim: int, normed: bool
-) -> None:
-    # As in a decoder, queries and keys are the head of a fused projection.
-    fused = random(5, 4, head_dim, dtype=dtype)
-    factors = torch.polar(torch.ones(5, head_dim // 2), random(5, head_dim // 2))
-    weight = random(3, head_dim) if normed else None
-    expected = fused.clone()
-    ReferenceRotation(weight, 1e-6)(expected[:, :3], factors)
-    fused = fused.to(device)
-    rotate = make_rotation(device, None if weight is None else weight.to(device), 1e-6)
-    rotate(fused[:, :3], factors.to(device))
-    fused = fused.cpu()
-    assert_close(fused, expected)
-    assert torch.equal(fused[:, 3], expected[:, 3])
-    assert not torch.equal(fused[:, :3], random(5, 4, head_dim, dtype=dtype)[:, :3])
-
-
-def test_a_rotation_leaves_what_it_does_not_turn(device: torch.device) -> None:
-    # A factor of exactly 1 for every dimension but the first two of six.
-    factors = torch.ones(2, 3, dtype=torch.complex64)
-    factors[:, 0] = torch.tensor(1j)
-    heads = random(2, 5, 6, dtype=torch.bfloat16)
-    expected = heads.clone()
-    expected[:, :, 0], expected[:, :, 1] = -heads[:, :, 1], heads[:, :, 0]
-    turned = heads.to(device)
-    make_rotation(device)(turned, factors.to(device))
-    assert torch.equal(turned.cpu(), expected)
-
-
-def test_heads_that_cannot_be_turned_are_refused(device: torch.device) -> None:
-    factors = torch.ones(2, 4, dtype=torch.complex64, device=device)
-    heads = torch.ones(2, 3, 8, device=device)
-    with pytest.raises(ValueError, match=r"\[2, 3, 8\] lie with strides .* must lie densely"):
-        make_rotation(device)(heads.transpose(1, 2).contiguous().transpose(1, 2), factors)
-    with pytest.raises(ValueError, match=r"\[2, 3, 8\] are not turned by factors \[1, 4\]"):
-        make_rotation(device)(heads, factors[:1])
-    with pytest.raises(ValueError, match=r"\[2, 3, 8\] do not fit the norm's weight \[2, 8\]"):
-        make_rotation(device, torch.ones(2, 8, device=device))(heads, factors)
-
-
 def test_gates_without_ups_are_refused(device: torch.device) -> None:
     with pytest.raises(ValueError, match=r"must be \[T, 2 · n\], not \[2, 9\]"):
         make_gated_activation(GATES["silu"], device)(torch.ones(2, 9, device=device))
@@ -165,18 +121,17 @@ def test_gates_without_ups_are_refused(device: torch.device) -> None:
 @dtypes
 def test_a_row_is_the_same_bits_in_any_company(device: torch.device, dtype: torch.dtype) -> None:
     # Threads share the rows on a CPU; in Triton each row has programs of its own, slow when interpreted.
-    num_rows = 100 if isinstance(make_rotation(device), CpuRotation) else 4
+    num_rows = 100 if isinstance(make_kv_writer(device), CpuKvWriter) else 4
     rows = random(num_rows, 1030, dtype=dtype).to(device)
     same_alone(make_rms_norm(random(1030).to(device), 1e-6), rows)
     for gate in GATES.values():
         same_alone(make_gated_activation(gate, device), rows)
-    rotation = make_rotation(device, random(103, 10).to(device), 1e-6)
-    factors = torch.polar(torch.ones(5), random(5)).to(device)
+    weight, factors = random(103, 10), torch.polar(torch.ones(5), random(5))
 
     def turn(rows: torch.Tensor) -> torch.Tensor:
-        heads = rows.view(-1, 103, 10).clone()
-        rotation(heads, factors.expand(len(heads), -1).contiguous())
-        return heads
+        heads = rows.view(-1, 103, 10)
+        step = Turn(factors.expand(len(heads), -1).contiguous(), weight, 1e-6)
+        return turned(heads, step, rows.device)
 
     same_alone(turn, rows)
 

@@ -6,12 +6,11 @@ import math
 import pytest
 import torch
 
-from pagemesh.kernels.rope import make_rotation
+from pagemesh.kernels.write_kv import Turn
 from pagemesh.models.rope import pair_rows, rotation_table
 from pagemesh.models.rope_kinds import frequencies, settle
 from pagemesh.models.spec import RopeSpec
-
-rotate = make_rotation(torch.device("cpu"))
+from tests.unit.kernels.turning import turned
 
 
 def angle(table: torch.Tensor, position: int, frequency: int) -> float:
@@ -55,12 +54,12 @@ def test_rotation_of_paired_rows_equals_rotation_of_halves(dtype: torch.dtype) -
     rows = torch.randn(num_heads * head_dim, dtype=dtype)
     table = rotation_table(RopeSpec(10.0, head_dim), head_dim, max_position=6)
 
-    paired = pair_rows(rows, num_heads, head_dim).view(1, num_heads, head_dim).clone()
-    rotate(paired, table[5:6])
+    paired = pair_rows(rows, num_heads, head_dim).view(1, num_heads, head_dim)
+    paired = turned(paired, Turn(table[5:6]))
 
     first, second = rows.float().view(num_heads, head_dim).chunk(2, dim=-1)
     angles = torch.tensor([5.0 / 10 ** (i / 3) for i in range(3)])
-    turned = torch.cat(
+    halves = torch.cat(
         [
             first * angles.cos() - second * angles.sin(),
             second * angles.cos() + first * angles.sin(),
@@ -68,18 +67,10 @@ def test_rotation_of_paired_rows_equals_rotation_of_halves(dtype: torch.dtype) -
         dim=-1,
     )
     expected = (
-        pair_rows(turned.flatten(), num_heads, head_dim).view(1, num_heads, head_dim).to(dtype)
+        pair_rows(halves.flatten(), num_heads, head_dim).view(1, num_heads, head_dim).to(dtype)
     )
     tolerance = 1e-6 if dtype == torch.float32 else 2e-2  # bfloat16 keeps 8 bits
     torch.testing.assert_close(paired, expected, rtol=tolerance, atol=tolerance)
-
-
-def test_rotation_leaves_other_heads_alone() -> None:
-    heads = torch.randn(2, 3, 4)
-    values = heads[:, 2].clone()
-    table = rotation_table(RopeSpec(10.0, 4), 4, max_position=9)
-    rotate(heads[:, :2], table[torch.tensor([3, 8])])
-    assert torch.equal(heads[:, 2], values)
 
 
 def test_position_zero_does_not_turn() -> None:
@@ -92,9 +83,8 @@ def test_a_part_of_each_head_may_be_left_alone() -> None:
     rows = torch.arange(12.0)
     assert pair_rows(rows, 2, rotary_dim=4).tolist() == [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]
     heads = torch.randn(1, 2, 6)
-    behind = heads[..., 4:].clone()
-    rotate(heads, rotation_table(RopeSpec(10.0, 4), 6, max_position=9)[8:])
-    assert torch.equal(heads[..., 4:], behind)
+    table = rotation_table(RopeSpec(10.0, 4), 6, max_position=9)
+    assert torch.equal(turned(heads, Turn(table[8:]))[..., 4:], heads[..., 4:])
 
 
 def test_yarn_keeps_what_turns_often_and_stretches_what_turns_seldom() -> None:

@@ -1,6 +1,7 @@
-"""Stores the keys and values of a step's tokens in their block slots.
+"""Turns the queries and keys of a step's tokens, and stores keys and values in their block slots.
 
-`make_kv_writer` chooses the implementation once; all pass the same tests.
+Both at once, since they read the same heads. `make_kv_writer` chooses the implementation once; all pass
+the same tests.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ import torch
 
 from pagemesh.kernels.dispatch import backend_for
 from pagemesh.kernels.write_kv.cpu import CpuKvWriter
-from pagemesh.kernels.write_kv.interface import KvWriter
+from pagemesh.kernels.write_kv.interface import KvWriter, Turn
 from pagemesh.kernels.write_kv.reference import ReferenceKvWriter
 
-__all__ = ["KvWriter", "make_kv_writer"]
+__all__ = ["KvWriter", "Turn", "make_kv_writer"]
 
 
 def make_kv_writer(device: torch.device) -> KvWriter:

@@ -1,16 +1,26 @@
-"""Storing keys and values as vector code: each token's heads go to two places, bit by bit as they are."""
+"""Turning and storing as vector code: each token's keys and values go to two places, bit by bit as they are."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from llvmlite import ir
 
 from pagemesh.kernels.jit.cpu_isa import per_isa
-from pagemesh.kernels.jit.elements import ELEMENT_TYPES, copy_elements
-from pagemesh.kernels.jit.emit import I64, Emitter
+from pagemesh.kernels.jit.elements import (
+    ELEMENT_TYPES,
+    copy_elements,
+    load_element,
+    load_elements,
+    store_element,
+    store_elements,
+)
+from pagemesh.kernels.jit.emit import F32, I64, LANES, VEC, Emitter
 from pagemesh.kernels.jit.rows import RowKernel, Values
 from pagemesh.kernels.kv_scales import KvScales
-from pagemesh.kernels.write_kv.interface import check_write
+from pagemesh.kernels.rms_norm.cpu import inverse_root_mean_square
+from pagemesh.kernels.write_kv.interface import Turn, check_write
 
 
 class CpuKvWriter:
@@ -28,36 +38,115 @@ class CpuKvWriter:
     def write(
         self,
         layer_kv: torch.Tensor,
-        keys_values: torch.Tensor,
+        heads: torch.Tensor,
         places: torch.Tensor,
         scales: KvScales | None = None,
+        turn: Turn | None = None,
     ) -> None:
         """See `KvWriter`."""
         if scales is not None:
             raise ValueError(f"keys and values in {layer_kv.dtype} are for CUDA devices")
-        check_write(layer_kv, keys_values, places, scales)
-        rows = layer_kv.view(-1, layer_kv.shape[3] * layer_kv.shape[4])
-        size = rows.shape[1]
-        if keys_values.stride()[1:] != (size, layer_kv.shape[4], 1):
-            keys_values = keys_values.contiguous()
-        _compile(size, layer_kv.dtype).run(
-            len(keys_values),
-            2 * size,
-            (keys_values.data_ptr(), keys_values.stride(0), rows.data_ptr(), places.data_ptr()),
+        check_write(layer_kv, heads, places, scales, turn)
+        num_kv_heads, head_dim = layer_kv.shape[3:]
+        num_heads = heads.shape[1] - 2 * num_kv_heads
+        factors = weight = 0
+        norm_eps = None
+        if turn is not None:
+            factors = turn.factors.data_ptr()
+            if turn.norm_weight is not None:
+                weight, norm_eps = turn.norm_weight.data_ptr(), turn.norm_eps
+        dtype = str(heads.dtype).removeprefix("torch.")
+        shape = _Shape(num_heads, num_kv_heads, head_dim, dtype, turn is not None, norm_eps)
+        memory = layer_kv.view(-1)
+        _compile(shape).run(
+            len(heads),
+            heads.shape[1] * head_dim,
+            (
+                *(heads.data_ptr(), heads.stride(0), memory.data_ptr(), places.data_ptr()),
+                *(factors, weight),
+            ),
         )
 
 
+class _Shape(NamedTuple):
+    """What a kernel is compiled for."""
+
+    num_heads: int
+    """Of queries."""
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    turns: bool
+    norm_eps: float | None
+    """None without a norm."""
+
+
 @per_isa
-def _compile(size: int, torch_dtype: torch.dtype) -> RowKernel:
-    element = ELEMENT_TYPES[str(torch_dtype).removeprefix("torch.")]
-    arguments = {"tokens": element, "stride": None, "rows": element, "places": I64}
+def _compile(shape: _Shape) -> RowKernel:
+    element, head_dim = ELEMENT_TYPES[shape.dtype], shape.head_dim
+    arguments = {"heads": element, "stride": None, "layer_kv": element, "places": I64}
+    arguments |= {"factors": F32, "weight": F32}
+    size = shape.num_kv_heads * head_dim
 
     def emit_row(e: Emitter, values: Values, token: ir.Value) -> None:
         b = e.builder
-        source = e.at(values["tokens"], b.mul(token, values["stride"]))
+        heads = e.at(values["heads"], b.mul(token, values["stride"]))
+        if shape.turns:
+            factors = e.at(values["factors"], b.mul(token, e.int64(head_dim)))
+            num_turned = shape.num_heads + shape.num_kv_heads
+            with e.loop(e.int64(0), e.int64(num_turned)) as index:
+                offset = b.mul(index, e.int64(head_dim))
+                _turn(e, shape, e.at(heads, offset), factors, e.at(values["weight"], offset))
+        source = e.at(heads, e.int64(shape.num_heads * head_dim))
         for index in range(2):
             place = b.load(e.at(values["places"], b.add(b.mul(token, e.int64(2)), e.int64(index))))
-            target = e.at(values["rows"], b.mul(place, e.int64(size)))
+            target = e.at(values["layer_kv"], b.mul(place, e.int64(size)))
             copy_elements(e, e.at(source, e.int64(index * size)), target, size)
 
     return RowKernel(arguments, emit_row)
+
+
+def _turn(e: Emitter, shape: _Shape, head: ir.Value, factors: ir.Value, weight: ir.Value) -> None:
+    """One head in place: whole vectors of 8 pairs, then pair by pair."""
+    b = e.builder
+    head_dim, dtype = shape.head_dim, shape.dtype
+    scale = None
+    if shape.norm_eps is not None:
+        scale = inverse_root_mean_square(e, head, head_dim, shape.norm_eps, dtype)
+    num_whole = head_dim // LANES * LANES
+    with e.loop(e.int64(0), e.int64(num_whole), LANES) as index:
+        values = load_elements(e, e.at(head, index), dtype)
+        if scale is not None:
+            values = b.fmul(b.fmul(values, e.broadcast(scale)), e.load(e.at(weight, index)))
+        turned = _turn_vector(e, values, e.load(e.at(factors, index)))
+        store_elements(e, turned, e.at(head, index), dtype)
+    if num_whole == head_dim:
+        return
+    with e.loop(e.int64(num_whole), e.int64(head_dim), 2) as index:
+        places = (index, b.add(index, e.int64(1)))
+        pair = [load_element(e, e.at(head, place), dtype) for place in places]
+        if scale is not None:
+            pair = [
+                b.fmul(b.fmul(value, scale), b.load(e.at(weight, place)))
+                for value, place in zip(pair, places, strict=True)
+            ]
+        real, imaginary = (b.load(e.at(factors, place)) for place in places)
+        pair = [
+            e.fma(pair[0], real, b.fneg(b.fmul(pair[1], imaginary))),
+            e.fma(pair[1], real, b.fmul(pair[0], imaginary)),
+        ]
+        for value, place in zip(pair, places, strict=True):
+            store_element(e, value, e.at(head, place), dtype)
+
+
+def _turn_vector(e: Emitter, values: ir.Value, factors: ir.Value) -> ir.Value:
+    """8 complex products, real and imaginary parts side by side."""
+    b = e.builder
+    pairs = range(0, LANES, 2)
+    reals = e.shuffle(factors, factors, [lane for pair in pairs for lane in (pair, pair)])
+    imaginaries = e.shuffle(
+        factors, factors, [lane for pair in pairs for lane in (pair + 1, pair + 1)]
+    )
+    swapped = e.shuffle(values, values, [lane for pair in pairs for lane in (pair + 1, pair)])
+    signs = ir.Constant(VEC, [-1.0, 1.0] * (LANES // 2))
+    return e.fma(values, reals, b.fmul(b.fmul(swapped, imaginaries), signs))

@@ -1,14 +1,19 @@
-"""Storing keys and values on CUDA devices: every byte is read once and written once."""
+"""Turning and storing on CUDA devices: each head is read once, its norm included."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import torch
 import triton
 
 from pagemesh.kernels.kv_scales import KvScales
 from pagemesh.kernels.launch import launch
-from pagemesh.kernels.write_kv.interface import check_write
+from pagemesh.kernels.write_kv.interface import Turn, check_write
 from pagemesh.kernels.write_kv.kernel import write_kv_kernel
+
+_BLOCK: Final = 1024
+"""Values of a program, about: 8 for each thread."""
 
 
 class CudaKvWriter:
@@ -21,41 +26,43 @@ class CudaKvWriter:
     def write(
         self,
         layer_kv: torch.Tensor,
-        keys_values: torch.Tensor,
+        heads: torch.Tensor,
         places: torch.Tensor,
         scales: KvScales | None = None,
+        turn: Turn | None = None,
     ) -> None:
         """See `KvWriter`."""
-        check_write(layer_kv, keys_values, places, scales)
-        num_heads, head_dim = layer_kv.shape[3:]
-        size = num_heads * head_dim
-        if keys_values.stride()[1:] != (size, head_dim, 1):
-            raise ValueError(
-                f"keys and values {list(keys_values.shape)} have strides"
-                f" {list(keys_values.stride())}, but each token's must lie densely"
-            )
+        check_write(layer_kv, heads, places, scales, turn)
         if not layer_kv[0].is_contiguous() or places.dtype != torch.int64:
             raise ValueError(
                 f"cannot store in {list(layer_kv.shape)} with strides {list(layer_kv.stride())}"
                 f" at {places.dtype} slots: a layer lies densely, and slots are torch.int64"
             )
-        block = triton.next_power_of_2(size)
+        num_kv_heads, head_dim = layer_kv.shape[3:]
+        # All heads are turned but those of values; where none are, keys are stored and queries left alone.
+        num_first = num_kv_heads if turn is None else heads.shape[1] - num_kv_heads
+        block = triton.next_power_of_2(head_dim)
+        block_heads = min(triton.next_power_of_2(num_first), max(_BLOCK // block, 1))
+        num_programs = triton.cdiv(num_first, block_heads) + triton.cdiv(num_kv_heads, block_heads)
         launch(
             write_kv_kernel,
-            (len(keys_values), 2),
+            (len(heads), num_programs),
             {
+                "heads": heads,
+                "stride": heads.stride(0),
                 "layer_kv": layer_kv,
                 "value_offset": layer_kv.stride(0),
                 "num_slots": layer_kv.shape[1] * layer_kv.shape[2],
-                "keys_values": keys_values,
-                "token_stride": keys_values.stride(0),
                 "slots": places,
                 "key_scales": None if scales is None else scales.keys,
                 "value_scales": None if scales is None else scales.values,
+                "factors": None if turn is None else torch.view_as_real(turn.factors),
+                "norm_weight": None if turn is None else turn.norm_weight,
+                "eps": 0.0 if turn is None else turn.norm_eps,
+                "NUM_HEADS": heads.shape[1] - 2 * num_kv_heads,
+                "NUM_KV_HEADS": num_kv_heads,
                 "HEAD_DIM": head_dim,
-                "SIZE": size,
+                "BLOCK_HEADS": block_heads,
                 "BLOCK": block,
             },
-            # 8 values for each thread: 16 bytes in half precision.
-            num_warps=min(max(block // 256, 1), 8),
         )

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from pagemesh.kernels.kv_scales import KvScales, check_scales
+
+
+class Turn(NamedTuple):
+    """How queries and keys are turned: by rotary position embedding (Su et al. 2021,
+    https://arxiv.org/abs/2104.09864), in float32, and rounded once."""
+
+    factors: torch.Tensor
+    """complex64 [T, D / 2], each for the pair of dimensions 2 i and 2 i + 1."""
+
+    norm_weight: torch.Tensor | None = None
+    """Of the heads' RMSNorm, float32 [query and kv heads, D]; without one they are turned as they are."""
+
+    norm_eps: float = 0.0
 
 
 class KvWriter(Protocol):
@@ -22,11 +35,14 @@ class KvWriter(Protocol):
     def write(
         self,
         layer_kv: torch.Tensor,
-        keys_values: torch.Tensor,
+        heads: torch.Tensor,
         places: torch.Tensor,
         scales: KvScales | None = None,
+        turn: Turn | None = None,
     ) -> None:
-        """Store [T, 2, kv heads, head_dim] in a layer's [2, blocks, block_size, kv heads, head_dim].
+        """Store the last heads of [T, query heads + 2 · kv heads, D], which are keys and then values, in a
+        layer's [2, blocks, block_size, kv heads, D]. Where there is a turn, queries and keys are turned
+        before, in place. Each token's heads lie densely.
 
         In a layer of FP8 what is stored is the quotient by the head's scale, at most ±448; what is not a
         number stays none. Nothing is ever written but slots of the layer: on a CPU other slots raise
@@ -39,18 +55,57 @@ class KvWriter(Protocol):
 
 
 def check_write(
-    layer_kv: torch.Tensor, keys_values: torch.Tensor, places: torch.Tensor, scales: KvScales | None
+    layer_kv: torch.Tensor,
+    heads: torch.Tensor,
+    places: torch.Tensor,
+    scales: KvScales | None,
+    turn: Turn | None,
 ) -> None:
-    """Raise ValueError unless the tokens' keys and values fit the layer."""
-    heads = layer_kv.shape[3:]
-    is_stored = keys_values.dtype == layer_kv.dtype or scales is not None
-    if layer_kv.ndim != 5 or keys_values.shape[1:] != (2, *heads) or not is_stored:
+    """Raise ValueError unless the tokens' heads fit the layer and the turn."""
+    is_stored = heads.dtype == layer_kv.dtype or scales is not None
+    if (
+        layer_kv.ndim != 5
+        or heads.ndim != 3
+        or heads.shape[1] < 2 * layer_kv.shape[3]
+        or heads.shape[2] != layer_kv.shape[4]
+        or not is_stored
+    ):
         raise ValueError(
-            f"cannot store {keys_values.dtype} {list(keys_values.shape)} "
+            f"cannot store {heads.dtype} {list(heads.shape)} "
             f"in {layer_kv.dtype} {list(layer_kv.shape)}"
         )
-    if len(places) != len(keys_values):
+    if heads.stride()[1:] != (heads.shape[2], 1):
         raise ValueError(
-            f"{len(places)} slots do not fit keys and values of {len(keys_values)} tokens"
+            f"heads {list(heads.shape)} have strides {list(heads.stride())},"
+            " but each token's must lie densely"
         )
-    check_scales(scales, layer_kv.dtype, heads[0])
+    if len(places) != len(heads):
+        raise ValueError(f"{len(places)} slots do not fit heads of {len(heads)} tokens")
+    num_kv_heads = layer_kv.shape[3]
+    check_scales(scales, layer_kv.dtype, num_kv_heads)
+    if turn is not None:
+        _check_turn(heads, turn, heads.shape[1] - num_kv_heads)
+
+
+def _check_turn(heads: torch.Tensor, turn: Turn, num_turned: int) -> None:
+    factors, weight, _ = turn
+    num_tokens, _, head_dim = heads.shape
+    if (
+        head_dim % 2
+        or factors.shape != (num_tokens, head_dim // 2)
+        or factors.dtype != torch.complex64
+        or not factors.is_contiguous()
+    ):
+        raise ValueError(
+            f"heads {list(heads.shape)} are not turned by"
+            f" factors {list(factors.shape)} of {factors.dtype}"
+        )
+    if weight is not None and (
+        weight.shape != (num_turned, head_dim)
+        or weight.dtype != torch.float32
+        or not weight.is_contiguous()
+    ):
+        raise ValueError(
+            f"{num_turned} heads of {head_dim} do not fit"
+            f" the norm's weight {list(weight.shape)} of {weight.dtype}"
+        )

@@ -1,4 +1,4 @@
-"""Storing keys and values in Triton: one program copies one token's keys or its values."""
+"""Turning and storing in Triton: one program has some heads of one token, which it holds in registers."""
 
 from __future__ import annotations
 
@@ -7,38 +7,81 @@ import triton.language as tl
 
 
 @triton.jit
+def turn_heads(values, weights, turns, eps, HEAD_DIM: tl.constexpr):
+    """Float32 [heads, at least HEAD_DIM], normed if there are weights, times the complex numbers `turns`."""
+    NUM_HEADS: tl.constexpr = values.shape[0]
+    NUM_PAIRS: tl.constexpr = values.shape[1] // 2
+    if weights is not None:
+        scale = tl.rsqrt(tl.sum(values * values, axis=1) / HEAD_DIM + eps)
+        values = values * scale[:, None] * weights
+    real, imaginary = tl.split(tl.reshape(values, (NUM_HEADS, NUM_PAIRS, 2)))
+    cosine, sine = tl.split(tl.reshape(turns, (NUM_PAIRS, 2)))
+    turned = tl.join(
+        real * cosine[None, :] - imaginary * sine[None, :],
+        real * sine[None, :] + imaginary * cosine[None, :],
+    )
+    return tl.reshape(turned, (NUM_HEADS, 2 * NUM_PAIRS))
+
+
+@triton.jit
 def write_kv_kernel(
-    layer_kv,  # values lie value_offset elements behind keys: [slots, SIZE]
+    heads,  # [T, NUM_HEADS + 2 * NUM_KV_HEADS, HEAD_DIM], tokens strided
+    stride,
+    layer_kv,  # values lie value_offset elements behind keys: [slots, NUM_KV_HEADS, HEAD_DIM]
     value_offset,
     num_slots,
-    keys_values,  # [T, 2, SIZE], tokens strided
-    token_stride,
     slots,  # int64 [T]
-    key_scales,  # float32 [SIZE / HEAD_DIM], or None as `value_scales`
+    key_scales,  # float32 [NUM_KV_HEADS], or None as `value_scales`
     value_scales,
+    factors,  # float32 [T, HEAD_DIM], or None where nothing is turned
+    norm_weight,  # float32 [NUM_HEADS + NUM_KV_HEADS, HEAD_DIM], or None
+    eps,
+    NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    SIZE: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Store a token's keys, or its values, in its slot; nothing where there is no such slot."""
-    token, half = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """Turn a token's queries and keys in place, and store keys and values in its slot, if there is such a slot.
+
+    The first programs have queries and keys, or keys alone where nothing is turned; the others have values.
+    BLOCK is at least HEAD_DIM.
+    """
+    FIRST_VALUE: tl.constexpr = NUM_HEADS + NUM_KV_HEADS
+    FIRST: tl.constexpr = NUM_HEADS if factors is None else 0
+    NUM_FIRST: tl.constexpr = (FIRST_VALUE - FIRST + BLOCK_HEADS - 1) // BLOCK_HEADS
+    token, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot = tl.load(slots + token)
-    if (slot < 0) | (slot >= num_slots):
-        return
-    places = tl.arange(0, BLOCK)
-    mask = places < SIZE
-    source = keys_values + token * token_stride + half * SIZE
-    stored = tl.load(source + places, mask=mask, other=0.0)
+    begin, end, first_stored = FIRST + block * BLOCK_HEADS, FIRST_VALUE, NUM_HEADS
+    has_values = block >= NUM_FIRST
+    if has_values:
+        begin = FIRST_VALUE + (block - NUM_FIRST) * BLOCK_HEADS
+        end, first_stored = FIRST_VALUE + NUM_KV_HEADS, FIRST_VALUE
+    head = begin + tl.arange(0, BLOCK_HEADS)
+    column = tl.arange(0, BLOCK)
+    mask = (head < end)[:, None] & (column < HEAD_DIM)[None, :]
+    offsets = head[:, None] * HEAD_DIM + column[None, :]
+    places = heads + token * stride + offsets
+    stored = tl.load(places, mask=mask, other=0.0)
+    if factors is not None and not has_values:
+        turns = tl.load(factors + token * HEAD_DIM + column, mask=column < HEAD_DIM, other=0.0)
+        weights = None
+        if norm_weight is not None:
+            weights = tl.load(norm_weight + offsets, mask=mask, other=0.0)
+        turned = turn_heads(stored.to(tl.float32), weights, turns, eps, HEAD_DIM)
+        stored = turned.to(heads.dtype.element_ty)
+        tl.store(places, stored, mask=mask)
+    target = layer_kv + slot * (NUM_KV_HEADS * HEAD_DIM)
+    scales = key_scales
+    if has_values:
+        target += value_offset
+        scales = value_scales
+    kv_head = head - first_stored
+    mask = mask & ((kv_head >= 0) & (slot >= 0) & (slot < num_slots))[:, None]
     if key_scales is not None:
-        scales = key_scales
-        if half == 1:
-            scales = value_scales
-        scale = tl.load(scales + places // HEAD_DIM, mask=mask, other=1.0)
-        wide = tl.div_rn(stored.to(tl.float32), scale)
+        scale = tl.load(scales + kv_head, mask=(kv_head >= 0) & (head < end), other=1.0)
+        wide = tl.div_rn(stored.to(tl.float32), scale[:, None])
         # Of the comparisons with what is not a number none holds.
         wide = tl.where(wide > 448.0, 448.0, tl.where(wide < -448.0, -448.0, wide))
         stored = wide.to(layer_kv.dtype.element_ty)
-    target = layer_kv + slot * SIZE
-    if half == 1:
-        target += value_offset
-    tl.store(target + places, stored, mask=mask)
+    tl.store(target + kv_head[:, None] * HEAD_DIM + column[None, :], stored, mask=mask)

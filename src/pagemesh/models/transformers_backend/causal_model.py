@@ -71,7 +71,8 @@ class _PagedCalls:
     def attend(self, call: AttentionCall) -> torch.Tensor:
         layer, self._layer = self._layer, self._layer + 1
         query, key, value = (self._tokens(each) for each in (call.query, call.key, call.value))
-        self._attention.write(layer, torch.stack((key, value), dim=1))
+        # The model has turned them itself.
+        self._attention.write(layer, torch.cat((key, value), dim=1), None)
         attended = self._attention.attend(layer, query)
         return attended[..., : call.value.shape[-1]].unsqueeze(0)
 

@@ -17,7 +17,7 @@ from pagemesh.kernels.paged_attention import (
     PagedSequence,
     make_paged_attention,
 )
-from pagemesh.kernels.write_kv import make_kv_writer
+from pagemesh.kernels.write_kv import Turn, make_kv_writer
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.transformers_backend.attention import PAGED, UnservableError
 
@@ -157,8 +157,8 @@ class _TinyCache:
             [PagedSequence(end - begin, end, _BLOCKS[index]) for index, (begin, end) in spans]
         )
 
-    def write(self, layer: int, keys_values: torch.Tensor) -> None:
-        self._writer.write(self._layers[layer], keys_values, self._places)
+    def write(self, layer: int, heads: torch.Tensor, turn: Turn | None) -> None:
+        self._writer.write(self._layers[layer], heads, self._places, turn=turn)
 
     def attend(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         return self._plan.attend(query, self._layers[layer], self._features[layer])
