@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from pagemesh.kernels.expert_choice import Choices, make_expert_choice
+from pagemesh.kernels.expert_choice.reference import ReferenceExpertChoice
 from pagemesh.kernels.experts import Stack, make_experts
 from pagemesh.kernels.gated_activation import Gate, make_gated_activation
 from pagemesh.kernels.linear import make_gated_linear, make_linear
@@ -93,12 +95,31 @@ def test_mixtures(shape: tuple[int, int, int, int]) -> None:
     hidden = random(MOST_TOKENS, hidden_size)
     weights = torch.rand(MOST_TOKENS, num_choices, device=CUDA).bfloat16()
     chosen = torch.rand(MOST_TOKENS, num_experts, device=CUDA).argsort(1)[:, :num_choices]
-    together = experts(hidden, weights, chosen)
+    together = experts(hidden, Choices(weights, chosen))
     assert together.isfinite().all()
     for begin, end in PARTS:
         part = slice(begin, end)
-        alone = experts(hidden[part], weights[part], chosen[part])
+        alone = experts(hidden[part], Choices(weights[part], chosen[part]))
         assert torch.equal(alone, together[part]), (begin, end)
+
+
+@pytest.mark.parametrize("normalize", [True, False], ids=["of chosen", "of all"])
+@pytest.mark.parametrize("shape", [(8, 2), (32, 4), (128, 8), (60, 4)], ids=str)
+def test_choices_of_experts(shape: tuple[int, int], normalize: bool) -> None:
+    num_experts, num_choices = shape
+    choose = make_expert_choice(num_choices, CUDA, normalize=normalize)
+    logits = random(MOST_TOKENS, num_experts)
+    weights, experts, _ = choose(logits)
+    expected = ReferenceExpertChoice(num_choices, normalize=normalize)(logits)
+    assert torch.equal(experts, expected.experts)
+    torch.testing.assert_close(weights, expected.weights, rtol=0.01, atol=0)
+    for begin, end in (*PARTS, (0, 64)):
+        alone = choose(logits[begin:end])
+        assert torch.equal(alone.weights, weights[begin:end]), (begin, end)
+        assert torch.equal(alone.experts, experts[begin:end]), (begin, end)
+        if alone.by_expert is not None:
+            order = alone.experts.flatten().argsort(stable=True)
+            assert torch.equal(alone.by_expert.order.long(), order), (begin, end)
 
 
 def test_norms_activations_and_turns() -> None:
@@ -142,7 +163,7 @@ def test_a_graph_of_segments_and_experts_can_be_replayed() -> None:
     chosen = torch.tensor([[0, 1], [5, 7], [1, 5]], device=CUDA)
 
     def compute() -> torch.Tensor:
-        return experts.add_to(hidden, linear(hidden), weights, chosen)
+        return experts.add_to(hidden, linear(hidden), Choices(weights, chosen))
 
     expected = compute()
     graph = torch.cuda.CUDAGraph()

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from pagemesh.kernels.expert_choice import Choices
 from pagemesh.kernels.experts import Stack, make_experts
 from pagemesh.kernels.gated_activation import Gate
 from tools.kernel_cases.case import Case, meta
@@ -33,9 +34,10 @@ def cases() -> Iterator[Case]:
         )
         for num_tokens in (1, 128, 8192):
             hidden = meta(num_tokens, hidden_size)
-            weights = meta(num_tokens, num_choices)
-            chosen = meta(num_tokens, num_choices, dtype=torch.int64)
+            choices = Choices(
+                meta(num_tokens, num_choices), meta(num_tokens, num_choices, dtype=torch.int64)
+            )
             yield Case(
                 f"{name}, T = {num_tokens}",
-                partial(experts.add_to, hidden, hidden, weights, chosen),
+                partial(experts.add_to, hidden, hidden, choices),
             )

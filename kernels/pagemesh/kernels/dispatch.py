@@ -16,6 +16,7 @@ Backend = Literal["cpu", "cuda", "reference"]
 
 Op = Literal[
     "block_copy",
+    "expert_choice",
     "experts",
     "gated_activation",
     "linear",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pagemesh.kernels.expert_choice import make_expert_choice
 from pagemesh.kernels.experts import Experts, Stack, make_experts
 from pagemesh.models.expansion import gate_of, make_expansion
 from pagemesh.models.mlp import FeedForward, Mlp
-from pagemesh.models.moe import Mixture, Router, SharedMixture, share_of_all, share_of_chosen
+from pagemesh.models.moe import Mixture, SharedMixture
 from pagemesh.models.parameters import Part
 from pagemesh.models.spec import MlpSpec, MoeSpec
 
@@ -14,9 +15,8 @@ def make_feed_forward(mlp: MlpSpec | MoeSpec, part: Part) -> FeedForward:
     """The MLP or mixture of a layer from the layer's parameters."""
     if isinstance(mlp, MlpSpec):
         return _make_mlp(mlp, part, "")
-    weighting = share_of_chosen if mlp.normalize else share_of_all
-    router = Router(part.linear("router"), mlp.num_experts_per_token, weighting)
-    mixture = Mixture(router, _make_experts(mlp, part))
+    choose = make_expert_choice(mlp.num_experts_per_token, part.device, normalize=mlp.normalize)
+    mixture = Mixture(part.linear("router"), choose, _make_experts(mlp, part))
     if mlp.shared is None:
         return mixture
     return SharedMixture(

@@ -7,6 +7,8 @@ import math
 import pytest
 import torch
 
+from pagemesh.kernels.expert_choice import Choices
+from pagemesh.kernels.expert_choice.cuda import CudaExpertChoice
 from pagemesh.kernels.experts import Experts, Stack, make_experts
 from pagemesh.kernels.experts.cpu import SortedExperts
 from pagemesh.kernels.experts.cuda import CudaExperts
@@ -48,13 +50,13 @@ def test_each_token_is_the_sum_of_its_choices(
     weights, chosen = torch.rand(num_tokens, 3).to(dtype), random_choices(num_tokens, 3)
     reference = ReferenceExperts(ups, downs, gate)
     experts = make_experts(on(device, ups), on(device, downs), gate)
-    arguments = [one.to(device) for one in (hidden, weights, chosen)]
-    before = residual.clone()
-    actual, added = experts(*arguments), experts.add_to(residual.to(device), *arguments)
-    expected = reference(hidden, weights, chosen)
+    choices = Choices(weights.to(device), chosen.to(device))
+    before, given = residual.clone(), hidden.to(device)
+    actual, added = experts(given, choices), experts.add_to(residual.to(device), given, choices)
+    expected = reference(hidden, Choices(weights, chosen))
     assert actual.dtype == added.dtype == dtype
     torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=TOLERANCES[dtype])
-    expected = reference.add_to(residual, hidden, weights, chosen)
+    expected = reference.add_to(residual, hidden, Choices(weights, chosen))
     torch.testing.assert_close(added.cpu(), expected, rtol=0, atol=TOLERANCES[dtype])
     assert torch.equal(residual, before)
 
@@ -84,12 +86,13 @@ def test_a_token_does_not_depend_on_the_others_by_a_single_bit(
     hidden = (torch.randint(-2, 3, (50, num_inputs)) / 2).to(dtype).to(device)
     weights = torch.rand(50, 2).to(dtype).to(device)
     chosen = random_choices(50, 2).to(device)
-    together = experts(hidden, weights, chosen)
+    together = experts(hidden, Choices(weights, chosen))
     assert together.isfinite().all()
     assert together.abs().sum() > 0
     for begin, end in ((0, 1), (5, 8), (20, 40)):
         part = slice(begin, end)
-        assert torch.equal(experts(hidden[part], weights[part], chosen[part]), together[part])
+        alone = experts(hidden[part], Choices(weights[part], chosen[part]))
+        assert torch.equal(alone, together[part])
 
 
 @pytest.mark.product(sample=6)
@@ -105,10 +108,11 @@ def test_sums_that_are_rounded_do_not_depend_on_other_tokens_either(
         )
         hidden, weights = torch.randn(200, 90).to(dtype), torch.rand(200, 3).to(dtype)
         residual, chosen = torch.randn(200, 90).to(dtype), random_choices(200, 3)
-        together = experts.add_to(residual, hidden, weights, chosen)
+        together = experts.add_to(residual, hidden, Choices(weights, chosen))
         for begin, end in ((0, 1), (5, 8), (20, 90)):
             part = slice(begin, end)
-            alone = experts.add_to(residual[part], hidden[part], weights[part], chosen[part])
+            choices = Choices(weights[part], chosen[part])
+            alone = experts.add_to(residual[part], hidden[part], choices)
             assert torch.equal(alone, together[part])
 
 
@@ -119,7 +123,7 @@ def test_experts_without_tokens_are_not_computed() -> None:
     experts = SortedExperts([unused, lambda hidden: 2 * hidden, lambda hidden: -hidden, unused])
     hidden = torch.tensor([[1.0, 3.0], [5.0, 7.0]])
     weights, chosen = torch.tensor([[0.5, 1.0], [2.0, 0.0]]), torch.tensor([[1, 2], [1, 1]])
-    assert experts(hidden, weights, chosen).tolist() == [[0.0, 0.0], [20.0, 28.0]]
+    assert experts(hidden, Choices(weights, chosen)).tolist() == [[0.0, 0.0], [20.0, 28.0]]
 
 
 @pytest.mark.costly
@@ -133,16 +137,30 @@ def test_many_pairs_are_sorted_by_several_programs(device: torch.device) -> None
     hidden = torch.randint(0, 8, (800, 1)).float()
     chosen = random_choices(800, 4)
     weights = torch.tensor([[1.0, 0.25, 4.0, 0.5]]).repeat(800, 1)
-    actual = experts(hidden.to(device), weights.to(device), chosen.to(device)).cpu()
+    choices = Choices(weights.to(device), chosen.to(device))
+    actual = experts(hidden.to(device), choices).cpu()
     shares = (weights * 2.0**chosen).sum(dim=1, keepdim=True)
     assert torch.equal(actual, (hidden + 1) * shares)
+
+
+def test_choices_that_are_sorted_already_give_the_same() -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    ups, downs = random_stack(torch.float32, 2 * INNER, 24), random_stack(torch.float32, 24, INNER)
+    experts = CudaExperts(on(device, ups), on(device, downs), Gate("silu"))
+    # Some tiles of 16 are full, and some experts have a few pairs in a second one.
+    hidden, logits = torch.randn(29, 24, device=device), torch.randn(29, NUM_EXPERTS, device=device)
+    choices = CudaExpertChoice(3, normalize=True)(logits)
+    assert choices.by_expert is not None
+    expected = experts(hidden, choices._replace(by_expert=None))
+    assert expected.abs().sum() > 0
+    assert torch.equal(experts(hidden, choices), expected)
 
 
 def test_no_tokens_give_no_outputs() -> None:
     stacks = Stack(torch.ones(5, 8, 6), None), Stack(torch.ones(5, 6, 4), None)
     experts = CudaExperts(*stacks, Gate("silu"))
     nothing = torch.ones(0, 2)
-    assert experts(torch.ones(0, 6), nothing, nothing.long()).shape == (0, 6)
+    assert experts(torch.ones(0, 6), Choices(nothing, nothing.long())).shape == (0, 6)
 
 
 def test_what_does_not_fit_is_refused(device: torch.device) -> None:
@@ -154,11 +172,11 @@ def test_what_does_not_fit_is_refused(device: torch.device) -> None:
     hidden, weights = torch.ones(3, 6, device=device), torch.ones(3, 2, device=device)
     chosen = torch.zeros(3, 2, dtype=torch.int64, device=device)
     with pytest.raises(ValueError, match=r"weights \[3, 2\] .* do not fit hidden states \[2, 6\]"):
-        experts(hidden[:2], weights, chosen)
+        experts(hidden[:2], Choices(weights, chosen))
     with pytest.raises(ValueError, match=r"chosen experts \[3, 2\] of torch.int32"):
-        experts(hidden, weights, chosen.int())
+        experts(hidden, Choices(weights, chosen.int()))
     with pytest.raises(ValueError, match=r"the residual \[2, 6\] .* hidden states \[3, 6\]"):
-        experts.add_to(hidden[:2], hidden, weights, chosen)
+        experts.add_to(hidden[:2], hidden, Choices(weights, chosen))
     with pytest.raises(ValueError, match=r"not \[5, 8, 6\] of .* and \[5, 6, 3\]"):
         make_experts(ups, Stack(downs.weight[:, :, :3], None), Gate("silu"))
     with pytest.raises(

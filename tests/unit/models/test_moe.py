@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pagemesh.kernels.expert_choice import ExpertChoice, make_expert_choice
 from pagemesh.kernels.experts import Experts, Stack, make_experts
 from pagemesh.kernels.linear import Gate, make_linear
 from pagemesh.models.expansion import make_expansion
 from pagemesh.models.mlp import Mlp
-from pagemesh.models.moe import Mixture, Router, SharedMixture, share_of_all, share_of_chosen
+from pagemesh.models.moe import Mixture, SharedMixture
 from pagemesh.models.spec import MlpSpec
 
 HIDDEN, INNER, EXPERTS, CHOSEN = 10, 7, 5, 2
@@ -30,6 +31,10 @@ def stacked(experts: list[Weights]) -> Experts:
         for weights in ([each.up for each in experts], [each.down for each in experts])
     )
     return make_experts(ups, downs, Gate("silu"))
+
+
+def choice(*, normalize: bool) -> ExpertChoice:
+    return make_expert_choice(CHOSEN, torch.device("cpu"), normalize=normalize)
 
 
 @pytest.fixture
@@ -58,9 +63,7 @@ def reference(
 def test_each_token_is_the_weighted_sum_of_its_best_experts(
     experts: list[Weights], router_weight: torch.Tensor, normalize: bool, num_tokens: int
 ) -> None:
-    weighting = share_of_chosen if normalize else share_of_all
-    router = Router(make_linear(router_weight), CHOSEN, weighting)
-    mixture = Mixture(router, stacked(experts))
+    mixture = Mixture(make_linear(router_weight), choice(normalize=normalize), stacked(experts))
     tokens = torch.randn(num_tokens, HIDDEN)
     expected = torch.stack([reference(experts, router_weight, t, normalize) for t in tokens])
     torch.testing.assert_close(mixture.compute(tokens), expected)
@@ -68,19 +71,13 @@ def test_each_token_is_the_weighted_sum_of_its_best_experts(
     torch.testing.assert_close(mixture.add_to(residual, tokens), residual + expected)
 
 
-def test_of_equal_logits_the_first_expert_is_chosen() -> None:
-    logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0], [4.0, 4.0, 4.0, 4.0, 5.0]]).bfloat16()
-    for weighting in (share_of_chosen, share_of_all):
-        assert weighting(logits, 3)[1].tolist() == [[1, 2, 3], [4, 0, 1]]
-
-
 def test_a_shared_expert_is_weighted_by_its_gate(
     experts: list[Weights], router_weight: torch.Tensor
 ) -> None:
     gate, shared = torch.randn(1, HIDDEN), Weights()
-    router = Router(make_linear(router_weight), CHOSEN, share_of_all)
     mlp = Mlp(make_expansion(MlpSpec(INNER), shared.up, None), make_linear(shared.down))
-    mixture = SharedMixture(Mixture(router, stacked(experts)), mlp, make_linear(gate))
+    chosen = Mixture(make_linear(router_weight), choice(normalize=False), stacked(experts))
+    mixture = SharedMixture(chosen, mlp, make_linear(gate))
     tokens = torch.randn(3, HIDDEN)
     expected = torch.stack(
         [

@@ -31,7 +31,9 @@ def test_a_decoder_computes_the_same_with_all_kernels(name: str, tmp_path: Path)
     model = load_model(config)
     expected = logprobs_of(model, prompt)
     [tokens] = Driver(ModelRunner(model, 16, 20), 100).generate([prompt], 2)
-    with using("cuda", "experts", "gated_activation", "linear", "rms_norm", "write_kv"):
+    with using(
+        "cuda", "expert_choice", "experts", "gated_activation", "linear", "rms_norm", "write_kv"
+    ):
         model = load_model(config)
         assert logprobs_of(model, prompt) == pytest.approx(expected, abs=TOLERANCE)
         assert Driver(ModelRunner(model, 16, 20), 100).generate([prompt, [1]], 2)[0] == tokens

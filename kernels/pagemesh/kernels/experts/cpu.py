@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from pagemesh.kernels.expert_choice.interface import Choices
 from pagemesh.kernels.experts.cpu_sum import sum_choices
 from pagemesh.kernels.experts.interface import Stack, check_choices, check_stacks
 from pagemesh.kernels.gated_activation.interface import Gate
@@ -26,30 +27,21 @@ class SortedExperts:
     def __init__(self, experts: Sequence[Expert]) -> None:
         self._experts = experts
 
-    def __call__(
-        self, hidden: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
-    ) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, choices: Choices) -> torch.Tensor:
         """See `Experts`."""
-        return self._sum(hidden, weights, chosen, None)
+        return self._sum(hidden, choices, None)
 
     def add_to(
-        self,
-        residual: torch.Tensor,
-        hidden: torch.Tensor,
-        weights: torch.Tensor,
-        chosen: torch.Tensor,
+        self, residual: torch.Tensor, hidden: torch.Tensor, choices: Choices
     ) -> torch.Tensor:
         """See `Experts`."""
-        return self._sum(hidden, weights, chosen, residual)
+        return self._sum(hidden, choices, residual)
 
     def _sum(
-        self,
-        hidden: torch.Tensor,
-        weights: torch.Tensor,
-        chosen: torch.Tensor,
-        residual: torch.Tensor | None,
+        self, hidden: torch.Tensor, choices: Choices, residual: torch.Tensor | None
     ) -> torch.Tensor:
-        check_choices(hidden, weights, chosen, residual)
+        check_choices(hidden, choices, residual)
+        chosen = choices.experts
         by_choice = chosen.flatten()
         order = torch.argsort(by_choice, stable=True)
         places = torch.empty_like(order)
@@ -57,7 +49,7 @@ class SortedExperts:
         sorted_inputs = hidden.index_select(0, order.div(chosen.shape[1], rounding_mode="floor"))
         counts = torch.bincount(by_choice, minlength=len(self._experts)).tolist()
         outputs = torch.cat(list(self._run(sorted_inputs, counts)))
-        return sum_choices(outputs, places.view(chosen.shape), weights, residual)
+        return sum_choices(outputs, places.view(chosen.shape), choices.weights, residual)
 
     def _run(self, sorted_inputs: torch.Tensor, counts: Sequence[int]) -> Iterator[torch.Tensor]:
         """Outputs of the experts that have tokens, expert by expert."""

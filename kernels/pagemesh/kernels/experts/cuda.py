@@ -1,14 +1,15 @@
-"""Experts on CUDA devices: five kernels whose number and shapes depend on the number of tokens alone, so
-that they go into a CUDA graph."""
+"""Experts on CUDA devices: three kernels, and two before them where nobody has sorted the choices yet; their
+shapes depend on the number of tokens alone, so that they go into a CUDA graph."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 import triton
 
 from pagemesh.kernels.arrivals import arrival_counters
+from pagemesh.kernels.expert_choice.interface import ByExpert, Choices
 from pagemesh.kernels.experts.interface import Stack, check_choices, check_stacks
 from pagemesh.kernels.experts.kernel import (
     count_pairs_kernel,
@@ -50,39 +51,28 @@ class CudaExperts:
         self._downs = _Projection(downs, None)
         self._num_experts = len(ups.weight)
 
-    def __call__(
-        self, hidden: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
-    ) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, choices: Choices) -> torch.Tensor:
         """See `Experts`."""
-        check_choices(hidden, weights, chosen)
-        return self._compute(hidden, weights, chosen, None)
+        check_choices(hidden, choices)
+        return self._compute(hidden, choices, None)
 
     def add_to(
-        self,
-        residual: torch.Tensor,
-        hidden: torch.Tensor,
-        weights: torch.Tensor,
-        chosen: torch.Tensor,
+        self, residual: torch.Tensor, hidden: torch.Tensor, choices: Choices
     ) -> torch.Tensor:
         """See `Experts`."""
-        check_choices(hidden, weights, chosen, residual)
+        check_choices(hidden, choices, residual)
         if residual.stride(-1) != 1:
             residual = residual.contiguous()
-        return self._compute(hidden, weights, chosen, residual)
+        return self._compute(hidden, choices, residual)
 
     def _compute(
-        self,
-        hidden: torch.Tensor,
-        weights: torch.Tensor,
-        chosen: torch.Tensor,
-        residual: torch.Tensor | None,
+        self, hidden: torch.Tensor, choices: Choices, residual: torch.Tensor | None
     ) -> torch.Tensor:
         total = torch.empty_like(hidden, memory_format=torch.contiguous_format)
         if not len(hidden):
             return total
-        num_choices = chosen.shape[1]
-        block_t = choose_block_t(chosen.numel(), self._num_experts)
-        pairs = _sort(chosen, self._num_experts, block_t)
+        weights, num_choices = choices.weights, choices.experts.shape[1]
+        pairs = choices.by_expert or _sort(choices.experts, self._num_experts)
         activated = self._ups.multiply(hidden, pairs, num_choices)
         outputs = self._downs.multiply(activated, pairs, num_choices)
         block = min(triton.next_power_of_2(total.shape[1]), _BLOCK_COLUMNS)
@@ -105,18 +95,9 @@ class CudaExperts:
         return total
 
 
-class _Pairs(NamedTuple):
-    """Each token's choices, by expert."""
-
-    order: torch.Tensor
-    """int32 [pairs]."""
-
-    tiles: torch.Tensor
-    """int32 [tiles, 3], see `sort_pairs_kernel`."""
-
-
-def _sort(chosen: torch.Tensor, num_experts: int, block_t: int) -> _Pairs:
+def _sort(chosen: torch.Tensor, num_experts: int) -> ByExpert:
     chosen = chosen.contiguous()
+    block_t = choose_block_t(chosen.numel(), num_experts)
     num_pairs = chosen.numel()
     num_chunks = triton.cdiv(num_pairs, _CHUNK)
     num_tiles = most_token_tiles(num_pairs, block_t, num_experts)
@@ -124,7 +105,7 @@ def _sort(chosen: torch.Tensor, num_experts: int, block_t: int) -> _Pairs:
     num_warps = 8 if block_experts > 64 else 4
     empty = torch.empty(0, dtype=torch.int32, device=chosen.device)
     counts = empty.new_empty(num_chunks, block_experts)
-    pairs = _Pairs(empty.new_empty(num_pairs), empty.new_empty(num_tiles, 3))
+    pairs = ByExpert(empty.new_empty(num_pairs), empty.new_empty(num_tiles, 3))
     constants = {
         "CHUNK": _CHUNK,
         "BLOCK_PAIRS": _BLOCK_PAIRS,
@@ -158,7 +139,7 @@ class _Projection:
         self._num_experts, self._num_rows, self._num_inputs = stack.weight.shape
         self._num_outputs = self._num_rows // 2 if self._is_gated else self._num_rows
 
-    def multiply(self, inputs: torch.Tensor, pairs: _Pairs, num_choices: int) -> torch.Tensor:
+    def multiply(self, inputs: torch.Tensor, pairs: ByExpert, num_choices: int) -> torch.Tensor:
         """Of each pair [pairs, out]; `inputs` are those of the tokens, or of the pairs."""
         check_rows(inputs, None, self._weight, self._num_outputs)
         inputs = inputs if inputs.stride(-1) == 1 else inputs.contiguous()
@@ -168,7 +149,7 @@ class _Projection:
         return output
 
     def _launch(
-        self, inputs: torch.Tensor, pairs: _Pairs, output: torch.Tensor, segments: int
+        self, inputs: torch.Tensor, pairs: ByExpert, output: torch.Tensor, segments: int
     ) -> None:
         num_pairs, num_tiles = len(pairs.order), len(pairs.tiles)
         tiles = choose_tiles(

@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from pagemesh.kernels.expert_choice.interface import Choices
+
 
 class Stack(NamedTuple):
     """One projection of all experts."""
@@ -23,19 +25,12 @@ class Experts(Protocol):
     What a token gets depends on the other tokens by no bit.
     """
 
-    def __call__(
-        self, hidden: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
-    ) -> torch.Tensor:
-        """[T, hidden] of `hidden` [T, hidden], and of `weights` (of the same type) and `chosen` (int64,
-        experts) [T, choices]; a new tensor."""
+    def __call__(self, hidden: torch.Tensor, choices: Choices) -> torch.Tensor:
+        """[T, hidden] of `hidden` [T, hidden] and the choices of as many tokens; a new tensor."""
         ...
 
     def add_to(
-        self,
-        residual: torch.Tensor,
-        hidden: torch.Tensor,
-        weights: torch.Tensor,
-        chosen: torch.Tensor,
+        self, residual: torch.Tensor, hidden: torch.Tensor, choices: Choices
     ) -> torch.Tensor:
         """`residual` [T, hidden] and that, as a new tensor; the sum may be rounded once instead of twice."""
         ...
@@ -63,12 +58,10 @@ def check_stacks(ups: Stack, downs: Stack) -> None:
 
 
 def check_choices(
-    hidden: torch.Tensor,
-    weights: torch.Tensor,
-    chosen: torch.Tensor,
-    residual: torch.Tensor | None = None,
+    hidden: torch.Tensor, choices: Choices, residual: torch.Tensor | None = None
 ) -> None:
     """Raise ValueError unless each row of hidden states has weights, experts and a place in the sum."""
+    weights, chosen = choices.weights, choices.experts
     num_tokens = len(hidden)
     if (
         hidden.ndim != 2

@@ -65,11 +65,7 @@ def sort_pairs_kernel(
     BLOCK_CHUNKS: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
-    """Pairs by expert into `order` [pairs], those of one expert by number. A program for each chunk.
-
-    `tiles` [num_tiles, 3] gets expert, first place in `order` and end of the expert's places; where there
-    is no tile, first and end are 0.
-    """
+    """The `order` [pairs] and `tiles` [num_tiles, 3] of `ByExpert`. A program for each chunk."""
     chunk = tl.program_id(0)
     expert = tl.arange(0, BLOCK_EXPERTS)
     earlier = tl.zeros((BLOCK_EXPERTS,), tl.int32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from pagemesh.kernels.expert_choice.interface import Choices
 from pagemesh.kernels.experts.interface import Stack, check_choices, check_stacks
 from pagemesh.kernels.gated_activation.interface import Gate
 from pagemesh.kernels.gated_activation.reference import ReferenceGatedActivation
@@ -18,29 +19,21 @@ class ReferenceExperts:
         self._downs = downs
         self._activate = ReferenceGatedActivation(gate)
 
-    def __call__(
-        self, hidden: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
-    ) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, choices: Choices) -> torch.Tensor:
         """See `Experts`."""
-        return self._sum(hidden, weights, chosen).to(hidden.dtype)
+        return self._sum(hidden, choices).to(hidden.dtype)
 
     def add_to(
-        self,
-        residual: torch.Tensor,
-        hidden: torch.Tensor,
-        weights: torch.Tensor,
-        chosen: torch.Tensor,
+        self, residual: torch.Tensor, hidden: torch.Tensor, choices: Choices
     ) -> torch.Tensor:
         """See `Experts`."""
-        check_choices(hidden, weights, chosen, residual)
-        return (residual.float() + self._sum(hidden, weights, chosen)).to(hidden.dtype)
+        check_choices(hidden, choices, residual)
+        return (residual.float() + self._sum(hidden, choices)).to(hidden.dtype)
 
-    def _sum(
-        self, hidden: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
-    ) -> torch.Tensor:
-        check_choices(hidden, weights, chosen)
+    def _sum(self, hidden: torch.Tensor, choices: Choices) -> torch.Tensor:
+        check_choices(hidden, choices)
         shares = torch.zeros(len(hidden), len(self._ups.weight), device=hidden.device)
-        shares.scatter_(1, chosen, weights.float())
+        shares.scatter_(1, choices.experts, choices.weights.float())
         total = torch.zeros(hidden.shape, device=hidden.device)
         for expert, share in enumerate(shares.unbind(1)):
             activated = self._activate(_multiply(self._ups, expert, hidden.float()))

@@ -1,0 +1,49 @@
+"""What choosing experts takes and gives, whoever does it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+
+
+class ByExpert(NamedTuple):
+    """The choices of all tokens by expert, cut into tiles for products.
+
+    A pair is one choice of one token; pairs are numbered token by token.
+    """
+
+    order: torch.Tensor
+    """Pairs by expert, those of one expert by number, int32 [pairs]."""
+
+    tiles: torch.Tensor
+    """int32 [tiles, 3]: expert, first place in `order` and end of the expert's places; where there is no
+    tile, first and end are 0."""
+
+
+class Choices(NamedTuple):
+    """The experts of each token."""
+
+    weights: torch.Tensor
+    """[T, choices], of the type of the hidden states."""
+
+    experts: torch.Tensor
+    """int64 [T, choices], each one once, the best first."""
+
+    by_expert: ByExpert | None = None
+    """The same in another order, if whoever chose has found it on the way."""
+
+
+class ExpertChoice(Protocol):
+    """Softmax and the best few. What a token gets depends on the other tokens by no bit."""
+
+    def __call__(self, logits: torch.Tensor) -> Choices:
+        """Of a router's logits [T, experts]; weights are of their type. Of equal ones the first experts are
+        chosen: equal logits are common in bfloat16."""
+        ...
+
+
+def check_logits(logits: torch.Tensor, num_chosen: int) -> None:
+    """Raise ValueError unless there are as many experts as are chosen."""
+    if logits.ndim != 2 or not 0 < num_chosen <= logits.shape[1]:
+        raise ValueError(f"{num_chosen} experts cannot be chosen by logits {list(logits.shape)}")
