@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-NUM_COUNTERS: Final = 256
+NUM_COUNTERS: Final = 1024
 """Most programs of one kernel, or groups of them, that count arrivals."""
 
 _of_streams: dict[tuple[torch.device, int], torch.Tensor] = {}

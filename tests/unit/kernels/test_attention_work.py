@@ -8,9 +8,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from pagemesh.kernels.paged_attention.work import Sequences, Tiles, Work, share_work
+from pagemesh.kernels.paged_attention.segments import Segments
+from pagemesh.kernels.paged_attention.work import Room, Sequences, Tiles, Work, share_work
 
 Lengths = list[tuple[int, int]]
+
+BORDERS = {
+    Segments(1): range(200),
+    Segments(2): range(0, 200, 2),
+    Segments(2, 8): [*range(0, 8, 2), *range(8, 200, 4)],
+    Segments(1, 16, 32): [*range(16), *range(16, 32, 2), *range(32, 200, 4)],
+    Segments(2, 8, 8): [*range(0, 8, 2), *range(8, 200, 8)],
+}
+PLENTY = Room(10**9, 10**9)
 
 
 def make_sequences(lengths: Lengths) -> Sequences:
@@ -20,34 +30,39 @@ def make_sequences(lengths: Lengths) -> Sequences:
     return Sequences(num_queries, contexts, first_tokens, first_tables)
 
 
-def assert_covers(work: Work, whole: Work, segment_tiles: int) -> None:
+def assert_covers(work: Work, whole: Work, segments: Segments) -> None:
     """`whole` is the same batch for a single program, whose items are all row tiles."""
     parts = defaultdict(list)
     for first_token, first_row, *item in work.items.tolist():
         parts[first_token, first_row, item[3]].append(item)
-    merges = {(m[0], m[1], m[3]): m for m in work.merges.tolist()}
+    merges = work.merges.tolist()
     used: list[int] = []
     for first_token, first_row, *item in whole.items.tolist():
-        key = first_token, first_row, item[3]
-        own = parts.pop(key)
+        own = parts.pop((first_token, first_row, item[3]))
         assert own[0][5] == item[5]
         assert own[-1][6] == item[6]
         assert [part[:5] for part in own] == [item[:5]] * len(own)
         for before, after in pairwise(own):
             assert before[6] == after[5]
-            assert after[5] % segment_tiles == 0
+            assert after[5] in BORDERS[segments]
+        number = own[0][8]
+        assert [part[8] for part in own] == [number] * len(own)
+        assert own[0][7] == -1
         if len(own) == 1:
-            assert own[0][7] == -1
-            assert key not in merges
+            assert number == -1
             continue
-        _, _, num_rows, _, base, num_segments = merges.pop(key)
-        first_segment = item[5] // segment_tiles
-        assert num_segments == -(-item[6] // segment_tiles) - first_segment
-        for part in own:
-            assert part[7] == base + (part[5] // segment_tiles - first_segment) * num_rows
-        used += range(base, base + num_segments * num_rows)
+        base, num_sums, num_items = merges[number]
+        merges[number] = None
+        assert num_items == len(own)
+        num_rows, row = item[0], base + item[0]
+        for part in own[1:]:
+            assert part[7] == row
+            inner = [b for b in BORDERS[segments] if part[5] <= b < part[6]]
+            row += len(inner) * num_rows
+        assert row == base + num_sums * num_rows
+        used += range(base, row)
     assert not parts
-    assert not merges
+    assert merges == [None] * len(merges)
     assert len(used) == len(set(used)) == work.num_partial_rows
 
 
@@ -65,7 +80,7 @@ def test_any_batch_is_computed_once() -> None:
         tiles = Tiles(
             num_rows=int(draw([8, 64, 128])),
             num_keys=int(draw([16, 64])),
-            segment_tiles=int(draw([1, 2, 8])),
+            segments=list(BORDERS)[generator.integers(len(BORDERS))],
             group=int(draw([1, 4, 5, 71])),
             num_kv_heads=int(draw([1, 2, 8])),
             causal=bool(draw([True, False])),
@@ -73,49 +88,67 @@ def test_any_batch_is_computed_once() -> None:
         contexts = generator.integers(1, 2000, generator.integers(1, 8)).tolist()
         lengths = [(int(draw([1, generator.integers(1, c + 1)])), c) for c in contexts]
         window = [None, 1, 100, 2999][generator.integers(4)]
-        max_rows = int(draw([0, 500, 10**9]))
+        room = Room(int(draw([0, 500, 10**9])), int(draw([0, 3, 10**9])), int(draw([0, 7])))
         sequences = make_sequences(lengths)
-        work = share_work(tiles, sequences, window, int(generator.integers(1, 300)), max_rows)
-        whole = share_work(tiles, sequences, window, 1, 0)
-        assert_covers(work, whole, tiles.segment_tiles)
-        assert work.num_partial_rows <= max_rows
+        work = share_work(tiles, sequences, window, int(generator.integers(1, 300)), room)
+        whole = share_work(tiles, sequences, window, 1, PLENTY)
+        assert_covers(work, whole, tiles.segments)
+        assert work.num_partial_rows <= room.num_rows
+        assert len(work.merges) <= room.num_merges
+        assert not len(work.merges) or work.merges[0, 0] == room.first_row
 
 
-DECODES = Tiles(64, 64, 8, 4, 8, True)
+DECODES = Tiles(64, 64, Segments(2, 16, 128), 4, 8, True)
 
 
 @pytest.mark.parametrize(
     ("lengths", "most"),
     [
-        # 16 segments of 8 tiles; there are more programs than segments.
-        ([(1, 1024)], 8),
+        # 8 segments of 2 tiles and 4 of 4 for each head; there are more programs.
+        ([(1, 1024)], 2),
+        ([(1, 2048)], 4),
+        ([(1, 8192)], 8),
         # 16,384 key tiles over 264 programs: 62 each, cut to segments.
-        ([(1, 131072)], 64),
+        ([(1, 131072)], 66),
         # 40 · 8 · 64 over 264: 77.6 each.
         ([(1, 4096)] * 40, 84),
         # Too short to be cut: 2,048 row tiles of 8 over 264 programs, 7 or 8 row tiles each.
         ([(1, 500)] * 256, 64),
     ],
-    ids=["short", "long", "many", "short ones"],
+    ids=["1024", "2048", "8192", "long", "many", "short ones"],
 )
 def test_programs_have_about_as_much_to_do(lengths: Lengths, most: int) -> None:
-    work = share_work(DECODES, make_sequences(lengths), None, 264, 10**9)
+    work = share_work(DECODES, make_sequences(lengths), None, 264, PLENTY)
     assert max(loads(work)) <= most
 
 
+@pytest.mark.parametrize("num_rows", [32, 64, 256])
+def test_what_would_hardly_be_over_sooner_is_not_cut(num_rows: int) -> None:
+    # One, two or eight row tiles for nearly each of 264 programs.
+    work = share_work(DECODES, make_sequences([(1, 512)] * num_rows), None, 264, PLENTY)
+    assert not len(work.merges)
+    assert len(work.items) == 8 * num_rows
+
+
 def test_a_window_leaves_out_what_nobody_sees() -> None:
-    tiles = Tiles(64, 64, 8, 4, 1, True)
-    work = share_work(tiles, make_sequences([(1, 1000)]), 128, 1, 0)
+    tiles = Tiles(64, 64, Segments(8), 4, 1, True)
+    work = share_work(tiles, make_sequences([(1, 1000)]), 128, 1, PLENTY)
     # Position 999 sees 872 to 999: tiles 13 to 15.
     assert work.items[:, 7:9].tolist() == [[13, 16]]
 
 
-def test_rows_for_which_there_is_no_room_are_not_cut() -> None:
-    tiles = Tiles(64, 64, 8, 4, 1, True)
+@pytest.mark.parametrize(
+    ("room", "used"),
+    [
+        (Room(31, 9), 0),
+        (Room(32, 9), 32),
+        (Room(64, 9), 64),
+        (Room(64, 1), 32),
+        (Room(64, 0), 0),
+    ],
+)
+def test_rows_for_which_there_is_no_room_are_not_cut(room: Room, used: int) -> None:
+    tiles = Tiles(64, 64, Segments(8), 4, 1, True)
     sequences = make_sequences([(1, 4096), (1, 4096)])
     # Each has 8 segments of 4 rows.
-    assert [share_work(tiles, sequences, None, 16, n).num_partial_rows for n in (31, 32, 64)] == [
-        0,
-        32,
-        64,
-    ]
+    assert share_work(tiles, sequences, None, 16, room).num_partial_rows == used

@@ -10,17 +10,20 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
+from pagemesh.kernels.arrivals import arrival_counters
 from pagemesh.kernels.launch import Launch, is_interpreted, noting
 from pagemesh.kernels.paged_attention import (
     AttentionShape,
     Capacity,
     LayerAttention,
     PagedSequence,
+    cuda_kernels,
 )
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
-from pagemesh.kernels.paged_attention.kernel import attention_kernel, merge_kernel
+from pagemesh.kernels.paged_attention.kernel import attention_kernel
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 from pagemesh.kernels.paged_attention.tiling import tiling_of
+from pagemesh.kernels.paged_attention.work import ITEM, MERGE
 from pagemesh.kernels.target import TARGETS, Target, playing
 from tests.unit.kernels.attention_backends import SMALL_TILES, make_triton
 from tests.unit.kernels.paged_cache import make_layer, make_shape
@@ -39,8 +42,9 @@ LAYERS = {
 }
 MIXED = [(1, 3), (1, 33), (4, 4), (7, 45), (1, 70)]
 
-# Segments have 32 keys: the first shares no rows, the second cuts wherever it can.
+# Segments have 32 keys up to 64, then 64: the first shares hardly any rows, the last cuts wherever it can.
 FEW_PROGRAMS = Target(90, 1, 232_448)
+SOME_PROGRAMS = Target(90, 2, 232_448)
 MANY_PROGRAMS = Target(90, 50, 232_448)
 
 
@@ -104,6 +108,45 @@ def test_a_prompt_that_sees_all_of_itself(block_size: int, window: int | None) -
     torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
 
 
+def counters() -> torch.Tensor:
+    return arrival_counters(torch.device("cpu"))
+
+
+@pytest.mark.usefixtures("ordered_dots")
+def test_a_program_may_leave_the_sums_of_several_segments() -> None:
+    shape = shape_of()
+    layer_kv, (whole,), query = make_layer(shape, [(1, 256)])
+    plans = []
+    for target in (FEW_PROGRAMS, SOME_PROGRAMS):
+        with playing(target):
+            plans.append(make_triton(shape, SMALL_TILES).plan([whole]))
+    with noting() as launches:
+        plans[1].attend(query, layer_kv, PLAIN)
+    items = launches[0].arguments["items"].view(-1, len(ITEM))[:, 7:]
+    # Of 3 rows each: the first sums, then those of segments that begin at tiles 2, 4, 8 and 12.
+    assert items.tolist() == [[0, 2, -1, 0], [2, 8, 3, 0], [8, 12, 9, 0], [12, 16, 12, 0]]
+    expected, output = (plan.attend(query, layer_kv, PLAIN) for plan in plans)
+    assert torch.equal(output, expected)
+    assert not counters().any()
+
+
+@pytest.mark.usefixtures("ordered_dots")
+def test_rows_that_nobody_can_count_are_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = shape_of()
+    layer_kv, sequences, query = make_layer(shape, [(1, 70)] * 3)
+    with playing(MANY_PROGRAMS):
+        expected = make_triton(shape).plan(sequences).attend(query, layer_kv, PLAIN)
+        monkeypatch.setattr(cuda_kernels, "NUM_COUNTERS", 1)
+        attention = make_triton(shape)
+        with noting() as launches:
+            attention.plan(sequences).attend(query, layer_kv, PLAIN)
+        assert merges_of(launches[0]) == [[0, 3, 3]]
+        plans = attention.plan(sequences), attention.make_reusable(Capacity(3, 60), [PLAIN])
+        plans[1].refill(sequences)
+        for plan in plans:
+            assert torch.equal(plan.attend(query, layer_kv, PLAIN), expected)
+
+
 @pytest.mark.product
 @pytest.mark.usefixtures("ordered_dots")
 @pytest.mark.parametrize("features", LAYERS.values(), ids=LAYERS.keys())
@@ -128,13 +171,18 @@ def test_programs_share_rows_of_a_decode_and_of_a_chunk() -> None:
     with playing(MANY_PROGRAMS), noting() as launches:
         attention = CudaPagedAttention(shape, torch.device("cpu"), SMALL_TILES)
         attention.plan(sequences).attend(query, layer_kv, PLAIN)
-    chunks, chunk_merges, decodes, decode_merges = launches
-    assert [x.kernel for x in launches] == [attention_kernel, merge_kernel] * 2
-    # A chunk's 60 rows are tiles of 32 and 28, whose last rows are at positions 60 and 69.
-    assert chunk_merges.grid == (2, 32)
-    assert decode_merges.grid == (1, 3)
+    assert [x.kernel for x in launches] == [attention_kernel] * 2
+    chunks, decodes = launches
+    # A chunk's 60 rows are tiles of 32 and 28, whose last rows are at positions 60 and 69: each begins in
+    # one program, and one or two others compute the later segments.
+    assert merges_of(chunks) == [[0, 2, 2], [2 * 32, 3, 3]]
+    assert merges_of(decodes) == [[2 * 32 + 3 * 28, 3, 3]]
     assert chunks.grid == (2 + 3,)
     assert decodes.grid == (3,)
+
+
+def merges_of(launch: Launch) -> list[list[int]]:
+    return launch.arguments["merges"].view(-1, len(MERGE)).tolist()
 
 
 def test_a_plan_serves_layers_of_all_kinds_and_strided_queries() -> None:
@@ -173,7 +221,7 @@ def test_what_is_not_a_number_is_not_hidden() -> None:
 
 def places(launch: Launch) -> list[int]:
     """Where a start reads what to do."""
-    names = {"programs", "items", "merges", "tables"}
+    names = {"programs", "items", "merges", "tables", "counters"}
     arguments = [value for name, value in launch.arguments.items() if name in names]
     return [value.data_ptr() for value in arguments if isinstance(value, torch.Tensor)]
 
@@ -233,4 +281,4 @@ def test_decodes_and_prompts_are_computed_by_the_same_instructions(
     for tile in (tiling.few, tiling.many):
         assert tile == tiling.few or tile.num_rows == 16 * tile.num_warps
     assert tiling.few == tiling.many or tiling.few.num_rows == 16 * tiling.few.num_warps
-    assert tiling.segment_keys % tiling.num_keys == 0
+    assert tiling.segments.first % tiling.num_keys == 0

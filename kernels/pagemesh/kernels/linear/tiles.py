@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 
 import torch
 
-from pagemesh.kernels.arrivals import NUM_COUNTERS
 from pagemesh.kernels.launch import dot_type
 from pagemesh.kernels.target import Target
 
@@ -30,7 +29,7 @@ SMALL: Final = 64
 LARGE: Final = 128
 """Outputs and tokens of a tile, where it is that of multiplying."""
 
-MOST_SPLIT_TILES: Final = NUM_COUNTERS
+MOST_SPLIT_TILES: Final = 256
 """Tiles whose segments are programs of their own, at most."""
 
 GROUP: Final = 8

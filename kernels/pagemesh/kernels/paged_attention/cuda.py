@@ -1,4 +1,4 @@
-"""Paged attention on CUDA devices: a step's work goes to the device in one copy, a layer is two kernels.
+"""Paged attention on CUDA devices: a step's work goes to the device in one copy, a layer is one kernel or two.
 
 The order in which a row's sums are computed depends on its position alone, see `kernel.py`: however many
 programs share it and whatever else is in the batch, its bits are the same.

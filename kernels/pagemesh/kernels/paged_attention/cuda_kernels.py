@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 import triton
 
+from pagemesh.kernels.arrivals import NUM_COUNTERS, arrival_counters
 from pagemesh.kernels.launch import dot_type, launch
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
@@ -19,14 +20,16 @@ from pagemesh.kernels.paged_attention.interface import (
     check_kv,
     check_query,
 )
-from pagemesh.kernels.paged_attention.kernel import attention_kernel, merge_kernel
+from pagemesh.kernels.paged_attention.kernel import attention_kernel
 from pagemesh.kernels.paged_attention.tiling import RowTile, Tiling
-from pagemesh.kernels.paged_attention.work import Sequences, Tiles, Work, share_work
+from pagemesh.kernels.paged_attention.work import Room, Sequences, Tiles, Work, share_work
 from pagemesh.kernels.target import Target
 
 # Memory for the sums of segments that several programs share. Rows for which there is no room are not
 # shared.
 _PARTIAL_BYTES = 64 << 20
+# Of a thread.
+_MERGED_VALUES = 64
 _LOG2_E = math.log2(math.e)
 
 
@@ -46,8 +49,6 @@ class Launch(NamedTuple):
     items: torch.Tensor
     merges: torch.Tensor
     num_programs: int
-    num_merges: int
-    rows_per_merge: int
 
 
 class AttentionKernels:
@@ -62,27 +63,26 @@ class AttentionKernels:
         self.num_groups = shape.num_heads // shape.num_kv_heads
         """Query heads that share a kv head."""
         self._num_multiprocessors = target.num_multiprocessors
-        # More take too many registers on Blackwell.
-        self._merges_at_once = 8 if 100 <= target.capability < 120 else 32
-        self._segment_tiles = tiling.segment_keys // tiling.num_keys
+        self._segments = tiling.segments.in_tiles(tiling.num_keys)
         num_rows = shape.num_heads * shape.num_blocks * shape.block_size
         self._num_partial_rows = min(_PARTIAL_BYTES // (4 * (shape.head_dim + 2)), num_rows)
         partials, statistics = (
             torch.empty(self._num_partial_rows, size, dtype=torch.float32, device=device)
             for size in (shape.head_dim, 2)
         )
-        self._sums: dict[str, object] = {
+        self._width = max(triton.next_power_of_2(shape.head_dim), 16)
+        self._constants: dict[str, object] = {
             "partials": partials,
             "statistics": statistics,
             "GROUP": self.num_groups,
             "KV_HEADS": shape.num_kv_heads,
             "HEAD_DIM": shape.head_dim,
-            "WIDTH": max(triton.next_power_of_2(shape.head_dim), 16),
-        }
-        self._tiles: dict[str, object] = {
+            "WIDTH": self._width,
             "BLOCK_SIZE": shape.block_size,
             "BLOCK_KEYS": tiling.num_keys,
-            "SEGMENT_TILES": self._segment_tiles,
+            "FIRST": self._segments.first,
+            "DOUBLED": self._segments.doubled_from,
+            "QUADRUPLED": self._segments.quadrupled_from,
             "CAUSAL": shape.causal,
             "DOT": dot_type(shape.dtype),
             "PRECISION": tiling.precision,
@@ -132,13 +132,13 @@ class AttentionKernels:
         tiles = Tiles(
             tile.num_rows,
             self.tiling.num_keys,
-            self._segment_tiles,
+            self._segments,
             self.num_groups,
             self.shape.num_kv_heads,
             self.shape.causal,
         )
-        room = self._num_partial_rows - num_used
-        return share_work(tiles, sequences, window, self.num_programs(tile), room, num_used)
+        room = Room(self._num_partial_rows - num_used, NUM_COUNTERS, num_used)
+        return share_work(tiles, sequences, window, self.num_programs(tile), room)
 
     def start(
         self,
@@ -151,14 +151,9 @@ class AttentionKernels:
         """Start the kernels; gives their output. What they are given was checked."""
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         scales = features.kv_scales
-        shared = self._sums | {
-            "output": output,
-            "sinks": features.sinks,
-            "value_scales": None if scales is None else scales.values,
-        }
-        attention = (
-            shared
-            | self._tiles
+        counters = arrival_counters(self.device)
+        arguments = (
+            self._constants
             | _logits(features)
             | {
                 "tables": tables,
@@ -166,27 +161,43 @@ class AttentionKernels:
                 "query_stride": query.stride(0),
                 "layer_kv": layer_kv,
                 "value_offset": layer_kv.stride(0),
+                "output": output,
                 "window": features.sliding_window,
+                "sinks": features.sinks,
                 "key_scales": None if scales is None else scales.keys,
+                "value_scales": None if scales is None else scales.values,
             }
         )
-        for tile, programs, items, merges, *grids in launches:
-            num_programs, num_merges, rows_per_merge = grids
-            own = {"programs": programs, "items": items, "BLOCK_ROWS": tile.num_rows}
+        for tile, programs, items, merges, num_programs in launches:
+            own = {
+                "programs": programs,
+                "items": items,
+                "merges": merges,
+                "counters": counters,
+                "BLOCK_ROWS": tile.num_rows,
+                "MERGED_ROWS": self._merged_rows(tile),
+                "MERGED_AT_ONCE": self._merged_at_once(tile),
+            }
             launch(
                 attention_kernel,
                 (num_programs,),
-                attention | own,
+                arguments | own,
                 num_warps=tile.num_warps,
                 num_stages=tile.num_stages,
             )
-            launch(
-                merge_kernel,
-                (num_merges, rows_per_merge),
-                shared | {"merges": merges, "UNROLL": self._merges_at_once},
-                num_warps=1,
-            )
         return output
+
+    def _merged_rows(self, tile: RowTile) -> int:
+        """Rows that are merged side by side: those of one query where tiles are for decodes."""
+        few, many = self.tiling.few, self.tiling.many
+        most = 32 if tile == many != few else 16
+        rows = triton.next_power_of_2(self.num_groups) if tile == few != many else most
+        return min(max(rows, tile.num_warps), most, tile.num_rows)
+
+    def _merged_at_once(self, tile: RowTile) -> int:
+        """Sums of each row that are read side by side, as many as there are registers for."""
+        values = self._merged_rows(tile) * self._width // (32 * tile.num_warps)
+        return max(1, min(32, _MERGED_VALUES // max(values, 1)))
 
     def check(
         self,

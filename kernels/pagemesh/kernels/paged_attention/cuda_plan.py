@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pagemesh.kernels.arrivals import NUM_COUNTERS
 from pagemesh.kernels.paged_attention.cuda_kernels import AttentionKernels, Kind, Launch
 from pagemesh.kernels.paged_attention.interface import (
     AttentionShape,
@@ -88,12 +89,9 @@ class CudaPlan:
             parts += [np.unique(work.programs), work.items.ravel(), work.merges.ravel()]
         buffers = iter(_views(_copy(_joined(parts), self._kernels.device), parts))
         tables_there = next(buffers)
-        for window, tile, work in works:
+        for window, tile, _ in works:
             programs, items, merges = next(buffers), next(buffers), next(buffers)
-            rows_per_merge = int(work.merges[:, 2].max()) if len(work.merges) else 0
-            launch = Launch(
-                tile, programs, items, merges, len(programs) - 1, len(work.merges), rows_per_merge
-            )
+            launch = Launch(tile, programs, items, merges, len(programs) - 1)
             self._launches.setdefault(window, []).append(launch)
         return tables_there
 
@@ -127,10 +125,9 @@ class CudaReusablePlan:
             launches = self._launches[window] = {}
             for kind, num_tiles in most_tiles.items():
                 programs, items, merges = next(views), next(views), next(views)
+                num_programs, _ = self._grids(kind, num_tiles)
                 tile = kernels.tile(kind)
-                rows_per_merge = min(capacity.longest * kernels.num_groups, tile.num_rows)
-                grids = (*self._grids(kind, num_tiles), rows_per_merge)
-                launches[kind] = Launch(tile, programs, items, merges, *grids)
+                launches[kind] = Launch(tile, programs, items, merges, num_programs)
         self._tables = next(views)
         self.refill([])
 
@@ -165,9 +162,9 @@ class CudaReusablePlan:
         return self._kernels.start(list(launches.values()), self._tables, query, layer_kv, features)
 
     def _grids(self, kind: Kind, num_tiles: int) -> tuple[int, int]:
-        """Programs of attention, and the most merges of their sums."""
+        """Programs, and the most merges of their sums."""
         num_programs = self._kernels.num_programs(self._kernels.tile(kind))
-        return num_programs, min(num_programs - 1, num_tiles)
+        return num_programs, min(num_programs - 1, num_tiles, NUM_COUNTERS)
 
 
 def _offsets(parts: Sequence[_Values]) -> Iterator[int]:

@@ -1,8 +1,9 @@
 """Paged attention in Triton: keys in tiles and segments at fixed places, sums in one fixed order.
 
 A program computes rows, which are queries times the heads that share a kv head, over a run of
-segments. A segment begins with nothing; what it sums up is merged into the total of those before it,
-by the program itself or, when several programs share the rows, by `merge_kernel` in the same order.
+segments. A segment begins with nothing; what it sums up is merged into the total of those before it.
+When several programs share the rows, the first merges its own run, the others leave their segments' sums
+in memory, and the last one to arrive merges those, in the same order.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-ITEM_FIELDS = tl.constexpr(10)
-MERGE_FIELDS = tl.constexpr(6)
+ITEM_FIELDS = tl.constexpr(11)
+MERGE_FIELDS = tl.constexpr(3)
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -28,7 +29,8 @@ def _merge(maximum, total, weighted, other_maximum, other_total, other_weighted)
     both = tl.maximum(maximum, other_maximum)
     reference = tl.where(both == float("-inf"), 0.0, both)
     old, new = tl.exp2(maximum - reference), tl.exp2(other_maximum - reference)
-    weighted = weighted * old[:, None] + other_weighted * new[:, None]
+    other_weighted = other_weighted * new[:, None]
+    weighted = tl.fma(weighted, tl.broadcast_to(old[:, None], weighted.shape), other_weighted)
     return both, total * old + other_total * new, weighted
 
 
@@ -48,9 +50,38 @@ def _finish(maximum, total, weighted, sinks, value_scales, heads, kv_head):
 
 
 @triton.jit
-def _rows(item, GROUP: tl.constexpr, BLOCK_ROWS: tl.constexpr):
-    """Of an item: which rows there are, and each one's token and head."""
-    lanes = tl.arange(0, BLOCK_ROWS)
+def _segment_tiles(tile, FIRST: tl.constexpr, DOUBLED: tl.constexpr, QUADRUPLED: tl.constexpr):
+    """Tiles in the segment of a tile, a power of 2; see `Segments`."""
+    length = tl.where(tile >= DOUBLED, 2 * FIRST, FIRST)
+    return tl.where(tile >= QUADRUPLED, 4 * FIRST, length)
+
+
+@triton.jit
+def _segment_number(tile, FIRST: tl.constexpr, DOUBLED: tl.constexpr, QUADRUPLED: tl.constexpr):
+    """Which segment a tile is in."""
+    number = tl.minimum(tile, DOUBLED) // FIRST
+    number += tl.maximum(tl.minimum(tile, QUADRUPLED) - DOUBLED, 0) // (2 * FIRST)
+    return number + tl.maximum(tile - QUADRUPLED, 0) // (4 * FIRST)
+
+
+@triton.jit
+def _kept_row(
+    tile, item, merges, FIRST: tl.constexpr, DOUBLED: tl.constexpr, QUADRUPLED: tl.constexpr
+):
+    """Where an item's sums go: those of the segment that begins with a tile, or all of them."""
+    if tl.load(item + 9) < 0:
+        row = tl.load(merges + tl.load(item + 10) * MERGE_FIELDS)
+    else:
+        before = _segment_number(tile, FIRST, DOUBLED, QUADRUPLED)
+        before -= _segment_number(tl.load(item + 7), FIRST, DOUBLED, QUADRUPLED)
+        row = tl.load(item + 9) + before * tl.load(item + 2)
+    return row
+
+
+@triton.jit
+def _rows(item, GROUP: tl.constexpr, BLOCK_ROWS: tl.constexpr, first=0):
+    """Of an item, from a row on: which rows there are, and each one's token and head."""
+    lanes = first + tl.arange(0, BLOCK_ROWS)
     num_rows = tl.load(item + 2)
     rows = tl.load(item + 1) + tl.minimum(lanes, num_rows - 1)
     heads = tl.load(item + 5) * GROUP + rows % GROUP
@@ -119,9 +150,122 @@ def _store(places, values, is_row, HEAD_DIM: tl.constexpr):
 
 
 @triton.jit
+def _keep(
+    tile,
+    item,
+    merges,
+    partials,
+    statistics,
+    maximum,
+    total,
+    weighted,
+    FIRST: tl.constexpr,
+    DOUBLED: tl.constexpr,
+    QUADRUPLED: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
+    """Leave sums of an item in memory, see `_kept_row`."""
+    row = _kept_row(tile, item, merges, FIRST, DOUBLED, QUADRUPLED)
+    lanes = tl.arange(0, weighted.shape[0])
+    is_row = lanes < tl.load(item + 2)
+    rows = row.to(tl.int64) + lanes
+    _store(partials + (rows * HEAD_DIM)[:, None], weighted, is_row, HEAD_DIM)
+    tl.store(statistics + 2 * rows, maximum, mask=is_row)
+    tl.store(statistics + 2 * rows + 1, total, mask=is_row)
+
+
+@triton.jit
+def _kept(partials, statistics, rows, is_row, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr):
+    """Sums that were left in memory; nothing where there is no row.
+
+    They are read past the first cache, which does not hear of other multiprocessors' writes.
+    """
+    dims = tl.arange(0, WIDTH)
+    places = statistics + 2 * rows
+    maximum = tl.load(places, mask=is_row, other=float("-inf"), cache_modifier=".cg")
+    total = tl.load(places + 1, mask=is_row, other=0.0, cache_modifier=".cg")
+    mask = is_row[:, None] & (dims < HEAD_DIM)[None, :]
+    places = partials + (rows * HEAD_DIM)[:, None] + dims[None, :]
+    weighted = tl.load(places, mask=mask, other=0.0, cache_modifier=".cg")
+    return maximum, total, weighted
+
+
+@triton.jit
+def _merge_kept(
+    item,
+    merge,
+    partials,
+    statistics,
+    output,
+    sinks,
+    value_scales,
+    GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    MERGED_ROWS: tl.constexpr,
+    MERGED_AT_ONCE: tl.constexpr,
+):
+    """The attention of an item's rows, from all sums that are in memory."""
+    num_rows, num_sums = tl.load(item + 2), tl.load(merge + 1)
+    kv_head = tl.load(item + 5)
+    for first in tl.range(0, num_rows, MERGED_ROWS):
+        is_row, tokens, heads = _rows(item, GROUP, MERGED_ROWS, first)
+        rows = (tl.load(merge) + first).to(tl.int64) + tl.arange(0, MERGED_ROWS)
+        maximum, total, weighted = _kept(partials, statistics, rows, is_row, HEAD_DIM, WIDTH)
+        for number in tl.range(1, num_sums, MERGED_AT_ONCE):
+            for offset in tl.static_range(MERGED_AT_ONCE):
+                is_there = is_row & (number + offset < num_sums)
+                others = rows + (number + offset) * num_rows
+                other_maximum, other_total, other_weighted = _kept(
+                    partials, statistics, others, is_there, HEAD_DIM, WIDTH
+                )
+                maximum, total, weighted = _merge(
+                    maximum, total, weighted, other_maximum, other_total, other_weighted
+                )
+        result = _finish(maximum, total, weighted, sinks, value_scales, heads, kv_head)
+        places = tokens.to(tl.int64) * (KV_HEADS * GROUP) + heads
+        _store(output + (places * HEAD_DIM)[:, None], result, is_row, HEAD_DIM)
+
+
+@triton.jit
+def _arrive(
+    item,
+    merges,
+    counters,
+    partials,
+    statistics,
+    output,
+    sinks,
+    value_scales,
+    GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    MERGED_ROWS: tl.constexpr,
+    MERGED_AT_ONCE: tl.constexpr,
+):
+    """Count an item whose sums are in memory; the last one computes the attention of all of its rows.
+
+    The barrier puts the writes of all threads in front of the counting, which releases them.
+    """
+    tl.debug_barrier()
+    counter = counters + tl.load(item + 10)
+    merge = merges + tl.load(item + 10) * MERGE_FIELDS
+    if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == tl.load(merge + 2) - 1:
+        tl.store(counter, 0)
+        _merge_kept(
+            item, merge, partials, statistics, output, sinks, value_scales,
+            GROUP, KV_HEADS, HEAD_DIM, WIDTH, MERGED_ROWS, MERGED_AT_ONCE,
+        )  # fmt: skip
+
+
+@triton.jit
 def attention_kernel(
     programs,  # int32 [programs + 1]: where each program's items begin
     items,  # int32 [items, ITEM_FIELDS]
+    merges,  # int32 [merges, MERGE_FIELDS]
+    counters,  # int32 [merges]: zeros before and after
     tables,  # int32: block tables behind each other
     query,  # [T, heads, HEAD_DIM], tokens strided
     query_stride,
@@ -144,12 +288,16 @@ def attention_kernel(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
-    SEGMENT_TILES: tl.constexpr,
+    FIRST: tl.constexpr,
+    DOUBLED: tl.constexpr,
+    QUADRUPLED: tl.constexpr,
     CAUSAL: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
+    MERGED_ROWS: tl.constexpr,
+    MERGED_AT_ONCE: tl.constexpr,
 ):
-    """The items of one program, one after the other; an item that is not a whole tile in parts."""
+    """The items of one program, one after the other."""
     number = tl.load(programs + tl.program_id(0))
     while number < tl.load(programs + tl.program_id(0) + 1):
         item = items + number * ITEM_FIELDS
@@ -175,7 +323,8 @@ def attention_kernel(
         while begin_tile < tl.load(item + 8):
             part_end = tl.load(item + 8)
             if tl.load(item + 9) >= 0:
-                part_end = tl.minimum(part_end, (begin_tile // SEGMENT_TILES + 1) * SEGMENT_TILES)
+                length = _segment_tiles(begin_tile, FIRST, DOUBLED, QUADRUPLED)
+                part_end = tl.minimum(part_end, begin_tile + length)
             maximum, total, weighted = _nothing(BLOCK_ROWS, WIDTH)
             whole_maximum, whole_total, whole_weighted = maximum, total, weighted
             keys = begin_tile * BLOCK_KEYS + tl.arange(0, BLOCK_KEYS)
@@ -195,7 +344,8 @@ def attention_kernel(
                 blocks = tl.load(table + keys // BLOCK_SIZE, mask=is_key, other=0)
 
                 scores = tl.dot(queries, tl.trans(key_tile), input_precision=PRECISION)
-                begins_segment = (tile % SEGMENT_TILES == 0) & (tile > begin_tile)
+                length = _segment_tiles(tile, FIRST, DOUBLED, QUADRUPLED)
+                begins_segment = ((tile & (length - 1)) == 0) & (tile > begin_tile)
                 is_cut = tile * BLOCK_KEYS < latest_begin
                 is_cut |= (tile + 1) * BLOCK_KEYS > earliest_end
                 scores, base = _transform(
@@ -212,80 +362,26 @@ def attention_kernel(
                 weighted = weighted * correction[:, None]
                 weighted = tl.dot(weights.to(DOT), value_tile, weighted, input_precision=PRECISION)
 
-            if tl.load(item + 9) >= 0:
-                segment = begin_tile // SEGMENT_TILES - tl.load(item + 7) // SEGMENT_TILES
-                kept = (tl.load(item + 9) + segment * tl.load(item + 2)).to(tl.int64)
-                kept += tl.arange(0, BLOCK_ROWS)
-                is_kept = tl.arange(0, BLOCK_ROWS) < tl.load(item + 2)
-                _store(partials + (kept * HEAD_DIM)[:, None], weighted, is_kept, HEAD_DIM)
-                tl.store(statistics + 2 * kept, maximum, mask=is_kept)
-                tl.store(statistics + 2 * kept + 1, total, mask=is_kept)
-            else:
-                whole_maximum, whole_total, whole_weighted = _merge(
+            if tl.load(item + 9) < 0:
+                maximum, total, weighted = _merge(
                     whole_maximum, whole_total, whole_weighted, maximum, total, weighted
                 )
+            if tl.load(item + 10) >= 0:
+                _keep(
+                    begin_tile, item, merges, partials, statistics, maximum, total, weighted,
+                    FIRST, DOUBLED, QUADRUPLED, HEAD_DIM,
+                )  # fmt: skip
+            else:
                 # Looked up anew, so that none of it is kept in registers meanwhile.
                 is_done, done_tokens, done_heads = _rows(item, GROUP, BLOCK_ROWS)
-                result = _finish(
-                    whole_maximum,
-                    whole_total,
-                    whole_weighted,
-                    sinks,
-                    value_scales,
-                    done_heads,
-                    kv_head,
-                )
+                result = _finish(maximum, total, weighted, sinks, value_scales, done_heads, kv_head)
                 done = done_tokens.to(tl.int64) * (KV_HEADS * GROUP) + done_heads
                 _store(output + (done * HEAD_DIM)[:, None], result, is_done, HEAD_DIM)
             begin_tile = part_end
+
+        if tl.load(item + 10) >= 0:
+            _arrive(
+                item, merges, counters, partials, statistics, output, sinks, value_scales,
+                GROUP, KV_HEADS, HEAD_DIM, WIDTH, MERGED_ROWS, MERGED_AT_ONCE,
+            )  # fmt: skip
         number += 1
-
-
-@triton.jit
-def merge_kernel(
-    merges,  # int32 [merges, MERGE_FIELDS]
-    partials,
-    statistics,
-    output,
-    sinks,
-    value_scales,
-    GROUP: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    UNROLL: tl.constexpr,
-):
-    """One row of one merge: its segments' sums in their order."""
-    merge = merges + tl.program_id(0) * MERGE_FIELDS
-    lane = tl.program_id(1)
-    num_rows = tl.load(merge + 2)
-    if lane >= num_rows:
-        return
-    first_token, row = tl.load(merge), tl.load(merge + 1) + lane
-    kv_head, num_segments = tl.load(merge + 3), tl.load(merge + 5)
-    partial_row = (tl.load(merge + 4) + lane).to(tl.int64)
-    dims = tl.arange(0, WIDTH)
-    is_dim = dims < HEAD_DIM
-    heads = kv_head * GROUP + (row % GROUP) + tl.arange(0, 1)
-
-    maximum, total, weighted = _nothing(1, WIDTH)
-    one = tl.arange(0, 1)
-    for first in tl.range(0, num_segments, UNROLL):
-        for offset in tl.static_range(UNROLL):
-            segment = first + offset
-            is_segment = (one + segment) < num_segments
-            place = partial_row + segment * num_rows + one
-            other_maximum = tl.load(statistics + 2 * place, mask=is_segment, other=float("-inf"))
-            other_total = tl.load(statistics + 2 * place + 1, mask=is_segment, other=0.0)
-            other_weighted = tl.load(
-                partials + place[:, None] * HEAD_DIM + dims[None, :],
-                mask=is_segment[:, None] & is_dim[None, :],
-                other=0.0,
-            )
-            maximum, total, weighted = _merge(
-                maximum, total, weighted, other_maximum, other_total, other_weighted
-            )
-    weighted = _finish(maximum, total, weighted, sinks, value_scales, heads, kv_head)
-    token = (first_token + row // GROUP).to(tl.int64)
-    places = (token * (KV_HEADS * GROUP) + heads)[:, None] * HEAD_DIM
-    _store(output + places, weighted, one == 0, HEAD_DIM)

@@ -3,18 +3,19 @@
 Rows (queries times the heads of a group) are cut into tiles, and each tile's keys into tiles of keys.
 All of that lies on one line, which is cut into shares of equal length at borders of segments, as in
 stream-K (Osama et al. 2023, https://arxiv.org/abs/2301.03598): a long context is shared by many
-programs, and a program may compute many short ones. A row's result does not depend on where the cuts
-are, see docs/decisions.
+programs, and a program may compute many short ones. Where that gains nothing, row tiles stay whole. A
+row's result does not depend on where the cuts are, see docs/decisions.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from pagemesh.kernels.paged_attention.segments import Ints, Segments
 
 ITEM = (
     "first_token",  # the sequence's first query, in the batch
@@ -26,15 +27,24 @@ ITEM = (
     "first_table",
     "begin_tile",  # of keys
     "end_tile",
-    "partial_row",  # where the first segment's sums go, -1 when the item is a whole tile
+    # Where the first segment's sums go; -1 in an item that begins a tile, which merges what it computes.
+    "partial_row",
+    "merge",  # -1 when the item is a whole tile
 )
-MERGE = ("first_token", "first_row", "num_rows", "kv_head", "partial_row", "num_segments")
+MERGE = (
+    "partial_row",  # of the sums of the item that begins the tile; behind them those of later segments
+    "num_sums",
+    "num_items",
+)
 
-# What a tile of rows costs besides its keys, in tiles of keys: it reads its queries and waits for its
-# first keys.
+# In tiles of keys: what a tile of rows costs besides its keys, as it reads its queries and waits for its
+# first keys; that wait alone, with each segment whose sums are left in memory; and that row tiles are cut,
+# whose sums are counted, read and merged.
 _START_COST = 2
-# Tiles of rows so much shorter than a program's share are not cut.
-_MIN_CUT = 8
+_RESTART_COST = 1
+_MERGE_COST = 2
+# A cut so much nearer to a border of row tiles than a program's share is long is made there.
+_NEAR = 16
 
 
 class Sequences(NamedTuple):
@@ -51,10 +61,18 @@ class Tiles(NamedTuple):
 
     num_rows: int
     num_keys: int
-    segment_tiles: int  # tiles of keys in a segment
+    segments: Segments  # of tiles of keys
     group: int  # heads that share a kv head
     num_kv_heads: int
     causal: bool
+
+
+class Room(NamedTuple):
+    """What there is for row tiles that are cut."""
+
+    num_rows: int  # for sums
+    num_merges: int  # that can be counted
+    first_row: int = 0  # of the rows for sums
 
 
 class Work(NamedTuple):
@@ -71,50 +89,89 @@ def share_work(
     sequences: Sequences,
     window: int | None,
     num_programs: int,
-    max_partial_rows: int,
-    first_partial_row: int = 0,
+    room: Room,
 ) -> Work:
     """Share a batch among programs so that each computes about as many keys.
 
-    Row tiles that are cut use rows from `first_partial_row` on for their segments' sums; those for which
-    there is no room are not cut.
+    Row tiles for whose sums there is no room are not cut.
     """
     columns = _row_tiles(tiles, sequences, window)
     begins, ends = columns[7], columns[8]
-    num_segments = -(-ends // tiles.segment_tiles) - begins // tiles.segment_tiles
-    needed = num_segments * columns[2]
-    cut_tiles, cut_keys = _cuts(begins, ends, num_programs, tiles.segment_tiles)
+    borders = _borders(tiles.segments, int(ends.max()).bit_length())
+    cuts = _cuts(begins, ends, num_programs, borders)
+    merges = _Merges(columns, cuts, borders, room)
 
-    is_inner = (cut_tiles < len(begins)) & (cut_keys > np.append(begins, 0)[cut_tiles])
-    inner = _distinct(cut_tiles[is_inner])
-    has_room = np.cumsum(needed[inner]) <= max_partial_rows
-    without_room = np.isin(cut_tiles, inner[~has_room])
-    cut_keys[without_room] = begins[cut_tiles[without_room]]
-    inner = inner[has_room]
-
-    bases = np.full(len(begins), -1)
-    bases[inner] = first_partial_row + np.cumsum(needed[inner]) - needed[inner]
     places = _places(np.arange(len(begins)), begins)
-    cuts = _places(cut_tiles, cut_keys)
-    starts = _distinct(np.sort(np.append(places, cuts), kind="stable"))
+    ordered_cuts = _places(cuts.tiles, cuts.keys)
+    starts = _distinct(np.sort(np.append(places, ordered_cuts), kind="stable"))
     starts = starts[starts < _places(len(begins), 0)]
     owners, starts_at = starts >> 32, starts & 0xFFFFFFFF
     items = columns[:, owners]
     items[7] = starts_at
     is_last = np.append(owners[1:] != owners[:-1], True)
     items[8] = np.where(is_last, items[8], np.append(starts_at[1:], 0))
-    segments_before = starts_at // tiles.segment_tiles - begins[owners] // tiles.segment_tiles
-    owner_bases = bases[owners]
-    items[9] = np.where(owner_bases < 0, -1, owner_bases + segments_before * items[2])
-    merges = columns[[0, 1, 2, 5, 9, 9]][:, inner]
-    merges[4], merges[5] = bases[inner], num_segments[inner]
-    programs = np.searchsorted(starts, cuts)
+    table = merges.fill(items, owners, starts_at > begins[owners])
+    programs = np.searchsorted(starts, ordered_cuts)
     return Work(
         programs.astype(np.int32),
         np.ascontiguousarray(items.T, np.int32),
-        np.ascontiguousarray(merges.T, np.int32),
-        int(needed[inner].sum()),
+        table,
+        merges.num_partial_rows,
     )
+
+
+class _Cuts(NamedTuple):
+    """Where each program's share begins, and the end."""
+
+    tiles: Ints  # of rows
+    keys: Ints  # tiles of keys, 0 behind the last row tile
+
+
+class _Merges:
+    """Row tiles that several programs share."""
+
+    def __init__(self, columns: Ints, cuts: _Cuts, borders: _Borders, room: Room) -> None:
+        """Undoes cuts for whose sums there is no room."""
+        tiles, keys = cuts
+        begins = np.append(columns[7], 0)
+        is_inner = keys > begins[tiles]
+        is_first = is_inner.copy()
+        is_first[1:] &= (tiles[1:] != tiles[:-1]) | ~is_inner[:-1]
+        self._tiles = tiles[is_first]
+        self._numbers = borders.numbers[keys[is_first]]
+        self._num_sums = 2 + borders.numbers[columns[8, self._tiles] - 1] - self._numbers
+        needed = self._num_sums * columns[2, self._tiles]
+        has_room = np.cumsum(needed) <= room.num_rows
+        has_room[room.num_merges :] = False
+        if not has_room.all():
+            without_room = np.isin(tiles, self._tiles[~has_room])
+            keys[without_room] = begins[tiles[without_room]]
+            self._tiles, self._numbers = self._tiles[has_room], self._numbers[has_room]
+            self._num_sums, needed = self._num_sums[has_room], needed[has_room]
+        ends = np.cumsum(needed)
+        self.num_partial_rows = int(ends[-1]) if len(ends) else 0
+        self._bases = room.first_row + ends - needed
+        self._borders = borders
+        self._num_tiles = len(columns[7])
+
+    def fill(
+        self, items: Ints, owners: Ints, is_later: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.int32]:
+        """Say in items where their sums go; gives the merges.
+
+        `owners` are their row tiles, and `is_later` whether they go on in one.
+        """
+        if not len(self._tiles):
+            return np.empty((0, len(MERGE)), np.int32)
+        number_of_tile = np.full(self._num_tiles, -1)
+        number_of_tile[self._tiles] = np.arange(len(self._tiles))
+        items[10] = number_of_tile[owners]
+        later = items[:, is_later]
+        numbers = later[10]
+        sums_before = 1 + self._borders.numbers[later[7]] - self._numbers[numbers]
+        items[9, is_later] = self._bases[numbers] + sums_before * later[2]
+        num_items = np.bincount(owners, minlength=self._num_tiles)[self._tiles]
+        return np.stack([self._bases, self._num_sums, num_items], axis=1).astype(np.int32)
 
 
 def _row_tiles(tiles: Tiles, sequences: Sequences, window: int | None) -> Ints:
@@ -152,29 +209,89 @@ def _row_tiles(tiles: Tiles, sequences: Sequences, window: int | None) -> Ints:
             # Rows that see nothing have a tile too, of which they read nothing.
             np.maximum(-(-ends // tiles.num_keys), begin_tiles + 1),
             np.full_like(heads, -1),
+            np.full_like(heads, -1),
         ]
     )
 
 
-def _cuts(begins: Ints, ends: Ints, num_programs: int, segment_tiles: int) -> tuple[Ints, Ints]:
-    """Where each program's share begins, and the end: the row tile, and the key tile in it."""
-    costs = ends - begins + _START_COST
-    starts = np.cumsum(costs) - costs
-    line = int(costs.sum())
-    ideal = np.arange(num_programs + 1) * line // num_programs
-    tiles = np.searchsorted(starts, ideal, side="right") - 1
-    offsets = ideal - starts[tiles]
-    keys = begins[tiles] + offsets - _START_COST
-    keys = (keys + segment_tiles // 2) // segment_tiles * segment_tiles
-    is_short = costs[tiles] * _MIN_CUT <= line // num_programs
-    keys = np.where(is_short & (2 * offsets < costs[tiles]), begins[tiles], keys)
-    keys = np.where(is_short & (2 * offsets >= costs[tiles]), ends[tiles], keys)
-    is_behind = keys >= ends[tiles]
-    tiles = tiles + is_behind
-    next_begins = begins[np.minimum(tiles, len(begins) - 1)]
-    keys = np.where(is_behind, next_begins, np.maximum(keys, next_begins))
-    tiles[0], keys[0], tiles[-1] = 0, begins[0], len(begins)
-    return tiles, np.where(tiles == len(begins), 0, keys)
+def _cuts(begins: Ints, ends: Ints, num_programs: int, borders: _Borders) -> _Cuts:
+    """Cut row tiles, or only between them where that is over as soon."""
+    line = _Line(begins, ends, num_programs, borders)
+    length = int(line.ends[-1])
+    ideal = np.arange(num_programs + 1) * length // num_programs
+    tiles = np.minimum(np.searchsorted(line.ends, ideal, side="right") - 1, len(begins) - 1)
+    offsets, left = ideal - line.ends[tiles], line.ends[tiles + 1] - ideal
+    is_second_half = offsets >= left
+    begins = np.append(begins, 0)
+    whole_tiles = tiles + is_second_half
+    longest = int(np.diff(line.ends[whole_tiles]).max())
+    if longest > length // num_programs + _MERGE_COST:
+        keys = line.nearest_borders(tiles, offsets)
+        is_near = _NEAR * np.minimum(offsets, left) * num_programs <= length
+        is_behind = np.where(is_near, is_second_half, keys >= ends[tiles])
+        is_begin = is_behind | is_near | (keys <= begins[tiles])
+        starts = np.where(is_begin, 0, _START_COST)
+        costs = np.where(is_begin, 0, line.costs_up_to(tiles, keys))
+        tiles = tiles + is_behind
+        loads = np.diff(line.ends[tiles] + starts + costs) + starts[:-1]
+        if int(loads.max()) + _MERGE_COST < longest:
+            return _Cuts(tiles, np.where(is_begin, begins[tiles], keys))
+    return _Cuts(whole_tiles, begins[whole_tiles])
+
+
+class _Borders(NamedTuple):
+    """Borders of segments of tiles of keys, and what keys cost that all go to memory."""
+
+    numbers: Ints  # of each tile's segment
+    weights: Ints  # of all tiles before each
+    places: Ints  # where segments begin
+
+
+@lru_cache(maxsize=64)
+def _borders(segments: Segments, num_bits: int) -> _Borders:
+    """Those up to a number of so many bits, and one behind it."""
+    tiles = np.arange((1 << num_bits) + 4 * segments.first + 1)
+    numbers = segments.numbers_of(tiles)
+    places = np.flatnonzero(np.diff(numbers, prepend=-1))
+    return _Borders(numbers, tiles + _RESTART_COST * numbers, places)
+
+
+class _Line:
+    """Row tiles behind each other, as long as they cost.
+
+    The first program of a row tile keeps what it sums up; whoever goes on starts anew with each segment.
+    """
+
+    def __init__(self, begins: Ints, ends: Ints, num_programs: int, borders: _Borders) -> None:
+        self._borders = borders
+        self._begins = begins
+        lengths = ends - begins
+        share = (int(lengths.sum()) + _START_COST * len(begins)) // num_programs
+        self._firsts = np.minimum(ends, begins + share)
+        """About where the first program of each row tile ends."""
+        weights = borders.weights
+        costs = lengths + _START_COST
+        if share < int(lengths.max()):
+            later = weights[ends] - weights[self._firsts]
+            costs = _START_COST + self._firsts - begins + later
+        self.ends = np.append(0, np.cumsum(costs))
+        """Where row tiles end on the line, and 0."""
+
+    def costs_up_to(self, tiles: Ints, keys: Ints) -> Ints:
+        """Of row tiles from their begin to tiles of keys, without `_START_COST`."""
+        firsts, weights = self._firsts[tiles], self._borders.weights
+        later = weights[np.maximum(keys, firsts)] - weights[firsts]
+        return np.minimum(keys, firsts) - self._begins[tiles] + later
+
+    def nearest_borders(self, tiles: Ints, offsets: Ints) -> Ints:
+        """The border of segments next to places on the line, which are in these row tiles."""
+        keys = self._begins[tiles] + np.maximum(offsets - _START_COST, 0)
+        firsts, weights, places = self._firsts[tiles], *self._borders[1:]
+        wanted = weights[np.minimum(keys, firsts)] + np.maximum(keys - firsts, 0)
+        next_ones = np.searchsorted(weights[places], wanted)
+        before = np.maximum(next_ones - 1, 0)
+        is_next = weights[places[next_ones]] - wanted <= wanted - weights[places[before]]
+        return places[np.where(is_next, next_ones, before)]
 
 
 def _places(tiles: Ints | int, keys: Ints | int) -> Ints:
