@@ -66,5 +66,6 @@ class CudaExpertChoice:
                 "BLOCK_CHOICES": triton.next_power_of_2(self._num_chosen),
             },
             num_warps=min(max(block_tokens * block_experts // _LOGITS_PER_WARP, 1), 16),
+            overlaps=True,
         )
         return Choices(weights, experts, by_expert)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pagemesh.kernels.early_start import wait_for_earlier
 from pagemesh.kernels.sampling.kernel import LEAST_PACK, to_keys, to_values
 
 SCALE = tl.constexpr(float(1 << 44))
@@ -67,9 +68,11 @@ def choose_kernel(
     BLOCK_TOKENS: tl.constexpr,
     BLOCK_EXPERTS: tl.constexpr,
     BLOCK_CHOICES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """`weights` and `experts` [T, CHOICES] of `logits` [T, EXPERTS], and `order` and `tiles` if there are
     any: one program has all tokens then."""
+    wait_for_earlier(EARLY)
     token = tl.program_id(0) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
     expert = tl.arange(0, BLOCK_EXPERTS)
     exists = token < num_tokens

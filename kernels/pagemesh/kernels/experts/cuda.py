@@ -91,6 +91,7 @@ class CudaExperts:
                 "CHOICES": num_choices,
                 "BLOCK": block,
             },
+            overlaps=True,
         )
         return total
 
@@ -112,7 +113,7 @@ def _sort(chosen: torch.Tensor, num_experts: int) -> ByExpert:
         "BLOCK_EXPERTS": block_experts,
     }
     arguments = {"chosen": chosen, "counts": counts, "num_pairs": num_pairs, **constants}
-    launch(count_pairs_kernel, (num_chunks,), arguments, num_warps=num_warps)
+    launch(count_pairs_kernel, (num_chunks,), arguments, num_warps=num_warps, overlaps=True)
     arguments |= {
         "order": pairs.order,
         "tiles": pairs.tiles,
@@ -121,7 +122,7 @@ def _sort(chosen: torch.Tensor, num_experts: int) -> ByExpert:
         "BLOCK_CHUNKS": _BLOCK_CHUNKS,
         "BLOCK_T": block_t,
     }
-    launch(sort_pairs_kernel, (num_chunks,), arguments, num_warps=num_warps)
+    launch(sort_pairs_kernel, (num_chunks,), arguments, num_warps=num_warps, overlaps=True)
     return pairs
 
 
@@ -196,4 +197,5 @@ class _Projection:
             },
             num_warps=tiles.num_warps,
             num_stages=tiles.num_stages,
+            overlaps=True,
         )

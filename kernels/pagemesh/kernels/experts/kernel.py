@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pagemesh.kernels.early_start import wait_for_earlier
 from pagemesh.kernels.linear.kernel import (
     add_segments,
     finish,
@@ -38,8 +39,10 @@ def count_pairs_kernel(
     CHUNK: tl.constexpr,
     BLOCK_PAIRS: tl.constexpr,
     BLOCK_EXPERTS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """How often each expert is chosen by each run of CHUNK pairs: `counts` [chunks, BLOCK_EXPERTS]."""
+    wait_for_earlier(EARLY)
     chunk = tl.program_id(0)
     expert = tl.arange(0, BLOCK_EXPERTS)
     end = tl.minimum((chunk + 1) * CHUNK, num_pairs)
@@ -64,8 +67,10 @@ def sort_pairs_kernel(
     BLOCK_EXPERTS: tl.constexpr,
     BLOCK_CHUNKS: tl.constexpr,
     BLOCK_T: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The `order` [pairs] and `tiles` [num_tiles, 3] of `ByExpert`. A program for each chunk."""
+    wait_for_earlier(EARLY)
     chunk = tl.program_id(0)
     expert = tl.arange(0, BLOCK_EXPERTS)
     earlier = tl.zeros((BLOCK_EXPERTS,), tl.int32)
@@ -130,10 +135,12 @@ def experts_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Each pair's row of `inputs` [pairs / CHOICES, num_inputs] times its expert's part of `weight`
     [experts, num_outputs (with GATE twice that), num_inputs]: `output` [pairs, num_outputs]. As
     `linear_kernel` else."""
+    wait_for_earlier(EARLY)
     program = tl.program_id(0)
     out_tile, token_tile = tile_of(program, tl.cdiv(num_outputs, BLOCK_OUT), num_tiles, GROUP)
     expert = tl.load(tiles + token_tile * 3)
@@ -196,9 +203,11 @@ def sum_choices_kernel(
     size,
     CHOICES: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """`total` [T, size] is the sum of a token's `outputs` [T, CHOICES, size] by `weights` [T, CHOICES], in
     the order of its choices, and of `residual` if there is one."""
+    wait_for_earlier(EARLY)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = column < size

@@ -43,5 +43,6 @@ class CudaGatedActivation:
                 "KIND": self._gate.kind,
                 "BLOCK": block,
             },
+            overlaps=True,
         )
         return output

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pagemesh.kernels.early_start import wait_for_earlier
+
 
 @triton.jit
 def sigmoid(values):
@@ -41,9 +43,11 @@ def gated_activation_kernel(
     alpha,
     KIND: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """`gate_up` [T, 2 · size], rows `stride` apart; `output` [T, size] lies densely. One program for
     each row and block of columns."""
+    wait_for_earlier(EARLY)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < size

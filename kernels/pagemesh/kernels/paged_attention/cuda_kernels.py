@@ -184,6 +184,7 @@ class AttentionKernels:
                 arguments | own,
                 num_warps=tile.num_warps,
                 num_stages=tile.num_stages,
+                overlaps=True,
             )
         return output
 

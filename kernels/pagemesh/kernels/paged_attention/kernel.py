@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pagemesh.kernels.early_start import wait_for_earlier
+
 ITEM_FIELDS = tl.constexpr(11)
 MERGE_FIELDS = tl.constexpr(3)
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -296,8 +298,10 @@ def attention_kernel(
     PRECISION: tl.constexpr,
     MERGED_ROWS: tl.constexpr,
     MERGED_AT_ONCE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The items of one program, one after the other."""
+    wait_for_earlier(EARLY)
     number = tl.load(programs + tl.program_id(0))
     while number < tl.load(programs + tl.program_id(0) + 1):
         item = items + number * ITEM_FIELDS

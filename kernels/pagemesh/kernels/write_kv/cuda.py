@@ -65,4 +65,5 @@ class CudaKvWriter:
                 "BLOCK_HEADS": block_heads,
                 "BLOCK": block,
             },
+            overlaps=True,
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pagemesh.kernels.early_start import wait_for_earlier
+
 
 @triton.jit
 def turn_heads(values, weights, turns, eps, HEAD_DIM: tl.constexpr):
@@ -41,12 +43,14 @@ def write_kv_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Turn a token's queries and keys in place, and store keys and values in its slot, if there is such a slot.
 
     The first programs have queries and keys, or keys alone where nothing is turned; the others have values.
     BLOCK is at least HEAD_DIM.
     """
+    wait_for_earlier(EARLY)
     FIRST_VALUE: tl.constexpr = NUM_HEADS + NUM_KV_HEADS
     FIRST: tl.constexpr = NUM_HEADS if factors is None else 0
     NUM_FIRST: tl.constexpr = (FIRST_VALUE - FIRST + BLOCK_HEADS - 1) // BLOCK_HEADS
