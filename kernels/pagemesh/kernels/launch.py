@@ -14,7 +14,9 @@ from typing import Any, Final, NamedTuple
 import torch
 import triton
 import triton.language as tl
+from triton.runtime.jit import JITFunction
 
+from pagemesh.kernels.starting import start
 from pagemesh.kernels.target import target_of
 
 _EARLY_CAPABILITY: Final = 90
@@ -55,13 +57,13 @@ def launch(
     """
     options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fuses}
     if overlaps:
-        is_early = _starts_early(arguments)
+        is_early = isinstance(kernel, JITFunction) and _starts_early(arguments)
         arguments = {**arguments, "EARLY": is_early}
         options["launch_pdl"] = is_early
     if _notes:
         _notes[-1].append(Launch(kernel, grid, dict(arguments), dict(options)))
     elif all(grid):
-        kernel[grid](**arguments, **options)
+        start(kernel, grid, arguments, options)
 
 
 @contextmanager
@@ -77,7 +79,7 @@ def noting() -> Iterator[list[Launch]]:
 
 def _starts_early(arguments: Mapping[str, object]) -> bool:
     device = next(each.device for each in arguments.values() if isinstance(each, torch.Tensor))
-    return not is_interpreted() and target_of(device).capability >= _EARLY_CAPABILITY
+    return target_of(device).capability >= _EARLY_CAPABILITY
 
 
 def is_interpreted() -> bool:

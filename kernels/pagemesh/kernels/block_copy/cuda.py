@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-import triton
 
 from pagemesh.kernels.block_copy.interface import check_copy, check_move, check_sum
 from pagemesh.kernels.block_copy.kernel import copy_blocks_kernel
 from pagemesh.kernels.launch import launch
+from pagemesh.kernels.whole_numbers import cdiv, next_power_of_2
 
 _UNIT = 16  # words: what begins at a multiple of them is read and written 16 bytes at a time
 _MAX_WORDS = 1024  # of a program: with 4 warps, four accesses of 16 bytes for each thread
@@ -69,8 +69,8 @@ def _move(
 ) -> torch.Tensor:
     """Start the kernel; gives the checksum, 0 where none is asked for."""
     num_planes, _, num_words = source.shape
-    block = min(triton.next_power_of_2(num_words), _MAX_WORDS)
-    grid = triton.cdiv(num_words, block), num_blocks, num_planes
+    block = min(next_power_of_2(num_words), _MAX_WORDS)
+    grid = cdiv(num_words, block), num_blocks, num_planes
     ids = source_ids if source_ids is not None else target_ids
     device = source.device if ids is None else ids.device
     planes = source.stride(0), 0 if target is None else target.stride(0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-import triton
 
 from pagemesh.kernels.expert_choice.interface import ByExpert, Choices, check_logits
 from pagemesh.kernels.expert_choice.kernel import choose_kernel
 from pagemesh.kernels.launch import launch
 from pagemesh.kernels.linear.tiles import choose_block_t, most_token_tiles
+from pagemesh.kernels.whole_numbers import cdiv, next_power_of_2
 
 _MOST_LOGITS: Final = 8192
 """That one program chooses by. It sorts the choices of all tokens if there are no more."""
@@ -34,8 +34,8 @@ class CudaExpertChoice:
         num_tokens, num_experts = logits.shape
         weights = logits.new_empty(num_tokens, self._num_chosen)
         experts = torch.empty_like(weights, dtype=torch.int64)
-        block_experts = triton.next_power_of_2(num_experts)
-        block_tokens = triton.next_power_of_2(max(num_tokens, 1))
+        block_experts = next_power_of_2(num_experts)
+        block_tokens = next_power_of_2(max(num_tokens, 1))
         by_expert, tile_size = None, 0
         if block_tokens * block_experts <= _MOST_LOGITS:
             tile_size = choose_block_t(max(weights.numel(), 1), num_experts)
@@ -47,7 +47,7 @@ class CudaExpertChoice:
         logits = logits if logits.stride(1) == 1 else logits.contiguous()
         launch(
             choose_kernel,
-            (triton.cdiv(num_tokens, block_tokens),),
+            (cdiv(num_tokens, block_tokens),),
             {
                 "logits": logits,
                 "row_stride": logits.stride(0),
@@ -63,7 +63,7 @@ class CudaExpertChoice:
                 "NORMALIZES": self._normalize,
                 "BLOCK_TOKENS": block_tokens,
                 "BLOCK_EXPERTS": block_experts,
-                "BLOCK_CHOICES": triton.next_power_of_2(self._num_chosen),
+                "BLOCK_CHOICES": next_power_of_2(self._num_chosen),
             },
             num_warps=min(max(block_tokens * block_experts // _LOGITS_PER_WARP, 1), 16),
             overlaps=True,

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-import triton
 
 from pagemesh.kernels.arrivals import arrival_counters
 from pagemesh.kernels.expert_choice.interface import ByExpert, Choices
@@ -29,6 +28,7 @@ from pagemesh.kernels.linear.tiles import (
     num_segments,
 )
 from pagemesh.kernels.target import target_of
+from pagemesh.kernels.whole_numbers import cdiv, next_power_of_2
 
 _CHUNK: Final = 1024
 """Pairs that one program counts and sorts."""
@@ -75,11 +75,11 @@ class CudaExperts:
         pairs = choices.by_expert or _sort(choices.experts, self._num_experts)
         activated = self._ups.multiply(hidden, pairs, num_choices)
         outputs = self._downs.multiply(activated, pairs, num_choices)
-        block = min(triton.next_power_of_2(total.shape[1]), _BLOCK_COLUMNS)
+        block = min(next_power_of_2(total.shape[1]), _BLOCK_COLUMNS)
         weights = weights if weights.stride(-1) == 1 else weights.contiguous()
         launch(
             sum_choices_kernel,
-            (len(total), triton.cdiv(total.shape[1], block)),
+            (len(total), cdiv(total.shape[1], block)),
             {
                 "outputs": outputs,
                 "weights": weights,
@@ -100,9 +100,9 @@ def _sort(chosen: torch.Tensor, num_experts: int) -> ByExpert:
     chosen = chosen.contiguous()
     block_t = choose_block_t(chosen.numel(), num_experts)
     num_pairs = chosen.numel()
-    num_chunks = triton.cdiv(num_pairs, _CHUNK)
+    num_chunks = cdiv(num_pairs, _CHUNK)
     num_tiles = most_token_tiles(num_pairs, block_t, num_experts)
-    block_experts = max(triton.next_power_of_2(num_experts), 16)
+    block_experts = max(next_power_of_2(num_experts), 16)
     num_warps = 8 if block_experts > 64 else 4
     empty = torch.empty(0, dtype=torch.int32, device=chosen.device)
     counts = empty.new_empty(num_chunks, block_experts)
@@ -170,7 +170,7 @@ class _Projection:
         launch(
             experts_kernel,
             (
-                triton.cdiv(self._num_outputs, tiles.block_out) * num_tiles,
+                cdiv(self._num_outputs, tiles.block_out) * num_tiles,
                 segments if tiles.is_split else 1,
             ),
             {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-import triton
 
 from pagemesh.kernels.gated_activation.interface import Gate, check_gate_up
 from pagemesh.kernels.gated_activation.kernel import gated_activation_kernel
 from pagemesh.kernels.launch import launch
+from pagemesh.kernels.whole_numbers import cdiv, next_power_of_2
 
 _BLOCK: Final = 1024
 """Most columns of a program: 8 values of each half for each thread."""
@@ -29,10 +29,10 @@ class CudaGatedActivation:
         num_rows, double = gate_up.shape
         size = double // 2
         output = gate_up.new_empty(num_rows, size)
-        block = min(triton.next_power_of_2(size), _BLOCK)
+        block = min(next_power_of_2(size), _BLOCK)
         launch(
             gated_activation_kernel,
-            (num_rows, triton.cdiv(size, block)),
+            (num_rows, cdiv(size, block)),
             {
                 "gate_up": gate_up,
                 "stride": gate_up.stride(0),

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-import triton
 
 from pagemesh.kernels.arrivals import arrival_counters
 from pagemesh.kernels.gated_activation.interface import Gate
@@ -15,6 +14,7 @@ from pagemesh.kernels.linear.interface import check_rows, check_weight
 from pagemesh.kernels.linear.kernel import linear_kernel
 from pagemesh.kernels.linear.tiles import GROUP, choose_tiles, num_segments
 from pagemesh.kernels.target import target_of
+from pagemesh.kernels.whole_numbers import cdiv
 
 DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 """Of weights."""
@@ -88,8 +88,7 @@ class _Product:
         launch(
             linear_kernel,
             (
-                triton.cdiv(self._num_outputs, tiles.block_out)
-                * triton.cdiv(num_tokens, tiles.block_t),
+                cdiv(self._num_outputs, tiles.block_out) * cdiv(num_tokens, tiles.block_t),
                 self._segments if tiles.is_split else 1,
             ),
             {

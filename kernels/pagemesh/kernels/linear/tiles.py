@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final, NamedTuple
 
 import torch
@@ -97,6 +98,7 @@ def most_token_tiles(num_tokens: int, block_t: int, num_experts: int = 1) -> int
     return (num_tokens + min(num_tokens, num_experts) * (block_t - 1)) // block_t
 
 
+@functools.lru_cache(maxsize=4096)
 def choose_tiles(
     num_outputs: int,
     num_inputs: int,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-import triton
 
 from pagemesh.kernels.launch import launch
 from pagemesh.kernels.logprobs.interface import TokenScores, check_scores
 from pagemesh.kernels.logprobs.kernel import chunk_kernel, row_kernel
 from pagemesh.kernels.scratch import Scratch
+from pagemesh.kernels.whole_numbers import cdiv, next_power_of_2
 
 _CHUNK: Final = 2048
 
@@ -32,7 +32,7 @@ class CudaTokenScorer:
         """See `TokenScorer`."""
         check_scores(logits, rows, token_ids, scores)
         (num_rows, num_top), size = scores.top_ids.shape, logits.shape[1]
-        num_chunks = triton.cdiv(size, self._chunk)
+        num_chunks = cdiv(size, self._chunk)
         take = self._scratch.take
         shared: dict[str, object] = {
             "logits": logits,
@@ -48,7 +48,7 @@ class CudaTokenScorer:
         }
         launch(chunk_kernel, (num_rows, num_chunks), {**shared, "size": size, "CHUNK": self._chunk})
         powers = {
-            "CHUNKS": triton.next_power_of_2(num_chunks),
-            "PACKS": triton.next_power_of_2(max(num_chunks * num_top, 1)),
+            "CHUNKS": next_power_of_2(num_chunks),
+            "PACKS": next_power_of_2(max(num_chunks * num_top, 1)),
         }
         launch(row_kernel, (num_rows,), {**shared, **scores._asdict(), **powers})

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import triton
 
 from pagemesh.kernels.arrivals import NUM_COUNTERS, arrival_counters
 from pagemesh.kernels.launch import dot_type, launch
@@ -24,6 +23,7 @@ from pagemesh.kernels.paged_attention.kernel import attention_kernel
 from pagemesh.kernels.paged_attention.tiling import RowTile, Tiling
 from pagemesh.kernels.paged_attention.work import Room, Sequences, Tiles, Work, share_work
 from pagemesh.kernels.target import Target
+from pagemesh.kernels.whole_numbers import next_power_of_2
 
 # Memory for the sums of segments that several programs share. Rows for which there is no room are not
 # shared.
@@ -70,7 +70,7 @@ class AttentionKernels:
             torch.empty(self._num_partial_rows, size, dtype=torch.float32, device=device)
             for size in (shape.head_dim, 2)
         )
-        self._width = max(triton.next_power_of_2(shape.head_dim), 16)
+        self._width = max(next_power_of_2(shape.head_dim), 16)
         self._constants: dict[str, object] = {
             "partials": partials,
             "statistics": statistics,
@@ -192,7 +192,7 @@ class AttentionKernels:
         """Rows that are merged side by side: those of one query where tiles are for decodes."""
         few, many = self.tiling.few, self.tiling.many
         most = 32 if tile == many != few else 16
-        rows = triton.next_power_of_2(self.num_groups) if tile == few != many else most
+        rows = next_power_of_2(self.num_groups) if tile == few != many else most
         return min(max(rows, tile.num_warps), most, tile.num_rows)
 
     def _merged_at_once(self, tile: RowTile) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import triton
 
 from pagemesh.kernels.paged_attention.interface import AttentionShape
 from pagemesh.kernels.paged_attention.segments import Segments
 from pagemesh.kernels.target import Target
+from pagemesh.kernels.whole_numbers import next_power_of_2
 
 
 class RowTile(NamedTuple):
@@ -47,7 +47,7 @@ contexts are long, segments are few."""
 
 def tiling_of(shape: AttentionShape, target: Target) -> Tiling:
     """Tiles that fit the registers and the shared memory; see docs/decisions for how they were chosen."""
-    width = triton.next_power_of_2(shape.head_dim)
+    width = next_power_of_2(shape.head_dim)
     if shape.dtype == torch.float32:
         # No matrix units: they would round to TF32.
         tile = RowTile(16, 4, 2, 2)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-import triton
 
 from pagemesh.kernels.launch import launch
 from pagemesh.kernels.rms_norm.interface import check_rows
 from pagemesh.kernels.rms_norm.kernel import rms_norm_kernel
+from pagemesh.kernels.whole_numbers import next_power_of_2
 
 
 class CudaRmsNorm:
@@ -17,7 +17,7 @@ class CudaRmsNorm:
         self._weight = weight.contiguous()
         self._size = weight.shape[-1]
         self._eps = eps
-        self._block = triton.next_power_of_2(self._size)
+        self._block = next_power_of_2(self._size)
         # 8 values for each thread: two accesses of 16 bytes in half precision.
         self._num_warps = min(max(self._block // 256, 1), 16)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-import triton
 
 from pagemesh.kernels.launch import launch
 from pagemesh.kernels.sampling.interface import SamplingPlan, check_plan
 from pagemesh.kernels.sampling.kernel import best_kernel, draw_kernel, edit_kernel, weigh_kernel
 from pagemesh.kernels.scratch import Scratch
+from pagemesh.kernels.whole_numbers import cdiv, next_power_of_2
 
 _CHUNK: Final = 2048
 _GROUP: Final = 64
@@ -31,7 +31,7 @@ class CudaTokenChooser:
     def __init__(self, vocab_size: int, device: torch.device, chunk: int = _CHUNK) -> None:
         self._size = vocab_size
         self._chunk = chunk
-        self._num_chunks = triton.cdiv(vocab_size, chunk)
+        self._num_chunks = cdiv(vocab_size, chunk)
         self._groups = max(chunk // _GROUP, 2)
         # The shares of a row's tokens, each at most 1, add up to less than 2**63.
         self._scale = float(1 << min(62 - (vocab_size - 1).bit_length(), 52))
@@ -78,8 +78,8 @@ class CudaTokenChooser:
                 "edit_slots": plan.edit_slots,
                 "top_ks": plan.top_ks,
                 "token_ids": token_ids,
-                "CHUNKS": triton.next_power_of_2(self._num_chunks),
-                "ALL_GROUPS": triton.next_power_of_2(num_groups),
+                "CHUNKS": next_power_of_2(self._num_chunks),
+                "ALL_GROUPS": next_power_of_2(num_groups),
             },
             num_warps=_ROW_WARPS,
         )
@@ -117,7 +117,7 @@ class CudaTokenChooser:
             "seeds": plan.seeds,
             "positions": plan.positions,
             "token_ids": token_ids,
-            "CHUNKS": triton.next_power_of_2(self._num_chunks),
+            "CHUNKS": next_power_of_2(self._num_chunks),
             "BLOCK": _LIST_BLOCK,
         }
         launch(draw_kernel, (num_drawn,), {**shared, **draws}, num_warps=_ROW_WARPS)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-import triton
 
 from pagemesh.kernels.kv_scales import KvScales
 from pagemesh.kernels.launch import launch
+from pagemesh.kernels.whole_numbers import cdiv, next_power_of_2
 from pagemesh.kernels.write_kv.interface import Turn, check_write
 from pagemesh.kernels.write_kv.kernel import write_kv_kernel
 
@@ -41,9 +41,9 @@ class CudaKvWriter:
         num_kv_heads, head_dim = layer_kv.shape[3:]
         # All heads are turned but those of values; where none are, keys are stored and queries left alone.
         num_first = num_kv_heads if turn is None else heads.shape[1] - num_kv_heads
-        block = triton.next_power_of_2(head_dim)
-        block_heads = min(triton.next_power_of_2(num_first), max(_BLOCK // block, 1))
-        num_programs = triton.cdiv(num_first, block_heads) + triton.cdiv(num_kv_heads, block_heads)
+        block = next_power_of_2(head_dim)
+        block_heads = min(next_power_of_2(num_first), max(_BLOCK // block, 1))
+        num_programs = cdiv(num_first, block_heads) + cdiv(num_kv_heads, block_heads)
         launch(
             write_kv_kernel,
             (len(heads), num_programs),
