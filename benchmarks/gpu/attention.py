@@ -18,7 +18,16 @@ from gpu.clock import forgetting
 from gpu.compiling import compile_ahead
 from gpu.limits import Limits, measure_limits
 from gpu.probe import Probe
-from gpu.prompt_attention import BLOCK, HEAD_DIM, HEADS, KV_HEADS, measure_prompt, random_values
+from gpu.prompt_attention import (
+    BLOCK,
+    HEAD_DIM,
+    HEADS,
+    KV_HEADS,
+    measure_prompt,
+    measure_segments,
+    random_values,
+    words_of,
+)
 from pagemesh.kernels.kv_scales import FP8, KvScales
 from pagemesh.kernels.paged_attention import (
     AttentionShape,
@@ -27,6 +36,7 @@ from pagemesh.kernels.paged_attention import (
     PagedSequence,
 )
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
+from pagemesh.kernels.paged_attention.segments import Segments
 from pagemesh.kernels.paged_attention.tiling import Tiling, tiling_of
 from pagemesh.kernels.target import target_of
 
@@ -43,6 +53,12 @@ class Size(NamedTuple):
     context: int
 
 
+SHORT_SIZES = (Size(1, 512), Size(8, 512), Size(64, 512), Size(1, 2048))
+"""For which segments are short where a sequence begins."""
+
+LONG_SIZES = (Size(8, 8192), Size(1, 16384))
+"""For which they are long later."""
+
 SIZES = (
     Size(64, 8192),
     Size(1, 8192),
@@ -58,6 +74,18 @@ SIZES = (
 
 TOY_SIZES = (Size(2, 40),)
 
+SEGMENTS = (
+    Segments(64),
+    Segments(128),
+    Segments(256),
+    Segments(512),
+    Segments(128, 1024, 8192),
+    Segments(128, 2048, 8192),
+    Segments(128, 1024, 1024),
+    Segments(64, 512, 4096),
+)
+"""To compare."""
+
 
 class Way(NamedTuple):
     """One way to cut the work."""
@@ -67,11 +95,17 @@ class Way(NamedTuple):
 
 
 def run(probe: Probe) -> None:
-    """Decodes in bfloat16 with today's tiles, a prompt, FP8, then other tiles."""
+    """Decodes with other segments, then in bfloat16 with today's tiles, a prompt, FP8, other tiles."""
     limits = measure_limits(probe)
     probe.row("batch x context", "us", "of limit", "torch us", "tiles")
     sizes = TOY_SIZES if probe.toy else SIZES
     series = Series(probe, limits)
+    for size in TOY_SIZES if probe.toy else SHORT_SIZES:
+        series.segments(size)
+    with forgetting(), probe.case("prompt with other segments"):
+        measure_segments(probe, limits, 24 if probe.toy else 2048, SEGMENTS)
+    for size in () if probe.toy else LONG_SIZES:
+        series.segments(size)
     for size in sizes[:4]:
         series.decodes(size, torch.bfloat16, only_today=True, with_torch=True)
     with forgetting(), probe.case("prompt"):
@@ -149,6 +183,19 @@ class Series:
         self._probe = probe
         self._limits = limits
 
+    def segments(self, size: Size) -> None:
+        """One size with each kind of segments."""
+        probe, name = self._probe, f"{size.num_rows} x {size.context} segments"
+        if not probe.has_time(1.0):
+            return
+        with forgetting(), probe.case(name):
+            cache = Cache(probe, size, torch.bfloat16)
+            today = tiling_of(cache.shape, target_of(probe.device))
+            tilings = [today, *(today._replace(segments=segments) for segments in SEGMENTS)]
+            works = [(_words(each), cache.calls(probe, each)) for each in dict.fromkeys(tilings)]
+            probe.note(compile_ahead([work for _, work in works]))
+            self._measure(cache, name, [(way, work, "") for way, work in works])
+
     def decodes(
         self,
         size: Size,
@@ -178,14 +225,21 @@ class Series:
                 with probe.case(f"{name}: torch"):
                     taken_us = self._time(cache, cache.calls_of_torch(), f"{name}: torch")
                     theirs = f"{taken_us:.1f}"
-            for way, work in works:
-                if not probe.has_time():
-                    return
-                with probe.case(f"{name}: {way.name}"):
-                    taken_us = self._time(cache, work, f"{name}: {way.name}")
-                    share, _ = self._limits.shares(cache.num_bytes, 0.0, taken_us / 1e3)
-                    probe.figure(f"{name}: {way.name}, share of copy", "", [share])
-                    probe.row(name, f"{taken_us:.1f}", f"{share:.2f}", theirs, way.name)
+            self._measure(cache, name, [(way.name, work, theirs) for way, work in works])
+
+    def _measure(
+        self, cache: Cache, name: str, works: list[tuple[str, Callable[[], object], str]]
+    ) -> None:
+        """Each way's time and share of the limit; beside it torch's time."""
+        probe = self._probe
+        for way, work, theirs in works:
+            if not probe.has_time():
+                return
+            with probe.case(f"{name}: {way}"):
+                taken_us = self._time(cache, work, f"{name}: {way}")
+                share, _ = self._limits.shares(cache.num_bytes, 0.0, taken_us / 1e3)
+                probe.figure(f"{name}: {way}, share of copy", "", [share])
+                probe.row(name, f"{taken_us:.1f}", f"{share:.2f}", theirs, way)
 
     def _time(self, cache: Cache, work: Callable[[], object], name: str) -> float:
         """Microseconds of one layer."""
@@ -198,7 +252,7 @@ class Series:
 
 
 def _ways(shape: AttentionShape, probe: Probe) -> list[Way]:
-    """Today's tiles first; others have the tile of decodes with other depths, or other segments."""
+    """Today's tiles first; others have the tile of decodes with other depths, or longer segments."""
     today = tiling_of(shape, target_of(probe.device))
     few = today.few
     ways = [Way(_words(today), today)]
@@ -207,7 +261,7 @@ def _ways(shape: AttentionShape, probe: Probe) -> list[Way]:
         stages = 4 if count == 1 else 2
         tile = few._replace(num_stages=stages, programs_per_multiprocessor=count)
         changed.append(today._replace(few=tile))
-    changed += [today._replace(segment_keys=keys) for keys in (256, 1024, 2048)]
+    changed += [today._replace(segments=Segments(keys)) for keys in (1024, 2048)]
     changed.append(today._replace(num_keys=128, few=few._replace(num_stages=2)))
     for tiling in changed:
         if all(tiling != way.tiling for way in ways):
@@ -220,5 +274,5 @@ def _words(tiling: Tiling) -> str:
     few = tiling.few
     return (
         f"{few.num_rows}x{tiling.num_keys} w{few.num_warps} s{few.num_stages}"
-        f" p{few.programs_per_multiprocessor} seg{tiling.segment_keys}"
+        f" p{few.programs_per_multiprocessor} seg{words_of(tiling.segments)}"
     )

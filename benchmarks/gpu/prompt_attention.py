@@ -14,6 +14,7 @@ from gpu.probe import Probe
 from pagemesh.kernels.kv_scales import FP8
 from pagemesh.kernels.paged_attention import AttentionShape, LayerAttention, PagedSequence
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
+from pagemesh.kernels.paged_attention.segments import NEVER, Segments
 from pagemesh.kernels.paged_attention.tiling import Tiling, tiling_of
 from pagemesh.kernels.target import target_of
 
@@ -28,7 +29,22 @@ def measure_prompt(probe: Probe, limits: Limits, num_tokens: int) -> None:
     torch_ms = 0.0
     with probe.case("prompt by torch"):
         torch_ms = prompt.time("torch", prompt.theirs)
-    tilings = prompt.tilings()
+    _measure(probe, limits, prompt, prompt.tilings(), f"{torch_ms * 1e3:.1f}")
+
+
+def measure_segments(
+    probe: Probe, limits: Limits, num_tokens: int, kinds: Sequence[Segments]
+) -> None:
+    """Ours with today's tiles and other segments."""
+    prompt = Prompt(probe, num_tokens)
+    today = prompt.tilings()[0]
+    tilings = [today, *(today._replace(segments=segments) for segments in kinds)]
+    _measure(probe, limits, prompt, list(dict.fromkeys(tilings)), "")
+
+
+def _measure(
+    probe: Probe, limits: Limits, prompt: Prompt, tilings: Sequence[Tiling], theirs: str
+) -> None:
     probe.note(compile_ahead([prompt.ours(each) for each in tilings]))
     for tiling in tilings:
         if not probe.has_time():
@@ -38,10 +54,10 @@ def measure_prompt(probe: Probe, limits: Limits, num_tokens: int) -> None:
             taken_ms = prompt.time(name, prompt.ours(tiling))
             _, share = limits.shares(0.0, prompt.num_flops, taken_ms)
             probe.row(
-                f"prompt of {num_tokens}: {prompt.num_flops / taken_ms / 1e9:.0f} TFLOP/s",
+                f"prompt of {prompt.num_tokens}: {prompt.num_flops / taken_ms / 1e9:.0f} TFLOP/s",
                 f"{taken_ms * 1e3:.1f}",
                 f"{share:.2f}",
-                f"{torch_ms * 1e3:.1f}",
+                theirs,
                 name,
             )
 
@@ -54,7 +70,7 @@ class Prompt:
         kv_shape = (2, num_blocks, BLOCK, KV_HEADS, HEAD_DIM)
         self.num_flops = 4.0 * HEADS * HEAD_DIM * num_tokens * (num_tokens + 1) / 2
         self._probe = probe
-        self._num_tokens = num_tokens
+        self.num_tokens = num_tokens
         self._kv = random_values(kv_shape, torch.bfloat16, probe.device)
         self._query = random_values((num_tokens, HEADS, HEAD_DIM), torch.bfloat16, probe.device)
         self._shape = AttentionShape(HEADS, KV_HEADS, HEAD_DIM, num_blocks, BLOCK, torch.bfloat16)
@@ -65,7 +81,7 @@ class Prompt:
         today = tiling_of(self._shape, target_of(self._probe.device))
         many = today.many
         changed = [today._replace(many=many._replace(num_stages=stages)) for stages in (2, 4)]
-        changed.append(today._replace(segment_keys=2048))
+        changed.append(today._replace(segments=Segments(2048)))
         if self._probe.toy:
             return [today]
         return [today, *(tiling for tiling in changed if tiling != today)]
@@ -80,7 +96,7 @@ class Prompt:
         """torch's, over the blocks as they lie."""
         heads = self._query.unsqueeze(0).transpose(1, 2)
         keys, values = (
-            half.view(1, -1, KV_HEADS, HEAD_DIM)[:, : self._num_tokens].transpose(1, 2)
+            half.view(1, -1, KV_HEADS, HEAD_DIM)[:, : self.num_tokens].transpose(1, 2)
             for half in self._kv
         )
         return functional.scaled_dot_product_attention(
@@ -92,7 +108,7 @@ class Prompt:
         graph = self._probe.clock.capture(work)
         samples = self._probe.clock.replays_ms(graph, self._probe.num_rounds)
         rates = [self.num_flops / each / 1e9 for each in samples]
-        self._probe.figure(f"prompt of {self._num_tokens}, {name}", "TFLOP/s", rates)
+        self._probe.figure(f"prompt of {self.num_tokens}, {name}", "TFLOP/s", rates)
         return statistics.median(samples)
 
 
@@ -100,8 +116,17 @@ def _words(tiling: Tiling) -> str:
     many = tiling.many
     return (
         f"{many.num_rows}x{tiling.num_keys} w{many.num_warps} s{many.num_stages}"
-        f" p{many.programs_per_multiprocessor} seg{tiling.segment_keys}"
+        f" p{many.programs_per_multiprocessor} seg{words_of(tiling.segments)}"
     )
+
+
+def words_of(segments: Segments) -> str:
+    """The length of the first ones, and where they are longer."""
+    words = str(segments.first)
+    for times, place in ((2, segments.doubled_from), (4, segments.quadrupled_from)):
+        if place != NEVER:
+            words += f"/{times * segments.first}@{place}"
+    return words
 
 
 def random_values(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

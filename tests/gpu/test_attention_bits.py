@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from pagemesh.kernels.arrivals import arrival_counters
 from pagemesh.kernels.kv_scales import FP8, KvScales
 from pagemesh.kernels.paged_attention import (
     AttentionShape,
@@ -19,12 +20,13 @@ from pagemesh.kernels.paged_attention import (
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 
 DEVICE = torch.device("cuda")
-# Segments have 512 keys.
+# Segments have 128 keys up to 1,024, 256 up to 8,192, then 512.
 LENGTH = 2100
-POSITIONS = (0, 63, 511, 512, 1023, 1500, 2099)
+POSITIONS = (0, 63, 127, 128, 1023, 1024, 1500, 2099)
 CHUNKS = ((0, 17), (500, 530), (1000, 1700))
 BLOCK_SIZE = 16
-NUM_BLOCKS = 300
+LONG = 8800
+LONG_POSITIONS = (8191, 8192, 8703, 8704, 8799)
 ERRORS = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-5}
 
 
@@ -71,12 +73,13 @@ class Layer(NamedTuple):
         return list(torch.split(output, [end - begin for begin, end in spans]))
 
 
-def make_layer(model: Model) -> Layer:
+def make_layer(model: Model, length: int = LENGTH) -> Layer:
+    num_blocks = length // BLOCK_SIZE + 170
     shape = AttentionShape(
         model.num_heads,
         model.num_kv_heads,
         model.head_dim,
-        NUM_BLOCKS,
+        num_blocks,
         BLOCK_SIZE,
         model.dtype,
         kv_dtype=model.kv_dtype,
@@ -91,10 +94,10 @@ def make_layer(model: Model) -> Layer:
         alibi_slopes=2 ** (-8 * heads / model.num_heads) if model.slopes else None,
         kv_scales=KvScales(1 / kv_heads, 2 / kv_heads) if model.kv_dtype == FP8 else None,
     )
-    size = (2, NUM_BLOCKS, BLOCK_SIZE, model.num_kv_heads, model.head_dim)
+    size = (2, num_blocks, BLOCK_SIZE, model.num_kv_heads, model.head_dim)
     kv = torch.randn(size, device=DEVICE).to(shape.stored)
-    query = torch.randn(LENGTH, model.num_heads, model.head_dim, device=DEVICE).to(model.dtype)
-    block_ids = torch.randperm(NUM_BLOCKS)[: -(-LENGTH // BLOCK_SIZE)].tolist()
+    query = torch.randn(length, model.num_heads, model.head_dim, device=DEVICE).to(model.dtype)
+    block_ids = torch.randperm(num_blocks)[: -(-length // BLOCK_SIZE)].tolist()
     return Layer(shape, features, kv, query, block_ids)
 
 
@@ -117,6 +120,29 @@ def test_decodes_and_chunks_are_rows_of_the_prompt(model: Model) -> None:
     for spans in batches:
         for span, output in zip(spans, layer.attend(*spans), strict=True):
             assert torch.equal(output, whole[slice(*span)]), (span, len(spans))
+
+
+@pytest.mark.parametrize("name", ["Llama 3 8B", "Gemma 2 9B"])
+def test_segments_are_long_in_long_contexts(name: str) -> None:
+    layer = make_layer(MODELS[name], LONG)
+    (whole,) = layer.attend((0, LONG))
+    decodes = [(position, position + 1) for position in LONG_POSITIONS]
+    for spans in ([decodes[-1]], decodes, [(8000, 8500)], [*decodes * 20, (900, 1200)]):
+        for span, output in zip(spans, layer.attend(*spans), strict=True):
+            assert torch.equal(output, whole[slice(*span)]), (span, len(spans))
+
+
+def test_whoever_arrives_last_gives_the_same_bits() -> None:
+    layer = make_layer(MODELS["Llama 3 8B"])
+    attention = make_paged_attention(layer.shape, DEVICE)
+    for spans in ([(LENGTH - 1, LENGTH)], [(0, LENGTH)], [(p, p + 1) for p in POSITIONS]):
+        sequences = [PagedSequence(end - begin, end, layer.block_ids) for begin, end in spans]
+        plan = attention.plan(sequences)
+        query = torch.cat([layer.query[begin:end] for begin, end in spans])
+        expected = plan.attend(query, layer.kv, layer.features)
+        outputs = [plan.attend(query, layer.kv, layer.features) for _ in range(100)]
+        assert all(torch.equal(output, expected) for output in outputs)
+    assert not arrival_counters(DEVICE).any()
 
 
 @models
