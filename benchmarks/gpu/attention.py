@@ -103,7 +103,9 @@ def run(probe: Probe) -> None:
     for size in TOY_SIZES if probe.toy else SHORT_SIZES:
         series.segments(size)
     with forgetting(), probe.case("prompt with other segments"):
-        measure_segments(probe, limits, 24 if probe.toy else 2048, SEGMENTS)
+        measure_segments(
+            probe, limits, 24 if probe.toy else 2048, SEGMENTS[:1] if probe.toy else SEGMENTS
+        )
     for size in () if probe.toy else LONG_SIZES:
         series.segments(size)
     for size in sizes[:4]:
@@ -191,7 +193,8 @@ class Series:
         with forgetting(), probe.case(name):
             cache = Cache(probe, size, torch.bfloat16)
             today = tiling_of(cache.shape, target_of(probe.device))
-            tilings = [today, *(today._replace(segments=segments) for segments in SEGMENTS)]
+            kinds = SEGMENTS[:1] if probe.toy else SEGMENTS
+            tilings = [today, *(today._replace(segments=segments) for segments in kinds)]
             works = [(_words(each), cache.calls(probe, each)) for each in dict.fromkeys(tilings)]
             probe.note(compile_ahead([work for _, work in works]))
             self._measure(cache, name, [(way, work, "") for way, work in works])

@@ -281,4 +281,8 @@ def test_decodes_and_prompts_are_computed_by_the_same_instructions(
     for tile in (tiling.few, tiling.many):
         assert tile == tiling.few or tile.num_rows == 16 * tile.num_warps
     assert tiling.few == tiling.many or tiling.few.num_rows == 16 * tiling.few.num_warps
-    assert tiling.segments.first % tiling.num_keys == 0
+    first, doubled_from, quadrupled_from = tiling.segments
+    assert first % tiling.num_keys == 0
+    assert (first // tiling.num_keys).bit_count() == 1
+    assert doubled_from % (2 * first) == quadrupled_from % (4 * first) == 0
+    assert doubled_from <= quadrupled_from

@@ -28,7 +28,7 @@ from pagemesh.kernels.whole_numbers import next_power_of_2
 # Memory for the sums of segments that several programs share. Rows for which there is no room are not
 # shared.
 _PARTIAL_BYTES = 64 << 20
-# Of a thread.
+# Of sums that a thread reads side by side; with 128 some kernels spill.
 _MERGED_VALUES = 64
 _LOG2_E = math.log2(math.e)
 
@@ -189,11 +189,14 @@ class AttentionKernels:
         return output
 
     def _merged_rows(self, tile: RowTile) -> int:
-        """Rows that are merged side by side: those of one query where tiles are for decodes."""
+        """Rows that are merged side by side: in tiles of decodes those of one query."""
         few, many = self.tiling.few, self.tiling.many
-        most = 32 if tile == many != few else 16
-        rows = next_power_of_2(self.num_groups) if tile == few != many else most
-        return min(max(rows, tile.num_warps), most, tile.num_rows)
+        rows = 16
+        if tile != few:
+            rows = 32
+        elif tile != many:
+            rows = min(max(next_power_of_2(self.num_groups), tile.num_warps), rows)
+        return min(rows, tile.num_rows)
 
     def _merged_at_once(self, tile: RowTile) -> int:
         """Sums of each row that are read side by side, as many as there are registers for."""
