@@ -75,6 +75,34 @@ def test_choices_are_written_where_they_belong(chunk: int) -> None:
     assert ids[6:] == [GUARD, GUARD]
 
 
+@pytest.mark.costly
+@pytest.mark.parametrize("flatness", [0.02, 1.5])
+def test_the_division_of_the_work_does_not_matter(flatness: float) -> None:
+    """A row in one chunk or many, its candidates in registers or a list."""
+    num_rows, vocab_size = 6, 260
+    logits = torch.randn(num_rows, vocab_size, device=DEVICE) * flatness
+    plan = make_plan()._replace(
+        temperatures=doubles(1.0, 0.9, 1.0, 1.0, 2.0, 1.0),
+        top_ps=doubles(0.95, 0.5, 0.9, 1.0, 0.99, 0.7),
+        min_ps=doubles(0.0, 0.0, 0.0, 0.1, 0.2, 0.1),
+        top_ks=ints(0, 0, 150, 0, 0, 200),
+        seeds=torch.arange(num_rows, device=DEVICE),
+        positions=torch.arange(num_rows, device=DEVICE),
+        drawn_rows=ints(*range(num_rows)),
+        edit_slots=ints(*[-1] * num_rows),
+        masks=torch.zeros(2, -(-vocab_size // 32), dtype=torch.int32, device=DEVICE),
+    )
+    tokens = []
+    for chunk, list_block in ((512, 512), (64, 512), (64, 32)):
+        token_ids = torch.empty(num_rows, dtype=torch.int64, device=DEVICE)
+        flags = torch.empty(num_rows, dtype=torch.int32, device=DEVICE)
+        choose = CudaTokenChooser(vocab_size, DEVICE, chunk, list_block)
+        choose(logits, plan, token_ids, flags)
+        assert not flags.any()
+        tokens.append(token_ids.tolist())
+    assert tokens[1:] == tokens[:1] * 2
+
+
 def test_a_penalty_less_decides_otherwise() -> None:
     plan = make_plan()
     plan.penalties[0, 2] = 0.75

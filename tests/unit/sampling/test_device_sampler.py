@@ -53,13 +53,16 @@ def same(logits: torch.Tensor, rows: Sequence[SampledRow]) -> Samples:
     return samples
 
 
-@pytest.fixture(params=[64, 2048], ids=["many chunks", "one chunk"])
+@pytest.fixture(
+    params=[(64, 32), (64, 2048), (2048, 2048)], ids=["long list", "many chunks", "one chunk"]
+)
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many tokens of a row a program looks at."""
-    size: int = request.param
+    """How many tokens of a row a program looks at, and how many candidates at once."""
+    size: int = request.param[0]
+    list_block: int = request.param[1]
 
     def make(vocab_size: int, device: torch.device) -> CudaTokenChooser:
-        return CudaTokenChooser(vocab_size, device, chunk=size)
+        return CudaTokenChooser(vocab_size, device, chunk=size, list_block=list_block)
 
     monkeypatch.setattr(device_sampler, "make_token_chooser", make)
     return size
@@ -75,6 +78,8 @@ def test_rows_of_all_kinds_are_the_hosts(scale: float) -> None:
         {"top_k": 150, "top_p": 0.7},
         {"top_k": 301},
         {"top_k": -1, "min_p": 0.3},
+        {"min_p": 0.2, "top_p": 0.8},
+        {"top_k": 190, "min_p": 0.1, "top_p": 0.9},
         {"top_p": 1e-9},
         {"top_p": 0.999},
         {"min_p": 1.0},
@@ -84,6 +89,16 @@ def test_rows_of_all_kinds_are_the_hosts(scale: float) -> None:
     ]
     rows = [make_row(i, seed=i, **params) for i, params in enumerate(kinds)]
     same(torch.randn(len(rows), 301) * scale, rows)
+
+
+@pytest.mark.usefixtures("chunk")
+@pytest.mark.parametrize(
+    "params",
+    [{"min_p": 0.2, "top_p": 0.5}, {"top_k": 30, "top_p": 0.5}],
+    ids=["min-p and top-p", "top-k and top-p"],
+)
+def test_top_p_is_of_what_the_others_leave(params: dict[str, Any]) -> None:
+    same((torch.randn(80) / 2).expand(20, 80), [make_row(i, seed=i, **params) for i in range(20)])
 
 
 @pytest.mark.usefixtures("chunk")

@@ -2,7 +2,7 @@
 
 A row is spread over programs by chunks, as one multiprocessor would take too long for its vocabulary: its
 logits are read once for the edits and maxima, and once more when it is drawn. What top-k, min-p and top-p
-can keep is a short list then, of which one program per row finds the threshold without sorting.
+can keep is mostly a short list then, of which one program per row finds the threshold without sorting.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Final
 import torch
 
 from pagemesh.kernels.launch import launch
+from pagemesh.kernels.sampling.draw_kernel import draw_kernel
 from pagemesh.kernels.sampling.interface import SamplingPlan, check_plan
-from pagemesh.kernels.sampling.kernel import best_kernel, draw_kernel, edit_kernel, weigh_kernel
+from pagemesh.kernels.sampling.kernel import best_kernel, edit_kernel, weigh_kernel
 from pagemesh.kernels.scratch import Scratch
 from pagemesh.kernels.whole_numbers import cdiv, next_power_of_2
 
@@ -21,16 +22,31 @@ _CHUNK: Final = 2048
 _GROUP: Final = 64
 _ENTRIES: Final = 512
 _LIST_BLOCK: Final = 2048
+"""Candidates that a program has at once: of no more it keeps all in registers."""
+
+_LIST_CHUNKS: Final = 8
+"""Chunks that share such a block."""
+
+_LIST_STAGES: Final = 4
 _ROW_WARPS: Final = 8
 """Exponentials in float64 take many registers: 8 of them per thread."""
+
+_DRAW_WARPS: Final = 16
 
 
 class CudaTokenChooser:
     """`TokenChooser` of one vocabulary. Keeps its scratch memory: calls follow each other on a stream."""
 
-    def __init__(self, vocab_size: int, device: torch.device, chunk: int = _CHUNK) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        device: torch.device,
+        chunk: int = _CHUNK,
+        list_block: int = _LIST_BLOCK,
+    ) -> None:
         self._size = vocab_size
         self._chunk = chunk
+        self._list_block = list_block
         self._num_chunks = cdiv(vocab_size, chunk)
         self._groups = max(chunk // _GROUP, 2)
         # The shares of a row's tokens, each at most 1, add up to less than 2**63.
@@ -105,7 +121,8 @@ class CudaTokenChooser:
             "min_ps": plan.min_ps,
             "chunk_sums": take("sums", torch.int64, num_drawn, self._num_chunks),
             "candidate_weights": take("weights", torch.float64, *lists),
-            "candidate_keys": take("keys", torch.int64, *lists),
+            "chunk_lists": take("lists", torch.int32, num_drawn, self._num_chunks, 2),
+            "candidate_keys": take("keys", torch.float64, *lists),
             "candidate_ids": take("ids", torch.int32, *lists),
             "CHUNK": self._chunk,
             "SCALE": self._scale,
@@ -116,11 +133,14 @@ class CudaTokenChooser:
         draws = {
             "seeds": plan.seeds,
             "positions": plan.positions,
+            "kept_sums": take("kept", torch.int64, num_drawn, self._num_chunks),
             "token_ids": token_ids,
             "CHUNKS": next_power_of_2(self._num_chunks),
-            "BLOCK": _LIST_BLOCK,
+            "GROUP": _LIST_CHUNKS,
+            "BLOCK": self._list_block,
+            "STAGES": _LIST_STAGES,
         }
-        launch(draw_kernel, (num_drawn,), {**shared, **draws}, num_warps=_ROW_WARPS)
+        launch(draw_kernel, (num_drawn,), {**shared, **draws}, num_warps=_DRAW_WARPS)
 
     def _edits(self, logits: torch.Tensor, plan: SamplingPlan) -> dict[str, object]:
         """The logits to choose from: as given, or of edited rows in memory of their own."""

@@ -178,158 +178,46 @@ def load_values(logits, row_stride, edited, slot, row, columns, size):
 @triton.jit
 def weigh_kernel(
     logits, row_stride, edited, size, edit_slots, drawn_rows, flags, bests, bounds,
-    temperatures, top_ks, top_ps, min_ps,
-    chunk_sums, num_chunks, num_candidates, candidate_weights, candidate_keys, candidate_ids,
+    temperatures, top_ks, top_ps, min_ps, chunk_sums, num_chunks,
+    num_candidates, chunk_lists, candidate_weights, candidate_keys, candidate_ids,
     CHUNK: tl.constexpr, SCALE: tl.constexpr,
 ):  # fmt: skip
-    """The sum of a chunk's weights, and a list of the tokens that top-k, min-p and top-p may keep.
+    """The sum of a chunk's weights, without those that min-p cuts off, and a list of the tokens that top-k, min-p and top-p may keep.
 
-    The list of a row has no order, since whoever reads it adds whole numbers.
+    A chunk's candidates follow each other by ids; where they lie in the row's list is chance, and noted with
+    their number in `chunk_lists` [drawn rows, chunks, 2].
     """
     number, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = tl.load(drawn_rows + number).to(tl.int64)
-    if tl.load(flags + row) == 0:
+    # All at once, before anything depends on one of them.
+    flag, slot = tl.load(flags + row), tl.load(edit_slots + row)
+    best, temperature = tl.load(bests + row).to(tl.float64), tl.load(temperatures + row)
+    top_k, top_p, min_p = tl.load(top_ks + row), tl.load(top_ps + row), tl.load(min_ps + row)
+    bound = tl.load(bounds + row).to(tl.float64)
+    if flag == 0:
         columns = chunk * CHUNK + tl.arange(0, CHUNK)
-        slot = tl.load(edit_slots + row)
         values = load_values(logits, row_stride, edited, slot, row, columns, size)
-        best, temperature = tl.load(bests + row).to(tl.float64), tl.load(temperatures + row)
         scores, weights, shares = weigh(values, best, temperature, SCALE)
-        tl.store(chunk_sums + number * num_chunks + chunk, tl.sum(shares, axis=0))
-        top_k, top_p, min_p = tl.load(top_ks + row), tl.load(top_ps + row), tl.load(min_ps + row)
         is_cut = (top_k > 0) | (min_p > 0.0)
         if is_cut | (top_p < 1.0):
             # All tokens below the second bound together have less than what top-p leaves out.
             least = tl.where(is_cut, min_p, (1.0 - top_p) / (2.0 * size))
-            bound = (tl.load(bounds + row).to(tl.float64) - best) / temperature
-            kept = (shares > 0) & (weights >= least) & (scores >= bound)
+            kept = (shares > 0) & (weights >= least) & (scores >= (bound - best) / temperature)
+            if is_cut:
+                shares = tl.where(kept, shares, 0)
             counts = kept.to(tl.int32)
-            begin = tl.atomic_add(num_candidates + row, tl.sum(counts, axis=0), sem="relaxed")
-            places = number * size + begin + tl.cumsum(counts, axis=0) - 1
-            tl.store(candidate_weights + places, weights, mask=kept)
-            tl.store(candidate_ids + places, columns, mask=kept)
-            if top_k > 0:
-                # Scores, since a high temperature gives the same weight to different ones.
-                distances = tl.abs(scores).to(tl.int64, bitcast=True)
-                tl.store(candidate_keys + places, -distances + HIGHEST_SCORE, mask=kept)
-
-
-@triton.jit
-def sum_of(weights, ids, count, low, last_id, SCALE: tl.constexpr, BLOCK: tl.constexpr):
-    """Sum over a list's tokens that are not lighter than `low`, a weight's bits, nor behind `last_id`."""
-    sums = tl.full([BLOCK], 0, tl.int64)
-    for start in range(0, count, BLOCK):
-        places = start + tl.arange(0, BLOCK)
-        block = tl.load(weights + places, mask=places < count, other=0.0)
-        token_ids = tl.load(ids + places, mask=places < count, other=0)
-        kept = (block.to(tl.int64, bitcast=True) >= low) & (token_ids <= last_id)
-        sums += tl.where(kept, (block * SCALE + 0.5).to(tl.int64), 0)
-    return tl.sum(sums, axis=0)
-
-
-@triton.jit
-def threshold(
-    numbers, count, low, high, reach,
-    COUNTED: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The highest of a list's numbers at which it and those above it reach a count or a sum; its bits.
-
-    Bits of floats that are not negative have their order. The range between two numbers of the list is
-    halved until they are equal; the outcome is `low` where all together do not reach so far.
-    """
-    while low < high:
-        pivot = low + ((high - low + 1) >> 1)
-        sums = tl.full([BLOCK], 0, tl.int64)
-        above = tl.full([BLOCK], 0, tl.int64) + high
-        below = tl.full([BLOCK], 0, tl.int64) + low
-        for start in range(0, count, BLOCK):
-            places = start + tl.arange(0, BLOCK)
-            block = tl.load(numbers + places, mask=places < count, other=0)
-            keys = block.to(tl.int64, bitcast=True)
-            is_above = keys >= pivot
-            shares = is_above.to(tl.int64) if COUNTED else (block * SCALE + 0.5).to(tl.int64)
-            sums += tl.where(is_above, shares, 0)
-            above = tl.where(is_above, tl.minimum(above, keys), above)
-            below = tl.where(is_above, below, tl.maximum(below, keys))
-        if tl.sum(sums, axis=0) >= reach:
-            low = tl.min(above, axis=0)
-        else:
-            high = tl.max(below, axis=0)
-    return low
-
-
-@triton.jit
-def drop_below(weights, keys, count, low, BLOCK: tl.constexpr):
-    """Take their weights from a list's tokens whose keys are below `low`."""
-    for start in range(0, count, BLOCK):
-        places = start + tl.arange(0, BLOCK)
-        dropped = tl.load(keys + places, mask=places < count, other=low) < low
-        tl.store(weights + places, tl.full([BLOCK], 0.0, tl.float64), mask=dropped)
-    tl.debug_barrier()
-
-
-@triton.jit
-def random_bits(seed, position):
-    """The 53 bits of a draw, in the upper bits of a uint64: Philox4x32-10 of (seed, position)."""
-    lower, upper = (position & 0xFFFFFFFF).to(tl.uint32), (position >> 32).to(tl.uint32)
-    zero = lower * 0
-    first, second, _, _ = tl.philox(seed, lower, upper, zero, zero)
-    return ((first.to(tl.uint64) << 32) | second.to(tl.uint64)) >> 11 << 11
-
-
-@triton.jit
-def draw_kernel(
-    logits, row_stride, edited, size, edit_slots, drawn_rows, flags, bests,
-    temperatures, top_ks, top_ps, min_ps, seeds, positions,
-    chunk_sums, num_chunks, num_candidates, candidate_weights, candidate_keys, candidate_ids,
-    token_ids,
-    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr, SCALE: tl.constexpr,
-):  # fmt: skip
-    """The first token of a row, by ids, at which the sum of the kept weights exceeds draw · whole sum."""
-    number = tl.program_id(0).to(tl.int64)
-    row = tl.load(drawn_rows + number).to(tl.int64)
-    if tl.load(flags + row) == 0:
-        draw = random_bits(tl.load(seeds + row), tl.load(positions + row))
-        chunks = tl.arange(0, CHUNKS)
-        place = chunk_sums + number * num_chunks + chunks
-        sums = tl.load(place, mask=chunks < num_chunks, other=0)
-        total = tl.sum(sums, axis=0)
-        top_k, top_p, min_p = tl.load(top_ks + row), tl.load(top_ps + row), tl.load(min_ps + row)
-        is_cut = (top_k > 0) | (min_p > 0.0)
-        if is_cut | (top_p < 1.0):
-            count = tl.load(num_candidates + row)
-            weights, ids = candidate_weights + number * size, candidate_ids + number * size
-            low = tl.full([], 0, tl.int64)
-            high = tl.full([], 1.0, tl.float64).to(tl.int64, bitcast=True)
-            if top_k > 0:
-                keys = candidate_keys + number * size
-                highest = low + HIGHEST_SCORE
-                lowest = threshold(keys, count, low, highest, top_k, True, SCALE, BLOCK)
-                drop_below(weights, keys, count, lowest, BLOCK)
-            if top_p < 1.0:
-                if is_cut:
-                    total = sum_of(weights, ids, count, low, size, SCALE, BLOCK)
-                reach = tl.ceil(total.to(tl.float64) * top_p).to(tl.int64)
-                low = threshold(weights, count, low, high, reach, False, SCALE, BLOCK)
-            total = sum_of(weights, ids, count, low, size, SCALE, BLOCK)
-            target = tl.umulhi(draw, total.to(tl.uint64)).to(tl.int64)
-            first = tl.full([], 0, tl.int32)
-            last = first + (size - 1)
-            while first < last:
-                middle = (first + last) >> 1
-                if sum_of(weights, ids, count, low, middle, SCALE, BLOCK) > target:
-                    last = middle
-                else:
-                    first = middle + 1
-            tl.store(token_ids + row, first.to(tl.int64))
-        else:
-            target = tl.umulhi(draw, total.to(tl.uint64)).to(tl.int64)
-            chunk = tl.sum((tl.cumsum(sums, axis=0) <= target).to(tl.int32), axis=0)
-            before = tl.sum(tl.where(chunks < chunk, sums, 0), axis=0)
-            columns = chunk * CHUNK + tl.arange(0, CHUNK)
-            slot = tl.load(edit_slots + row)
-            values = load_values(logits, row_stride, edited, slot, row, columns, size)
-            best, temperature = tl.load(bests + row).to(tl.float64), tl.load(temperatures + row)
-            _, _, shares = weigh(values, best, temperature, SCALE)
-            is_passed = before + tl.cumsum(shares, axis=0) <= target
-            token_id = chunk * CHUNK + tl.sum(is_passed.to(tl.int32), axis=0)
-            tl.store(token_ids + row, token_id.to(tl.int64))
+            count = tl.sum(counts, axis=0)
+            here = chunk_lists + (number * num_chunks + chunk) * 2
+            tl.store(here + 1, count)
+            if count > 0:
+                begin = tl.atomic_add(num_candidates + row, count, sem="relaxed")
+                tl.store(here, begin)
+                places = number * size + begin + tl.cumsum(counts, axis=0) - 1
+                tl.store(candidate_weights + places, weights, mask=kept)
+                tl.store(candidate_ids + places, columns, mask=kept)
+                if top_k > 0:
+                    # Scores, since a high temperature gives the same weight to different ones.
+                    distances = tl.abs(scores).to(tl.int64, bitcast=True)
+                    keys = (-distances + HIGHEST_SCORE).to(tl.float64, bitcast=True)
+                    tl.store(candidate_keys + places, keys, mask=kept)
+        tl.store(chunk_sums + number * num_chunks + chunk, tl.sum(shares, axis=0))
