@@ -13,11 +13,12 @@ def turn_heads(values, weights, turns, eps, HEAD_DIM: tl.constexpr):
     """Float32 [heads, at least HEAD_DIM], normed if there are weights, times the complex numbers `turns`."""
     NUM_HEADS: tl.constexpr = values.shape[0]
     NUM_PAIRS: tl.constexpr = values.shape[1] // 2
+    # In front of the sum: a compiler puts off what is not needed yet, and loads of it too.
+    cosine, sine = tl.split(tl.reshape(turns, (NUM_PAIRS, 2)))
     if weights is not None:
         scale = tl.rsqrt(tl.sum(values * values, axis=1) / HEAD_DIM + eps)
         values = values * scale[:, None] * weights
     real, imaginary = tl.split(tl.reshape(values, (NUM_HEADS, NUM_PAIRS, 2)))
-    cosine, sine = tl.split(tl.reshape(turns, (NUM_PAIRS, 2)))
     turned = tl.join(
         real * cosine[None, :] - imaginary * sine[None, :],
         real * sine[None, :] + imaginary * cosine[None, :],
@@ -50,12 +51,10 @@ def write_kv_kernel(
     The first programs have queries and keys, or keys alone where nothing is turned; the others have values.
     BLOCK is at least HEAD_DIM.
     """
-    wait_for_earlier(EARLY)
     FIRST_VALUE: tl.constexpr = NUM_HEADS + NUM_KV_HEADS
     FIRST: tl.constexpr = NUM_HEADS if factors is None else 0
     NUM_FIRST: tl.constexpr = (FIRST_VALUE - FIRST + BLOCK_HEADS - 1) // BLOCK_HEADS
     token, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    slot = tl.load(slots + token)
     begin, end, first_stored = FIRST + block * BLOCK_HEADS, FIRST_VALUE, NUM_HEADS
     has_values = block >= NUM_FIRST
     if has_values:
@@ -65,13 +64,16 @@ def write_kv_kernel(
     column = tl.arange(0, BLOCK)
     mask = (head < end)[:, None] & (column < HEAD_DIM)[None, :]
     offsets = head[:, None] * HEAD_DIM + column[None, :]
+    weights = None
+    if norm_weight is not None:
+        is_normed = mask & (head < FIRST_VALUE)[:, None]
+        weights = tl.load(norm_weight + offsets, mask=is_normed, other=0.0)
+    wait_for_earlier(EARLY)
+    slot = tl.load(slots + token)
     places = heads + token * stride + offsets
     stored = tl.load(places, mask=mask, other=0.0)
     if factors is not None and not has_values:
         turns = tl.load(factors + token * HEAD_DIM + column, mask=column < HEAD_DIM, other=0.0)
-        weights = None
-        if norm_weight is not None:
-            weights = tl.load(norm_weight + offsets, mask=mask, other=0.0)
         turned = turn_heads(stored.to(tl.float32), weights, turns, eps, HEAD_DIM)
         stored = turned.to(heads.dtype.element_ty)
         tl.store(places, stored, mask=mask)
