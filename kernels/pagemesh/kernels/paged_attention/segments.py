@@ -31,8 +31,7 @@ class Segments(NamedTuple):
     def numbers_of(self, places: Ints) -> Ints:
         """Which segment a place is in."""
         first, doubled_from, quadrupled_from = self
-        return (
-            np.minimum(places, doubled_from) // first
-            + np.maximum(np.minimum(places, quadrupled_from) - doubled_from, 0) // (2 * first)
-            + np.maximum(places - quadrupled_from, 0) // (4 * first)
-        )
+        numbers: Ints = np.minimum(places, doubled_from) // first
+        numbers += np.maximum(np.minimum(places, quadrupled_from) - doubled_from, 0) // (2 * first)
+        numbers += np.maximum(places - quadrupled_from, 0) // (4 * first)
+        return numbers
