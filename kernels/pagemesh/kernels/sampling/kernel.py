@@ -182,7 +182,8 @@ def weigh_kernel(
     num_candidates, chunk_lists, candidate_weights, candidate_keys, candidate_ids,
     CHUNK: tl.constexpr, SCALE: tl.constexpr,
 ):  # fmt: skip
-    """The sum of a chunk's weights, without those that min-p cuts off, and a list of the tokens that top-k, min-p and top-p may keep.
+    """The sum of a chunk's weights, but for those that min-p cuts off, and a list of the tokens that top-k,
+    min-p and top-p may keep.
 
     A chunk's candidates follow each other by ids; where they lie in the row's list is chance, and noted with
     their number in `chunk_lists` [drawn rows, chunks, 2].
