@@ -19,7 +19,7 @@ FIND_GPU = $(or $(GPU_PYTHON),$(BIN)/python) -c 'import sys, torch; sys.exit(not
 ROOT_PATHS := $(subst $() ,:,$(addprefix $(CURDIR)/,$(ROOTS)) $(CURDIR))
 # Behind the tree, what the environment names already.
 GPU_PATHS = $(ROOT_PATHS)$(if $(PYTHONPATH),:$(PYTHONPATH))
-BENCHMARKS := kernels first_token mesh_overhead cancellation resumption overload memory scheduler index offline online kv_transfer routing gateway tls tracing sim_check bench_client
+BENCHMARKS := kernels first_token mesh_overhead cancellation resumption overload memory scheduler index offline online kv_transfer routing gateway tls tracing sim_check bench_client gpu_host
 GPU_BENCHMARKS := kernels gpu_engine
 # Compiling ahead of time, for GPUs that are not there, is left to the tests without one.
 # Most of the time kernels are compiled, on eight cores; tests/gpu measures memory and is alone.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +73,7 @@ def main() -> None:
     """Measure decodes, a chunk, and both."""
     options = make_parser("gpu_host", QUESTION).parse_args()
     idle = IdleDriver()
-    driver.set_active(idle)  # type: ignore[arg-type]
+    driver.set_active(idle)
     torch.set_num_threads(1)
     sizes = LLAMA_8B | TOY_SIZES | {"num_hidden_layers": NUM_LAYERS}
     report = Report("gpu_host", QUESTION, {"layers": NUM_LAYERS})
@@ -120,4 +119,4 @@ def measure(subject: Subject, batch: Batch, rounds: int) -> list[float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

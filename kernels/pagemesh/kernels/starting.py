@@ -49,12 +49,15 @@ def start(
     variant += [arguments[name] for name in constants]
     for place, is_special in variables:
         value = values[place]
-        if isinstance(value, torch.Tensor):
-            address = values[place] = value.data_ptr()
-            variant += (value.dtype, address % _ALIGNED == 0)
+        if value is None:
+            variant.append(None)
         elif isinstance(value, int):
             is_long = value.bit_length() > _MOST_BITS
             variant.append((value == 1, value % _ALIGNED == 0, is_long) if is_special else is_long)
+        elif isinstance(value, torch.Tensor):
+            address = values[place] = value.data_ptr()
+            variant.append(value.dtype)
+            variant.append(address % _ALIGNED == 0)
         else:
             variant.append(value.__class__)
     key = tuple(variant)

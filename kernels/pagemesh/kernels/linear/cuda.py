@@ -63,15 +63,17 @@ class _Product:
         inputs = inputs if inputs.stride(-1) == 1 else inputs.contiguous()
         if residual is not None and residual.stride(-1) != 1:
             residual = residual.contiguous()
-        output = inputs.new_empty(len(inputs), self._num_outputs)
-        if len(inputs):
+        # Not `len`, which takes torch as long as starting a kernel.
+        num_tokens = inputs.shape[0]
+        output = inputs.new_empty(num_tokens, self._num_outputs)
+        if num_tokens:
             self._launch(inputs, residual, output)
         return output
 
     def _launch(
         self, inputs: torch.Tensor, residual: torch.Tensor | None, output: torch.Tensor
     ) -> None:
-        num_tokens = len(inputs)
+        num_tokens = inputs.shape[0]
         tiles = choose_tiles(
             self._num_outputs,
             self._num_inputs,
@@ -83,7 +85,7 @@ class _Product:
         )
         partials = None
         if tiles.is_split:
-            shape = (self._segments, num_tokens, len(self._weight))
+            shape = (self._segments, num_tokens, self._weight.shape[0])
             partials = torch.empty(shape, dtype=torch.float32, device=inputs.device)
         launch(
             linear_kernel,

@@ -67,7 +67,7 @@ def check_rows(
             f" the weight {list(weight.shape)} of {weight.dtype} on {weight.device}"
         )
     if residual is not None and (
-        residual.shape != (len(inputs), num_outputs)
+        residual.shape != (inputs.shape[0], num_outputs)
         or (residual.dtype, residual.device) != (inputs.dtype, inputs.device)
     ):
         raise ValueError(

@@ -36,7 +36,7 @@ class CudaRmsNorm:
         output = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
         launch(
             rms_norm_kernel,
-            (len(rows),),
+            (rows.shape[0],),
             {
                 "rows": rows,
                 "row_stride": rows.stride(0),

@@ -46,7 +46,7 @@ class CudaKvWriter:
         num_programs = cdiv(num_first, block_heads) + cdiv(num_kv_heads, block_heads)
         launch(
             write_kv_kernel,
-            (len(heads), num_programs),
+            (heads.shape[0], num_programs),
             {
                 "heads": heads,
                 "stride": heads.stride(0),

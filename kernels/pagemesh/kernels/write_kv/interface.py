@@ -79,7 +79,7 @@ def check_write(
             f"heads {list(heads.shape)} have strides {list(heads.stride())},"
             " but each token's must lie densely"
         )
-    if len(places) != len(heads):
+    if places.shape[0] != heads.shape[0]:
         raise ValueError(f"{len(places)} slots do not fit heads of {len(heads)} tokens")
     num_kv_heads = layer_kv.shape[3]
     check_scales(scales, layer_kv.dtype, num_kv_heads)
