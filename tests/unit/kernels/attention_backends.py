@@ -19,13 +19,12 @@ from pagemesh.kernels.paged_attention import (
 from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
-from pagemesh.kernels.paged_attention.segments import Segments
 from pagemesh.kernels.paged_attention.tiling import RowTile, Tiling
 
 Maker = Callable[[AttentionShape], PagedAttention]
 
 # Contexts of a few dozen tokens have several segments, and chunks several tiles of either size.
-SMALL_TILES = Tiling(16, Segments(32, 64, 192), RowTile(16, 4, 2, 2), RowTile(32, 4, 2, 1), "ieee")
+SMALL_TILES = Tiling(16, 32, RowTile(16, 4, 2, 2), RowTile(32, 4, 2, 1), "ieee")
 
 
 def make_triton(shape: AttentionShape, tiling: Tiling | None = SMALL_TILES) -> PagedAttention:

@@ -8,18 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from pagemesh.kernels.paged_attention.segments import Segments
 from pagemesh.kernels.paged_attention.work import Room, Sequences, Tiles, Work, share_work
 
 Lengths = list[tuple[int, int]]
 
-BORDERS = {
-    Segments(1): range(200),
-    Segments(2): range(0, 200, 2),
-    Segments(2, 8): [*range(0, 8, 2), *range(8, 200, 4)],
-    Segments(1, 16, 32): [*range(16), *range(16, 32, 2), *range(32, 200, 4)],
-    Segments(2, 8, 8): [*range(0, 8, 2), *range(8, 200, 8)],
-}
 PLENTY = Room(10**9, 10**9)
 
 
@@ -30,7 +22,7 @@ def make_sequences(lengths: Lengths) -> Sequences:
     return Sequences(num_queries, contexts, first_tokens, first_tables)
 
 
-def assert_covers(work: Work, whole: Work, segments: Segments) -> None:
+def assert_covers(work: Work, whole: Work, segment_tiles: int) -> None:
     """`whole` is the same batch for a single program, whose items are all row tiles."""
     parts = defaultdict(list)
     for first_token, first_row, *item in work.items.tolist():
@@ -44,7 +36,7 @@ def assert_covers(work: Work, whole: Work, segments: Segments) -> None:
         assert [part[:5] for part in own] == [item[:5]] * len(own)
         for before, after in pairwise(own):
             assert before[6] == after[5]
-            assert after[5] in BORDERS[segments]
+            assert after[5] % segment_tiles == 0
         number = own[0][8]
         assert [part[8] for part in own] == [number] * len(own)
         assert own[0][7] == -1
@@ -57,8 +49,7 @@ def assert_covers(work: Work, whole: Work, segments: Segments) -> None:
         num_rows, row = item[0], base + item[0]
         for part in own[1:]:
             assert part[7] == row
-            inner = [b for b in BORDERS[segments] if part[5] <= b < part[6]]
-            row += len(inner) * num_rows
+            row += len(range(part[5], part[6], segment_tiles)) * num_rows
         assert row == base + num_sums * num_rows
         used += range(base, row)
     assert not parts
@@ -80,7 +71,7 @@ def test_any_batch_is_computed_once() -> None:
         tiles = Tiles(
             num_rows=int(draw([8, 64, 128])),
             num_keys=int(draw([16, 64])),
-            segments=list(BORDERS)[generator.integers(len(BORDERS))],
+            segment_tiles=int(draw([1, 2, 8])),
             group=int(draw([1, 4, 5, 71])),
             num_kv_heads=int(draw([1, 2, 8])),
             causal=bool(draw([True, False])),
@@ -92,30 +83,29 @@ def test_any_batch_is_computed_once() -> None:
         sequences = make_sequences(lengths)
         work = share_work(tiles, sequences, window, int(generator.integers(1, 300)), room)
         whole = share_work(tiles, sequences, window, 1, PLENTY)
-        assert_covers(work, whole, tiles.segments)
+        assert_covers(work, whole, tiles.segment_tiles)
         assert work.num_partial_rows <= room.num_rows
         assert len(work.merges) <= room.num_merges
         assert not len(work.merges) or work.merges[0, 0] == room.first_row
 
 
-DECODES = Tiles(64, 64, Segments(2, 16, 128), 4, 8, True)
+DECODES = Tiles(64, 64, 8, 4, 8, True)
 
 
 @pytest.mark.parametrize(
     ("lengths", "most"),
     [
-        # 8 segments of 2 tiles and 4 of 4 for each head; there are more programs.
-        ([(1, 1024)], 2),
-        ([(1, 2048)], 4),
+        # 2 or 16 segments of 8 tiles for each head; there are more programs.
+        ([(1, 1024)], 8),
         ([(1, 8192)], 8),
         # 16,384 key tiles over 264 programs: 62 each, cut to segments.
-        ([(1, 131072)], 66),
+        ([(1, 131072)], 64),
         # 40 · 8 · 64 over 264: 77.6 each.
         ([(1, 4096)] * 40, 84),
         # Too short to be cut: 2,048 row tiles of 8 over 264 programs, 7 or 8 row tiles each.
         ([(1, 500)] * 256, 64),
     ],
-    ids=["1024", "2048", "8192", "long", "many", "short ones"],
+    ids=["1024", "8192", "long", "many", "short ones"],
 )
 def test_programs_have_about_as_much_to_do(lengths: Lengths, most: int) -> None:
     work = share_work(DECODES, make_sequences(lengths), None, 264, PLENTY)
@@ -125,13 +115,13 @@ def test_programs_have_about_as_much_to_do(lengths: Lengths, most: int) -> None:
 @pytest.mark.parametrize("num_rows", [32, 64, 256])
 def test_what_would_hardly_be_over_sooner_is_not_cut(num_rows: int) -> None:
     # One, two or eight row tiles for nearly each of 264 programs.
-    work = share_work(DECODES, make_sequences([(1, 512)] * num_rows), None, 264, PLENTY)
+    work = share_work(DECODES, make_sequences([(1, 1024)] * num_rows), None, 264, PLENTY)
     assert not len(work.merges)
     assert len(work.items) == 8 * num_rows
 
 
 def test_a_window_leaves_out_what_nobody_sees() -> None:
-    tiles = Tiles(64, 64, Segments(8), 4, 1, True)
+    tiles = Tiles(64, 64, 8, 4, 1, True)
     work = share_work(tiles, make_sequences([(1, 1000)]), 128, 1, PLENTY)
     # Position 999 sees 872 to 999: tiles 13 to 15.
     assert work.items[:, 7:9].tolist() == [[13, 16]]
@@ -148,7 +138,7 @@ def test_a_window_leaves_out_what_nobody_sees() -> None:
     ],
 )
 def test_rows_for_which_there_is_no_room_are_not_cut(room: Room, used: int) -> None:
-    tiles = Tiles(64, 64, Segments(8), 4, 1, True)
+    tiles = Tiles(64, 64, 8, 4, 1, True)
     sequences = make_sequences([(1, 4096), (1, 4096)])
     # Each has 8 segments of 4 rows.
     assert share_work(tiles, sequences, None, 16, room).num_partial_rows == used

@@ -42,7 +42,7 @@ LAYERS = {
 }
 MIXED = [(1, 3), (1, 33), (4, 4), (7, 45), (1, 70)]
 
-# Segments have 32 keys up to 64, then 64: the first shares hardly any rows, the last cuts wherever it can.
+# Segments have 32 keys: the first shares hardly any rows, the last cuts wherever it can.
 FEW_PROGRAMS = Target(90, 1, 232_448)
 SOME_PROGRAMS = Target(90, 2, 232_448)
 MANY_PROGRAMS = Target(90, 50, 232_448)
@@ -108,31 +108,26 @@ def test_a_prompt_that_sees_all_of_itself(block_size: int, window: int | None) -
     torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
 
 
-def counters() -> torch.Tensor:
-    return arrival_counters(torch.device("cpu"))
-
-
 @pytest.mark.usefixtures("ordered_dots")
 def test_a_program_may_leave_the_sums_of_several_segments() -> None:
     shape = shape_of()
-    layer_kv, (whole,), query = make_layer(shape, [(1, 256)])
-    plans = []
+    layer_kv, sequences, query = make_layer(shape, [(1, 256)])
+    (launch,) = noted(SOME_PROGRAMS, shape, layer_kv, sequences, query)
+    # Of 3 rows each: the first sums, then those of segments that begin at tiles 4, 6, 8, 10, 12 and 14.
+    assert [item[7:] for item in table_of(launch, "items", len(ITEM))] == [
+        [0, 4, -1, 0],
+        [4, 8, 3, 0],
+        [8, 12, 9, 0],
+        [12, 16, 15, 0],
+    ]
+    outputs = []
     for target in (FEW_PROGRAMS, SOME_PROGRAMS):
         with playing(target):
-            plans.append(make_triton(shape, SMALL_TILES).plan([whole]))
-    with noting() as launches:
-        plans[1].attend(query, layer_kv, PLAIN)
-    items = table_of(launches[0], "items", len(ITEM))
-    # Of 3 rows each: the first sums, then those of segments that begin at tiles 2, 4, 8 and 12.
-    assert [item[7:] for item in items] == [
-        [0, 2, -1, 0],
-        [2, 8, 3, 0],
-        [8, 12, 9, 0],
-        [12, 16, 12, 0],
-    ]
-    expected, output = (plan.attend(query, layer_kv, PLAIN) for plan in plans)
-    assert torch.equal(output, expected)
-    assert not counters().any()
+            plan = make_triton(shape).plan(sequences)
+        outputs.append(plan.attend(query, layer_kv, PLAIN))
+    assert torch.equal(*outputs)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    assert not arrival_counters(device).any()
 
 
 @pytest.mark.usefixtures("ordered_dots")
@@ -142,10 +137,9 @@ def test_rows_that_nobody_can_count_are_not_shared(monkeypatch: pytest.MonkeyPat
     with playing(MANY_PROGRAMS):
         expected = make_triton(shape).plan(sequences).attend(query, layer_kv, PLAIN)
         monkeypatch.setattr(cuda_kernels, "NUM_COUNTERS", 1)
+        (launch,) = noted(MANY_PROGRAMS, shape, layer_kv, sequences, query)
+        assert merges_of(launch) == [[0, 3, 3]]
         attention = make_triton(shape)
-        with noting() as launches:
-            attention.plan(sequences).attend(query, layer_kv, PLAIN)
-        assert merges_of(launches[0]) == [[0, 3, 3]]
         plans = attention.plan(sequences), attention.make_reusable(Capacity(3, 60), [PLAIN])
         plans[1].refill(sequences)
         for plan in plans:
@@ -173,17 +167,28 @@ def test_a_query_gives_the_same_bits_wherever_it_is_computed(features: LayerAtte
 def test_programs_share_rows_of_a_decode_and_of_a_chunk() -> None:
     shape = shape_of()
     layer_kv, sequences, query = make_layer(shape, [(1, 70), (20, 70)])
-    with playing(MANY_PROGRAMS), noting() as launches:
-        attention = CudaPagedAttention(shape, torch.device("cpu"), SMALL_TILES)
-        attention.plan(sequences).attend(query, layer_kv, PLAIN)
-    assert [x.kernel for x in launches] == [attention_kernel] * 2
-    chunks, decodes = launches
+    chunks, decodes = noted(MANY_PROGRAMS, shape, layer_kv, sequences, query)
+    assert chunks.kernel == decodes.kernel == attention_kernel
     # A chunk's 60 rows are tiles of 32 and 28, whose last rows are at positions 60 and 69: each begins in
     # one program, and one or two others compute the later segments.
     assert merges_of(chunks) == [[0, 2, 2], [2 * 32, 3, 3]]
     assert merges_of(decodes) == [[2 * 32 + 3 * 28, 3, 3]]
     assert chunks.grid == (2 + 3,)
     assert decodes.grid == (3,)
+
+
+def noted(
+    target: Target,
+    shape: AttentionShape,
+    layer_kv: torch.Tensor,
+    sequences: list[PagedSequence],
+    query: torch.Tensor,
+) -> list[Launch]:
+    """What would be started with small tiles, which a GPU does not multiply."""
+    with playing(target), noting() as launches:
+        attention = CudaPagedAttention(shape, torch.device("cpu"), SMALL_TILES)
+        attention.plan(sequences).attend(query, layer_kv, PLAIN)
+    return launches
 
 
 def table_of(launch: Launch, name: str, num_fields: int) -> list[list[int]]:
@@ -293,8 +298,4 @@ def test_decodes_and_prompts_are_computed_by_the_same_instructions(
     for tile in (tiling.few, tiling.many):
         assert tile == tiling.few or tile.num_rows == 16 * tile.num_warps
     assert tiling.few == tiling.many or tiling.few.num_rows == 16 * tiling.few.num_warps
-    first, doubled_from, quadrupled_from = tiling.segments
-    assert first % tiling.num_keys == 0
-    assert (first // tiling.num_keys).bit_count() == 1
-    assert doubled_from % (2 * first) == quadrupled_from % (4 * first) == 0
-    assert doubled_from <= quadrupled_from
+    assert tiling.segment_keys % tiling.num_keys == 0

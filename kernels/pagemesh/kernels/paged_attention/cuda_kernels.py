@@ -63,7 +63,7 @@ class AttentionKernels:
         self.num_groups = shape.num_heads // shape.num_kv_heads
         """Query heads that share a kv head."""
         self._num_multiprocessors = target.num_multiprocessors
-        self._segments = tiling.segments.in_tiles(tiling.num_keys)
+        self._segment_tiles = tiling.segment_keys // tiling.num_keys
         num_rows = shape.num_heads * shape.num_blocks * shape.block_size
         self._num_partial_rows = min(_PARTIAL_BYTES // (4 * (shape.head_dim + 2)), num_rows)
         partials, statistics = (
@@ -80,9 +80,7 @@ class AttentionKernels:
             "WIDTH": self._width,
             "BLOCK_SIZE": shape.block_size,
             "BLOCK_KEYS": tiling.num_keys,
-            "FIRST": self._segments.first,
-            "DOUBLED": self._segments.doubled_from,
-            "QUADRUPLED": self._segments.quadrupled_from,
+            "SEGMENT_TILES": self._segment_tiles,
             "CAUSAL": shape.causal,
             "DOT": dot_type(shape.dtype),
             "PRECISION": tiling.precision,
@@ -132,7 +130,7 @@ class AttentionKernels:
         tiles = Tiles(
             tile.num_rows,
             self.tiling.num_keys,
-            self._segments,
+            self._segment_tiles,
             self.num_groups,
             self.shape.num_kv_heads,
             self.shape.causal,

@@ -52,31 +52,13 @@ def _finish(maximum, total, weighted, sinks, value_scales, heads, kv_head):
 
 
 @triton.jit
-def _segment_tiles(tile, FIRST: tl.constexpr, DOUBLED: tl.constexpr, QUADRUPLED: tl.constexpr):
-    """Tiles in the segment of a tile, a power of 2; see `Segments`."""
-    length = tl.where(tile >= DOUBLED, 2 * FIRST, FIRST)
-    return tl.where(tile >= QUADRUPLED, 4 * FIRST, length)
-
-
-@triton.jit
-def _segment_number(tile, FIRST: tl.constexpr, DOUBLED: tl.constexpr, QUADRUPLED: tl.constexpr):
-    """Which segment a tile is in."""
-    number = tl.minimum(tile, DOUBLED) // FIRST
-    number += tl.maximum(tl.minimum(tile, QUADRUPLED) - DOUBLED, 0) // (2 * FIRST)
-    return number + tl.maximum(tile - QUADRUPLED, 0) // (4 * FIRST)
-
-
-@triton.jit
-def _kept_row(
-    tile, item, merges, FIRST: tl.constexpr, DOUBLED: tl.constexpr, QUADRUPLED: tl.constexpr
-):
+def _kept_row(tile, item, merges, SEGMENT_TILES: tl.constexpr):
     """Where an item's sums go: those of the segment that begins with a tile, or all of them."""
     if tl.load(item + 9) < 0:
         row = tl.load(merges + tl.load(item + 10) * MERGE_FIELDS)
     else:
-        before = _segment_number(tile, FIRST, DOUBLED, QUADRUPLED)
-        before -= _segment_number(tl.load(item + 7), FIRST, DOUBLED, QUADRUPLED)
-        row = tl.load(item + 9) + before * tl.load(item + 2)
+        num_before = (tile - tl.load(item + 7)) // SEGMENT_TILES
+        row = tl.load(item + 9) + num_before * tl.load(item + 2)
     return row
 
 
@@ -161,13 +143,11 @@ def _keep(
     maximum,
     total,
     weighted,
-    FIRST: tl.constexpr,
-    DOUBLED: tl.constexpr,
-    QUADRUPLED: tl.constexpr,
+    SEGMENT_TILES: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
     """Leave sums of an item in memory, see `_kept_row`."""
-    row = _kept_row(tile, item, merges, FIRST, DOUBLED, QUADRUPLED)
+    row = _kept_row(tile, item, merges, SEGMENT_TILES)
     lanes = tl.arange(0, weighted.shape[0])
     is_row = lanes < tl.load(item + 2)
     rows = row.to(tl.int64) + lanes
@@ -290,9 +270,7 @@ def attention_kernel(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
-    FIRST: tl.constexpr,
-    DOUBLED: tl.constexpr,
-    QUADRUPLED: tl.constexpr,
+    SEGMENT_TILES: tl.constexpr,
     CAUSAL: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -327,8 +305,7 @@ def attention_kernel(
         while begin_tile < tl.load(item + 8):
             part_end = tl.load(item + 8)
             if tl.load(item + 9) >= 0:
-                length = _segment_tiles(begin_tile, FIRST, DOUBLED, QUADRUPLED)
-                part_end = tl.minimum(part_end, begin_tile + length)
+                part_end = tl.minimum(part_end, begin_tile + SEGMENT_TILES)
             maximum, total, weighted = _nothing(BLOCK_ROWS, WIDTH)
             whole_maximum, whole_total, whole_weighted = maximum, total, weighted
             keys = begin_tile * BLOCK_KEYS + tl.arange(0, BLOCK_KEYS)
@@ -348,8 +325,7 @@ def attention_kernel(
                 blocks = tl.load(table + keys // BLOCK_SIZE, mask=is_key, other=0)
 
                 scores = tl.dot(queries, tl.trans(key_tile), input_precision=PRECISION)
-                length = _segment_tiles(tile, FIRST, DOUBLED, QUADRUPLED)
-                begins_segment = ((tile & (length - 1)) == 0) & (tile > begin_tile)
+                begins_segment = (tile % SEGMENT_TILES == 0) & (tile > begin_tile)
                 is_cut = tile * BLOCK_KEYS < latest_begin
                 is_cut |= (tile + 1) * BLOCK_KEYS > earliest_end
                 scores, base = _transform(
@@ -373,7 +349,7 @@ def attention_kernel(
             if tl.load(item + 10) >= 0:
                 _keep(
                     begin_tile, item, merges, partials, statistics, maximum, total, weighted,
-                    FIRST, DOUBLED, QUADRUPLED, HEAD_DIM,
+                    SEGMENT_TILES, HEAD_DIM,
                 )  # fmt: skip
             else:
                 # Looked up anew, so that none of it is kept in registers meanwhile.

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 
 from pagemesh.kernels.paged_attention.interface import AttentionShape
-from pagemesh.kernels.paged_attention.segments import Segments
 from pagemesh.kernels.target import Target
 from pagemesh.kernels.whole_numbers import next_power_of_2
 
@@ -27,8 +26,8 @@ class Tiling(NamedTuple):
     num_keys: int
     """Of a tile."""
 
-    segments: Segments
-    """Of keys, in multiples of `num_keys`."""
+    segment_keys: int
+    """Keys after which sums begin anew, a multiple of `num_keys`."""
 
     few: RowTile
     """For sequences with few rows, decodes above all."""
@@ -40,9 +39,9 @@ class Tiling(NamedTuple):
     """How products of float32 are computed, as `tl.dot` calls it."""
 
 
-SEGMENTS = Segments(128, 1024, 8192)
-"""128 keys up to 1,024, 256 up to 8,192, then 512: short contexts are shared by many programs, and where
-contexts are long, segments are few."""
+SEGMENT_KEYS = 512
+"""Shorter ones share short contexts among more programs, and cost prompts and long contexts more than that
+gains; an H200 measured it, see docs/decisions."""
 
 
 def tiling_of(shape: AttentionShape, target: Target) -> Tiling:
@@ -51,19 +50,19 @@ def tiling_of(shape: AttentionShape, target: Target) -> Tiling:
     if shape.dtype == torch.float32:
         # No matrix units: they would round to TF32.
         tile = RowTile(16, 4, 2, 2)
-        return Tiling(32, SEGMENTS, tile, tile, "ieee")
+        return Tiling(32, SEGMENT_KEYS, tile, tile, "ieee")
     if 100 <= target.capability < 120:
         # Rows lie across warps there: only tiles of one size add up in the same order.
         tile = RowTile(64, 8, 3 if width <= 128 else 1, 1)
-        return Tiling(64, SEGMENTS, tile, tile, "tf32")
+        return Tiling(64, SEGMENT_KEYS, tile, tile, "tf32")
     if width > 128:
         tile = RowTile(64, 8, 2, 1)
-        return Tiling(32, SEGMENTS, tile, tile, "tf32")
+        return Tiling(32, SEGMENT_KEYS, tile, tile, "tf32")
     # Each warp has 16 rows of its own in both, so both use the same instructions in the same order.
     few, many = RowTile(64, 4, 3, 2), RowTile(128, 8, 3, 1)
     if 90 <= target.capability < 100:
-        return Tiling(64, SEGMENTS, few, many, "tf32")
+        return Tiling(64, SEGMENT_KEYS, few, many, "tf32")
     # Others, desktop Blackwells too, keep the queries in registers; models without groups are those whose
     # slopes take some as well.
     num_keys = 16 if width == 128 and shape.num_heads == shape.num_kv_heads else 32
-    return Tiling(num_keys, SEGMENTS, few, many, "tf32")
+    return Tiling(num_keys, SEGMENT_KEYS, few, many, "tf32")

@@ -9,13 +9,12 @@ row's result does not depend on where the cuts are, see docs/decisions.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pagemesh.kernels.paged_attention.segments import Ints, Segments
+Ints = npt.NDArray[np.int64]
 
 ITEM = (
     "first_token",  # the sequence's first query, in the batch
@@ -61,7 +60,7 @@ class Tiles(NamedTuple):
 
     num_rows: int
     num_keys: int
-    segments: Segments  # of tiles of keys
+    segment_tiles: int  # tiles of keys in a segment
     group: int  # heads that share a kv head
     num_kv_heads: int
     causal: bool
@@ -97,9 +96,8 @@ def share_work(
     """
     columns = _row_tiles(tiles, sequences, window)
     begins, ends = columns[7], columns[8]
-    borders = _borders(tiles.segments, int(ends.max()).bit_length())
-    cuts = _cuts(begins, ends, num_programs, borders)
-    merges = _Merges(columns, cuts, borders, room)
+    cuts = _cuts(begins, ends, num_programs, tiles.segment_tiles)
+    merges = _Merges(columns, cuts, tiles.segment_tiles, room)
 
     places = _places(np.arange(len(begins)), begins)
     ordered_cuts = _places(cuts.tiles, cuts.keys)
@@ -130,7 +128,7 @@ class _Cuts(NamedTuple):
 class _Merges:
     """Row tiles that several programs share."""
 
-    def __init__(self, columns: Ints, cuts: _Cuts, borders: _Borders, room: Room) -> None:
+    def __init__(self, columns: Ints, cuts: _Cuts, segment_tiles: int, room: Room) -> None:
         """Undoes cuts for whose sums there is no room."""
         tiles, keys = cuts
         begins = np.append(columns[7], 0)
@@ -138,8 +136,9 @@ class _Merges:
         is_first = is_inner.copy()
         is_first[1:] &= (tiles[1:] != tiles[:-1]) | ~is_inner[:-1]
         self._tiles = tiles[is_first]
-        self._numbers = borders.numbers[keys[is_first]]
-        self._num_sums = 2 + borders.numbers[columns[8, self._tiles] - 1] - self._numbers
+        self._numbers = keys[is_first] // segment_tiles
+        last_numbers = (columns[8, self._tiles] - 1) // segment_tiles
+        self._num_sums = 2 + last_numbers - self._numbers
         needed = self._num_sums * columns[2, self._tiles]
         has_room = np.cumsum(needed) <= room.num_rows
         has_room[room.num_merges :] = False
@@ -151,7 +150,7 @@ class _Merges:
         ends = np.cumsum(needed)
         self.num_partial_rows = int(ends[-1]) if len(ends) else 0
         self._bases = room.first_row + ends - needed
-        self._borders = borders
+        self._segment_tiles = segment_tiles
         self._num_tiles = len(columns[7])
 
     def fill(
@@ -168,7 +167,7 @@ class _Merges:
         items[10] = number_of_tile[owners]
         later = items[:, is_later]
         numbers = later[10]
-        sums_before = 1 + self._borders.numbers[later[7]] - self._numbers[numbers]
+        sums_before = 1 + later[7] // self._segment_tiles - self._numbers[numbers]
         items[9, is_later] = self._bases[numbers] + sums_before * later[2]
         num_items = np.bincount(owners, minlength=self._num_tiles)[self._tiles]
         return np.stack([self._bases, self._num_sums, num_items], axis=1).astype(np.int32)
@@ -214,9 +213,9 @@ def _row_tiles(tiles: Tiles, sequences: Sequences, window: int | None) -> Ints:
     )
 
 
-def _cuts(begins: Ints, ends: Ints, num_programs: int, borders: _Borders) -> _Cuts:
+def _cuts(begins: Ints, ends: Ints, num_programs: int, segment_tiles: int) -> _Cuts:
     """Cut row tiles, or only between them where that is over as soon."""
-    line = _Line(begins, ends, num_programs, borders)
+    line = _Line(begins, ends, num_programs, segment_tiles)
     length = int(line.ends[-1])
     ideal = np.arange(num_programs + 1) * length // num_programs
     tiles = np.minimum(np.searchsorted(line.ends, ideal, side="right") - 1, len(begins) - 1)
@@ -239,59 +238,44 @@ def _cuts(begins: Ints, ends: Ints, num_programs: int, borders: _Borders) -> _Cu
     return _Cuts(whole_tiles, begins[whole_tiles])
 
 
-class _Borders(NamedTuple):
-    """Borders of segments of tiles of keys, and what keys cost that all go to memory."""
-
-    numbers: Ints  # of each tile's segment
-    weights: Ints  # of all tiles before each
-    places: Ints  # where segments begin
-
-
-@lru_cache(maxsize=64)
-def _borders(segments: Segments, num_bits: int) -> _Borders:
-    """Those up to a number of so many bits, and one behind it."""
-    tiles = np.arange((1 << num_bits) + 4 * segments.first + 1)
-    numbers = segments.numbers_of(tiles)
-    places = np.flatnonzero(np.diff(numbers, prepend=-1))
-    return _Borders(numbers, tiles + _RESTART_COST * numbers, places)
-
-
 class _Line:
     """Row tiles behind each other, as long as they cost.
 
     The first program of a row tile keeps what it sums up; whoever goes on starts anew with each segment.
     """
 
-    def __init__(self, begins: Ints, ends: Ints, num_programs: int, borders: _Borders) -> None:
-        self._borders = borders
+    def __init__(self, begins: Ints, ends: Ints, num_programs: int, segment_tiles: int) -> None:
+        self._segment_tiles = segment_tiles
         self._begins = begins
         lengths = ends - begins
         share = (int(lengths.sum()) + _START_COST * len(begins)) // num_programs
         self._firsts = np.minimum(ends, begins + share)
         """About where the first program of each row tile ends."""
-        weights = borders.weights
         costs = lengths + _START_COST
         if share < int(lengths.max()):
-            later = weights[ends] - weights[self._firsts]
+            later = self._weights(ends) - self._weights(self._firsts)
             costs = _START_COST + self._firsts - begins + later
         self.ends = np.append(0, np.cumsum(costs))
         """Where row tiles end on the line, and 0."""
 
+    def _weights(self, keys: Ints) -> Ints:
+        """What all tiles of keys before these would cost if every segment were started anew."""
+        return keys + _RESTART_COST * (keys // self._segment_tiles)
+
     def costs_up_to(self, tiles: Ints, keys: Ints) -> Ints:
         """Of row tiles from their begin to tiles of keys, without `_START_COST`."""
-        firsts, weights = self._firsts[tiles], self._borders.weights
-        later = weights[np.maximum(keys, firsts)] - weights[firsts]
+        firsts = self._firsts[tiles]
+        later = self._weights(np.maximum(keys, firsts)) - self._weights(firsts)
         return np.minimum(keys, firsts) - self._begins[tiles] + later
 
     def nearest_borders(self, tiles: Ints, offsets: Ints) -> Ints:
         """The border of segments next to places on the line, which are in these row tiles."""
         keys = self._begins[tiles] + np.maximum(offsets - _START_COST, 0)
-        firsts, weights, places = self._firsts[tiles], *self._borders[1:]
-        wanted = weights[np.minimum(keys, firsts)] + np.maximum(keys - firsts, 0)
-        next_ones = np.searchsorted(weights[places], wanted)
-        before = np.maximum(next_ones - 1, 0)
-        is_next = weights[places[next_ones]] - wanted <= wanted - weights[places[before]]
-        return places[np.where(is_next, next_ones, before)]
+        firsts = self._firsts[tiles]
+        wanted = self._weights(np.minimum(keys, firsts)) + np.maximum(keys - firsts, 0)
+        between = self._segment_tiles + _RESTART_COST
+        numbers: Ints = (2 * wanted + between) // (2 * between)
+        return numbers * self._segment_tiles
 
 
 def _places(tiles: Ints | int, keys: Ints | int) -> Ints:
