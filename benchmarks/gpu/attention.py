@@ -8,7 +8,7 @@ already.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,7 +26,6 @@ from gpu.prompt_attention import (
     measure_prompt,
     measure_segments,
     random_values,
-    words_of,
 )
 from pagemesh.kernels.kv_scales import FP8, KvScales
 from pagemesh.kernels.paged_attention import (
@@ -36,7 +35,6 @@ from pagemesh.kernels.paged_attention import (
     PagedSequence,
 )
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
-from pagemesh.kernels.paged_attention.segments import Segments
 from pagemesh.kernels.paged_attention.tiling import Tiling, tiling_of
 from pagemesh.kernels.target import target_of
 
@@ -53,11 +51,8 @@ class Size(NamedTuple):
     context: int
 
 
-SHORT_SIZES = (Size(1, 512), Size(8, 512), Size(64, 512), Size(1, 2048))
-"""For which segments are short where a sequence begins."""
-
-LONG_SIZES = (Size(8, 8192), Size(1, 16384))
-"""For which they are long later."""
+SEGMENT_SIZES = (Size(1, 512), Size(8, 512), Size(64, 512), Size(1, 2048), Size(8, 8192))
+"""Of which some gain by short segments and others by long ones."""
 
 SIZES = (
     Size(64, 8192),
@@ -74,17 +69,8 @@ SIZES = (
 
 TOY_SIZES = (Size(2, 40),)
 
-SEGMENTS = (
-    Segments(64),
-    Segments(128),
-    Segments(256),
-    Segments(512),
-    Segments(128, 1024, 8192),
-    Segments(128, 2048, 8192),
-    Segments(128, 1024, 1024),
-    Segments(64, 512, 4096),
-)
-"""To compare."""
+SEGMENT_KEYS = (128, 256, 512, 1024, 2048)
+"""Lengths of segments to compare."""
 
 
 class Way(NamedTuple):
@@ -95,19 +81,16 @@ class Way(NamedTuple):
 
 
 def run(probe: Probe) -> None:
-    """Decodes with other segments, then in bfloat16 with today's tiles, a prompt, FP8, other tiles."""
+    """Other segments, then decodes in bfloat16 with today's tiles, a prompt, FP8, other tiles."""
     limits = measure_limits(probe)
     probe.row("batch x context", "us", "of limit", "torch us", "tiles")
     sizes = TOY_SIZES if probe.toy else SIZES
     series = Series(probe, limits)
-    for size in TOY_SIZES if probe.toy else SHORT_SIZES:
-        series.segments(size)
+    lengths = SEGMENT_KEYS[:1] if probe.toy else SEGMENT_KEYS
+    for size in TOY_SIZES if probe.toy else SEGMENT_SIZES:
+        series.segments(size, lengths)
     with forgetting(), probe.case("prompt with other segments"):
-        measure_segments(
-            probe, limits, 24 if probe.toy else 2048, SEGMENTS[:1] if probe.toy else SEGMENTS
-        )
-    for size in () if probe.toy else LONG_SIZES:
-        series.segments(size)
+        measure_segments(probe, limits, 24 if probe.toy else 2048, lengths)
     for size in sizes[:4]:
         series.decodes(size, torch.bfloat16, only_today=True, with_torch=True)
     with forgetting(), probe.case("prompt"):
@@ -185,16 +168,15 @@ class Series:
         self._probe = probe
         self._limits = limits
 
-    def segments(self, size: Size) -> None:
-        """One size with each kind of segments."""
+    def segments(self, size: Size, lengths: Sequence[int]) -> None:
+        """One size with segments of each length."""
         probe, name = self._probe, f"{size.num_rows} x {size.context} segments"
         if not probe.has_time(1.0):
             return
         with forgetting(), probe.case(name):
             cache = Cache(probe, size, torch.bfloat16)
             today = tiling_of(cache.shape, target_of(probe.device))
-            kinds = SEGMENTS[:1] if probe.toy else SEGMENTS
-            tilings = [today, *(today._replace(segments=segments) for segments in kinds)]
+            tilings = [today, *(today._replace(segment_keys=length) for length in lengths)]
             works = [(_words(each), cache.calls(probe, each)) for each in dict.fromkeys(tilings)]
             probe.note(compile_ahead([work for _, work in works]))
             self._measure(cache, name, [(way, work, "") for way, work in works])
@@ -255,7 +237,7 @@ class Series:
 
 
 def _ways(shape: AttentionShape, probe: Probe) -> list[Way]:
-    """Today's tiles first; others have the tile of decodes with other depths, or longer segments."""
+    """Today's tiles first; others have the tile of decodes with other depths, or tiles of more keys."""
     today = tiling_of(shape, target_of(probe.device))
     few = today.few
     ways = [Way(_words(today), today)]
@@ -264,7 +246,6 @@ def _ways(shape: AttentionShape, probe: Probe) -> list[Way]:
         stages = 4 if count == 1 else 2
         tile = few._replace(num_stages=stages, programs_per_multiprocessor=count)
         changed.append(today._replace(few=tile))
-    changed += [today._replace(segments=Segments(keys)) for keys in (1024, 2048)]
     changed.append(today._replace(num_keys=128, few=few._replace(num_stages=2)))
     for tiling in changed:
         if all(tiling != way.tiling for way in ways):
@@ -277,5 +258,5 @@ def _words(tiling: Tiling) -> str:
     few = tiling.few
     return (
         f"{few.num_rows}x{tiling.num_keys} w{few.num_warps} s{few.num_stages}"
-        f" p{few.programs_per_multiprocessor} seg{words_of(tiling.segments)}"
+        f" p{few.programs_per_multiprocessor} seg{tiling.segment_keys}"
     )

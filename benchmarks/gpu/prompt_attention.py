@@ -14,7 +14,6 @@ from gpu.probe import Probe
 from pagemesh.kernels.kv_scales import FP8
 from pagemesh.kernels.paged_attention import AttentionShape, LayerAttention, PagedSequence
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
-from pagemesh.kernels.paged_attention.segments import NEVER, Segments
 from pagemesh.kernels.paged_attention.tiling import Tiling, tiling_of
 from pagemesh.kernels.target import target_of
 
@@ -32,13 +31,11 @@ def measure_prompt(probe: Probe, limits: Limits, num_tokens: int) -> None:
     _measure(probe, limits, prompt, prompt.tilings(), f"{torch_ms * 1e3:.1f}")
 
 
-def measure_segments(
-    probe: Probe, limits: Limits, num_tokens: int, kinds: Sequence[Segments]
-) -> None:
-    """Ours with today's tiles and other segments."""
+def measure_segments(probe: Probe, limits: Limits, num_tokens: int, lengths: Sequence[int]) -> None:
+    """Ours with today's tiles and segments of other lengths."""
     prompt = Prompt(probe, num_tokens)
     today = prompt.tilings()[0]
-    tilings = [today, *(today._replace(segments=segments) for segments in kinds)]
+    tilings = [today, *(today._replace(segment_keys=length) for length in lengths)]
     _measure(probe, limits, prompt, list(dict.fromkeys(tilings)), "")
 
 
@@ -81,7 +78,7 @@ class Prompt:
         today = tiling_of(self._shape, target_of(self._probe.device))
         many = today.many
         changed = [today._replace(many=many._replace(num_stages=stages)) for stages in (2, 4)]
-        changed.append(today._replace(segments=Segments(2048)))
+        changed.append(today._replace(segment_keys=2048))
         if self._probe.toy:
             return [today]
         return [today, *(tiling for tiling in changed if tiling != today)]
@@ -116,17 +113,8 @@ def _words(tiling: Tiling) -> str:
     many = tiling.many
     return (
         f"{many.num_rows}x{tiling.num_keys} w{many.num_warps} s{many.num_stages}"
-        f" p{many.programs_per_multiprocessor} seg{words_of(tiling.segments)}"
+        f" p{many.programs_per_multiprocessor} seg{tiling.segment_keys}"
     )
-
-
-def words_of(segments: Segments) -> str:
-    """The length of the first ones, and where they are longer."""
-    words = str(segments.first)
-    for times, place in ((2, segments.doubled_from), (4, segments.quadrupled_from)):
-        if place != NEVER:
-            words += f"/{times * segments.first}@{place}"
-    return words
 
 
 def random_values(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
