@@ -292,12 +292,11 @@ def attention_kernel(
         kv_head = tl.load(item + 5)
         positions = tl.load(item + 3) - tl.load(item) + tokens
         places = (tokens.to(tl.int64) * query_stride + heads * HEAD_DIM)[:, None] + dims[None, :]
-        is_query = is_row[:, None] & is_dim[None, :]
-        queries = tl.load(query + places, mask=is_query, other=0.0).to(DOT)
+        queries = tl.load(query + places, mask=is_row[:, None] & is_dim, other=0.0).to(DOT)
 
         begins, ends = _seen(positions, tl.load(item + 4), window, CAUSAL)
-        begin, latest_begin = tl.min(begins, axis=0), tl.max(begins, axis=0)
-        end, earliest_end = tl.max(ends, axis=0), tl.min(ends, axis=0)
+        begin, last_begin = tl.min(begins, axis=0), tl.max(begins, axis=0)
+        end, first_end = tl.max(ends, axis=0), tl.min(ends, axis=0)
         item_factor = factor
         if key_scales is not None:
             item_factor = factor * tl.load(key_scales + kv_head)
@@ -326,8 +325,7 @@ def attention_kernel(
 
                 scores = tl.dot(queries, tl.trans(key_tile), input_precision=PRECISION)
                 begins_segment = (tile % SEGMENT_TILES == 0) & (tile > begin_tile)
-                is_cut = tile * BLOCK_KEYS < latest_begin
-                is_cut |= (tile + 1) * BLOCK_KEYS > earliest_end
+                is_cut = (tile * BLOCK_KEYS < last_begin) | ((tile + 1) * BLOCK_KEYS > first_end)
                 scores, base = _transform(
                     scores, item_factor, soft_cap, slopes, item, tile * BLOCK_KEYS, GROUP
                 )
