@@ -21,9 +21,9 @@ ROOT_PATHS := $(subst $() ,:,$(addprefix $(CURDIR)/,$(ROOTS)) $(CURDIR))
 GPU_PATHS = $(ROOT_PATHS)$(if $(PYTHONPATH),:$(PYTHONPATH))
 BENCHMARKS := kernels first_token mesh_overhead cancellation resumption overload memory scheduler index offline online kv_transfer routing gateway tls tracing sim_check bench_client gpu_host
 GPU_BENCHMARKS := kernels gpu_engine
-# Compiling ahead of time, for GPUs that are not there, is left to the tests without one.
+# Compiling ahead of time, for GPUs that are not there, is left to the tests without one, and so are the CPU's kernels.
 # Most of the time kernels are compiled, on eight cores; tests/gpu measures memory and is alone.
-GPU_UNIT_TESTS := --ignore=tests/unit/kernels/test_resources.py tests/unit/kernels \
+GPU_UNIT_TESTS := -k "not cpu" --ignore=tests/unit/kernels/test_resources.py tests/unit/kernels \
 	$(addprefix tests/unit/sampling/test_,device_sampler.py masking.py sampler.py scoring.py)
 ARM64 := $(or $(FOLDER),/var/tmp/pagemesh-arm64)
 # Where pip finds PyTorch. Without an NVIDIA driver the small CPU build is looked for as well;
