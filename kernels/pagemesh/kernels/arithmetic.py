@@ -6,9 +6,14 @@ their last bits, and sooner or later in a token.
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa
+
+_CUDA_KERNELS: Final = 2
+"""Counted up when kernels give other bits than those of the release before."""
 
 
 def arithmetic_of(device: torch.device, dtype: torch.dtype) -> str:
@@ -24,7 +29,7 @@ def arithmetic_of(device: torch.device, dtype: torch.dtype) -> str:
 
         major, minor = torch.cuda.get_device_capability(device)
         release = ".".join(triton.__version__.split(".")[:2])
-        return f"cuda-sm{major}{minor}-triton{release}-{name}"
+        return f"cuda{_CUDA_KERNELS}-sm{major}{minor}-triton{release}-{name}"
     isa = current_isa()
     if dtype == torch.bfloat16:
         if isa == CpuIsa.AMX:
