@@ -20,6 +20,7 @@ from pagemesh.kernels.starting import start
 from pagemesh.kernels.target import target_of
 
 _EARLY_CAPABILITY: Final = 90
+"""From which on kernels can start early: Hopper's."""
 
 _notes: list[list[Launch]] = []
 

@@ -12,6 +12,7 @@ import torch
 
 from pagemesh.kernels.launch import dot_type
 from pagemesh.kernels.target import Target
+from pagemesh.kernels.whole_numbers import next_power_of_2
 
 _FEWEST_PROGRAMS: Final = 200
 """That keep a GPU's memory busy, about: with a 64 of outputs each a smaller weight is cut into segments."""
@@ -117,7 +118,7 @@ def choose_tiles(
     # Hopper and its successor multiply from shared memory; others from registers, desktop Blackwells too.
     needs_registers = not 90 <= target.capability < 120
     if num_experts == 1:
-        num_tokens = 1 << (num_tokens - 1).bit_length()
+        num_tokens = next_power_of_2(num_tokens)
         if dtype != torch.float32 and 90 <= target.capability < 100 and not is_gated:
             tiles = _tiles_on_hopper(num_outputs, num_inputs, num_tokens, segments, target)
             if tiles is not None:
