@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 # Kernels are made for the interpreter or for a compiler when they are imported.
@@ -25,6 +27,9 @@ from triton.runtime import driver
 from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.launch import noting
 from pagemesh.scheduler.batch import Batch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from tests.support.host_accelerator import HostAccelerator
 
 QUESTION = (
