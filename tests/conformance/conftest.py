@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -23,6 +24,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 HERE = Path(__file__).resolve().parent
 DEMO = HERE.parents[1] / "models/demo"
 KEY = pydantic.SecretStr("none")
+_RUNNING = ExitStack()
 
 Piece = TypeVar("Piece")
 
@@ -75,9 +77,17 @@ def served(
     """A mesh with the demo model, for all tests of the folder: pytest runs them mode by mode."""
     mode: Mode = request.param
     arguments = ("--model", str(DEMO), "--no-sample", *mode.arguments)
-    with running_mesh(tmp_path_factory.mktemp(mode.name), *arguments) as mesh:
-        yield Served(mesh, mode)
-        mesh.wait_until_idle()
+    mesh = _RUNNING.enter_context(running_mesh(tmp_path_factory.mktemp(mode.name), *arguments))
+    _RUNNING.callback(mesh.wait_until_idle)
+    yield Served(mesh, mode)
+    _RUNNING.close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Behind the folder's last test the mesh ends: a session lasts until the process has run all its other tests."""
+    if nextitem is None or HERE not in nextitem.path.parents:
+        _RUNNING.close()
 
 
 @pytest.fixture

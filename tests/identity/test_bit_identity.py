@@ -140,7 +140,7 @@ def check_bits(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # On an Intel with AMX.
-@pytest.mark.product(found_bugs=["Llama GQA-bfloat16", "Falcon 7B-bfloat16"])
+@pytest.mark.product(found_bugs=["Llama GQA-bfloat16", "Falcon 7B-bfloat16"], most=10)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_logits_are_the_same_bits_on_every_path(
     folder: Path, dtype: Literal["float32", "bfloat16"], monkeypatch: pytest.MonkeyPatch
@@ -148,7 +148,7 @@ def test_logits_are_the_same_bits_on_every_path(
     check_bits(load_model(ModelConfig(str(folder), dtype=dtype)), monkeypatch)
 
 
-@pytest.mark.product
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize("name", ["Llama MQA", "Mixtral"])
 @isas
 def test_logits_are_the_same_bits_on_every_class_of_processors(
@@ -159,7 +159,7 @@ def test_logits_are_the_same_bits_on_every_class_of_processors(
         check_bits(load_model(ModelConfig(str(tmp_path), dtype="bfloat16")), monkeypatch)
 
 
-@pytest.mark.product
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["OPT", "GPT-NeoX", "Cohere 2"])
 def test_logits_of_models_that_transformers_runs_are_the_same_bits(

@@ -46,7 +46,7 @@ def case(request: pytest.FixtureRequest, demo_model: Path) -> Case:
     return Case(model, requests, expected)
 
 
-@pytest.mark.product
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize("num_tokens", [16, 64, 512])
 def test_chunks_and_batches_do_not_matter(case: Case, num_tokens: int) -> None:
     peer = Peer(case.model, max_num_batched_tokens=num_tokens)
@@ -61,7 +61,7 @@ def test_a_warm_prefix_cache_does_not_matter(case: Case) -> None:
     assert num_cached > 0.7 * sum(len(request.prompt_token_ids) for request in case.requests)
 
 
-@pytest.mark.product
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize("caching", [True, False])
 def test_preemption_for_want_of_blocks_does_not_matter(case: Case, caching: bool) -> None:
     peer = Peer(case.model, num_blocks=40, block_size=8, enable_prefix_caching=caching)
@@ -69,7 +69,7 @@ def test_preemption_for_want_of_blocks_does_not_matter(case: Case, caching: bool
     assert peer.scheduler.load().num_preemptions >= 3
 
 
-@pytest.mark.product
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize("way", ["swap", "recompute"])
 def test_preemption_at_every_other_step_does_not_matter(case: Case, way: str) -> None:
     peer = Peer(
@@ -84,7 +84,7 @@ def test_preemption_at_every_other_step_does_not_matter(case: Case, way: str) ->
     assert peer.scheduler.load().num_preemptions >= 5
 
 
-@pytest.mark.product
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize("stride", [1, 3])
 def test_resuming_elsewhere_does_not_matter(case: Case, stride: int) -> None:
     resumed = [
@@ -99,7 +99,7 @@ def test_resuming_elsewhere_does_not_matter(case: Case, stride: int) -> None:
     assert len(answers) == len(resumed)
 
 
-@pytest.mark.product
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize(("num_tokens", "num_blocks"), [(16, 1024), (512, 1024), (64, 48)], ids=str)
 def test_prefilling_on_another_engine_does_not_matter(
     case: Case, num_tokens: int, num_blocks: int, monkeypatch: pytest.MonkeyPatch

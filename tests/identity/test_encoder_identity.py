@@ -25,6 +25,7 @@ from tests.identity.encoder_checkpoints import (
 )
 from tests.identity.engines import Peer
 from tests.identity.test_embedding_identity import Vectors, embed
+from tests.support.products import drawn
 from tests.support.waiting import wait_until
 
 TOLERANCES: Final = {"float32": 2e-6, "bfloat16": 0.05}
@@ -50,7 +51,10 @@ def make_prompts() -> list[tuple[int, ...]]:
     return [tuple(drawn.choices(range(5, VOCAB_SIZE), k=length)) for length in lengths]
 
 
-@pytest.fixture(scope="module", params=[(name, dtype) for name in RECIPES for dtype in TOLERANCES])
+ENCODERS = [(name, dtype) for name in RECIPES for dtype in TOLERANCES]
+
+
+@pytest.fixture(scope="module", params=drawn("encoders", ENCODERS, [], 9), ids=" ".join)
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     name, dtype = request.param
     recipe: EncoderRecipe = RECIPES[name]

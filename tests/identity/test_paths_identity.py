@@ -27,7 +27,7 @@ from tests.support.products import drawn
 from tests.unit.scheduler.builders import FixedWay
 
 
-@pytest.fixture(scope="module", params=drawn("subjects", SUBJECTS, ["demo"], 2))
+@pytest.fixture(scope="module", params=drawn("subjects", SUBJECTS, ["demo"], 1))
 def subject(
     request: pytest.FixtureRequest, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Subject:
@@ -105,7 +105,7 @@ def test_answers_to_one_prompt_are_those_of_separate_requests(
     assert num_shared > len(forks) / 4
 
 
-@pytest.mark.product
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize("last", ["sampled", "json"])
 @pytest.mark.parametrize("way", ["swap", "recompute"])
 def test_preemption_at_any_step_does_not_matter(subject: Subject, way: str, last: str) -> None:

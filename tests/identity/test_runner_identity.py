@@ -63,7 +63,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-@pytest.fixture(scope="module", params=drawn("recipes", ["demo", *ALL_RECIPES], ["demo"], 10))
+@pytest.fixture(scope="module", params=drawn("recipes", ["demo", *ALL_RECIPES], ["demo"], 5))
 def case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, demo_model: Path
 ) -> Case:

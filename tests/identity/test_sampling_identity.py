@@ -98,6 +98,7 @@ def scored(requests: list[EngineRequest]) -> list[EngineRequest]:
     ]
 
 
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize(
     ("settings", "times"),
     [

@@ -196,6 +196,7 @@ def test_answers_go_on_as_if_nothing_had_happened_when_their_worker_dies(
         wait_until_back()
 
 
+@pytest.mark.costly
 def test_an_answer_goes_on_when_its_worker_freezes(mesh: Mesh) -> None:
     before = num_migrated(mesh, "lost")
     thawed = Event()

@@ -80,7 +80,7 @@ def answers_of_one_worker(aggregated_mesh: Mesh) -> Answers:
     return answers
 
 
-@pytest.mark.product
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize(
     "sampling",
     [

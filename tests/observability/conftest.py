@@ -48,7 +48,7 @@ class ObservedMesh:
         return answer.text
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedMesh]:
     """One prefill and one decode worker; prompts of two blocks and more are prefilled remotely."""
     folder = tmp_path_factory.mktemp("observed")
@@ -77,7 +77,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedMesh]
             process.wait(10)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def loaded(observed: ObservedMesh) -> ObservedMesh:
     """The same, when it has had some of everything."""
     observed.load.run()

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final, TypeVar
 
 import pytest
 from _pytest.mark import ParameterSet
+
+_V = TypeVar("_V", bound=Hashable)
 
 _VARIABLE: Final = "PAGEMESH_TEST_SEED"
 
@@ -105,7 +107,7 @@ def sample(
 
 
 def drawn(
-    name: str, values: Sequence[str], always: Sequence[str], num_others: int
+    name: str, values: Sequence[_V], always: Sequence[_V], num_others: int
 ) -> list[ParameterSet]:
     """Values of a fixture that takes long to make: some always, so many others by the seed, the rest as exhaustive."""
     others = [value for value in values if value not in always]

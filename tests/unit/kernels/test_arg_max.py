@@ -14,6 +14,7 @@ from tests.support.cpu_isas import isas
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
+@pytest.mark.product(sample=30)
 @isas
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 250, 1024])
 @pytest.mark.parametrize("dtype", DTYPES)

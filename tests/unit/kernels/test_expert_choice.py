@@ -19,6 +19,7 @@ TOLERANCES = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 both_weightings = pytest.mark.parametrize("normalize", [True, False], ids=["of chosen", "of all"])
 
 
+@pytest.mark.product(sample=30)
 @both_weightings
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize(

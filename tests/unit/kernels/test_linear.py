@@ -62,6 +62,7 @@ def exact(*shape: int, dtype: torch.dtype, num_zeros: int = 1) -> torch.Tensor:
 
 
 # torch says so on Arm without bfloat16, where it takes slower products of its own.
+@pytest.mark.product(sample=24)
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 @kinds
 @pytest.mark.parametrize("with_bias", [False, True], ids=["no bias", "bias"])
@@ -125,7 +126,7 @@ def test_exact_products_are_exact_in_any_company(
         assert torch.equal(total.double(), expected[begin:end] + residual[begin:end])
 
 
-@pytest.mark.product(sample=2)
+@pytest.mark.product(most=1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("num_rows", [3, 70])
 def test_segments_are_added_in_one_order_whoever_computes_them(
@@ -205,6 +206,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
         CudaLinear(weight.double(), None)
 
 
+@pytest.mark.product(sample=20)
 @dtypes
 @pytest.mark.parametrize("num_inputs", [72, 2048])
 @pytest.mark.parametrize("num_threads", [1, 2])
@@ -270,6 +272,7 @@ def test_processors_of_one_arithmetic_give_the_same_bits(dtype: torch.dtype, num
         assert torch.equal(output, outputs.setdefault(name, output)), (isa, name)
 
 
+@pytest.mark.product(sample=12)
 @dtypes
 @pytest.mark.parametrize(
     "gate", [Gate("silu"), Gate("gelu_tanh"), Gate("clamped_swiglu", 7.0, 1.7)], ids=str

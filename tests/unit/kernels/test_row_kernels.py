@@ -53,6 +53,7 @@ def same_alone(function: Callable[[torch.Tensor], torch.Tensor], rows: torch.Ten
         torch.set_num_threads(num_threads)
 
 
+@pytest.mark.product(sample=20)
 @dtypes
 @pytest.mark.parametrize("size", [1, 16, 24, 131])
 @pytest.mark.parametrize("eps", [1e-6, 0.5])
@@ -94,6 +95,7 @@ def test_rms_norm_refuses_rows_of_another_size(device: torch.device) -> None:
         norm(torch.ones(2, 9, device=device))
 
 
+@pytest.mark.product(sample=30)
 @dtypes
 @pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
 @pytest.mark.parametrize("size", [1, 16, 37])

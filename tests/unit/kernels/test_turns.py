@@ -13,6 +13,7 @@ from tests.unit.kernels.test_row_kernels import assert_close, dtypes, random
 from tests.unit.kernels.turning import turned, write_turned
 
 
+@pytest.mark.product(sample=30)
 @dtypes
 @pytest.mark.parametrize("head_dim", [2, 6, 16, 24, 64, 258])
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])

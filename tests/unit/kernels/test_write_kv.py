@@ -42,6 +42,7 @@ def test_rows_of_keys_and_values() -> None:
     assert writer.places(torch.tensor([0, 9, 4]), 10).tolist() == [[0, 10], [9, 19], [4, 14]]
 
 
+@pytest.mark.product(sample=16)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("num_tokens", [0, 1, 13])
 @pytest.mark.parametrize("num_heads", [0, 3])

@@ -132,6 +132,7 @@ def run_modelled(requests: Sequence[TraceRequest], num_blocks: int) -> tuple[Wat
     return watch, engine, clock
 
 
+@pytest.mark.product(sample=4)
 @pytest.mark.parametrize("num_blocks", [40, 80])
 @pytest.mark.parametrize("seed", range(4))
 def test_it_takes_the_steps_that_the_real_scheduler_takes(seed: int, num_blocks: int) -> None:

@@ -196,6 +196,7 @@ def settled(simulation: Simulation) -> Simulation:
     return simulation
 
 
+@pytest.mark.product(sample=12)
 @pytest.mark.parametrize("policy", NAMES[1:])
 @pytest.mark.parametrize("case", CASES)
 def test_every_request_ends_once_and_gives_everything_back(case: str, policy: PolicyName) -> None:
