@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from openai import OpenAI
+from tests.support.late_imports import openai
 
 QUESTIONS: Final = (
     "What is the capital of France?",
@@ -21,7 +21,7 @@ class CutOffError(Exception):
     """A stream ended, and nothing said why."""
 
 
-def ask(client: OpenAI, question: str, max_tokens: int = 64) -> str:
+def ask(client: openai.OpenAI, question: str, max_tokens: int = 64) -> str:
     """The whole answer of the likeliest tokens, streamed. CutOffError when it ends without a reason."""
     chunks = client.chat.completions.create(
         model="demo",
@@ -50,7 +50,7 @@ class Traffic:
         self.errors: list[Exception] = []
         self._stop = threading.Event()
 
-    def ask_on(self, client: OpenAI, first: int) -> None:
+    def ask_on(self, client: openai.OpenAI, first: int) -> None:
         """One question after another."""
         turn = first
         while not self._stop.is_set():
@@ -67,7 +67,7 @@ class Traffic:
 
 
 @contextmanager
-def traffic(client: OpenAI, num_clients: int = 4) -> Iterator[Traffic]:
+def traffic(client: openai.OpenAI, num_clients: int = 4) -> Iterator[Traffic]:
     """Clients that ask until the block ends; all have ended behind it."""
     asked = Traffic()
     threads = [threading.Thread(target=asked.ask_on, args=(client, n)) for n in range(num_clients)]

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import httpx
-from openai import OpenAI
 
 from tests.compose.container_engine import ContainerEngine
 from tests.hygiene.tree import ROOT
+from tests.support.late_imports import openai
 
 _HEALTHY_DEADLINE_S: Final = 180.0
 
@@ -42,9 +42,9 @@ class OneContainer:
         """Where the host reaches it."""
         return f"http://{self._engine.run('port', self.id, '8000').split()[0]}"
 
-    def client(self) -> OpenAI:
+    def client(self) -> openai.OpenAI:
         """That asks once."""
-        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
     def wait_until_healthy(self) -> None:
         """Until it answers 200 to probes."""

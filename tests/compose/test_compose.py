@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from openai import OpenAI
 
 from tests.compose.asking import QUESTIONS, ask, traffic
 from tests.compose.compose_mesh import ComposeMesh
 from tests.compose.container_engine import ContainerEngine
 from tests.hygiene.tree import ROOT
+from tests.support.late_imports import openai
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
@@ -29,20 +29,20 @@ MOST_BYTES = 400_000_000
 
 
 @pytest.fixture
-def client(mesh: ComposeMesh) -> OpenAI:
+def client(mesh: ComposeMesh) -> openai.OpenAI:
     """That asks once, and reports whatever goes wrong."""
-    return OpenAI(
+    return openai.OpenAI(
         base_url=f"http://127.0.0.1:{mesh.port}/v1", api_key="none", max_retries=0, timeout=60
     )
 
 
 @pytest.fixture
-def expected(client: OpenAI) -> dict[str, str]:
+def expected(client: openai.OpenAI) -> dict[str, str]:
     """What an undisturbed mesh answers."""
     return {question: ask(client, question) for question in QUESTIONS}
 
 
-def test_openais_client_gets_an_answer(client: OpenAI) -> None:
+def test_openais_client_gets_an_answer(client: openai.OpenAI) -> None:
     assert ask(client, QUESTIONS[0], 8).startswith("The capital of France is Paris")
 
 
@@ -138,7 +138,7 @@ def test_networks_keep_apart_what_need_not_meet(mesh: ComposeMesh) -> None:
 
 
 def test_a_killed_decode_container_costs_nothing(
-    mesh: ComposeMesh, client: OpenAI, expected: dict[str, str]
+    mesh: ComposeMesh, client: openai.OpenAI, expected: dict[str, str]
 ) -> None:
     with traffic(client) as asked:
         for part in ("decode-0", "decode-1"):
@@ -152,7 +152,7 @@ def test_a_killed_decode_container_costs_nothing(
 
 
 def test_a_rolling_update_loses_no_request(
-    mesh: ComposeMesh, client: OpenAI, expected: dict[str, str]
+    mesh: ComposeMesh, client: openai.OpenAI, expected: dict[str, str]
 ) -> None:
     before = {part: mesh.container(part) for part in PARTS}
     with traffic(client) as asked:
@@ -165,7 +165,7 @@ def test_a_rolling_update_loses_no_request(
 
 
 def test_a_gateway_that_is_replaced_is_a_pause_for_clients_that_try_again(
-    mesh: ComposeMesh, client: OpenAI, expected: dict[str, str]
+    mesh: ComposeMesh, client: openai.OpenAI, expected: dict[str, str]
 ) -> None:
     with traffic(client.with_options(max_retries=10)) as asked:
         mesh.compose("up", "--detach", "--no-deps", "--force-recreate", "gateway")

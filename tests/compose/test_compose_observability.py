@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from openai import OpenAI
 
 from tests.compose.asking import QUESTIONS, ask
 from tests.compose.compose_mesh import ComposeMesh, compose_mesh
 from tests.compose.container_engine import ContainerEngine
 from tests.compose.scraped import query, wait_until_all_are_scraped
+from tests.support.late_imports import openai
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
@@ -24,7 +24,7 @@ def mesh(engine: ContainerEngine, variables: dict[str, str]) -> Iterator[Compose
     further = {**variables, "PROMETHEUS_PORT": "0"}
     started = ("gateway", "prefill-0", "prefill-1", "decode-0", "decode-1", "prometheus", "jaeger")
     with compose_mesh(engine, ("observability",), further, started) as running:
-        client = OpenAI(base_url=f"http://127.0.0.1:{running.port}/v1", api_key="none")
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{running.port}/v1", api_key="none")
         for question in QUESTIONS:
             ask(client, question)
         # Long enough for a prefill worker.

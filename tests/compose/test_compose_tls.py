@@ -8,13 +8,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from openai import APIConnectionError, DefaultHttpxClient, OpenAI
 
 from pagemesh.config.environment import MESH_VARIABLES
 from tests.compose.asking import QUESTIONS, ask
 from tests.compose.compose_mesh import ComposeMesh, compose_mesh
 from tests.compose.container_engine import ContainerEngine
 from tests.compose.scraped import wait_until_all_are_scraped
+from tests.support.late_imports import openai
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
@@ -37,12 +37,12 @@ def authority(mesh: ComposeMesh, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return path
 
 
-def client(mesh: ComposeMesh, trust: ssl.SSLContext) -> OpenAI:
-    return OpenAI(
+def client(mesh: ComposeMesh, trust: ssl.SSLContext) -> openai.OpenAI:
+    return openai.OpenAI(
         base_url=f"https://localhost:{mesh.port}/v1",
         api_key="none",
         max_retries=0,
-        http_client=DefaultHttpxClient(verify=trust),
+        http_client=openai.DefaultHttpxClient(verify=trust),
     )
 
 
@@ -51,7 +51,7 @@ def test_clients_are_served_by_https_and_can_check_whom_they_ask(
 ) -> None:
     trusting = client(mesh, ssl.create_default_context(cafile=str(authority)))
     assert ask(trusting, QUESTIONS[0], 8).startswith("The capital of France is Paris")
-    with pytest.raises(APIConnectionError):
+    with pytest.raises(openai.APIConnectionError):
         ask(client(mesh, ssl.create_default_context()), QUESTIONS[0], 8)
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"http://localhost:{mesh.port}/v1/models", timeout=10)

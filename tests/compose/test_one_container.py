@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from openai import APIError
 
 from tests.compose.asking import QUESTIONS, ask
 from tests.compose.container_engine import ContainerEngine
 from tests.compose.one_container import OneContainer, build, started
 from tests.compose.public_images import host_of_containers
 from tests.hygiene.tree import ROOT
+from tests.support.late_imports import openai
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
@@ -118,7 +118,7 @@ def test_docker_stop_ends_streams_with_a_reason(engine: ContainerEngine, image: 
         next(chunks)
         ended = threading.Thread(target=container.stop)
         ended.start()
-        with pytest.raises(APIError, match="stopping"):
+        with pytest.raises(openai.APIError, match="stopping"):
             for _ in chunks:
                 pass
         ended.join(60)

@@ -9,13 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-import anthropic
-import langchain_openai
-import openai
 import pydantic
 import pytest
 
 from tests.mesh.harness import DEADLINE_S, Mesh, running_mesh
+from tests.support.late_imports import anthropic, langchain_openai, openai
 from tests.support.node_scripts import installed
 
 # Otherwise LiteLLM fetches a table of prices from the internet when it is imported.

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import langchain_openai
-import litellm
 import pytest
-from litellm.exceptions import BadRequestError, ContextWindowExceededError, NotFoundError
 
 from tests.conformance.conftest import KEY, Served
+from tests.support.late_imports import langchain_openai, litellm
 
 QUESTION = "What is the capital of France?"
 ANSWER = "The capital of France is Paris."
@@ -53,7 +51,7 @@ def test_langchain_embeds(served: Served) -> None:
 def test_litellm_knows_a_prompt_that_is_too_long(lite: dict[str, Any]) -> None:
     """Its fallbacks for that depend on the class."""
     messages = [{"role": "user", "content": "word " * 5000}]
-    with pytest.raises(ContextWindowExceededError):
+    with pytest.raises(litellm.exceptions.ContextWindowExceededError):
         litellm.completion(messages=messages, **lite)
 
 
@@ -77,7 +75,7 @@ def test_litellm_asks_for_structure_and_raises_its_own_errors(lite: dict[str, An
         **lite,
     )
     assert json.loads(answer.choices[0].message.content)["city"] in ("Paris", "Rome")
-    with pytest.raises(NotFoundError, match="nope"):
+    with pytest.raises(litellm.exceptions.NotFoundError, match="nope"):
         litellm.completion(messages=messages, **lite | {"model": "openai/nope"})
-    with pytest.raises(BadRequestError, match="top_p"):
+    with pytest.raises(litellm.exceptions.BadRequestError, match="top_p"):
         litellm.completion(messages=messages, top_p=7, **lite)

@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import langchain_openai
-import litellm
-import openai
 import pydantic
 import pytest
 
 from tests.conformance.conftest import Same, Served
 from tests.mesh.harness import MODEL
+from tests.support.late_imports import anthropic, langchain_openai, litellm, openai
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "tool-calls.md"
 CITY = {

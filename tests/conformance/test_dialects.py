@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-import anthropic
-import openai
 import pydantic
 import pytest
 
 from tests.conformance.conftest import Same
 from tests.mesh.harness import MODEL
+from tests.support.late_imports import anthropic, openai
 
 QUESTION = "What is the capital of France?"
 MESSAGES: list[Any] = [{"role": "user", "content": QUESTION}]

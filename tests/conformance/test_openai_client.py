@@ -9,12 +9,12 @@ import re
 from typing import Annotated, Any, Literal
 
 import httpx
-import openai
 import pydantic
 import pytest
 
 from tests.conformance.conftest import DEMO, Same, Served
 from tests.mesh.harness import MODEL, Mesh
+from tests.support.late_imports import openai
 
 CAPITAL: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 

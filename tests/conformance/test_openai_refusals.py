@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from tests.mesh.harness import MODEL, Mesh
+from tests.support.late_imports import openai
 
 CAPITAL: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import anthropic
-import litellm
-import openai
 import pytest
 
 from tests.conformance.conftest import Same
 from tests.mesh.harness import MODEL, Mesh
+from tests.support.late_imports import anthropic, litellm, openai
 
 QUESTION = "What is the capital of France?"
 MESSAGES: list[Any] = [{"role": "user", "content": QUESTION}]

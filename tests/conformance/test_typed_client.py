@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from pagemesh.client import Client, StructuredOutputs, ToolCall
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from tests.conformance.conftest import Served
+from tests.support.late_imports import openai
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 SUM: list[Any] = [{"role": "user", "content": "What is 3 + 4?"}]

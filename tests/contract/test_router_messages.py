@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import cache
 from typing import Any
 
 import pytest
-from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 from google.api.httpbody_pb2 import HttpBody
 from pydantic import TypeAdapter
 
@@ -15,15 +15,20 @@ from tests.contract.full_mesh import NUM_TAKEN, occupied, one_seat
 from tests.contract.http_answers import http_body, read
 from tests.contract.router_harness import MODEL, Mesh, running_mesh
 from tests.fakes.engine import expected_tokens
+from tests.support.late_imports import anthropic
 
 TOKENIZER = Tokenizer(MODEL)
-EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 REQUEST = {
     "model": "demo",
     "max_tokens": 8,
     "messages": [{"role": "user", "content": "hi hi hi"}],
     "seed": 1,
 }
+
+
+@cache
+def stream_event() -> TypeAdapter[Any]:
+    return TypeAdapter(anthropic.types.RawMessageStreamEvent)
 
 
 @pytest.fixture
@@ -35,7 +40,7 @@ async def mesh() -> AsyncIterator[Mesh]:
 async def test_a_message_has_the_models_text(mesh: Mesh) -> None:
     answer = await mesh.messages(REQUEST, x_request_id="r-1", anthropic_version="2023-06-01")
     assert (answer.status, answer.headers["request-id"]) == (200, "r-1")
-    message = Message.model_validate(answer.json(), strict=True)
+    message = anthropic.types.Message.model_validate(answer.json(), strict=True)
     (block,) = message.content
     assert block.type == "text"
     assert len(block.text) > 0
@@ -49,7 +54,7 @@ async def test_a_stream_tells_the_same_as_the_whole_message(mesh: Mesh) -> None:
     whole = (await mesh.messages(request, x_request_id="r-1")).json()
     events = (await mesh.messages({**request, "stream": True})).named_events()
     for event in events:
-        EVENTS.validate_python(event, strict=True)
+        stream_event().validate_python(event, strict=True)
     kinds = [each["type"] for each in events]
     assert kinds[:2] == ["message_start", "content_block_start"]
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
@@ -64,14 +69,16 @@ async def test_a_stop_sequence_is_named(mesh: Mesh) -> None:
     ids = await TOKENIZER.encode_chat(REQUEST["messages"])  # type: ignore[arg-type]
     text = TOKENIZER.decode(expected_tokens(ids, 8, 1))
     request = {**REQUEST, "stop_sequences": ["\x00", text[3:6]]}
-    message = Message.model_validate((await mesh.messages(request)).json(), strict=True)
+    message = anthropic.types.Message.model_validate(
+        (await mesh.messages(request)).json(), strict=True
+    )
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", text[3:6])
 
 
 async def test_the_tokens_of_a_prompt_are_counted(mesh: Mesh) -> None:
     request = {"model": "demo", "messages": REQUEST["messages"], "system": "Be brief."}
     answer = await read(mesh.anthropic.CountTokens(http_body(request)))
-    count = MessageTokensCount.model_validate(answer.json(), strict=True)
+    count = anthropic.types.MessageTokensCount.model_validate(answer.json(), strict=True)
     messages = [{"role": "system", "content": "Be brief."}, *REQUEST["messages"]]  # type: ignore[misc]
     assert count.input_tokens == len(await TOKENIZER.encode_chat(messages))
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import cache
 from typing import Any
 
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from pagemesh.tokenizer import Tokenizer
@@ -14,10 +14,15 @@ from pagemesh.v1 import openai_pb2
 from tests.contract.http_answers import http_body, read
 from tests.contract.router_harness import MODEL, Mesh, running_mesh
 from tests.fakes.engine import expected_tokens
+from tests.support.late_imports import openai
 
 TOKENIZER = Tokenizer(MODEL)
-EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 REQUEST = {"model": "demo", "input": "hi hi hi", "max_output_tokens": 8, "seed": 1}
+
+
+@cache
+def stream_event() -> TypeAdapter[Any]:
+    return TypeAdapter(openai.types.responses.ResponseStreamEvent)
 
 
 @pytest.fixture
@@ -34,7 +39,7 @@ async def expected_text(num_tokens: int, *messages: dict[str, str]) -> str:
 async def test_a_response_has_the_models_text(mesh: Mesh) -> None:
     answer = await mesh.responses(REQUEST, x_request_id="r-1")
     assert answer.status == 200
-    response = Response.model_validate(answer.json(), strict=True)
+    response = openai.types.responses.Response.model_validate(answer.json(), strict=True)
     assert response.output_text == await expected_text(8)
     assert (response.id, response.model) == ("resp_r-1", "demo")
     assert (response.status, response.max_output_tokens) == ("incomplete", 8)
@@ -62,7 +67,7 @@ async def test_a_stream_tells_the_same_as_the_whole_answer(mesh: Mesh) -> None:
     whole = (await mesh.responses(REQUEST, x_request_id="r-1")).json()
     events = (await mesh.responses({**REQUEST, "stream": True}, x_request_id="r-1")).named_events()
     for event in events:
-        EVENTS.validate_python(event, strict=True)
+        stream_event().validate_python(event, strict=True)
     deltas = [each["delta"] for each in events if each["type"] == "response.output_text.delta"]
     assert "".join(deltas) == whole["output"][0]["content"][0]["text"]
     assert events[0]["type"] == "response.created"
@@ -78,7 +83,7 @@ async def test_log_probabilities_come_when_they_are_included(mesh: Mesh) -> None
     body = (await mesh.responses({**REQUEST, "include": include, "top_logprobs": 2})).json()
     logprobs = body["output"][0]["content"][0]["logprobs"]
     assert [len(entry["top_logprobs"]) for entry in logprobs] == [2] * 8
-    Response.model_validate(body, strict=True)
+    openai.types.responses.Response.model_validate(body, strict=True)
 
 
 async def test_a_conversation_that_is_too_long_is_refused_or_begins_later(mesh: Mesh) -> None:
@@ -126,7 +131,7 @@ async def test_after_the_first_event_an_error_fails_the_response() -> None:
         events = (await mesh.responses(request)).named_events()
         failed, error = events[-2:]
         assert failed["type"] == "response.failed"
-        assert EVENTS.validate_python(failed, strict=True).response.status == "failed"
+        assert stream_event().validate_python(failed, strict=True).response.status == "failed"
         assert (error["type"], error["code"]) == ("error", "timeout")
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 import yaml
 
@@ -17,6 +16,7 @@ from tests.ecosystem.conftest import DEADLINE_S, QUIET
 from tests.ecosystem.environments import programs_of
 from tests.ecosystem.questions import ANSWER, PLACE, QUESTION, TEXTS, WIDTH
 from tests.mesh.harness import Mesh, can_connect, until
+from tests.support.late_imports import openai
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(1500)]

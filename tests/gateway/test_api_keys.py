@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc
 import httpx
-import openai
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc
 from tests.gateway.conftest import Gateway, running_gateway
+from tests.support.late_imports import openai
 
 REFUSED = {
     "message": "No API key was given. Send one in the header authorization, as Bearer KEY, or in x-api-key.",

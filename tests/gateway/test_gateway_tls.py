@@ -13,7 +13,6 @@ from pathlib import Path
 
 import grpc
 import httpx
-import openai
 import pytest
 
 from pagemesh.cli.arguments import to_arguments
@@ -21,6 +20,7 @@ from pagemesh.config import GatewayConfig
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc
 from tests.gateway.conftest import Gateway, running_gateway
 from tests.support.certificates import Pair, make_certificate
+from tests.support.late_imports import openai
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
-import transformers
-from transformers import AutoModelForCausalLM
+
+from tests.support.late_imports import transformers
 
 # transformers types its models' own methods only in part.
 Model: TypeAlias = Any
@@ -281,7 +281,7 @@ def make_checkpoint(folder: Path, recipe: Recipe) -> Model:
         changes = settings | changes
     config = getattr(transformers, recipe.config)(**changes)
     torch.manual_seed(5)
-    make: Any = AutoModelForCausalLM.from_config
+    make: Any = transformers.AutoModelForCausalLM.from_config
     model: Model = make(config, attn_implementation=recipe.attention)
     model.eval()
     with torch.no_grad():
@@ -307,7 +307,7 @@ def spread(name: str, parameter: torch.Tensor) -> None:
 
 def load_reference(folder: Path) -> Model:
     """A saved model in float32."""
-    model: Model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model: Model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model.eval()
 
 

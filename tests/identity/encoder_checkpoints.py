@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 
 import tokenizers
 import torch
-import transformers
 
 from tests.identity.checkpoints import VOCAB_SIZE, Model, spread
+from tests.support.late_imports import transformers
 
 SIZES: Final = {
     "vocab_size": VOCAB_SIZE,

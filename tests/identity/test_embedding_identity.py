@@ -10,13 +10,13 @@ from typing import Any, Final, Literal, NamedTuple
 
 import pytest
 import torch
-import transformers
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine.interface import EngineRequest, Pooling, StepOutput
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.identity.checkpoints import GQA, VOCAB_SIZE, spread
 from tests.identity.engines import Peer, next_step, running
+from tests.support.late_imports import transformers
 from tests.unit.scheduler.builders import FixedWay
 
 Vectors = dict[str, bytes]

@@ -12,8 +12,6 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
-from transformers.generation import logits_process as processors
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine.interface import EngineRequest
@@ -23,6 +21,7 @@ from pagemesh.sampling.randomness import uniform_draws
 from tests.identity.checkpoints import Model, load_reference
 from tests.identity.engines import Peer, generate
 from tests.identity.prompts import make_prompts
+from tests.support.late_imports import transformers
 
 pytestmark = pytest.mark.costly
 
@@ -57,36 +56,38 @@ class Step(NamedTuple):
     """By how much the choice was not another."""
 
 
-def reference_processors(params: SamplingParams, num_prompt_tokens: int) -> LogitsProcessorList:
+def reference_processors(
+    params: SamplingParams, num_prompt_tokens: int
+) -> transformers.LogitsProcessorList:
     """What transformers has for the parameters, in vLLM's order."""
-    found: list[LogitsProcessor] = []
+    found: list[transformers.LogitsProcessor] = []
     if params.allowed_token_ids is not None:
         allowed = list(params.allowed_token_ids)
-        found.append(processors.PrefixConstrainedLogitsProcessor(lambda _, __: allowed, 1))
+        found.append(transformers.PrefixConstrainedLogitsProcessor(lambda _, __: allowed, 1))
     if params.logit_bias:
         biases: list[list[list[int] | float]]
         biases = [[[token_id], bias] for token_id, bias in params.logit_bias.items()]
-        found.append(processors.SequenceBiasLogitsProcessor(biases))
+        found.append(transformers.SequenceBiasLogitsProcessor(biases))
     if params.repetition_penalty != 1.0:
-        found.append(processors.RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
+        found.append(transformers.RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
     if params.bad_words_token_ids:
         words = [list(word) for word in params.bad_words_token_ids]
-        found.append(processors.NoBadWordsLogitsProcessor(words))
+        found.append(transformers.NoBadWordsLogitsProcessor(words))
     if params.min_tokens:
         found.append(
-            processors.MinNewTokensLengthLogitsProcessor(
+            transformers.MinNewTokensLengthLogitsProcessor(
                 num_prompt_tokens, params.min_tokens, list(params.stop_token_ids)
             )
         )
     if not params.greedy:
-        found.append(processors.TemperatureLogitsWarper(params.temperature))
+        found.append(transformers.TemperatureLogitsWarper(params.temperature))
     if params.top_k > 0:
-        found.append(processors.TopKLogitsWarper(params.top_k))
+        found.append(transformers.TopKLogitsWarper(params.top_k))
     if params.min_p > 0:
-        found.append(processors.MinPLogitsWarper(params.min_p))
+        found.append(transformers.MinPLogitsWarper(params.min_p))
     if params.top_p < 1:
-        found.append(processors.TopPLogitsWarper(params.top_p))
-    return LogitsProcessorList(found)
+        found.append(transformers.TopPLogitsWarper(params.top_p))
+    return transformers.LogitsProcessorList(found)
 
 
 def choose(scores: torch.Tensor, params: SamplingParams, position: int) -> Step:

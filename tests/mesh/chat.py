@@ -6,10 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-import openai
-from openai.types.chat import ChatCompletion
-
 from tests.mesh.harness import MODEL, Mesh
+from tests.support.late_imports import openai
 
 BLOCK_SIZE = 16
 DECODERS = ("decode-0", "decode-1", "decode-2")
@@ -37,7 +35,7 @@ class Chat:
         """One turn, after which every worker is idle and all its blocks are in the index."""
         before = num_generated(self._mesh)
         self._messages.append({"role": "user", "content": text})
-        answer: ChatCompletion = await self._client.chat.completions.create(
+        answer: openai.types.chat.ChatCompletion = await self._client.chat.completions.create(
             model=MODEL, messages=self._messages, max_tokens=max_tokens, temperature=0.7, seed=3
         )
         content = answer.choices[0].message.content

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-import openai
 import psutil
 
+from tests.support.late_imports import openai
 from tests.support.metrics import metric, num_used_blocks
 from tests.support.ports import free_port
 

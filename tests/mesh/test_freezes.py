@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
-import openai
 import pytest
 
 from tests.mesh.harness import Mesh
 from tests.mesh.test_kills import completion, long_stream
+from tests.support.late_imports import openai
 
 pytestmark = pytest.mark.costly
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import psutil
 import pytest
 
 from tests.mesh.harness import MODEL, Mesh, until
+from tests.support.late_imports import openai
 
 CLIENT = Path(__file__).with_name("streaming_client.py")
 

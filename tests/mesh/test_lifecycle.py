@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import openai
 import psutil
 import pytest
 
 from tests.mesh.harness import Mesh, leftovers, running_mesh, until, up_command
+from tests.support.late_imports import openai
 from tests.support.ports import free_port
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import openai
 import pytest
 
 from tests.mesh.harness import Mesh, running_mesh, up_command
 from tests.support.certificates import Pair, make_certificate
+from tests.support.late_imports import openai
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.costly

@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import httpx
-import openai
 import pytest
 
 from pagemesh.identity.roles import REQUIRED, MeshRole
@@ -26,6 +25,7 @@ from tests.mesh.secured import (
     refusal_of,
     shown_as,
 )
+from tests.support.late_imports import openai
 from tests.support.mesh_certificates import MeshAuthority, trust
 from tests.support.metrics import metric
 

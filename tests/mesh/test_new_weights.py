@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import openai
 import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.mesh.altered_worker import DEMO
 from tests.mesh.harness import MODEL, running_mesh, until
 from tests.mesh.test_kills import COUNTING, ask, completion
+from tests.support.late_imports import openai
 
 pytestmark = pytest.mark.costly
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import httpx
-import openai
 import pytest
 
 from pagemesh.client import Client
 from pagemesh.errors import OverloadedError
 from pagemesh.router.tenants.keys import hash_of
 from tests.mesh.harness import DEADLINE_S, MODEL, Mesh, running_mesh, until
+from tests.support.late_imports import openai
 from tests.support.metrics import metric
 
 pytestmark = pytest.mark.costly

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import openai
 import psutil
 import pytest
 
@@ -15,6 +14,7 @@ from pagemesh.client import Client
 from pagemesh.errors import UnauthenticatedError
 from tests.mesh.harness import Mesh, running_mesh, until
 from tests.mesh.secured import files, metrics_page, ports
+from tests.support.late_imports import openai
 from tests.support.trace_receiver import TraceReceiver, running_receiver
 
 pytestmark = pytest.mark.costly

@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import openai
 import pytest
 
 from pagemesh.router.tenants.keys import hash_of
 from tests.mesh.harness import DEADLINE_S, MODEL, Mesh, running_mesh
+from tests.support.late_imports import openai
 
 pytestmark = pytest.mark.costly
 

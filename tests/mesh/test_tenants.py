@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
-import openai
 import pytest
 
 from pagemesh.cli.main import main
@@ -16,6 +15,7 @@ from pagemesh.client import Client
 from pagemesh.errors import UnauthenticatedError
 from pagemesh.router.tenants.keys import hash_of
 from tests.mesh.harness import DEADLINE_S, MODEL, Mesh, running_mesh, until
+from tests.support.late_imports import openai
 
 pytestmark = pytest.mark.costly
 

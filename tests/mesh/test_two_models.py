@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import openai
 import pytest
 import torch
-import transformers
 
 from tests.identity.checkpoints import Model
 from tests.identity.encoder_checkpoints import EncoderRecipe, make_encoder, reference_vector
 from tests.mesh.harness import Mesh, running_mesh, until
 from tests.mesh.odd_worker import running_odd_worker
+from tests.support.late_imports import openai, transformers
 
 pytestmark = pytest.mark.costly
 

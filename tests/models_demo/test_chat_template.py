@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+
+from tests.support.late_imports import transformers
 
 DEMO = Path(__file__).resolve().parents[2] / "models" / "demo"
 WEATHER = {
@@ -42,7 +43,7 @@ SYSTEM: dict[str, Any] = {"role": "system", "content": "Be kind."}
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return AutoTokenizer.from_pretrained(DEMO)
+    return transformers.AutoTokenizer.from_pretrained(DEMO)
 
 
 def render(tokenizer: Any, messages: list[dict[str, Any]], **options: Any) -> str:

@@ -6,10 +6,10 @@ import random
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from tests.mesh.harness import MODEL
+from tests.support.late_imports import openai
 
 _DEADLINE_S = 60.0
 _WORDS = ("apple", "river", "stone", "cloud", "seven", "green", "house", "music", "north", "paper")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.mesh.harness import Mesh, running_mesh
 from tests.support.browser import running_chromium
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 MODEL = '<img src=x onerror="window.harmed=1">'

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from playwright.sync_api import Browser, sync_playwright
+from typing import TYPE_CHECKING
 
 from tests.support.needs import program
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 FLAGS = [
     "--headless",
@@ -25,6 +27,8 @@ FLAGS = [
 def running_chromium() -> Iterator[Browser]:
     """Debian's, or another one of the machine; skips the test where there is none."""
     found = program("chromium", of="browser")
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield browser

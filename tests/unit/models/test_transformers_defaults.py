@@ -6,11 +6,11 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-import transformers
 
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.spec import DecoderSpec
+from tests.support.late_imports import transformers
 
 # What pagemesh insists on, because no two models agree on it.
 SIZES = {

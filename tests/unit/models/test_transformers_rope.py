@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.rope_config import RopeFacts, read_rope
 from pagemesh.models.rope_kinds import frequencies, settle
+from tests.support.late_imports import transformers
 
 HEAD_DIM, MAX_POSITION = 20, 512
 FACTORS = {
@@ -79,11 +78,11 @@ def test_frequencies_are_those_of_transformers(
         read_rope(ConfigJson(values, "config.json"), RopeFacts(HEAD_DIM, MAX_POSITION, 1.0)),
         max_model_len,
     )
-    reference: Any = LlamaConfig(
+    reference: Any = transformers.LlamaConfig(
         hidden_size=2 * HEAD_DIM, num_attention_heads=2, **deepcopy(values)
     )
-    expected, attention_factor = ROPE_INIT_FUNCTIONS[settings["rope_type"]](
-        reference, torch.device("cpu"), seq_len=max_model_len
-    )
+    expected, attention_factor = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[
+        settings["rope_type"]
+    ](reference, torch.device("cpu"), seq_len=max_model_len)
     torch.testing.assert_close(frequencies(ours), expected, rtol=1e-5, atol=0)
     assert ours.attention_factor == pytest.approx(attention_factor)

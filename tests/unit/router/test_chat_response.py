@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import StopReason, Usage
@@ -16,6 +15,7 @@ from pagemesh.router.openai.chat_response import ChatResponder
 from pagemesh.router.openai.logprobs import TokenNames
 from pagemesh.router.parsers.interface import ToolCallDelta
 from pagemesh.sampling.logprobs import TokenLogprobs
+from tests.support.late_imports import openai
 
 USAGE = Usage(num_prompt_tokens=2, num_completion_tokens=3, num_cached_tokens=0)
 BEGUN = ToolCallDelta(0, "c0", "add", '{"a"')
@@ -35,7 +35,7 @@ def chunks(writer: ChatResponder, *deltas: ChatDelta) -> list[Any]:
     lines = [line for line in frames.split("\n\n") if line]
     found = [json.loads(line.removeprefix("data: ")) for line in lines]
     for chunk in found:
-        ChatCompletionChunk.model_validate(chunk, strict=True)
+        openai.types.chat.ChatCompletionChunk.model_validate(chunk, strict=True)
         assert (chunk["id"], chunk["created"], chunk["model"]) == ("chatcmpl-r1", 123, "demo")
     return found
 
@@ -43,7 +43,7 @@ def chunks(writer: ChatResponder, *deltas: ChatDelta) -> list[Any]:
 def message(delta: ChatDelta) -> Any:
     ended = replace(delta, stop_reason=delta.stop_reason or StopReason.STOP)
     body = responder().whole([ended], USAGE)
-    ChatCompletion.model_validate(body, strict=True)
+    openai.types.chat.ChatCompletion.model_validate(body, strict=True)
     return body["choices"][0]["message"]
 
 

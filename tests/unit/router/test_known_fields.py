@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai.resources.chat.completions import Completions as ChatCompletions
-from openai.resources.completions import Completions
 
 from pagemesh.router.openai.chat_request import ChatRequest
 from pagemesh.router.openai.completion_request import CompletionRequest
 from pagemesh.router.openai.unsupported import NEUTRAL_VALUES
+from tests.support.late_imports import openai
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs/openai-api.md"
 
@@ -115,8 +114,8 @@ def parameters(method: Any) -> set[str]:
 
 def all_fields(route: str) -> set[str]:
     if route == CHAT:
-        return parameters(ChatCompletions.create) | {*VLLM_BOTH, *VLLM_CHAT, *OLD}
-    return parameters(Completions.create) | {*VLLM_BOTH, *VLLM_COMPLETION, *OLD}
+        return parameters(openai.resources.chat.Completions.create) | {*VLLM_BOTH, *VLLM_CHAT, *OLD}
+    return parameters(openai.resources.Completions.create) | {*VLLM_BOTH, *VLLM_COMPLETION, *OLD}
 
 
 def what_happens(route: str) -> Mapping[str, str]:

@@ -7,9 +7,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from openai.types import Completion
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
-
 from pagemesh.router.chat.answer import ChatAnswer
 from pagemesh.router.chat.choice_reader import ChoiceReader
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
@@ -22,6 +19,7 @@ from pagemesh.router.openai.responses import CollectedChoice, best_choices
 from pagemesh.router.parsers.factory import PlainParser
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.tokenizer.answer_text import TokenPlace
+from tests.support.late_imports import openai
 
 USAGE = Usage(num_prompt_tokens=5, num_completion_tokens=3, num_cached_tokens=4)
 TEXTS: dict[int, str | bytes] = {
@@ -87,7 +85,7 @@ def chunks(frames: bytes) -> list[Any]:
 
 def test_a_whole_chat_answer_names_tokens_with_their_bytes() -> None:
     body = chat().whole([collected(FIRST, SECOND)], USAGE)
-    ChatCompletion.model_validate(body, strict=True)
+    openai.types.chat.ChatCompletion.model_validate(body, strict=True)
     assert body["choices"][0]["logprobs"] == {
         "content": [
             {
@@ -115,7 +113,7 @@ def test_a_whole_chat_answer_names_tokens_with_their_bytes() -> None:
 
 def test_a_whole_completion_names_tokens_with_their_places() -> None:
     body = completion().whole([collected(FIRST, SECOND), collected(SECOND)], USAGE)
-    Completion.model_validate(body, strict=True)
+    openai.types.Completion.model_validate(body, strict=True)
     first, second = (choice["logprobs"] for choice in body["choices"])
     assert first == {
         "tokens": ["He", "llö"],
@@ -143,7 +141,7 @@ def test_a_chat_stream_has_each_token_of_the_content_once_with_its_text() -> Non
     frames += responder.events(delta("lo", IMPOSSIBLE, stop=StopReason.STOP, start=6))
     found = []
     for chunk in chunks(frames):
-        ChatCompletionChunk.model_validate(chunk, strict=True)
+        openai.types.chat.ChatCompletionChunk.model_validate(chunk, strict=True)
         choice = chunk["choices"][0]
         tokens = choice["logprobs"] and [each["token"] for each in choice["logprobs"]["content"]]
         found.append((choice["delta"].get("content"), tokens, choice["finish_reason"]))

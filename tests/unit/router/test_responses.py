@@ -3,9 +3,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from openai.types import Completion
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
-
 from pagemesh.router.chat.answer import ChatAnswer
 from pagemesh.router.chat.choice_reader import ChoiceReader
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
@@ -16,6 +13,7 @@ from pagemesh.router.openai.logprobs import TokenNames
 from pagemesh.router.openai.responses import CollectedChoice
 from pagemesh.router.openai.sse import DONE, data_frame
 from pagemesh.router.parsers.factory import PlainParser
+from tests.support.late_imports import openai
 
 USAGE = Usage(num_prompt_tokens=5, num_completion_tokens=3, num_cached_tokens=4)
 NAMES = TokenNames(lambda token_id: str(token_id).encode())
@@ -56,7 +54,7 @@ def test_a_frame_is_one_line_whatever_the_text() -> None:
 
 def test_a_whole_chat_answer() -> None:
     body = chat().whole([CollectedChoice(["He", "llo"], StopReason.STOP)], USAGE)
-    parsed = ChatCompletion.model_validate(body, strict=True)
+    parsed = openai.types.chat.ChatCompletion.model_validate(body, strict=True)
     assert parsed.id == "chatcmpl-r1"
     assert parsed.choices[0].message.content == "Hello"
     assert parsed.choices[0].finish_reason == "stop"
@@ -73,7 +71,7 @@ def test_chat_chunks_begin_with_the_role_and_end_with_the_reason() -> None:
     frames = responder.events(delta("Hi")) + responder.events(delta("", stop=StopReason.LENGTH))
     chunks = payloads(frames)
     for chunk in chunks:
-        ChatCompletionChunk.model_validate(chunk, strict=True)
+        openai.types.chat.ChatCompletionChunk.model_validate(chunk, strict=True)
         assert "usage" not in chunk
     choices = [chunk["choices"][0] for chunk in chunks]
     assert [choice["delta"] for choice in choices] == [
@@ -118,7 +116,7 @@ def test_a_whole_completion() -> None:
         CollectedChoice(["Ho"], StopReason.LENGTH),
     ]
     body = completion().whole(choices, USAGE)
-    parsed = Completion.model_validate(body, strict=True)
+    parsed = openai.types.Completion.model_validate(body, strict=True)
     assert parsed.id == "cmpl-r1"
     assert [choice.text for choice in parsed.choices] == ["Hello", "Ho"]
     assert [choice.finish_reason for choice in parsed.choices] == ["stop", "length"]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer as Library
-from transformers import AutoTokenizer
 
 from pagemesh.errors import ConfigError
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.added_tokens import tokenizer_text
+from tests.support.late_imports import transformers
 
 TEXT = "a <one> b<two>c <|im_start|>user <three>"
 ONE = {"content": "<one>", "special": True, "normalized": False}
@@ -66,7 +66,7 @@ def test_ids_and_template_variables_are_those_of_transformers(
     demo_model: Path, tmp_path: Path, name: str
 ) -> None:
     folder = write(demo_model, tmp_path, FOLDERS[name])
-    reference = AutoTokenizer.from_pretrained(folder)
+    reference = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer = Tokenizer(folder)
     (ids,) = tokenizer.encode_batch([TEXT], add_special_tokens=False)
     assert ids == reference.encode(TEXT, add_special_tokens=False)

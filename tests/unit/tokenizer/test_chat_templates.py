@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from pagemesh.errors import ConfigError, UnsupportedError
 from pagemesh.tokenizer.chat_templates import ChatTemplates, load_chat_templates, read_chat_template
+from tests.support.late_imports import transformers
 
 HI = [{"role": "user", "content": "hi"}]
 TOOLS: list[Any] = [
@@ -51,7 +51,7 @@ def test_templates_are_chosen_as_in_transformers(
     for name in ("tokenizer.json", "config.json"):
         shutil.copy(demo_model / name, tmp_path)
     write(tmp_path, {CONFIG: "{}", **FORMS[form]})
-    reference = AutoTokenizer.from_pretrained(tmp_path)
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
     templates = load_chat_templates(tmp_path, {})
     for tools in (None, TOOLS):
         expected = reference.apply_chat_template(HI, tools=tools, tokenize=False)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from pagemesh.tokenizer.chat_template import ChatTemplate
+from tests.support.late_imports import transformers
 
 ASSISTANT = "{% for m in messages if m.role == 'assistant' %}"
 CALLS = "{% for c in m.tool_calls %}[{{ c.function.name }}:"
@@ -63,7 +63,7 @@ def said(arguments: Any = TEXT, **content: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def reference(demo_model: Path) -> Any:
-    return AutoTokenizer.from_pretrained(demo_model)
+    return transformers.AutoTokenizer.from_pretrained(demo_model)
 
 
 def rendered(source: str, message: dict[str, Any]) -> str:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import tokenizers
-from transformers import AutoTokenizer
 
 from pagemesh.errors import ConfigError, InvalidRequestError, UnsupportedError
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.chat_template import ChatTemplate, RenderOptions
 from pagemesh.tokenizer.tokenizer import NUM_INLINE_CHARS
+from tests.support.late_imports import transformers
 
 TEXTS = [
     "Hello, world!",
@@ -69,7 +69,7 @@ def change_json(path: Path, **changes: object) -> None:
 async def test_ids_equal_those_of_transformers(
     tokenizer: Tokenizer, demo_model: Path, text: str
 ) -> None:
-    reference = AutoTokenizer.from_pretrained(demo_model)
+    reference = transformers.AutoTokenizer.from_pretrained(demo_model)
     for add in (True, False):
         expected = reference.encode(text, add_special_tokens=add)
         assert await tokenizer.encode(text, add_special_tokens=add) == expected
@@ -81,7 +81,7 @@ async def test_ids_equal_those_of_transformers(
 async def test_chats_equal_those_of_transformers(
     tokenizer: Tokenizer, demo_model: Path, messages: list[dict[str, Any]]
 ) -> None:
-    reference = AutoTokenizer.from_pretrained(demo_model)
+    reference = transformers.AutoTokenizer.from_pretrained(demo_model)
     expected = reference.apply_chat_template(
         messages, add_generation_prompt=True, return_dict=False
     )
@@ -95,7 +95,7 @@ async def test_a_beginning_of_sequence_token_comes_from_the_post_processor(folde
     )
     library.save(str(folder / "tokenizer.json"))
     ids = await Tokenizer(folder).encode("Hi", add_special_tokens=True)
-    assert ids == AutoTokenizer.from_pretrained(folder).encode("Hi")
+    assert ids == transformers.AutoTokenizer.from_pretrained(folder).encode("Hi")
     assert ids[0] == 1
     assert (await Tokenizer(folder).encode("Hi", add_special_tokens=False))[0] != 1
 
@@ -118,7 +118,7 @@ def test_templates_render_as_in_transformers(folder: Path, place: str) -> None:
         {"role": "skip", "content": "x"},
         {"role": "assistant", "content": "y"},
     ]
-    expected = AutoTokenizer.from_pretrained(folder).apply_chat_template(
+    expected = transformers.AutoTokenizer.from_pretrained(folder).apply_chat_template(
         messages, tokenize=False, add_generation_prompt=True
     )
     assert Tokenizer(folder).chat_template.render(messages) == expected
@@ -247,7 +247,7 @@ def test_an_answer_may_go_on_where_the_last_message_ends(demo_model: Path) -> No
     """The text is cut behind the message, with its blanks; transformers does the same."""
     template = Tokenizer(demo_model).chat_template
     prompt = template.render(CONVERSATION, RenderOptions(continue_final_message=True))
-    reference = AutoTokenizer.from_pretrained(demo_model)
+    reference = transformers.AutoTokenizer.from_pretrained(demo_model)
     assert prompt == reference.apply_chat_template(
         CONVERSATION, tokenize=False, continue_final_message=True
     )

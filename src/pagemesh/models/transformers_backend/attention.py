@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+import transformers
 
 PAGED: Final = "pagemesh"
 """Name of the implementation that serves. It has no masks: each layer's `LayerAttention` says it all."""
@@ -81,6 +81,8 @@ def _make_mask(**request: Any) -> torch.Tensor | None:
     return mask
 
 
-AttentionInterface.register(PAGED, _attend)
-AttentionInterface.register(WATCHED, _attend)
-AttentionMaskInterface.register(WATCHED, _make_mask)
+def register() -> None:
+    """Make both known to transformers, whose models take seconds to import: not before one is asked for."""
+    transformers.AttentionInterface.register(PAGED, _attend)
+    transformers.AttentionInterface.register(WATCHED, _attend)
+    transformers.AttentionMaskInterface.register(WATCHED, _make_mask)

@@ -10,29 +10,34 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from pagemesh.errors import ConfigError
-from pagemesh.models.transformers_backend.attention import PAGED
+from pagemesh.models.transformers_backend.attention import PAGED, register
 
 
-def read_config(folder: Path) -> PreTrainedConfig:
+def read_config(folder: Path) -> transformers.PreTrainedConfig:
     """config.json as transformers understands it; ConfigError when it knows no such model."""
     with quietly(folder / "config.json"):
-        config: PreTrainedConfig = AutoConfig.from_pretrained(
+        config: transformers.PreTrainedConfig = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
     return config
 
 
-def model_class(config: PreTrainedConfig) -> type[Any] | None:
-    """The class that transformers runs such a model with as a causal language model, if it has one."""
-    classes: Any = AutoModelForCausalLM._model_mapping
+def model_class(config: transformers.PreTrainedConfig) -> type[Any] | None:
+    """The class that transformers runs such a model with as a causal language model, if it has one.
+
+    Its models can be given pagemesh's attention.
+    """
+    register()
+    classes: Any = transformers.AutoModelForCausalLM._model_mapping
     cls: type[Any] | None = classes.get(type(config), None)
     return cls
 
 
-def read_model(folder: Path, cls: type[Any], config: PreTrainedConfig, dtype: torch.dtype) -> Any:
+def read_model(
+    folder: Path, cls: type[Any], config: transformers.PreTrainedConfig, dtype: torch.dtype
+) -> Any:
     """The model with its weights in a type. ConfigError unless every weight is there and fits."""
     with quietly(folder):
         model, info = cls.from_pretrained(

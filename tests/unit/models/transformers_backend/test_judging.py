@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from pagemesh.errors import ConfigError
 from pagemesh.models.transformers_backend.judging import (
@@ -15,6 +14,7 @@ from pagemesh.models.transformers_backend.judging import (
     judge,
 )
 from pagemesh.models.transformers_backend.reading import model_class
+from tests.support.late_imports import transformers
 from tests.unit.models.transformers_backend.tiny_models import make_config, make_model
 
 GQA = {"num_key_value_heads": 2}

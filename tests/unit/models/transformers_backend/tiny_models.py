@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import transformers
 
 from pagemesh.models.transformers_backend.reading import model_class
+from tests.support.late_imports import transformers
 
 SMALL: dict[str, Any] = {
     "vocab_size": 61,

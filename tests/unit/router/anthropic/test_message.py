@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
-from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from pagemesh.errors import (
@@ -23,6 +23,7 @@ from pagemesh.router.anthropic.response import MessageWriter
 from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import StopReason, Usage
 from pagemesh.router.parsers.interface import ToolCallDelta
+from tests.support.late_imports import anthropic
 
 USAGE = Usage(10, 5, 3)
 COUNTS = {
@@ -31,7 +32,6 @@ COUNTS = {
     "cache_read_input_tokens": 3,
     "output_tokens": 5,
 }
-EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 DELTAS = [
     ChatDelta(0, reasoning="Let me "),
@@ -50,6 +50,11 @@ CONTENT: list[dict[str, Any]] = [
 ]
 
 
+@cache
+def stream_event() -> TypeAdapter[Any]:
+    return TypeAdapter(anthropic.types.RawMessageStreamEvent)
+
+
 def make_writer(*, shows_thinking: bool = True) -> MessageWriter:
     return MessageWriter("r", "demo", 10, shows_thinking=shows_thinking)
 
@@ -62,7 +67,7 @@ def read(frames: bytes) -> list[dict[str, Any]]:
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"
         if event["type"] not in ("ping", "error"):
-            assert EVENTS.validate_python(event, strict=True).type == event["type"]
+            assert stream_event().validate_python(event, strict=True).type == event["type"]
         events.append(event)
     return events
 
@@ -73,7 +78,7 @@ def streamed(writer: MessageWriter, deltas: list[ChatDelta]) -> list[dict[str, A
 
 def test_the_whole_message_has_a_block_for_every_part() -> None:
     body = make_writer().whole(DELTAS, USAGE)
-    message = Message.model_validate(body, strict=True)
+    message = anthropic.types.Message.model_validate(body, strict=True)
     assert (message.id, message.role, message.model) == ("msg_r", "assistant", "demo")
     assert body["content"] == CONTENT
     assert (message.stop_reason, message.stop_sequence) == ("tool_use", None)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from pagemesh.errors import OverloadedError, WorkerLostError
@@ -20,11 +20,11 @@ from pagemesh.router.responses_api.response import ResponsesWriter
 from pagemesh.router.responses_api.response_object import ResponseObject
 from pagemesh.router.responses_api.tools import custom_input, read_tools
 from pagemesh.sampling.logprobs import TokenLogprobs
+from tests.support.late_imports import openai
 
 NAMES = TokenNames(lambda token_id: str(token_id).encode())
 
 USAGE = Usage(10, 5, 3)
-EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 DELTAS = [
     ChatDelta(0, reasoning="Let me "),
@@ -79,6 +79,11 @@ OUTPUT = [
 ]
 
 
+@cache
+def stream_event() -> TypeAdapter[Any]:
+    return TypeAdapter(openai.types.responses.ResponseStreamEvent)
+
+
 def make_writer(**body: Any) -> ResponsesWriter:
     fields, _ = parse_responses_request(json.dumps({"input": "Hello"} | body).encode())
     tools = read_tools(fields.tools or [])
@@ -95,7 +100,7 @@ def read(frames: bytes) -> list[dict[str, Any]]:
         name, data = frame.split("\n")
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"
-        checked = EVENTS.validate_python(event, strict=True)
+        checked = stream_event().validate_python(event, strict=True)
         assert checked.type == event["type"]
         events.append(event)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
@@ -108,7 +113,7 @@ def streamed(writer: ResponsesWriter, deltas: list[ChatDelta]) -> list[dict[str,
 
 def test_the_whole_answer_has_an_item_for_every_part() -> None:
     body = make_writer(instructions="Be brief.").whole(DELTAS, USAGE)
-    response = Response.model_validate(body, strict=True)
+    response = openai.types.responses.Response.model_validate(body, strict=True)
     assert (response.id, response.status, response.created_at) == ("resp_r", "completed", 100)
     assert response.output_text == "\n\nWell, this:"
     assert (response.instructions, response.temperature, body["store"]) == ("Be brief.", 0.5, False)
@@ -196,7 +201,7 @@ def test_log_probabilities_stand_in_deltas_and_in_the_whole_text() -> None:
     assert told["response.output_text.done"]["logprobs"] == expected
     text = events[-1]["response"]["output"][0]["content"][0]
     assert text["logprobs"] == expected
-    Response.model_validate(events[-1]["response"], strict=True)
+    openai.types.responses.Response.model_validate(events[-1]["response"], strict=True)
 
 
 def test_a_failure_ends_the_stream_with_the_failed_response_and_what_clients_raise() -> None:
@@ -239,7 +244,7 @@ def test_what_was_asked_for_is_told_again() -> None:
         truncation="disabled",
         user="u",
     ).whole(DELTAS[-1:], USAGE)
-    response = Response.model_validate(body, strict=True)
+    response = openai.types.responses.Response.model_validate(body, strict=True)
     assert response.text is not None
     assert (body["text"]["format"], response.text.verbosity) == (schema, "low")
     assert body["tool_choice"] == {"type": "function", "name": "add"}
@@ -274,7 +279,7 @@ PATCH_ITEM = {
 
 def test_a_call_of_a_custom_tool_has_its_text() -> None:
     body = make_writer(tools=[CUSTOM]).whole(PATCHES, USAGE)
-    Response.model_validate(body, strict=True)
+    openai.types.responses.Response.model_validate(body, strict=True)
     assert body["output"][0] == PATCH_ITEM
     assert body["output"][1]["type"] == "function_call"
     assert body["tools"] == [{**CUSTOM, "description": None, "format": None}]
