@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "anthropic",
+    "fastapi",
     "langchain_openai",
     "litellm",
     "masking_utils",
@@ -35,6 +36,7 @@ class _Late(ModuleType):
 
 if TYPE_CHECKING:
     import anthropic
+    import fastapi
     import langchain_openai
     import litellm
     import openai
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from transformers import masking_utils
 else:
     anthropic = _Late("anthropic")
+    fastapi = _Late("fastapi")
     langchain_openai = _Late("langchain_openai")
     litellm = _Late("litellm")
     openai = _Late("openai")

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from tests.support.late_imports import fastapi
 from tests.support.ports import free_port
 
 KEY = "sk-right"
@@ -38,8 +37,8 @@ class PacedServer:
     headers: list[dict[str, str]] = field(default_factory=list)
 
     @property
-    def app(self) -> FastAPI:
-        app = FastAPI()
+    def app(self) -> fastapi.FastAPI:
+        app = fastapi.FastAPI()
         app.get("/v1/models")(self._models)
         app.post("/v1/completions")(self._answer)
         app.post("/v1/chat/completions")(self._answer)
@@ -48,15 +47,17 @@ class PacedServer:
     async def _models(self) -> Any:
         return {"object": "list", "data": [{"id": "paced"}, {"id": "other"}]}
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: fastapi.Request) -> fastapi.Response:
         body = await request.json()
         if self.wants_key and request.headers.get("authorization") != f"Bearer {KEY}":
-            return JSONResponse({"error": {"message": "no such key"}}, 401)
+            return fastapi.responses.JSONResponse({"error": {"message": "no such key"}}, 401)
         if body["model"] != "paced":
-            return JSONResponse({"error": {"message": "no such model"}}, 404)
+            return fastapi.responses.JSONResponse({"error": {"message": "no such model"}}, 404)
         self.asked.append(body)
         self.headers.append(dict(request.headers))
-        return StreamingResponse(self._events(body), media_type="text/event-stream")
+        return fastapi.responses.StreamingResponse(
+            self._events(body), media_type="text/event-stream"
+        )
 
     async def _events(self, body: dict[str, Any]) -> AsyncIterator[str]:
         began_at = time.perf_counter()
