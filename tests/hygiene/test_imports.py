@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hygiene.tree import ROOT, package_roots
+from tests.hygiene.tree import ROOT, name_of, package_roots, sources, syntax
+from tests.support import late_imports
 
 # Packages and modules of the processes that must stay small.
 WITHOUT_TORCH = (
@@ -134,3 +136,21 @@ def test_the_probe_names_who_loads_what() -> None:
         loaded("json,grpc", ["json.decoder", "grpc"])
         == "json.decoder loads json\ngrpc loads grpc\n"
     )
+
+
+def test_files_of_tests_import_what_is_slow_when_they_use_it() -> None:
+    late = {getattr(late_imports, name).__name__.split(".")[0] for name in late_imports.__all__}
+    found = []
+    for path in sources():
+        name = name_of(path)
+        # Programs run in processes of their own.
+        if not name.startswith("tests/") or "/programs/" in name:
+            continue
+        for statement in syntax(path).body:
+            imported: list[str] = []
+            if isinstance(statement, ast.Import):
+                imported = [alias.name for alias in statement.names]
+            elif isinstance(statement, ast.ImportFrom):
+                imported = [statement.module or ""]
+            found += [f"{name}: {each}" for each in imported if each.split(".")[0] in late]
+    assert found == [], "tests.support.late_imports has them"

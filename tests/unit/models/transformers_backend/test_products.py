@@ -8,7 +8,6 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 from torch.nn import functional
-from transformers.pytorch_utils import Conv1D
 
 from pagemesh.config import ModelConfig
 from pagemesh.kernels.dispatch import using
@@ -18,6 +17,7 @@ from pagemesh.models.loader import load_model
 from pagemesh.models.transformers_backend import causal_model
 from pagemesh.models.transformers_backend.products import RowProducts, replace_products
 from pagemesh.models.transformers_backend.weight_readers import name_of, names_of_read_weights
+from tests.support.late_imports import transformers
 from tests.unit.models.transformers_backend.tiny_models import make_model
 
 pytestmark = pytest.mark.costly
@@ -30,7 +30,7 @@ class Mixed(torch.nn.Module):
         super().__init__()
         self.embedding = torch.nn.Embedding(12, 16)
         self.plain = torch.nn.Linear(16, 20)
-        make_turned: Any = Conv1D
+        make_turned: Any = transformers.pytorch_utils.Conv1D
         self.turned = make_turned(24, 20)
         self.scaled = torch.nn.Linear(24, 16)
         self.experts = torch.nn.ModuleList([torch.nn.Linear(16, 16, bias=False)] * 2)
@@ -160,7 +160,7 @@ def test_products_of_a_loaded_model_are_ours(name: str, tmp_path: Path) -> None:
     kinds = {type(module) for module in decoder._model.modules()}
     assert not logs
     assert RowProducts in kinds
-    assert not kinds & {torch.nn.Linear, Conv1D}
+    assert not kinds & {torch.nn.Linear, transformers.pytorch_utils.Conv1D}
 
 
 def test_on_a_gpu_products_are_tritons(tmp_path: Path) -> None:
