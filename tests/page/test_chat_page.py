@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.mesh.altered_worker import OTHER_ARITHMETIC, altered_worker
-from tests.mesh.harness import Mesh, option, until
+from tests.mesh.harness import Mesh, option, slowed, until
 from tests.page.conftest import MODEL, OpenPage
 from tests.support.other_arithmetic import NAME
 from tests.support.ports import free_port
@@ -97,9 +97,11 @@ def test_stop_ends_the_request_on_the_worker(open_page: OpenPage, mesh: Mesh) ->
     look = open_page()
     look.more_fields(LONG)
     before = mesh.metric("router", "vllm:request_success_total", finished_reason="abort")
-    look.say("Tell me a very long story.")
-    look.page.locator(".message.assistant > .text").filter(has_text=WORDS).wait_for()
-    look.page.get_by_role("button", name="Stop").click()
+    (engine,) = mesh.parts()["decode-0"].children()
+    with slowed(engine):
+        look.say("Tell me a very long story.")
+        look.page.locator(".message.assistant > .text").filter(has_text=WORDS).wait_for()
+        look.page.get_by_role("button", name="Stop").click()
     look.wait_for_answer()
     assert look.page.locator(".figures").last.inner_text().startswith("stopped")
     until(
