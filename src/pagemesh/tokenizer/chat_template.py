@@ -67,18 +67,9 @@ class ChatTemplate:
             raise ConfigError(
                 f"the chat template has {len(source)} characters, but {MAX_SOURCE_CHARS} are the most"
             )
-        environment = BoundedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[_GenerationBlock, jinja2.ext.loopcontrols],
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
         self.source: Final = source
-        self._environment = environment
         try:
-            self._template = environment.from_string(source)
-            self.takes_parts: Final = takes_parts(environment.parse(source))
+            self._template, self.takes_parts = _compiled(source)
         # Python refuses what is nested too deeply for it in its own ways.
         except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError) as error:
             raise ConfigError(f"the chat template is not valid Jinja: {error}") from error
@@ -136,7 +127,7 @@ class ChatTemplate:
             "add_generation_prompt": options.add_generation_prompt,
         }
         try:
-            return self._environment.render(self._template, variables)
+            return _ENVIRONMENT.render(self._template, variables)
         # A template is a program of strangers: whatever it raises (TypeError, ZeroDivisionError …)
         # means that it cannot render this conversation.
         except Exception as error:
@@ -195,3 +186,25 @@ def _to_json(
 
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
+
+
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_GenerationBlock, jinja2.ext.loopcontrols],
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    return environment
+
+
+_ENVIRONMENT: Final = _environment()
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(source: str) -> tuple[jinja2.Template, bool]:
+    """The program, and whether it takes contents in parts. Models of one family often bring the same template."""
+    tree = _ENVIRONMENT.parse(source)
+    in_parts = takes_parts(tree)
+    return _ENVIRONMENT.from_string(tree), in_parts
