@@ -7,13 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+import pytest_asyncio
 
 from pagemesh import errors
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
@@ -31,6 +33,9 @@ from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 
 PROMPT = tuple(range(20, 100))
+PINNED = tuple(range(120, 200))
+"""No other request's, so that no block of it is known before."""
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -44,9 +49,15 @@ def settings(model: Path) -> EngineSettings:
     )
 
 
-def request(request_id: str, max_tokens: int = 8, *, hold_blocks: bool = False) -> EngineRequest:
+def request(
+    request_id: str,
+    max_tokens: int = 8,
+    *,
+    prompt: Sequence[int] = PROMPT,
+    hold_blocks: bool = False,
+) -> EngineRequest:
     sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-    return EngineRequest(request_id, PROMPT, sampling, hold_blocks=hold_blocks)
+    return EngineRequest(request_id, tuple(prompt), sampling, hold_blocks=hold_blocks)
 
 
 class Steps:
@@ -66,8 +77,7 @@ class Steps:
 
 
 @asynccontextmanager
-async def running_engine(model: Path) -> AsyncIterator[tuple[RemoteEngine, Steps]]:
-    process = EngineProcess(settings(model))
+async def running(process: EngineProcess) -> AsyncIterator[tuple[RemoteEngine, Steps]]:
     engine = await asyncio.to_thread(process.connect)
     steps = Steps()
     engine.start(steps.all.append)
@@ -78,11 +88,75 @@ async def running_engine(model: Path) -> AsyncIterator[tuple[RemoteEngine, Steps
 
 
 @pytest.fixture
-async def remote(demo_model: Path) -> AsyncIterator[tuple[RemoteEngine, Steps]]:
-    async with running_engine(demo_model) as running:
-        yield running
+async def own(demo_model: Path) -> AsyncIterator[tuple[RemoteEngine, Steps]]:
+    """An engine that the test may do anything to."""
+    async with running(EngineProcess(settings(demo_model))) as engine:
+        yield engine
 
 
+TELLS_OF_THE_COLLECTOR = """
+import gc, os, sys, threading
+
+told = open(os.environ["TOLD_IN"], "a", buffering=1)
+
+def tell():
+    told.write(f"{gc.isenabled()} {gc.get_freeze_count() > 100_000}\\n")
+
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == "torch":
+            tell()
+
+def tell_when_asked():
+    open(os.environ["ASKED_IN"]).close()
+    tell()
+
+sys.meta_path.insert(0, Finder)
+threading.Thread(target=tell_when_asked, daemon=True).start()
+"""
+
+
+@dataclass
+class Shared:
+    """An engine for all tests that leave it as it was."""
+
+    engine: RemoteEngine
+    steps: Steps
+    process: psutil.Process
+    asked: Path
+    """Opened for writing, it has the engine's process tell of its garbage collector."""
+    told: Path
+    """Where it does, as it did before torch was loaded."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(
+    demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Shared]:
+    folder = tmp_path_factory.mktemp("told")
+    (folder / "sitecustomize.py").write_text(TELLS_OF_THE_COLLECTOR)
+    asked, told = folder / "asked", folder / "told"
+    os.mkfifo(asked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        patch.setenv("ASKED_IN", str(asked))
+        patch.setenv("TOLD_IN", str(told))
+        process = EngineProcess(settings(demo_model))
+    child = engine_processes()[-1]
+    async with running(process) as (engine, steps):
+        yield Shared(engine, steps, child, asked, told)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def remote(shared: Shared) -> AsyncIterator[tuple[RemoteEngine, Steps]]:
+    """The shared engine, which has said nothing yet, and is left with all its blocks free."""
+    shared.steps.all.clear()
+    yield shared.engine, shared.steps
+    num_blocks = shared.engine.info.num_blocks
+    await wait_until(lambda: shared.engine.load().num_free_blocks == num_blocks, "free blocks")
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_tokens_and_kv_are_those_of_an_engine_in_this_process(
     demo_model: Path, remote: tuple[RemoteEngine, Steps]
 ) -> None:
@@ -115,11 +189,12 @@ async def test_tokens_and_kv_are_those_of_an_engine_in_this_process(
     )
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_pin_gives_the_cached_blocks_and_holds_them(
     remote: tuple[RemoteEngine, Steps],
 ) -> None:
     engine, steps = remote
-    engine.submit(request("first"))
+    engine.submit(request("first", prompt=PINNED))
     await wait_until(steps.ended("first"), "the first request")
     stored = [name for step in steps.all for name in step.stored_block_hashes]
     block_ids = await asyncio.wrap_future(engine.pin("pin", stored))
@@ -132,6 +207,7 @@ async def test_a_pin_gives_the_cached_blocks_and_holds_them(
     )
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_pin_under_a_name_in_use_fails_as_it_does_here(
     remote: tuple[RemoteEngine, Steps],
 ) -> None:
@@ -139,10 +215,11 @@ async def test_a_pin_under_a_name_in_use_fails_as_it_does_here(
     assert await asyncio.wrap_future(engine.pin("pin", ())) == ()
     with pytest.raises(errors.InvalidRequestError, match="in use"):
         await asyncio.wrap_future(engine.pin("pin", ()))
+    engine.release("pin")
 
 
-async def test_stopping_cancels_what_runs_and_says_so(remote: tuple[RemoteEngine, Steps]) -> None:
-    engine, steps = remote
+async def test_stopping_cancels_what_runs_and_says_so(own: tuple[RemoteEngine, Steps]) -> None:
+    engine, steps = own
     engine.submit(request("long", 1500))
     await wait_until(lambda: bool(steps.tokens("long")), "the first token")
     await asyncio.to_thread(engine.stop)
@@ -153,11 +230,11 @@ async def test_stopping_cancels_what_runs_and_says_so(remote: tuple[RemoteEngine
         await asyncio.wrap_future(engine.pin("late", ()))
 
 
-async def test_an_engine_that_is_killed_is_noticed(remote: tuple[RemoteEngine, Steps]) -> None:
-    engine, steps = remote
+async def test_an_engine_that_is_killed_is_noticed(own: tuple[RemoteEngine, Steps]) -> None:
+    engine, steps = own
     engine.submit(request("long", 1500))
     await wait_until(lambda: bool(steps.tokens("long")), "the first token")
-    (child,) = engine_processes()
+    child = engine_processes()[-1]
     freeze(child)
     pin = engine.pin("pin", ())
     child.kill()
@@ -168,24 +245,25 @@ async def test_an_engine_that_is_killed_is_noticed(remote: tuple[RemoteEngine, S
         engine.submit(request("late"))
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 async def test_signals_for_the_group_of_processes_are_the_workers_business(
-    remote: tuple[RemoteEngine, Steps], number: signal.Signals
+    shared: Shared, remote: tuple[RemoteEngine, Steps], number: signal.Signals
 ) -> None:
     engine, steps = remote
     engine.submit(request("long", 200))
     await wait_until(lambda: bool(steps.tokens("long")), "the first token")
-    (child,) = engine_processes()
-    child.send_signal(number)
+    shared.process.send_signal(number)
     await wait_until(steps.ended("long"), "the last token", 30)
     assert len(steps.tokens("long")) == 200
 
 
 async def test_what_the_engine_has_against_its_settings_is_raised(tmp_path: Path) -> None:
+    others = engine_processes()
     process = EngineProcess(settings(tmp_path))
     with pytest.raises(errors.ConfigError, match=r"config\.json"):
         await asyncio.to_thread(process.connect)
-    assert engine_processes() == []
+    assert engine_processes() == others
 
 
 async def test_an_engine_that_is_killed_while_it_loads_is_noticed(demo_model: Path) -> None:
@@ -237,7 +315,7 @@ async def test_an_engine_that_freezes_is_ended_though_its_worker_waits_for_room_
     process = EngineProcess(settings(demo_model), silence_limit=2)
     engine = await asyncio.to_thread(process.connect)
     engine.start(lambda step: None)
-    (child,) = engine_processes()
+    child = engine_processes()[-1]
     freeze(child)
     with pytest.raises(errors.UnavailableError):
         for index in range(1000):
@@ -263,38 +341,10 @@ async def test_an_engine_whose_step_hangs_ends_itself(
     await asyncio.to_thread(engine.stop)
 
 
-TELLS_OF_THE_COLLECTOR = """
-import gc, os, sys, threading
-
-told = open(os.environ["TOLD_IN"], "a", buffering=1)
-
-def tell():
-    told.write(f"{gc.isenabled()} {gc.get_freeze_count() > 100_000}\\n")
-
-class Finder:
-    def find_spec(name, path, target=None):
-        if name == "torch":
-            tell()
-
-def tell_when_asked():
-    open(os.environ["ASKED_IN"]).close()
-    tell()
-
-sys.meta_path.insert(0, Finder)
-threading.Thread(target=tell_when_asked, daemon=True).start()
-"""
-
-
+@pytest.mark.asyncio(loop_scope="module")
 async def test_garbage_is_collected_when_all_is_loaded_but_not_in_what_is_loaded(
-    demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Shared,
 ) -> None:
-    (tmp_path / "sitecustomize.py").write_text(TELLS_OF_THE_COLLECTOR)
-    asked, told = tmp_path / "asked", tmp_path / "told"
-    os.mkfifo(asked)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("ASKED_IN", str(asked))
-    monkeypatch.setenv("TOLD_IN", str(told))
-    async with running_engine(demo_model):
-        assert told.read_text() == "False False\n"
-        os.close(os.open(asked, os.O_WRONLY | os.O_NONBLOCK))
-        await wait_until(lambda: told.read_text() == "False False\nTrue True\n", "its word")
+    assert shared.told.read_text() == "False False\n"
+    os.close(os.open(shared.asked, os.O_WRONLY | os.O_NONBLOCK))
+    await wait_until(lambda: shared.told.read_text() == "False False\nTrue True\n", "its word")
