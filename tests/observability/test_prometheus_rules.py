@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +19,7 @@ from tools.monitoring.recording import RECORDING_RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy/observability/prometheus"
+KINDS = ("recording", "alerts")
 NAMES = [alert.name for group in ALERTS.values() for alert in group]
 
 
@@ -29,14 +32,49 @@ def promtool(*arguments: str) -> str:
 
 def verdict(folder: Path, *tests: dict[str, Any]) -> str:
     """What promtool finds wrong with these tests of the rules."""
-    file = folder / "tests.yml"
-    content = {
-        "rule_files": [str(RULES / "recording.rules.yml"), str(RULES / "alerts.rules.yml")],
-        "evaluation_interval": "1m",
-        "tests": list(tests),
-    }
-    file.write_text(yaml.safe_dump(content, sort_keys=False))
-    return promtool("test", "rules", str(file))
+    files = []
+    for index, test in enumerate(tests):
+        rules, file = folder / f"rules-{index}.yml", folder / f"tests-{index}.yml"
+        (asked,) = test["promql_expr_test"]
+        groups = {"groups": groups_for(asked["expr"])}
+        rules.write_text(yaml.safe_dump(groups, sort_keys=False))
+        content = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}
+        file.write_text(yaml.safe_dump(content, sort_keys=False))
+        files.append(str(file))
+    return promtool("test", "rules", *files)
+
+
+def groups_for(expr: str) -> list[dict[str, Any]]:
+    """The groups of our files, with the rules that an expression names or that these name: all others
+    would be computed for each minute of each test as well."""
+    texts = [expr]
+    wanted: set[str] = set()
+    while texts:
+        named = set(re.findall(r"[\w:]+", texts.pop()))
+        found = {name: rule for name, rule in all_rules().items() if name in named - wanted}
+        wanted |= found.keys()
+        texts += [rule["expr"] for rule in found.values()]
+    groups = [
+        {**group, "rules": [rule for rule in group["rules"] if name_of(rule) in wanted]}
+        for group in all_groups()
+    ]
+    return [group for group in groups if group["rules"]]
+
+
+@functools.cache
+def all_groups() -> list[dict[str, Any]]:
+    files = [yaml.safe_load((RULES / f"{name}.rules.yml").read_text()) for name in KINDS]
+    return [group for file in files for group in file["groups"]]
+
+
+@functools.cache
+def all_rules() -> dict[str, dict[str, Any]]:
+    return {name_of(rule): rule for group in all_groups() for rule in group["rules"]}
+
+
+def name_of(rule: dict[str, Any]) -> str:
+    name: str = rule.get("record") or rule["alert"]
+    return name
 
 
 def case(series: Series, expr: str, at: str, samples: Mapping[str, float]) -> dict[str, Any]:
