@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
+from pagemesh.engine.cuda import warm_up
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.kv_memory import open_memory
 from pagemesh.engine.loading import load_engine
@@ -20,14 +22,16 @@ class Device:
     def __init__(self, model: Path, sharing: HostSharing | None = None) -> None:
         self.sharing = sharing or HostSharing()
         descriptor = open_memory()
-        self.engine: EngineCore = load_engine(
-            ModelConfig(model=str(model), threads=1),
-            CacheConfig(kv_cache_memory=0.02),
-            SchedulerConfig(8, max_num_batched_tokens=64),
-            HardwareConfig(enforce_eager=True),
-            descriptor,
-            gpu=HostGpu(sharing=self.sharing),
-        )
+        # A CPU compiles no kernels for the sizes of steps: the largest one alone is computed at load.
+        with patch.object(warm_up, "batches", return_value=[]):
+            self.engine: EngineCore = load_engine(
+                ModelConfig(model=str(model), threads=1),
+                CacheConfig(kv_cache_memory=0.02),
+                SchedulerConfig(8, max_num_batched_tokens=64),
+                HardwareConfig(enforce_eager=True),
+                descriptor,
+                gpu=HostGpu(sharing=self.sharing),
+            )
         os.close(descriptor)
 
     @property
