@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -44,27 +46,12 @@ EXPORTERS = tuple(
 )
 """What `telemetry.span_export` loads once the protocol is known."""
 
-# Imports modules where nothing can be found but the standard library, pagemesh, and the named distributions with
-# what these require.
+# For each list of distributions and modules: imports the modules where nothing can be found but the standard library,
+# pagemesh, and these distributions with what they require. Prints for each list what went wrong.
 PROBE = """
-import importlib, importlib.metadata as metadata, re, sys
+import importlib, importlib.metadata as metadata, json, os, re, sys, traceback
 from packaging.requirements import Requirement
-names, *modules = sys.argv[1:]
-allowed, waiting = set(), [*names.split(","), "pagemesh"]
 canonical = lambda name: re.sub(r"[-_.]+", "-", name).lower()
-while waiting:
-    name = canonical(waiting.pop())
-    if name in allowed:
-        continue
-    allowed.add(name)
-    try:
-        required = metadata.requires(name) or () if name != "pagemesh" else ()
-    except metadata.PackageNotFoundError:
-        continue
-    for text in required:
-        requirement = Requirement(text)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            waiting.append(requirement.name)
 owners = {top: {canonical(each) for each in found} for top, found in metadata.packages_distributions().items()}
 
 # Of top-level packages that several distributions share, whose each module is.
@@ -76,18 +63,60 @@ for top, found in owners.items():
                 module = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
                 shared.setdefault(module, set()).add(owner)
 
+def with_what_they_require(names):
+    allowed, waiting = set(), [*names, "pagemesh"]
+    while waiting:
+        name = canonical(waiting.pop())
+        if name in allowed:
+            continue
+        allowed.add(name)
+        try:
+            required = metadata.requires(name) or () if name != "pagemesh" else ()
+        except metadata.PackageNotFoundError:
+            continue
+        for text in required:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+    return allowed
+
 class Absent:
+    def __init__(self, allowed):
+        self.allowed = allowed
+
     def find_spec(self, name, path=None, target=None):
         owner = shared.get(name) or owners.get(name.partition(".")[0])
-        if owner and not owner & allowed:
+        if owner and not owner & self.allowed:
             raise ModuleNotFoundError(f"{name} is of {', '.join(sorted(owner))}, which is not installed", name=name)
 
-sys.meta_path.insert(0, Absent())
-for name in list(sys.modules):
-    if owners.get(name.partition(".")[0], allowed).isdisjoint(allowed):
-        del sys.modules[name]
-for module in modules:
-    importlib.import_module(module)
+def import_with(names, modules):
+    allowed = with_what_they_require(names)
+    sys.meta_path.insert(0, Absent(allowed))
+    for name in list(sys.modules):
+        if owners.get(name.partition(".")[0], allowed).isdisjoint(allowed):
+            del sys.modules[name]
+    for module in modules:
+        importlib.import_module(module)
+
+def wrong_with(names, modules):
+    ours, theirs = os.pipe()
+    if os.fork() == 0:
+        wrong = "it ended early"
+        try:
+            import_with(names, modules)
+            wrong = ""
+        except BaseException:
+            wrong = traceback.format_exc()
+        finally:
+            os.write(theirs, wrong.encode()[-60_000:])
+            os._exit(0)
+    os.close(theirs)
+    with open(ours) as told:
+        wrong = told.read()
+    _, status = os.wait()
+    return wrong or (f"it ended with status {status}" if status else "")
+
+print(json.dumps([wrong_with(*each) for each in json.load(sys.stdin)]))
 """
 
 
@@ -103,7 +132,11 @@ def stages(name: str) -> dict[str, str]:
 
 
 def requirements(name: str) -> list[str]:
-    lines = REQUIREMENTS[name].read_text().splitlines()
+    return listed(REQUIREMENTS[name])
+
+
+def listed(path: Path) -> list[str]:
+    lines = path.read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -154,20 +187,35 @@ def test_an_image_installs_dependencies_of_the_project_alone(name: str) -> None:
     assert ("torch" in requirements(name)) == (name in ("prefill", "decode"))
 
 
-@pytest.mark.parametrize("name", DOCKERFILES)
-def test_an_image_installs_all_that_its_process_imports(name: str) -> None:
-    own = [module for module in modules_of(name) if not module.endswith(".__main__")]
-    shared = [f"pagemesh.{module}" for module in SHARED[name]]
-    shared += EXPORTERS if "telemetry.otlp" in SHARED[name] else ()
-    command = [sys.executable, "-c", PROBE, ",".join(requirements(name)), *shared, *own]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+@pytest.fixture(scope="module")
+def missing() -> dict[Path, str]:
+    """By files of requirements, what the processes of their images miss."""
+    modules: dict[Path, list[str]] = {}
+    for name, path in REQUIREMENTS.items():
+        own = [module for module in modules_of(name) if not module.endswith(".__main__")]
+        shared = [f"pagemesh.{module}" for module in SHARED[name]]
+        shared += EXPORTERS if "telemetry.otlp" in SHARED[name] else ()
+        modules.setdefault(path, []).extend([*shared, *own])
+    asked = [(listed(path), each) for path, each in modules.items()]
+    command = [sys.executable, "-c", PROBE]
+    found = subprocess.run(
+        command, input=json.dumps(asked), capture_output=True, text=True, timeout=120, check=False
+    )
     assert found.returncode == 0, found.stderr
+    return dict(zip(modules, json.loads(found.stdout), strict=True))
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_an_image_installs_all_that_its_process_imports(
+    name: str, missing: dict[Path, str]
+) -> None:
+    assert not missing[REQUIREMENTS[name]], missing[REQUIREMENTS[name]]
 
 
 def test_the_image_of_a_whole_mesh_has_what_all_others_have() -> None:
     text = WHOLE.with_name("requirements.txt").read_text()
-    listed = [line for line in text.splitlines() if not line.startswith("#")]
-    assert listed == sorted({each for name in DOCKERFILES for each in requirements(name)})
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert lines == sorted({each for name in DOCKERFILES for each in requirements(name)})
 
 
 def test_the_image_of_a_whole_mesh_takes_the_place_of_a_server() -> None:
