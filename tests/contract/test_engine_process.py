@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,73 +17,17 @@ import pytest
 import pytest_asyncio
 
 from pagemesh import errors
-from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
-from pagemesh.engine.interface import (
-    EngineRequest,
-    FinishReason,
-    RequestOutput,
-    StepOutput,
-)
-from pagemesh.engine.pipe import EngineSettings
+from pagemesh.config import SchedulerConfig
+from pagemesh.engine.interface import FinishReason
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
-from pagemesh.sampling.params import SamplingParams
+from tests.contract.engine_harness import Steps, request, running, settings
 from tests.support.engine_processes import engine_processes, freeze
 from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 
-PROMPT = tuple(range(20, 100))
+ROOT = Path(__file__).resolve().parents[2]
 PINNED = tuple(range(120, 200))
 """No other request's, so that no block of it is known before."""
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def settings(model: Path) -> EngineSettings:
-    return EngineSettings(
-        ModelConfig(model=str(model), threads=1),
-        CacheConfig(kv_cache_memory=0.02),
-        SchedulerConfig(),
-        ServerConfig(),
-        "decode",
-    )
-
-
-def request(
-    request_id: str,
-    max_tokens: int = 8,
-    *,
-    prompt: Sequence[int] = PROMPT,
-    hold_blocks: bool = False,
-) -> EngineRequest:
-    sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-    return EngineRequest(request_id, tuple(prompt), sampling, hold_blocks=hold_blocks)
-
-
-class Steps:
-    """Everything that an engine made known."""
-
-    def __init__(self) -> None:
-        self.all: list[StepOutput] = []
-
-    def outputs(self, request_id: str) -> list[RequestOutput]:
-        return [o for step in self.all for o in step.outputs if o.request_id == request_id]
-
-    def ended(self, request_id: str) -> Callable[[], bool]:
-        return lambda: any(o.finish_reason is not None for o in self.outputs(request_id))
-
-    def tokens(self, request_id: str) -> list[int]:
-        return [token for o in self.outputs(request_id) for token in o.token_ids]
-
-
-@asynccontextmanager
-async def running(process: EngineProcess) -> AsyncIterator[tuple[RemoteEngine, Steps]]:
-    engine = await asyncio.to_thread(process.connect)
-    steps = Steps()
-    engine.start(steps.all.append)
-    try:
-        yield engine, steps
-    finally:
-        await asyncio.to_thread(engine.stop)
 
 
 @pytest.fixture
@@ -277,7 +220,7 @@ ORPHAN = """
 import sys
 from pathlib import Path
 from pagemesh.engine.remote import EngineProcess
-from tests.contract.test_engine_process import settings
+from tests.contract.engine_harness import settings
 
 process = EngineProcess(settings(Path(sys.argv[1])))
 if sys.argv[2] == "loaded":
