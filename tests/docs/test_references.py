@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -13,6 +10,7 @@ from pagemesh import errors
 from pagemesh.cli.main import COMMANDS
 from pagemesh.router.openapi.document import openapi_document
 from tests.hygiene.tree import ROOT
+from tests.support.command_help import help_of
 from tools.docsite import command_line, errors_table, http_routes, rpcs
 from tools.docsite.pages import map_links, with_links_for_the_site
 
@@ -21,11 +19,7 @@ REPOSITORY = "https://example.com/r"
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_all_flags_of_a_command_are_described(name: str) -> None:
-    helped = subprocess.run(
-        [sys.executable, "-m", "pagemesh.cli", *name.split(), "--help"],
-        capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "300", "NO_COLOR": "1"},
-    ).stdout  # fmt: skip
-    offered = set(re.findall(r"(?<=│ |, )--(?!no-|help)[a-z-]+", helped))
+    offered = set(re.findall(r"(?<=│ |, )--(?!no-|help)[a-z-]+", help_of(*name.split())))
     flags = [flag for _, found in command_line.areas(COMMANDS[name].settings) for flag in found]
     described = {flag.name.partition("`")[0] for flag in flags}
     assert described == offered

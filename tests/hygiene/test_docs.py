@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ import pytest
 from pagemesh.cli.main import GROUPS
 from pagemesh.cli.vllm.flags import RULES
 from tests.hygiene.tree import ROOT, files, name_of
+from tests.support.command_help import help_of
 
 DOCUMENTS = [path for path in files(".md") if not name_of(path).startswith("tests/")]
 CODE = re.compile(r"```[^\n]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
@@ -61,18 +59,6 @@ def test_files_that_documents_run_exist() -> None:
 
 
 FROM_VLLM = {*RULES, "--performance-mode"}
-
-
-@cache
-def help_of(*command: str) -> str:
-    """What the command line says about itself; empty when there is no such command."""
-    completed = subprocess.run(
-        [sys.executable, "-m", "pagemesh.cli", *command, "--help"],
-        capture_output=True,
-        text=True,
-        env={"COLUMNS": "200", "NO_COLOR": "1"},
-    )
-    return completed.stdout if completed.returncode == 0 else ""
 
 
 def test_pagemesh_commands_and_flags_in_documents_exist() -> None:
