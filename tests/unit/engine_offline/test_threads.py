@@ -4,7 +4,20 @@ import os
 import subprocess
 import sys
 
-PRINT_SPINS = "import os; from pagemesh.engine import LLM; print(os.environ['GOMP_SPINCOUNT'])"
+# torch reads it when it is loaded, which takes seconds that nobody needs here.
+PRINT_SPINS = """
+import os, sys
+
+class WhenTorchIsLoaded:
+    def find_spec(name, path, target=None):
+        if name == "torch":
+            print(os.environ["GOMP_SPINCOUNT"], flush=True)
+            os._exit(0)
+
+sys.meta_path.insert(0, WhenTorchIsLoaded)
+from pagemesh.engine import LLM
+print("torch was not loaded")
+"""
 
 
 def spins_in(environment: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pagemesh.telemetry.log_writer import MOST_WAITING
 
 # More than fit into a pipe and into what waits to be written.
-NUM_LINES = 3 * MOST_WAITING
+NUM_LINES = MOST_WAITING + 5000
 PROGRAM = """
 import sys
 import structlog
