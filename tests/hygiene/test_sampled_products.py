@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
+import json
 import re
 import subprocess
 import sys
@@ -78,31 +78,51 @@ def test_it(path, format):
 """
 
 
-def collected(seed: str, *arguments: str) -> list[str]:
-    """Names of the items that a process of its own would run."""
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--collect-only", "-q"]
+# Imports what takes long, and looks for tests in a child for each seed and its arguments.
+COLLECT = """
+import json, os, sys
+import hypothesis, psutil, pytest, pagemesh.telemetry.logs
+
+for seed, *arguments in json.load(sys.stdin):
+    child = os.fork()
+    if child == 0:
+        os.environ["PAGEMESH_TEST_SEED"] = seed
+        code = pytest.main(arguments)
+        print("the end", flush=True)
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def collected(*runs: tuple[str, ...]) -> list[list[str]]:
+    """Names of the items that processes of their own would run, each with its seed and its arguments."""
+    options = ["-p", "tests.conftest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    # What is imported already cannot be rewritten, which no item needs.
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    asked = [[seed, *options, "-c", "pyproject.toml", *arguments] for seed, *arguments in runs]
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "-c", "pyproject.toml", *arguments],
+        [sys.executable, "-c", COLLECT],
+        input=json.dumps(asked),
         cwd=ROOT,
-        env=os.environ | {"PAGEMESH_TEST_SEED": seed},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return re.findall(r"::(\S+)", done.stdout)
+    parts = done.stdout.split("the end\n")[:-1]
+    assert len(parts) == len(runs)
+    return [re.findall(r"::(\S+)", part) for part in parts]
 
 
 def test_a_run_takes_a_sample_all_or_what_is_named(tmp_path: Path) -> None:
     path = tmp_path / "test_product.py"
     path.write_text(MODULE)
-    sampled = collected("1", str(path))
+    sampled, whole = collected(("1", str(path)), ("1", str(path), "-m", "not containers"))
     assert "test_it[4-1]" in sampled and len(sampled) == 8
-    whole = collected("1", str(path), "-m", "not containers")
     assert len(whole) == 25
     (left_out, *_) = sorted(set(whole) - set(sampled))
-    assert collected("1", f"{path}::{left_out}") == [left_out]
+    assert collected(("1", f"{path}::{left_out}")) == [[left_out]]
 
 
 def test_of_costly_files_one_in_24_is_drawn_and_what_is_named_runs(tmp_path: Path) -> None:
@@ -112,16 +132,19 @@ def test_of_costly_files_one_in_24_is_drawn_and_what_is_named_runs(tmp_path: Pat
     (tmp_path / "test_other.py").write_text(
         "import pytest\ndef test_it(): pass\n@pytest.mark.costly\ndef test_costly(): pass\n"
     )
+    named = [str(path) for path in tmp_path.glob("*_costly_*.py")]
+    seeds = [(str(seed), str(tmp_path)) for seed in range(4)]
+    *of_seeds, whole, of_named = collected(
+        *seeds, ("1", str(tmp_path), "-m", "not containers"), ("1", *named)
+    )
     drawn_files = set()
-    for seed in range(4):
-        names = collected(str(seed), str(tmp_path))
+    for names in of_seeds:
         assert "test_it" in names
         assert names.count("test_one") == names.count("test_two") in (1, 2)
         drawn_files.add(names.count("test_one") + names.count("test_costly"))
     assert drawn_files == {2}
-    assert len(collected("1", str(tmp_path), "-m", "not containers")) == 96
-    named = (str(path) for path in tmp_path.glob("*_costly_*.py"))
-    assert collected("1", *named) == ["test_one", "test_two"] * 47
+    assert len(whole) == 96
+    assert of_named == ["test_one", "test_two"] * 47
 
 
 def test_files_with_something_costly_come_first(tmp_path: Path) -> None:
@@ -129,5 +152,5 @@ def test_files_with_something_costly_come_first(tmp_path: Path) -> None:
     (tmp_path / "test_b.py").write_text(
         "import pytest\ndef test_beside(): pass\n@pytest.mark.costly\ndef test_costly(): pass\n"
     )
-    names = collected("1", str(tmp_path), "-m", "not containers")
+    (names,) = collected(("1", str(tmp_path), "-m", "not containers"))
     assert names == ["test_beside", "test_costly", "test_cheap"]
