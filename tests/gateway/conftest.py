@@ -75,9 +75,9 @@ def wait_for_status(
     raise AssertionError(f"{url} gave {seen!r}, not {status}, for {deadline_s} s")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """One Envoy and router for all tests of a module that leave them as they are."""
+    """One Envoy and router for all tests of a process that leave them as they are."""
     with running_gateway(tmp_path_factory.mktemp("gateway")) as running:
         yield running
 
