@@ -19,8 +19,7 @@ LONG = {"prompt": list(range(300, 316)), "max_tokens": 400, "ignore_eos": True, 
 
 def num_queued(mesh: Mesh) -> float:
     """Requests in the router's queue."""
-    registry = mesh.router._metrics.registry
-    return registry.get_sample_value("pagemesh:requests_queued", {"model_name": "demo"}) or 0.0
+    return mesh.metric_now('pagemesh:requests_queued{model_name="demo"}')
 
 
 async def await_queue(mesh: Mesh, num_requests: int) -> None:

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import generate_latest
+
 from pagemesh import config
 from pagemesh.cache.block_hash import hash_blocks, root_hash
 from pagemesh.decode.service import DECODE_ROLE
@@ -143,13 +145,18 @@ class Mesh:
 
     async def metric(self, line: str) -> float:
         """The value of a metric by its name and labels as they are exported; 0 when absent."""
+        return self.metric_now(line)
+
+    def metric_now(self, line: str) -> float:
+        """The value of a metric by its name and labels as they are exported; 0 when absent."""
         name, has_labels, labels = line.partition("{")
         if has_labels and name.startswith("vllm:"):
             # Every series of vLLM's names says of which engine it is; each process has one.
             pairs = sorted([*labels.rstrip("}").split(","), 'engine="0"'])
             line = f"{name}{{{','.join(pairs)}}}"
-        # Of this router alone.
-        for found in self.router._metrics.page().decode().splitlines():
+        # Of this router alone, and of its hundred metrics this one: tests wait for values.
+        shown = self.router._metrics.registry.restricted_registry([name])
+        for found in generate_latest(shown).decode().splitlines():
             if found.startswith(line + " "):
                 return float(found.rpartition(" ")[2])
         return 0.0
