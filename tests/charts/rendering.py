@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -48,12 +49,19 @@ def values_of(path: Path) -> Object:
     return loaded
 
 
+@cache
+def _texts(values: str, release: str) -> dict[str, str]:
+    """What Helm writes, by the templates' names; of the values in JSON, in which they can be compared."""
+    texts: dict[str, str] = chart().render(json.loads(values), **json.loads(release))
+    return texts
+
+
 class Rendered:
     """All objects of a release, and its notes."""
 
     def __init__(self, values: Mapping[str, Any] | None = None, **release: Any) -> None:
         named = {"name": RELEASE, "namespace": NAMESPACE, **release}
-        texts = chart().render(dict(values or {}), **named)
+        texts = dict(_texts(json.dumps(values or {}), json.dumps(named)))
         self.notes = texts.pop("pagemesh/templates/NOTES.txt", "")
         self.objects: list[Object] = [
             loaded

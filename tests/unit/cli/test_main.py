@@ -93,9 +93,7 @@ def test_no_command_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("command", "flags"),
     [
-        ("kvstore", []),
         ("router", ["--model", "models/demo", "--kvstore", "127.0.0.1:1"]),
-        ("decode", ["--model", "models/demo"]),
         ("prefill", ["--model", "models/demo"]),
     ],
 )
