@@ -11,7 +11,7 @@ import numpy as np
 from pagemesh.engine.interface import EngineRequest, StepOutput
 from pagemesh.engine.remote import EngineProcess
 from pagemesh.sampling.params import SamplingParams
-from tests.contract.test_engine_process import PROMPT, Steps, settings
+from tests.contract.engine_harness import PROMPT, Steps, settings
 from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 
