@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,7 @@ def _routing(policy: Any, min_tokens: int | None, explain: bool) -> config.Routi
 @asynccontextmanager
 async def running_mesh(
     *,
-    models: Sequence[str | Path] = (MODEL,),
+    models: tuple[str | Path, ...] = (MODEL,),
     aliases: tuple[str, ...] = (),
     decode: int = 1,
     prefill: int = 0,

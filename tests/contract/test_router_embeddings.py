@@ -172,7 +172,7 @@ async def test_models_that_were_trained_for_it_give_shorter_vectors(tmp_path: Pa
     config = json.loads((folder / "config.json").read_text())
     config["matryoshka_dimensions"] = [2, 4]
     (folder / "config.json").write_text(json.dumps(config))
-    async with running_mesh(models=[folder], pooling=LAST) as mesh:
+    async with running_mesh(models=(folder,), pooling=LAST) as mesh:
         body = {"input": [[20, 21], [22]], "dimensions": 2}
         answer = (await post(mesh, **body)).json()
         assert [entry["embedding"] for entry in answer["data"]] == [[21.0, 441.0], [22.0, 484.0]]

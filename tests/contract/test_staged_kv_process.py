@@ -19,7 +19,7 @@ from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.errors import KvIntegrityError, UnavailableError
-from tests.contract.test_engine_process import Steps, request, settings
+from tests.contract.engine_harness import Steps, request, settings
 from tests.support.engine_processes import engine_processes
 from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
