@@ -16,7 +16,7 @@ from tests.contract.http_answers import read
 from tests.contract.router_harness import MODEL, Mesh, running_mesh
 
 PROMPT = list(range(40, 60))
-MODELS = [str(MODEL), f"org/other={MODEL}"]
+MODELS = (str(MODEL), f"org/other={MODEL}")
 ALIASES = ("gpt=org/other", "chat=demo:3,org/other:1")
 
 
