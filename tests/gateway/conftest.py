@@ -75,11 +75,18 @@ def wait_for_status(
     raise AssertionError(f"{url} gave {seen!r}, not {status}, for {deadline_s} s")
 
 
-@pytest.fixture(scope="package")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+@pytest.fixture(scope="session")
+def shared_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """One Envoy and router for all tests of a process that leave them as they are."""
     with running_gateway(tmp_path_factory.mktemp("gateway")) as running:
         yield running
+
+
+@pytest.fixture
+def gateway(shared_gateway: Gateway) -> Gateway:
+    """The same, whose router has told the test nothing yet."""
+    shared_gateway.router.openai.forget()
+    return shared_gateway
 
 
 @pytest.fixture

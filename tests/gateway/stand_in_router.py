@@ -56,6 +56,12 @@ class StandInOpenAI(openai_pb2_grpc.OpenAIServicer):
         self.refusal: grpc.StatusCode | None = None
         """What every chat is answered with, whatever it asks for."""
 
+    def forget(self) -> None:
+        """What was told before and read by nobody; streams of before get no more tokens."""
+        self.metadata = queue.Queue()
+        self.ended = queue.Queue()
+        self.next_token = threading.Semaphore(0)
+
     def ChatCompletions(  # noqa: N802  # the name of the RPC
         self, request: httpbody_pb2.HttpBody, context: grpc.ServicerContext
     ) -> Iterator[httpbody_pb2.HttpBody]:
