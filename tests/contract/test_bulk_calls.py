@@ -40,6 +40,7 @@ def address() -> Iterator[str]:
     server.stop(0).wait(10)
 
 
+@pytest.mark.product(found_bugs=["never_read"], most=1)
 @pytest.mark.parametrize("end", ENDS)
 def test_a_call_that_was_ended_keeps_no_memory(address: str, end: str) -> None:
     command = [sys.executable, "-m", "tests.support.call_growth", address, end]

@@ -53,6 +53,7 @@ def test_chunks_and_batches_do_not_matter(case: Case, num_tokens: int) -> None:
     assert_same(answers_together(peer, case.requests), case.expected)
 
 
+@pytest.mark.product(most=2)
 def test_a_warm_prefix_cache_does_not_matter(case: Case) -> None:
     peer = Peer(case.model, max_num_batched_tokens=64)
     for answers in answers_twice(peer, case.requests):
@@ -115,6 +116,7 @@ def test_prefilling_on_another_engine_does_not_matter(
     courier.check_first_tokens(tokens_of(case.expected))
 
 
+@pytest.mark.product(most=2)
 def test_answers_to_one_prompt_are_those_of_separate_requests(case: Case) -> None:
     forks = [
         replace(request, request_id=f"{request.request_id} again", fork_of=request.request_id)

@@ -34,7 +34,6 @@ from tests.support.ports import free_port
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 DECODERS = ("decode-0", "decode-1")
-WORKERS = ("prefill-0", "prefill-1", *DECODERS)
 GRACE_S = 8.0
 # Half of it is for requests to finish (MAX_HANDOVER_S), the rest for handing them over.
 PATIENCE_S = GRACE_S / 2
@@ -67,31 +66,44 @@ REQUESTS: Mapping[str, Mapping[str, Any]] = {
 """Each of about 300 tokens, which take some seconds."""
 
 
+ARGUMENTS = (
+    *("--model", str(DEMO), "--no-sample", "--decode", "2"),
+    *("--grace-period", str(GRACE_S), "--max-num-seqs", "8"),
+    # Computing takes so long that fetching is always better.
+    *("--lookup-timeout", "5", "--max-num-batched-tokens", "8"),
+)
+
+
 @pytest.fixture(scope="module")
 def twin_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """Everything twice but gateway and kvstore."""
-    arguments = ["--model", str(DEMO), "--no-sample", "--decode", "2", "--prefill", "2"]
-    arguments += ["--router", "2", "--grace-period", str(GRACE_S), "--max-num-seqs", "8"]
-    # Computing takes so long that fetching is always better.
-    arguments += ["--lookup-timeout", "5", "--max-num-batched-tokens", "8"]
-    with running_mesh(tmp_path_factory.mktemp("twin"), *arguments) as running:
+    """Two decode workers, one of everything else."""
+    with running_mesh(tmp_path_factory.mktemp("twin"), *ARGUMENTS) as running:
         yield running
 
 
 @pytest.fixture
 def mesh(twin_mesh: Mesh) -> Mesh:
-    wait_until_whole(twin_mesh)
+    wait_until_whole(twin_mesh, 1)
     twin_mesh.wait_until_idle()
     return twin_mesh
 
 
-def wait_until_whole(mesh: Mesh) -> None:
-    """Both routers reach everybody."""
+@pytest.fixture
+def doubled_mesh(tmp_path: Path) -> Iterator[Mesh]:
+    """Everything twice but gateway and kvstore."""
+    with running_mesh(tmp_path, *ARGUMENTS, "--prefill", "2", "--router", "2") as running:
+        wait_until_whole(running, 2)
+        yield running
+
+
+def wait_until_whole(mesh: Mesh, count: int) -> None:
+    """So many routers reach two decode workers and so many prefill workers."""
+    routers = ["router"] if count == 1 else ["router-0", "router-1"]
     until(
         lambda: all(
-            mesh.metric(router, "pagemesh:workers", role=role) == 2
-            for router in ("router-0", "router-1")
-            for role in ("prefill", "decode")
+            mesh.metric(router, "pagemesh:workers", role=role) == number
+            for router in routers
+            for role, number in (("prefill", count), ("decode", 2))
         ),
         "the routers reach all workers",
     )
@@ -137,10 +149,7 @@ class Told:
 
 
 def num_migrated(mesh: Mesh, reason: str) -> float:
-    return sum(
-        mesh.metric(router, "pagemesh:requests_resubmitted_total", reason=reason)
-        for router in ("router-0", "router-1")
-    )
+    return mesh.metric("router", "pagemesh:requests_resubmitted_total", reason=reason)
 
 
 def running_on(mesh: Mesh) -> str:
@@ -221,7 +230,7 @@ def test_a_worker_that_stops_hands_over_what_it_cannot_finish_with_its_kv(mesh: 
         "max_tokens": 1500,
     }
     before = num_migrated(mesh, "drain"), num_migrated(mesh, "lost")
-    num_pulled = {name: pulls(mesh, name) for name in WORKERS}
+    num_pulled = {name: pulls(mesh, name) for name in mesh.workers()}
     stopped = ""
 
     def stop(worker: str) -> None:
@@ -237,7 +246,8 @@ def test_a_worker_that_stops_hands_over_what_it_cannot_finish_with_its_kv(mesh: 
     assert num_migrated(mesh, "drain") - before[0] == 1
     assert num_migrated(mesh, "lost") == before[1]
     # By the decode worker that takes it over, or by a prefill worker, which sends it on.
-    assert sum(pulls(mesh, name) - num_pulled[name] for name in WORKERS if name != stopped) == 1
+    others = num_pulled.keys() - {stopped}
+    assert sum(pulls(mesh, name) - num_pulled[name] for name in others) == 1
 
 
 def pulls(mesh: Mesh, worker: str) -> float:
@@ -261,7 +271,8 @@ def second_gateway(mesh: Mesh) -> Iterator[str]:
 
 
 @pytest.mark.costly
-def test_a_rolling_restart_under_load_costs_no_request(mesh: Mesh) -> None:
+def test_a_rolling_restart_under_load_costs_no_request(doubled_mesh: Mesh) -> None:
+    mesh = doubled_mesh
     prompts = [f"{STORY} Number {number}." for number in range(6)]
     over = Event()
     asked = itertools.count()
@@ -281,7 +292,7 @@ def test_a_rolling_restart_under_load_costs_no_request(mesh: Mesh) -> None:
         try:
             for part in ("decode-0", "prefill-1", "router-0", "kvstore", "decode-1", "router-1"):
                 restart(mesh, part)
-                wait_until_whole(mesh)
+                wait_until_whole(mesh, 2)
             restart(mesh, "gateway")
         finally:
             over.set()

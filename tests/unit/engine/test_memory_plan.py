@@ -43,6 +43,7 @@ def read_config(folder: Path) -> tuple[Architecture, DecoderSpec]:
     return architecture, architecture.make_spec(settings)
 
 
+@pytest.mark.product(most=10)
 @pytest.mark.parametrize("name", RECIPES)
 def test_weights_and_kv_are_those_of_the_model(name: str, tmp_path: Path) -> None:
     make_checkpoint(tmp_path, RECIPES[name])

@@ -50,7 +50,7 @@ BATCHES = {
 }
 
 
-@pytest.mark.product(sample=30)
+@pytest.mark.product(sample=14)
 @pytest.mark.parametrize("make", IMPLEMENTATIONS)
 @pytest.mark.parametrize("features", LAYERS.values(), ids=LAYERS.keys())
 @pytest.mark.parametrize("num_queries", [1, 7])
@@ -67,7 +67,7 @@ def test_it_is_what_the_definition_says(
 WITHOUT_SLOPES = {name: layer for name, layer in LAYERS.items() if layer.alibi_slopes is None}
 
 
-@pytest.mark.product(sample=30)
+@pytest.mark.product(sample=12)
 @pytest.mark.parametrize("make", IMPLEMENTATIONS)
 @pytest.mark.parametrize("features", WITHOUT_SLOPES.values(), ids=WITHOUT_SLOPES.keys())
 @pytest.mark.parametrize("num_queries", [1, 7, 19])
@@ -81,7 +81,7 @@ def test_without_causality_it_is_what_the_definition_says(
     torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.product(sample=24)
+@pytest.mark.product(sample=12)
 @pytest.mark.parametrize("features", WITHOUT_SLOPES.values(), ids=WITHOUT_SLOPES.keys())
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
 def test_without_causality_the_cpu_agrees_with_the_reference(
@@ -90,7 +90,7 @@ def test_without_causality_the_cpu_agrees_with_the_reference(
     assert_agreement(features, lengths, make_shape(6, 6, 16, causal=False))
 
 
-@pytest.mark.product(sample=60)
+@pytest.mark.product(sample=30)
 @pytest.mark.parametrize("features", LAYERS.values(), ids=LAYERS.keys())
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
 @pytest.mark.parametrize("heads", [(6, 2, 24), (6, 6, 16), (6, 1, 40)], ids=["GQA", "MHA", "MQA"])
@@ -121,7 +121,7 @@ def assert_agreement(
     torch.testing.assert_close(output, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.product(sample=12)
+@pytest.mark.product(sample=6)
 @pytest.mark.parametrize("make", IMPLEMENTATIONS)
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
 def test_what_no_window_shows_is_not_read(make: Maker, lengths: Sequence[tuple[int, int]]) -> None:

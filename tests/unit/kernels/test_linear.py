@@ -100,7 +100,7 @@ def test_rows_may_be_strided(kind: Maker, dtype: torch.dtype) -> None:
     torch.testing.assert_close(product.cpu(), expected, rtol=0, atol=tolerance(kind, dtype))
 
 
-@pytest.mark.product(sample=12)
+@pytest.mark.product(sample=6)
 @kinds
 @pytest.mark.parametrize(
     ("num_outputs", "num_inputs"),

@@ -61,7 +61,7 @@ BATCHES = {
 }
 
 
-@pytest.mark.product(sample=40)
+@pytest.mark.product(sample=20)
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("heads", [(6, 2, 24), (4, 4, 16), (5, 1, 40)], ids=["GQA", "MHA", "MQA"])
@@ -217,7 +217,7 @@ FEATURES = {
 HEADS = [(6, 2, 24), (6, 1, 64), (6, 6, 128), (6, 2, 136)]
 
 
-@pytest.mark.product(sample=8)
+@pytest.mark.product(most=4)
 @isas
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize("features", FEATURES.values(), ids=FEATURES.keys())
@@ -233,7 +233,7 @@ def test_every_class_of_processors_gives_the_same_but_for_roundings(
     torch.testing.assert_close(output, expected, rtol=8e-3, atol=8e-3)
 
 
-@pytest.mark.product(sample=8)
+@pytest.mark.product(most=4)
 @isas
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize("causal", [True, False])
