@@ -56,7 +56,7 @@ def test_a_setup_lints_without_a_word_where_warnings_count(setup: Path) -> None:
         assert (said, report["errors"]) == ([], [])
 
 
-@pytest.mark.product(sample=50)
+@pytest.mark.product(sample=20)
 @pytest.mark.parametrize("version", VERSIONS)
 @each_setup
 def test_every_object_is_valid_for_every_kubernetes(setup: Path, version: str) -> None:
@@ -89,6 +89,7 @@ def test_the_setups_have_every_custom_resource_that_there_is_a_schema_for() -> N
     }  # fmt: skip
 
 
+@pytest.mark.product(most=5)
 @each_setup
 def test_every_process_understands_its_arguments(setup: Path) -> None:
     parsed = set()

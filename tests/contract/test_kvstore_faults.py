@@ -101,6 +101,7 @@ async def test_when_a_replica_is_killed_its_workers_and_routers_go_to_another_an
                 assert it.lost() == []
 
 
+@pytest.mark.product(most=1)
 @pytest.mark.parametrize("is_emptied", [False, True], ids=["redis lasts", "redis is emptied"])
 async def test_one_that_was_killed_is_told_only_what_changed_if_redis_has_the_rest(
     valkey: Valkey, process: KvStoreProcess, tmp_path: Path, *, is_emptied: bool

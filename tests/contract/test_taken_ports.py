@@ -12,6 +12,7 @@ import pytest
 PARTS = {"kvstore": [], "router": ["--kvstore", "127.0.0.1:1"], "decode": []}
 
 
+@pytest.mark.product(most=3)
 @pytest.mark.parametrize(
     ("flag", "said"), [("--port", "cannot listen"), ("--metrics-port", "cannot serve metrics")]
 )

@@ -27,7 +27,7 @@ from tests.support.products import drawn
 from tests.unit.scheduler.builders import FixedWay
 
 
-@pytest.fixture(scope="module", params=drawn("subjects", SUBJECTS, ["demo"], 1))
+@pytest.fixture(scope="module", params=drawn("subjects", SUBJECTS, [], 1))
 def subject(
     request: pytest.FixtureRequest, demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Subject:

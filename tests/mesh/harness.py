@@ -34,7 +34,7 @@ def until(get: Callable[[], Found], what: str, deadline_s: float = DEADLINE_S) -
     deadline = time.monotonic() + deadline_s
     while not (found := get()):
         assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {what}"
-        time.sleep(0.005)
+        time.sleep(0.02)
     return found
 
 

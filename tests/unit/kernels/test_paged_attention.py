@@ -37,6 +37,7 @@ def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.product(sample=6)
 @pytest.mark.parametrize("make", IMPLEMENTATIONS)
 @pytest.mark.parametrize("num_queries", [1, 7])
 @pytest.mark.parametrize("causal", [True, False])

@@ -36,7 +36,7 @@ def facts(draw: st.DrawFn) -> list[WorkerFacts]:
     return found
 
 
-@pytest.mark.product
+@pytest.mark.product(most=2)
 @pytest.mark.parametrize("policy", ["kv_aware", "prefix_hash", "least_loaded"])
 @pytest.mark.parametrize("min_tokens", [None, 32])
 @given(data=st.data())
