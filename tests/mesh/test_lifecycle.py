@@ -105,7 +105,7 @@ def test_a_signal_ends_everything_within_five_seconds(
 
 
 def test_the_parts_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
-    with running_mesh(tmp_path, "--model", str(DEMO), "--no-sample") as mesh:
+    with running_mesh(tmp_path, "--model", str(DEMO), "--no-sample", "--prefill", "0") as mesh:
         left = leftovers(mesh)
         mesh.process.kill()
         mesh.process.wait(10)
@@ -191,7 +191,7 @@ def test_a_model_folder_that_cannot_be_used_is_refused_in_one_sentence(
     tmp_path: Path, edit: Callable[[Path], None], named: str
 ) -> None:
     model = edited(tmp_path / "model", edit)
-    code, text = refused("--model", model, "--port", str(free_port()))
+    code, text = refused("--model", model, "--port", str(free_port()), "--prefill", "0")
     assert code == 1
     assert one_sentence(text), text
     assert named in text

@@ -270,7 +270,7 @@ def second_gateway(mesh: Mesh) -> Iterator[str]:
         gateway.wait(10)
 
 
-@pytest.mark.costly
+@pytest.mark.exhaustive
 def test_a_rolling_restart_under_load_costs_no_request(doubled_mesh: Mesh) -> None:
     mesh = doubled_mesh
     prompts = [f"{STORY} Number {number}." for number in range(6)]

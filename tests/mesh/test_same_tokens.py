@@ -80,7 +80,7 @@ def answers_of_one_worker(aggregated_mesh: Mesh) -> Answers:
     return answers
 
 
-@pytest.mark.product(most=2)
+@pytest.mark.product(most=1)
 @pytest.mark.parametrize(
     "sampling",
     [

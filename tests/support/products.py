@@ -7,7 +7,7 @@ long, `most` are drawn beside those that found bugs, though values are missing t
 
     pytestmark = pytest.mark.costly
 
-Of the files, or tests, that start whole meshes or engines to show one thing, one of 24 is drawn. What is not marked
+Of the files, or tests, that start whole meshes or engines to show one thing, one of 48 is drawn. What is not marked
 runs each time: same tokens on every path, nothing leaked when somebody is killed, what clients see.
 
 The seed is drawn anew for each run and printed; the same PAGEMESH_TEST_SEED gives the same items. What is named runs.
@@ -27,7 +27,7 @@ _V = TypeVar("_V", bound=Hashable)
 
 _VARIABLE: Final = "PAGEMESH_TEST_SEED"
 
-_ONE_OF: Final = 24
+_ONE_OF: Final = 48
 """Costly files."""
 
 # Set, so that the processes that run the tests choose what the one that began them would.
