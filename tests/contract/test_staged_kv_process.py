@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
@@ -19,7 +18,7 @@ from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.errors import KvIntegrityError, UnavailableError
-from tests.contract.engine_harness import Steps, request, settings
+from tests.contract.engine_harness import Steps, request, running, settings
 from tests.support.engine_processes import engine_processes
 from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
@@ -36,16 +35,8 @@ def programs_of_tests_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
 
 
-@asynccontextmanager
-async def running(model: Path, program: str = STAGED) -> AsyncIterator[tuple[RemoteEngine, Steps]]:
-    process = EngineProcess(settings(model), program)
-    engine = await asyncio.to_thread(process.connect)
-    steps = Steps()
-    engine.start(steps.all.append)
-    try:
-        yield engine, steps
-    finally:
-        await asyncio.to_thread(engine.stop)
+def staged(model: Path, program: str = STAGED) -> EngineProcess:
+    return EngineProcess(settings(model), program)
 
 
 async def export(engine: RemoteEngine, steps: Steps) -> KvExport:
@@ -61,7 +52,7 @@ def read_all(engine: RemoteEngine, exported: KvExport) -> bytes:
 async def test_staged_kv_is_what_an_engine_shares_that_can_be_mapped(demo_model: Path) -> None:
     blocks, tokens = [], []
     for program, kind in ((STAGED, StagedKv), ("pagemesh.engine.process", KvMemory)):
-        async with running(demo_model, program) as (engine, steps):
+        async with running(staged(demo_model, program)) as (engine, steps):
             assert type(engine.kv) is kind
             # On the event loop's own thread, too: no answer needs it.
             blocks.append(read_all(engine, await export(engine, steps)))
@@ -76,7 +67,7 @@ async def test_staged_kv_is_what_an_engine_shares_that_can_be_mapped(demo_model:
 
 
 async def test_kv_that_is_written_is_what_a_later_request_finds(demo_model: Path) -> None:
-    async with running(demo_model) as (engine, steps):
+    async with running(staged(demo_model)) as (engine, steps):
         exported = await export(engine, steps)
         payload = read_all(engine, exported)
         engine.submit(dataclasses.replace(request("import"), await_kv=True))
@@ -100,7 +91,7 @@ async def test_kv_that_is_written_is_what_a_later_request_finds(demo_model: Path
 
 
 async def test_several_threads_stage_at_once(demo_model: Path) -> None:
-    async with running(demo_model) as (engine, steps):
+    async with running(staged(demo_model)) as (engine, steps):
         exported = await export(engine, steps)
         expected = [read_kv(engine.kv, [block], 0, 6) for block in exported.block_ids]
         reads = [
@@ -113,7 +104,7 @@ async def test_several_threads_stage_at_once(demo_model: Path) -> None:
 
 
 async def test_blocks_that_are_not_there_are_refused(demo_model: Path) -> None:
-    async with running(demo_model) as (engine, _):
+    async with running(staged(demo_model)) as (engine, _):
         with pytest.raises(KvIntegrityError, match=r"block 100000 was named, but there are \d+"):
             read_kv(engine.kv, [100_000], 0, 1)
         with pytest.raises(KvIntegrityError, match="has 3 bytes, but must have"):
@@ -139,7 +130,10 @@ def name_of(engine: RemoteEngine) -> DeviceMemoryName:
 async def test_an_engine_copies_blocks_out_of_the_memory_of_another_as_long_as_that_lives(
     demo_model: Path,
 ) -> None:
-    async with running(demo_model) as (sender, steps), running(demo_model) as (receiver, _):
+    async with (
+        running(staged(demo_model)) as (sender, steps),
+        running(staged(demo_model)) as (receiver, _),
+    ):
         assert isinstance(sender.kv, StagedKv)
         assert isinstance(receiver.kv, StagedKv)
         exported = await export(sender, steps)
@@ -163,7 +157,7 @@ async def hanging(
     demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[RemoteEngine, psutil.Process]]:
     monkeypatch.setenv("STAGING_HANGS", "1")
-    async with running(demo_model) as (engine, _):
+    async with running(staged(demo_model)) as (engine, _):
         (child,) = engine_processes(STAGED)
         yield engine, child
 

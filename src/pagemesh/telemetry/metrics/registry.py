@@ -91,14 +91,6 @@ class _OrderedRegistry(CollectorRegistry):
         """Everything, as it is now."""
         yield from in_order(super().collect(), lambda metric: metric.name)
 
-    def get_sample_value(self, name: str, labels: dict[str, str] | None = None) -> float | None:
-        """The value of a series, None when it is not there; read of its metric alone, as tests do again and again."""
-        for metric in self.restricted_registry([name]).collect():
-            for sample in metric.samples:
-                if sample.labels == (labels or {}):
-                    return sample.value
-        return None
-
 
 class _Listed(Collector):
     """Metrics that were read already."""
