@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -121,6 +123,19 @@ def test_a_mesh_without_a_folder_for_sockets_says_so(
     said = capsys.readouterr().err
     assert said.startswith("pagemesh up: there is no folder to write temporary files into")
     assert said.count("\n") == 1
+
+
+def test_a_model_without_weights_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree("models/demo", model, ignore=shutil.ignore_patterns("*.safetensors*"))
+    assert main(["up", "--model", str(model), "--device", "cpu", "--port", str(free_port())]) == 1
+    said = capsys.readouterr()
+    assert said.err == (
+        f"pagemesh up: {model} has neither model.safetensors nor model.safetensors.index.json\n"
+    )
+    assert said.out == ""
 
 
 def test_a_reader_that_has_gone_is_no_traceback() -> None:

@@ -32,6 +32,7 @@ from pagemesh.gateway.tls import check_tls
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
+from pagemesh.models.tensor_files import read_headers
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -79,6 +80,7 @@ def _check_model(source: str, hub: HubConfig) -> None:
     architecture = find_architecture(settings)
     if architecture is not None:
         architecture.make_spec(settings)
+    read_headers(folder)
 
 
 async def _up(
