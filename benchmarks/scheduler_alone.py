@@ -45,7 +45,7 @@ def step_times_ms(num_requests: int, num_steps: int) -> list[float]:
 
 def wasted_slots_percent(requests: Sequence[Request], max_num_seqs: int) -> float:
     """Reserved slots that hold no token, in percent of all reserved ones, over all steps of a workload."""
-    config = SchedulerConfig(max_num_seqs=max_num_seqs)
+    config = SchedulerConfig(max_num_seqs=max_num_seqs).on("cpu")
     scheduler = _scheduler(config, num_blocks=16_384)
     for number, request in enumerate(requests):
         _submit(scheduler, f"r{number}", request.prompt, request.num_tokens)

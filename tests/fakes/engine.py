@@ -216,7 +216,7 @@ class FakeEngine(EngineCore):
 
         Blocks are named as by the model `naming`; one that is not that of the `fingerprint` is a fault. With `shared`, others on this host can read the KV, as that of an engine in its own process.
         """
-        config = scheduler or SchedulerConfig()
+        config = (scheduler or SchedulerConfig()).on("cpu")
         layout = BlockLayout(block_size, 2, num_kv_heads=1, head_dim=head_dim, dtype="float32")
         info = EngineInfo(
             fingerprint, layout, num_blocks, max_model_len, config.max_num_seqs, pooling, generates

@@ -74,14 +74,15 @@ def plan_model(config: PlanConfig) -> Answer:
     spec = architecture.make_spec(settings)
     dtype = choose_dtype(config.dtype, settings, architecture.dtypes)
     max_model_len = choose_max_model_len(config.max_model_len, spec, folder)
+    hardware = _hardware(config)
+    scheduler = config.scheduler.on(hardware.kind)
     limits = StepLimits(
         num_tokens=num_step_tokens(
-            config.scheduler.max_num_batched_tokens, max_model_len, causal=spec.causal
+            scheduler.max_num_batched_tokens, max_model_len, causal=spec.causal
         ),
-        num_seqs=config.scheduler.max_num_seqs,
+        num_seqs=scheduler.max_num_seqs,
         max_model_len=max_model_len,
     )
-    hardware = _hardware(config)
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, hardware.kind, causal=spec.causal)
     plan = make_plan(spec, dtype, config.block_size, limits, hardware, kv_dtype)
     return Answer(
@@ -96,11 +97,11 @@ def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJs
 
     dtype = choose_dtype(config.dtype, settings, ITEM_BYTES)
     model = outline(folder, config.max_model_len)
-    scheduler = config.scheduler
+    hardware = _hardware(config)
+    scheduler = config.scheduler.on(hardware.kind)
     limits = StepLimits(
         scheduler.max_num_batched_tokens, scheduler.max_num_seqs, model.max_model_len
     )
-    hardware = _hardware(config)
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype, hardware.kind)
     plan = make_outline_plan(model, dtype, config.block_size, limits, hardware, kv_dtype)
     return Answer(config, model.architecture, model.num_parameters, dtype, hardware, limits, plan)

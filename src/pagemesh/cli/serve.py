@@ -20,10 +20,6 @@ from pagemesh.config.environment import HOST_VARIABLE
 
 PROG: Final = "pagemesh serve"
 
-_GPU_SEQS: Final = 256
-_GPU_TOKENS: Final = 2048
-"""Of a GPU's step, which computes so many about as fast as few."""
-
 _UTILIZATION: Final = 0.98
 """Of a GPU's memory; beyond, whatever else comes to the GPU ends in a failure."""
 
@@ -86,12 +82,8 @@ def _without(arguments: Sequence[str], flag: str) -> list[str]:
 
 
 def _add_memory(adapted: Adapted, gpus: Sequence[str]) -> None:
-    """What suits this machine where nothing is said: large steps on GPUs, on CPUs a share of what is free for KV, and
-    the longest context that fits. ConfigError when the models do not fit, but would with other roles."""
-    if gpus:
-        given = (_number(adapted, "--max-num-seqs"), _number(adapted, "--max-num-batched-tokens"))
-        for flag, value in gpu_steps(*given).items():
-            adapted.arguments += [flag, str(value)]
+    """What suits this machine where nothing is said: on CPUs a share of what is free for KV, and the longest
+    context that fits. ConfigError when the models do not fit, but would with other roles."""
     config = parse(UpConfig, PROG, "", adapted.arguments)
     utilization = config.hardware.gpu_memory_utilization
     if gpus and utilization > _UTILIZATION:
@@ -108,16 +100,6 @@ def _add_memory(adapted: Adapted, gpus: Sequence[str]) -> None:
     if fit.max_model_len is not None and config.max_model_len is None:
         adapted.arguments += ["--max-model-len", str(fit.max_model_len)]
         adapted.notes.append(context_text(fit))
-
-
-def gpu_steps(num_seqs: int | None, num_tokens: int | None) -> dict[str, int]:
-    """Limits of a GPU's steps, where they are not given."""
-    found: dict[str, int] = {}
-    if num_seqs is None and (num_tokens is None or num_tokens >= _GPU_SEQS):
-        found["--max-num-seqs"] = _GPU_SEQS
-    if num_tokens is None:
-        found["--max-num-batched-tokens"] = max(_GPU_TOKENS, num_seqs or 0)
-    return found
 
 
 def roles(
@@ -148,14 +130,6 @@ def roles(
 def _gpus(arguments: Sequence[str]) -> tuple[str, ...]:
     device = arguments[arguments.index("--device") + 1] if "--device" in arguments else "auto"
     return () if device == "cpu" else visible_gpus()
-
-
-def _number(adapted: Adapted, flag: str) -> int | None:
-    """The value of a flag; None where it is not given, or is no number, which is refused later."""
-    if flag not in adapted.flags:
-        return None
-    text = adapted.arguments[adapted.arguments.index(flag) + 1]
-    return int(text) if text.isdecimal() else None
 
 
 def num_sockets(cpus: Path = _CPUS) -> int:

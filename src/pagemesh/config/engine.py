@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from pagemesh.config.checks import require, require_seconds, require_share
@@ -11,8 +11,11 @@ from pagemesh.config.model_names import names_of
 CPU_KV_CACHE_MEMORY: Final = 0.25
 """GiB of KV cache on a CPU unless told otherwise: workers share the machine with everything else on it."""
 
-_STEP_TOKENS: Final = 512
-"""Of one step, unless told otherwise."""
+Device = Literal["cpu", "cuda"]
+
+_STEP_SEQS: Final[dict[Device, int]] = {"cpu": 64, "cuda": 256}
+_STEP_TOKENS: Final[dict[Device, int]] = {"cpu": 512, "cuda": 8192}
+"""Of one step, unless told otherwise: a GPU computes so many about as fast as few."""
 
 _DAY: Final = 24 * 3600
 
@@ -135,15 +138,16 @@ class HardwareConfig:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Limits of one engine step."""
+    """Limits of one engine step. What is left to the device is filled in by `on`, before anything is computed."""
 
-    max_num_seqs: int = 64
-    """Most requests in the running batch."""
+    max_num_seqs: int = 0
+    """Most requests in the running batch; 0 takes 64 on a CPU and 256 on a GPU, or --max-num-batched-tokens
+    where they are fewer."""
 
     max_num_batched_tokens: int = 0
     """Most tokens computed in one step: decodes first, then chunks of prompts. At least
-    --max-num-seqs, so that all decodes fit in; 0 takes 512, or those where they are more. An encoder
-    computes prompts whole, and longer ones all the same."""
+    --max-num-seqs, so that all decodes fit in; 0 takes 512 on a CPU and 8,192 on a GPU, or those where they
+    are more. An encoder computes prompts whole, and longer ones all the same."""
 
     async_scheduling: Literal["auto", "on", "off"] = "auto"
     """Prepare a step while the device computes the one before it, whose tokens are not known yet. The
@@ -155,15 +159,24 @@ class SchedulerConfig:
     largest step takes at the start is allowed a hundred times, where that is more."""
 
     def __post_init__(self) -> None:
-        require(self.max_num_seqs > 0, "--max-num-seqs", self.max_num_seqs, "positive")
-        if self.max_num_batched_tokens == 0:
-            tokens = max(_STEP_TOKENS, self.max_num_seqs)
-            object.__setattr__(self, "max_num_batched_tokens", tokens)
+        require(self.max_num_seqs >= 0, "--max-num-seqs", self.max_num_seqs, "0 or more")
+        tokens = self.max_num_batched_tokens
+        require(tokens >= 0, "--max-num-batched-tokens", tokens, "0 or more")
         require(
-            self.max_num_batched_tokens >= self.max_num_seqs,
+            tokens == 0 or tokens >= self.max_num_seqs,
             "--max-num-batched-tokens",
-            self.max_num_batched_tokens,
+            tokens,
             f"at least --max-num-seqs, {self.max_num_seqs}: a decode of every running request must"
             " fit into a step",
         )
         require_seconds("--step-timeout", self.step_timeout, most=_DAY)
+
+    def on(self, device: Device) -> SchedulerConfig:
+        """The same with limits for a device where none were given."""
+        seqs, tokens = self.max_num_seqs, self.max_num_batched_tokens
+        seqs = seqs or min(_STEP_SEQS[device], tokens or _STEP_TOKENS[device])
+        return replace(
+            self,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=tokens or max(_STEP_TOKENS[device], seqs),
+        )

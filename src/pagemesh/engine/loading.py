@@ -51,6 +51,7 @@ def load_engine(
     hardware = hardware or HardwareConfig()
     if gpu is None and (device := choose_device(hardware, cache)).type == "cuda":
         gpu = CudaGpu(device)
+    scheduler = scheduler.on("cpu" if gpu is None else "cuda")
     settings = (model, cache, scheduler, hardware)
     if gpu is None:
         if cores is not None:

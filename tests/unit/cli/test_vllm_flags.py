@@ -19,6 +19,7 @@ from pagemesh.cli.vllm.environment import add_environment
 from pagemesh.cli.vllm.flags import RULES
 from pagemesh.cli.vllm.own_flags import Kind, own_flags
 from pagemesh.cli.vllm.rules import Fate
+from pagemesh.config import SchedulerConfig
 from pagemesh.config.environment import API_KEY_VARIABLE
 from tests.support.guide_commands import SERVERS
 from tools import vllm_flags
@@ -68,8 +69,7 @@ def test_modules_of_guides_are_the_same_command(
     with pytest.raises(SystemExit, match="0"):
         runpy.run_module(module, run_name="__main__")
     (config,) = started
-    # Alone, it raises the budget of a step.
-    assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (1024, 1024)
+    assert config.scheduler == SchedulerConfig(max_num_seqs=1024)
 
 
 @pytest.mark.parametrize("name", ["throughput", "latency"])
@@ -246,17 +246,6 @@ def test_the_longest_context_that_fits_is_what_auto_means() -> None:
     assert served("m --max-model-len 8k") == ["--model", "m", "--max-model-len", "8000"]
 
 
-def test_steps_are_large_on_gpus_unless_something_is_said() -> None:
-    assert serve.gpu_steps(None, None) == {
-        "--max-num-seqs": 256,
-        "--max-num-batched-tokens": 2048,
-    }
-    assert serve.gpu_steps(None, 4096) == {"--max-num-seqs": 256}
-    assert serve.gpu_steps(None, 128) == {}
-    assert serve.gpu_steps(4000, None) == {"--max-num-batched-tokens": 4000}
-    assert serve.gpu_steps(8, 16) == {}
-
-
 def test_what_fits_is_said_and_passed_on(
     started: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,7 +265,6 @@ def test_a_gpu_that_is_filled_to_the_brim_is_warned_of(
     monkeypatch.setattr(memory, "smallest_gpu", lambda _: 80 * 2**30)
     assert main(["serve", "models/demo", "--gpu-memory-utilization", "0.99"]) == 0
     assert "0.99 leaves no room" in capsys.readouterr().err
-    assert started[0].scheduler.max_num_seqs == 256
     assert main(["serve", "models/demo", "--gpu-memory-utilization", "0.98"]) == 0
     assert "leaves no room" not in capsys.readouterr().err
 

@@ -37,7 +37,7 @@ def test_only_a_step_in_progress_can_hang_and_only_a_stopped_engine_is_dead() ->
     info = make_info()
     kv = FakeKv(info.layout, info.num_blocks)
     runner = LosingRunner(kv)
-    scheduler = Scheduler(info, SchedulerConfig(), vocab_size=VOCAB_SIZE)
+    scheduler = Scheduler(info, SchedulerConfig().on("cpu"), vocab_size=VOCAB_SIZE)
     engine = EngineCore(info, scheduler, runner, kv, step_timeout=0.0)
     engine.check()
     inbox = Inbox()
@@ -65,7 +65,7 @@ class LostRunner(FakeRunner):
 def test_an_engine_ends_with_its_device(overlaps: bool) -> None:
     info = make_info()
     kv = FakeKv(info.layout, info.num_blocks)
-    scheduler = Scheduler(info, SchedulerConfig(), vocab_size=VOCAB_SIZE)
+    scheduler = Scheduler(info, SchedulerConfig().on("cpu"), vocab_size=VOCAB_SIZE)
     engine = EngineCore(info, scheduler, LostRunner(kv), kv, overlaps=overlaps)
     inbox = Inbox()
     for name in ("a", "b"):
@@ -94,7 +94,7 @@ def test_a_request_that_cannot_be_given_up_does_not_silence_the_others(
 ) -> None:
     info = make_info()
     kv = FakeKv(info.layout, info.num_blocks)
-    scheduler = LeakyScheduler(info, SchedulerConfig(), vocab_size=VOCAB_SIZE)
+    scheduler = LeakyScheduler(info, SchedulerConfig().on("cpu"), vocab_size=VOCAB_SIZE)
     engine = EngineCore(info, scheduler, FakeRunner(kv), kv)
 
     def broken(request: Request) -> None:

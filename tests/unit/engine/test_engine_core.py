@@ -67,7 +67,7 @@ class Fixture:
         self.kv = FakeKv(info.layout, info.num_blocks)
         self.runner = GatedRunner(self.kv)
         self.scheduler = CountingScheduler(
-            info, SchedulerConfig(), vocab_size=VOCAB_SIZE, forecast=FixedGrowth(0)
+            info, SchedulerConfig().on("cpu"), vocab_size=VOCAB_SIZE, forecast=FixedGrowth(0)
         )
         self.engine = EngineCore(info, self.scheduler, self.runner, self.kv, overlaps=overlaps)
         self.inbox = Inbox()
@@ -344,7 +344,7 @@ def test_stop_gives_up_on_a_step_that_hangs() -> None:
     info = make_info()
     kv = FakeKv(info.layout, info.num_blocks)
     runner = GatedRunner(kv)
-    scheduler = Scheduler(info, SchedulerConfig(), vocab_size=VOCAB_SIZE)
+    scheduler = Scheduler(info, SchedulerConfig().on("cpu"), vocab_size=VOCAB_SIZE)
     engine = EngineCore(info, scheduler, runner, kv, stop_timeout=0.05)
     engine.start(Inbox())
     engine.submit(make_request("a", 4))

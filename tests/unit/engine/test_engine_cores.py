@@ -49,7 +49,7 @@ class NotingRunner(FakeRunner):
 def test_cores_are_lent_between_requests_and_not_between_steps() -> None:
     info = make_info()
     kv, cores, inbox = FakeKv(info.layout, info.num_blocks), NotedCores(), Inbox()
-    scheduler = Scheduler(info, SchedulerConfig(), vocab_size=VOCAB_SIZE)
+    scheduler = Scheduler(info, SchedulerConfig().on("cpu"), vocab_size=VOCAB_SIZE)
     engine = EngineCore(info, scheduler, NotingRunner(kv, cores), kv, cores=cores)
     engine.submit(make_request("a", 4, max_tokens=3))
     engine.start(inbox)
@@ -73,7 +73,7 @@ def test_an_engine_that_fails_lends_its_cores() -> None:
         def schedule(self) -> Batch:
             raise RuntimeError("a bug")
 
-    scheduler = BrokenScheduler(info, SchedulerConfig(), vocab_size=VOCAB_SIZE)
+    scheduler = BrokenScheduler(info, SchedulerConfig().on("cpu"), vocab_size=VOCAB_SIZE)
     engine = EngineCore(info, scheduler, NotingRunner(kv, cores), kv, cores=cores)
     engine.submit(make_request("a", 4))
     engine.start(inbox)

@@ -60,7 +60,7 @@ class Fixture:
         self.policy = Timed()
         self.scheduler = Scheduler(
             info,
-            SchedulerConfig(),
+            SchedulerConfig().on("cpu"),
             vocab_size=VOCAB_SIZE,
             enable_prefix_caching=False,
             num_swap_blocks=4,

@@ -75,7 +75,7 @@ class Fixture:
         self.runner = LoggingRunner(kv)
         self.scheduler = Scheduler(
             info,
-            SchedulerConfig(),
+            SchedulerConfig().on("cpu"),
             vocab_size=VOCAB_SIZE,
             eos_token_ids=eos_token_ids,
             forecast=FixedGrowth(0),

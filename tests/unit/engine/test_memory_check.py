@@ -40,10 +40,10 @@ def test_what_is_there_after_loading_counts_as_measured(
     monkeypatch.setattr(memory_check, "process_memory", lambda: ProcessMemory(3 * GIB, 9 * GIB))
     monkeypatch.setattr(memory_check, "machine_memory", lambda: MachineMemory(6 * GIB, GIB))
     cache = CacheConfig(kv_cache_memory=1.5, swap_space=0.5)
-    check_after_loading(runner, cache, SchedulerConfig(), 2048)
+    check_after_loading(runner, cache, SchedulerConfig().on("cpu"), 2048)
     cache = CacheConfig(kv_cache_memory=1.5, swap_space=0.75)
     with pytest.raises(ConfigError) as refusal:
-        check_after_loading(runner, cache, SchedulerConfig(), 2048)
+        check_after_loading(runner, cache, SchedulerConfig().on("cpu"), 2048)
     assert refusal.value.message == (
         "this machine has 6.00 GiB of memory, but 6.25 GiB are needed: 3.00 GiB model, 1.00 GiB "
         "activations (--max-num-batched-tokens, --max-num-seqs), 1.50 GiB KV cache (--kv-cache-memory), "

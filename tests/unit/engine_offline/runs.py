@@ -72,5 +72,5 @@ class ActingRunner(FakeRunner):
 def make_acting_engine(act: Callable[[], object], step_timeout: float = DEADLINE) -> EngineCore:
     info = make_info(num_blocks=64)
     kv = FakeKv(info.layout, info.num_blocks)
-    scheduler = Scheduler(info, SchedulerConfig(), vocab_size=VOCAB_SIZE)
+    scheduler = Scheduler(info, SchedulerConfig().on("cpu"), vocab_size=VOCAB_SIZE)
     return EngineCore(info, scheduler, ActingRunner(kv, act), kv, step_timeout=step_timeout)

@@ -17,7 +17,8 @@ LAYOUT = BlockLayout(block_size=16, num_layers=4, num_kv_heads=4, head_dim=64, d
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_num_seqs": 0}, "--max-num-seqs is 0, but must be positive"),
+        ({"max_num_seqs": -1}, "--max-num-seqs is -1, but must be 0 or more"),
+        ({"max_num_batched_tokens": -1}, "--max-num-batched-tokens is -1, but must be 0 or more"),
         (
             {"max_num_seqs": 8, "max_num_batched_tokens": 7},
             "--max-num-batched-tokens is 7, but must be at least --max-num-seqs, 8: a decode of every"
@@ -31,6 +32,26 @@ def test_limits_of_a_step_that_cannot_be_are_refused(
     with pytest.raises(ConfigError) as refusal:
         SchedulerConfig(**settings)
     assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "on_cpu", "on_gpu"),
+    [
+        ({}, (64, 512), (256, 8192)),
+        ({"max_num_seqs": 10}, (10, 512), (10, 8192)),
+        ({"max_num_seqs": 10_000}, (10_000, 10_000), (10_000, 10_000)),
+        ({"max_num_batched_tokens": 128}, (64, 128), (128, 128)),
+        ({"max_num_batched_tokens": 8}, (8, 8), (8, 8)),
+        ({"max_num_seqs": 3, "max_num_batched_tokens": 40}, (3, 40), (3, 40)),
+    ],
+)
+def test_limits_that_are_not_given_are_the_devices(
+    given: dict[str, int], on_cpu: tuple[int, int], on_gpu: tuple[int, int]
+) -> None:
+    for device, expected in (("cpu", on_cpu), ("cuda", on_gpu)):
+        filled = SchedulerConfig(**given, step_timeout=7.0).on(device)  # type: ignore[arg-type]
+        assert (filled.max_num_seqs, filled.max_num_batched_tokens) == expected
+        assert (filled.step_timeout, filled.on(device)) == (7.0, filled)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def fit_host(config: UpConfig, memory: MachineMemory) -> Fit:
     if given is None:
         left = max(0, memory.available - needed)
         share = left * _KV_SHARE / (each * len(plans))
-        used = max(_most_used(plan, config.scheduler.max_num_seqs) for plan in plans)
+        used = max(_most_used(plan, config.scheduler.on("cpu").max_num_seqs) for plan in plans)
         given = max(CPU_KV_CACHE_MEMORY, floor(min(share, used) / GIB * 100) / 100)
     return _with_context(plans, [given * GIB] * len(plans), Fit(kv_cache_memory=given))
 
