@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.interface import BlockLayout, KvAccess
+from pagemesh.engine.start_clock import Phase
 from pagemesh.engine.step import Runner
 from pagemesh.models.loader import LoadedModel
 
@@ -42,3 +43,6 @@ class Loaded(NamedTuple):
 
     identity_trouble: str
     """See `EngineInfo`."""
+
+    seconds: Mapping[Phase, float]
+    """What it took, by phase."""

@@ -15,6 +15,7 @@ from pagemesh.engine.memory_check import check_after_loading, check_before_loadi
 from pagemesh.engine.memory_plan import num_kv_blocks
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.shared_cores import SharedCores
+from pagemesh.engine.start_clock import StartClock
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import LoadedModel
 
@@ -29,12 +30,15 @@ def load_on_host(
 ) -> Loaded:
     """Load a model and build what computes it; ConfigError when the settings do not fit it or the machine."""
     check_before_loading(model, cache, scheduler)
-    loaded, trouble = load_identical(model, hardware)
+    clock = StartClock()
+    with clock.phase("read"):
+        loaded, trouble = load_identical(model, hardware)
     layout = layout_of(loaded, cache)
     limits = fitting(scheduler, loaded)
     most = max_num_blocks(loaded, layout, limits)
-    built = build_on_host(loaded, layout, cache, scheduler, most, kv_descriptor, cores)
-    return Loaded(loaded, layout, limits, built, trouble)
+    with clock.phase("measure"):
+        built = build_on_host(loaded, layout, cache, scheduler, most, kv_descriptor, cores)
+    return Loaded(loaded, layout, limits, built, trouble, clock.seconds)
 
 
 def build_on_host(

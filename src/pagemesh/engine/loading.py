@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import structlog
+
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.built import Built, Loaded
 from pagemesh.engine.cuda.build import GpuBuilder
@@ -19,11 +21,14 @@ from pagemesh.engine.identical_loading import check_on_device
 from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.engine.memory_check import check_before_loading
 from pagemesh.engine.shared_cores import SharedCores
+from pagemesh.engine.start_clock import StartClock
 from pagemesh.kernels.jit.parallel import release_threads
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.models.place import Place
 from pagemesh.scheduler.block_names import BlockNames
 from pagemesh.scheduler.scheduler import Scheduler
+
+log = structlog.get_logger(__name__)
 
 _STEP_PATIENCE: Final = 100
 """Times the largest step at load that any step may take: one over long contexts takes some ten times as
@@ -73,19 +78,22 @@ def _load_on_gpu(
     gpu: Gpu,
 ) -> Loaded:
     check_before_loading(model, cache, scheduler, hardware, gpu.total_bytes)
+    clock = StartClock()
     with gpu.alone():
-        loaded = load_model(model, Place(DeviceFiller(gpu.accelerator), cache.kv_cache_dtype))
+        with clock.phase("read"):
+            loaded = load_model(model, Place(DeviceFiller(gpu.accelerator), cache.kv_cache_dtype))
         layout = layout_of(loaded, cache)
         limits = fitting(scheduler, loaded)
-        builder = GpuBuilder(loaded, layout, (cache, limits, hardware), gpu)
+        builder = GpuBuilder(loaded, layout, (cache, limits, hardware), gpu, clock)
         built = builder.build(max_num_blocks(loaded, layout, limits), kv_descriptor)
         required = hardware.require_identical_tokens
         trouble = check_on_device(loaded, layout, built, gpu.accelerator, required=required)
-    return Loaded(loaded, layout, limits, built, trouble)
+    return Loaded(loaded, layout, limits, built, trouble, clock.seconds)
 
 
 def _start_up(loaded: Loaded, cache: CacheConfig, cores: SharedCores | None) -> EngineCore:
-    model, layout, scheduler, built, trouble = loaded
+    model, layout, scheduler, built, trouble, seconds = loaded
+    log.info("engine loaded", **{f"{phase}_seconds": round(s, 2) for phase, s in seconds.items()})
     info = _make_info(model, layout, built.num_blocks, scheduler)
     info = replace(info, identity_trouble=trouble)
     core_scheduler = Scheduler(

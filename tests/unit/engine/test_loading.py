@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import structlog
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.interface import BlockLayout
@@ -42,7 +43,10 @@ def test_steps_overlap_on_a_cpu_only_when_asked_for(
     demo_model: Path, setting: Literal["auto", "on", "off"], overlaps: bool
 ) -> None:
     model, scheduler = ModelConfig(str(demo_model)), SchedulerConfig(async_scheduling=setting)
-    engine = load_engine(model, CacheConfig(), scheduler)
+    with structlog.testing.capture_logs() as logs:
+        engine = load_engine(model, CacheConfig(), scheduler)
+    (loaded,) = [entry for entry in logs if entry["event"] == "engine loaded"]
+    assert loaded["read_seconds"] > 0 <= loaded["measure_seconds"]
     assert engine._loop._overlaps == overlaps
     engine.stop()
 

@@ -87,8 +87,12 @@ def test_steps_are_captured_for_the_measure_and_for_use(
     with structlog.testing.capture_logs() as logs, using("reference", "write_kv"):
         load(demo_model, HostGpu(), utilization=0.15, enforce_eager=enforce_eager).stop()
     events = [entry["event"] for entry in logs]
+    (loaded,) = [entry for entry in logs if entry["event"] == "engine loaded"]
+    phases = {"read_seconds", "compile_seconds", "measure_seconds"}
+    phases |= set() if enforce_eager else {"capture_seconds"}
+    assert {name for name in loaded if name.endswith("_seconds")} == phases
     captured = [] if enforce_eager else ["steps captured", "decodes captured"]
-    assert events == [*captured, "memory", *captured]
+    assert events == [*captured, "memory", *captured, "engine loaded"]
 
 
 def test_a_cache_may_have_a_size_of_its_own(demo_model: Path) -> None:

@@ -25,6 +25,7 @@ from pagemesh.engine.gpu import Gpu
 from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.memory_check import check_swap_space, largest_batch
 from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.engine.start_clock import StartClock
 from pagemesh.errors import ConfigError, InternalError
 from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.batch import Batch
@@ -47,12 +48,15 @@ class GpuBuilder:
         layout: BlockLayout,
         settings: tuple[CacheConfig, SchedulerConfig, HardwareConfig],
         gpu: Gpu,
+        clock: StartClock,
     ) -> None:
-        """Of the scheduler's settings, steps are so large that any prompt fits into one that must."""
+        """Of the scheduler's settings, steps are so large that any prompt fits into one that must. The clock is told
+        what building takes."""
         self._model = model
         self._layout = layout
         self._cache, self._scheduler, self._hardware = settings
         self._gpu = gpu
+        self._clock = clock
 
     def build(self, max_num_blocks: int | None, kv_descriptor: int | None) -> Built:
         """Reserve the KV cache, of `max_num_blocks` at most; nobody else may load on the device meanwhile.
@@ -84,10 +88,11 @@ class GpuBuilder:
         parts = self._assemble(num_blocks, buffers, accelerator, peers)
         # A cache so large has offsets of more bits, for which kernels are compiled anew; and scratch
         # memory shall be as large as any step needs it, rather than grow while requests are served.
-        for batch in (*self._first_steps(), self._largest_batch(num_blocks)):
-            self._rehearse(parts.runner, batch)
-        warm_up.moves(parts.runner, parts.stager, num_blocks, num_swap_blocks)
-        parts.stager.rehearse()
+        with self._clock.phase("compile"):
+            for batch in (*self._first_steps(), self._largest_batch(num_blocks)):
+                self._rehearse(parts.runner, batch)
+            warm_up.moves(parts.runner, parts.stager, num_blocks, num_swap_blocks)
+            parts.stager.rehearse()
         self._capture(parts.runner)
         name = None if kv_descriptor is None else name_pool(parts.pool, self._gpu.sharing)
         kv = StagedKv(layout, num_blocks, buffers.slots.numpy(), parts.stager, name)
@@ -137,16 +142,18 @@ class GpuBuilder:
         # A stream and memory for graphs of its own, so that nothing of it is kept by others.
         parts = self._assemble(num_blocks, buffers, gpu.accelerator.beside())
         first = self._first_steps()
-        for each in (*first, batch):
-            self._rehearse(parts.runner, each)
+        with self._clock.phase("compile"):
+            for each in (*first, batch):
+                self._rehearse(parts.runner, each)
         # What stays from step to step is there by now, and nothing is compiled any more.
         idle = gpu.read()
         gpu.reset_peak()
-        for each in first:
-            self._rehearse(parts.runner, each)
-        started_at = perf_counter()
-        self._rehearse(parts.runner, batch)
-        seconds = perf_counter() - started_at
+        with self._clock.phase("measure"):
+            for each in first:
+                self._rehearse(parts.runner, each)
+            started_at = perf_counter()
+            self._rehearse(parts.runner, batch)
+            seconds = perf_counter() - started_at
         activations = gpu.peak() - idle.reserved
         self._capture(parts.runner)
         after = gpu.read()
@@ -190,7 +197,8 @@ class GpuBuilder:
 
     def _capture(self, runner: DeviceRunner) -> None:
         if not self._hardware.enforce_eager:
-            runner.capture()
+            with self._clock.phase("capture"):
+                runner.capture()
 
     def _rehearse(self, runner: DeviceRunner, batch: Batch) -> None:
         try:
