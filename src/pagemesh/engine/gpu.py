@@ -16,6 +16,7 @@ import torch
 
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
+from pagemesh.engine.cuda.failures import failing_at_start
 from pagemesh.engine.cuda.ipc import CudaSharing
 from pagemesh.engine.cuda.sharing import MemorySharing
 from pagemesh.engine.cuda.toolchain import check_toolchain
@@ -67,11 +68,15 @@ class CudaGpu:
     """One CUDA device (https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)."""
 
     def __init__(self, device: torch.device) -> None:
-        """Makes the device the process's own; ConfigError where no kernels can be compiled for it."""
+        """Makes the device the process's own; ConfigError where no kernels can be compiled for it, or it lets no other
+        process in."""
         check_toolchain()
-        torch.cuda.set_device(device)
         self._device = device
-        self._accelerator = CudaAccelerator(device)
+        with failing_at_start("this process"):
+            torch.cuda.set_device(device)
+            self._accelerator = CudaAccelerator(device)
+            # Makes the context, without which nothing of the device was asked for yet.
+            torch.cuda.synchronize(device)
         self._sharing = CudaSharing(self._accelerator.device)
 
     @property

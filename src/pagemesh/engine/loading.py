@@ -10,6 +10,7 @@ import structlog
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.built import Built, Loaded
 from pagemesh.engine.cuda.build import GpuBuilder
+from pagemesh.engine.cuda.failures import failing_at_start
 from pagemesh.engine.cuda.filler import DeviceFiller
 from pagemesh.engine.device import choose_device
 from pagemesh.engine.engine import EngineCore
@@ -80,7 +81,7 @@ def _load_on_gpu(
     check_before_loading(model, cache, scheduler, hardware, gpu.total_bytes)
     clock = StartClock()
     with gpu.alone():
-        with clock.phase("read"):
+        with clock.phase("read"), failing_at_start("the model's weights"):
             loaded = load_model(model, Place(DeviceFiller(gpu.accelerator), cache.kv_cache_dtype))
         layout = layout_of(loaded, cache)
         limits = fitting(scheduler, loaded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import structlog
 import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
@@ -41,7 +42,74 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(device_module, "visible_capability", lambda: None)
     with pytest.raises(ConfigError) as refusal:
         choose_device(HardwareConfig("cuda"), CacheConfig())
-    assert refusal.value.message == "--device is 'cuda', but torch sees no GPU on this machine"
+    assert refusal.value.message == (
+        "--device is 'cuda', but torch sees no GPU on this machine:"
+        f" PyTorch {torch.__version__} is built for CPUs alone"
+    )
+
+
+@pytest.mark.parametrize(
+    ("torch_says", "visible", "reason"),
+    [
+        (
+            "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver"
+            " by downloading and installing a new version from the URL: http://example/Download",
+            None,
+            "The NVIDIA driver on your system is too old (found version 11040)",
+        ),
+        (
+            "No CUDA GPUs are available",
+            "7",
+            "No CUDA GPUs are available (CUDA_VISIBLE_DEVICES is '7')",
+        ),
+    ],
+)
+def test_why_torch_sees_no_gpu_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    torch_says: str,
+    visible: str | None,
+    reason: str,
+) -> None:
+    def fail() -> None:
+        raise RuntimeError(torch_says)
+
+    monkeypatch.setattr(device_module, "visible_capability", lambda: None)
+    monkeypatch.setattr(device_module, "_DRIVER_FILE", tmp_path)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", fail)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(ConfigError) as refusal:
+        choose_device(HardwareConfig("cuda"), CacheConfig())
+    assert refusal.value.message.endswith(f"on this machine: {reason}")
+    with structlog.testing.capture_logs() as logs:
+        assert choose_device(HardwareConfig(), CacheConfig()) == CPU
+    assert [(entry["log_level"], entry["reason"]) for entry in logs] == [("warning", reason)]
+
+
+def test_a_cpu_that_computes_alone_is_nothing_to_warn_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(device_module, "visible_capability", lambda: None)
+    with structlog.testing.capture_logs() as logs:
+        monkeypatch.setattr(device_module, "_DRIVER_FILE", tmp_path / "none")
+        assert choose_device(HardwareConfig(), CacheConfig()) == CPU
+        monkeypatch.setattr(device_module, "_DRIVER_FILE", tmp_path)
+        assert choose_device(HardwareConfig("cpu"), CacheConfig()) == CPU
+    assert logs == []
+
+
+@pytest.mark.parametrize("asked", ["auto", "cuda"])
+def test_a_gpu_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.setattr(device_module, "visible_capability", lambda: (7, 5))
+    with pytest.raises(ConfigError) as refusal:
+        choose_device(HardwareConfig(asked), CacheConfig())  # type: ignore[arg-type]
+    assert refusal.value.message == (
+        "this machine's GPU has compute capability 7.5, but the kernels are for 8.0 and later;"
+        " --device cpu does without"
+    )
 
 
 @pytest.mark.parametrize("capability", [(8, 9), (9, 0), (10, 0)])

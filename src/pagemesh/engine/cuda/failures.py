@@ -9,12 +9,34 @@ from typing import Final
 import torch
 
 from pagemesh.engine.accelerator import Accelerator
-from pagemesh.errors import DeviceLostError, InternalError, PagemeshError
+from pagemesh.errors import ConfigError, DeviceLostError, InternalError, PagemeshError
 
 _NO_MEMORY: Final = (
     "the GPU's memory does not suffice for this step: lower --max-num-batched-tokens, --max-num-seqs or"
     " --gpu-memory-utilization"
 )
+
+_EXCLUSIVE: Final = "busy or unavailable"
+"""How CUDA says that a device lets no other process in (cudaErrorDevicesUnavailable)."""
+
+
+@contextmanager
+def failing_at_start(purpose: str) -> Iterator[None]:
+    """A device that fails before anything is served is a ConfigError that says for what, and what may be done."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"the GPU's memory does not suffice for {purpose}: nvidia-smi lists who else has some of it"
+            f" ({_first_line(error)})"
+        ) from error
+    except torch.AcceleratorError as error:
+        if _EXCLUSIVE in str(error):
+            raise ConfigError(
+                f"the GPU cannot be had for {purpose}: another process has it for itself (its compute mode is"
+                " exclusive, which `nvidia-smi --compute-mode=DEFAULT` ends), or it is being reset"
+            ) from error
+        raise ConfigError(f"the GPU fails for {purpose}: {_first_line(error)}") from error
 
 
 @contextmanager
