@@ -105,11 +105,11 @@ lint: $(VENV)/.ready-dev ## Check style, types and protos
 	$(BIN)/mypy $(addsuffix /pagemesh,$(ROOTS)) tests tools
 	MYPYPATH=models/demo $(BIN)/mypy models/demo
 	MYPYPATH=benchmarks:benchmarks/engines:benchmarks/kernels $(BIN)/mypy benchmarks
-	$(BIN)/python tools/protos.py --check
+	$(BIN)/python -m tools.protos --check
 	$(BIN)/python -m tools.observability --check
 
 protos: $(VENV)/.ready-dev ## Regenerate the gRPC stubs from protos/
-	$(BIN)/python tools/protos.py
+	$(BIN)/python -m tools.protos
 
 observability: $(VENV)/.ready-dev ## Write docs/metrics.md, docs/alerts.md, the rules and the dashboards from the declared metrics
 	@$(BIN)/python -m tools.observability
@@ -162,5 +162,5 @@ $(LOWEST)/.ready: pyproject.toml constraints.txt constraints-lowest.txt
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@echo "==> Setting up $(VENV): tools for development"
 	@$(INSTALL) -c constraints.txt -e '.[dev]'
-	@$(BIN)/python tools/protos.py --fetch
+	@$(BIN)/python -m tools.protos --fetch
 	@touch $@

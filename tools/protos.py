@@ -1,6 +1,6 @@
 """Makes the gRPC stubs in src/pagemesh/v1 from protos/, and checks both.
 
-`python tools/protos.py` regenerates; with `--check` nothing in the tree changes: the stubs must equal
+`python -m tools.protos` regenerates; with `--check` nothing in the tree changes: the stubs must equal
 a regeneration, and the protos must pass Buf's lint and format rules (buf.yaml). `--fetch` only fetches the compiler.
 
 Stubs run with the protobuf and the grpcio that made them, and newer ones: the compiler is an old one, so that pagemesh
@@ -19,6 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from tools.fetched import fetched
+
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
 STUBS = Path("pagemesh/v1")
@@ -33,34 +35,11 @@ ENVIRONMENT = os.environ | {
 }
 
 
-def compiler() -> Path:
-    """The folder with the compiler's packages, which is in the environment and fetched when it is first asked for."""
-    folder = Path(sys.prefix) / COMPILER.replace("==", "-")
-    if folder.is_dir():
-        return folder
-    with tempfile.TemporaryDirectory(dir=sys.prefix) as temporary:
-        fetched = Path(temporary, "fetched")
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check", "install"),
-                *("--no-deps", "--only-binary", ":all:", "--target", str(fetched), COMPILER),
-            ],
-            check=True,
-        )
-        try:
-            fetched.rename(folder)
-        except OSError:
-            # Somebody else was faster.
-            if not folder.is_dir():
-                raise
-    return folder
-
-
 def protoc(*arguments: str) -> None:
     """Compile protos, which may import those that pip installed."""
     subprocess.run(
         [sys.executable, "-m", "grpc_tools.protoc", f"-I{SITE_PACKAGES}", *arguments],
-        env=ENVIRONMENT | {"PYTHONPATH": str(compiler())},
+        env=ENVIRONMENT | {"PYTHONPATH": str(fetched(COMPILER))},
         check=True,
         timeout=60,
     )
@@ -111,7 +90,7 @@ def main() -> None:
     """Regenerate, or check or fetch when asked to."""
     try:
         if sys.argv[1:] == ["--fetch"]:
-            compiler()
+            fetched(COMPILER)
             return
         if sys.argv[1:] == ["--check"]:
             found = problems()

@@ -22,12 +22,14 @@ from tests.gateway.conftest import Gateway, running_gateway
 pytestmark = pytest.mark.costly
 
 GRACE_S = 2.0
+PATIENCE_S = 30.0
+"""A grace period in which everything ends that can, on a busy machine too."""
 
 
 @pytest.fixture
 def patient(tmp_path: Path) -> Iterator[Gateway]:
-    """A gateway that gives its requests some time."""
-    with running_gateway(tmp_path, grace_period=GRACE_S) as running:
+    """A gateway that gives its requests time."""
+    with running_gateway(tmp_path, grace_period=PATIENCE_S) as running:
         yield running
 
 
@@ -58,7 +60,7 @@ def refuses_connections(running: Gateway) -> bool:
 
 
 def wait_until_closed(running: Gateway) -> None:
-    deadline = time.monotonic() + GRACE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not refuses_connections(running):
         assert time.monotonic() < deadline, "it takes connections all the time"
 
@@ -76,18 +78,19 @@ def test_told_to_stop_it_finishes_what_it_has_begun(patient: Gateway) -> None:
         patient.router.openai.next_token.release()
         assert next(lines).startswith("data: ")
     stopped_at = time.monotonic()
-    assert patient.process.wait(GRACE_S) == 0
-    assert time.monotonic() - stopped_at < GRACE_S / 2
+    assert patient.process.wait(PATIENCE_S) == 0
+    assert time.monotonic() - stopped_at < PATIENCE_S / 2
 
 
-def test_what_takes_longer_than_the_grace_period_is_cut_off(patient: Gateway) -> None:
-    with streaming(patient) as lines:
-        began = time.monotonic()
-        patient.process.send_signal(signal.SIGTERM)
-        with pytest.raises(httpx.RemoteProtocolError):
-            next(lines)
-        assert GRACE_S <= time.monotonic() - began < GRACE_S + 5
-    assert patient.process.wait(5) == 0
+def test_what_takes_longer_than_the_grace_period_is_cut_off(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, grace_period=GRACE_S) as hasty:
+        with streaming(hasty) as lines:
+            began = time.monotonic()
+            hasty.process.send_signal(signal.SIGTERM)
+            with pytest.raises(httpx.RemoteProtocolError):
+                next(lines)
+            assert GRACE_S <= time.monotonic() - began < PATIENCE_S
+        assert hasty.process.wait(PATIENCE_S) == 0
 
 
 def test_a_signal_to_its_whole_group_does_not_end_envoy(patient: Gateway) -> None:
@@ -110,7 +113,7 @@ def test_envoy_does_not_outlive_it(own_gateway: Gateway) -> None:
 
 
 def test_its_own_admin_socket_goes_with_it(tmp_path: Path) -> None:
-    with running_gateway(tmp_path, admin_socket=None, grace_period=GRACE_S) as running:
+    with running_gateway(tmp_path, admin_socket=None, grace_period=PATIENCE_S) as running:
         (folder,) = tmp_path.glob("pagemesh-*")
         assert folder.stat().st_mode & 0o077 == 0
         with socket.socket(socket.AF_UNIX) as admin:
@@ -120,7 +123,7 @@ def test_its_own_admin_socket_goes_with_it(tmp_path: Path) -> None:
             wait_until_closed(running)
             running.router.openai.next_token.release()
             assert next(lines).startswith("data: ")
-        assert running.process.wait(GRACE_S) == 0
+        assert running.process.wait(PATIENCE_S) == 0
     assert not folder.exists()
 
 

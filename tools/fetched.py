@@ -1,0 +1,34 @@
+"""Packages that tools need in another version than the environment has, or that pip would not install beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def fetched(requirement: str) -> Path:
+    """The folder with a package of one version, `name==version`, without what it depends on.
+
+    It lies in the environment, fetched when it is first asked for; whoever wants it, puts it into PYTHONPATH.
+    """
+    folder = Path(sys.prefix) / requirement.replace("==", "-")
+    if folder.is_dir():
+        return folder
+    with tempfile.TemporaryDirectory(dir=sys.prefix) as temporary:
+        new = Path(temporary, "new")
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check", "install"),
+                *("--no-deps", "--only-binary", ":all:", "--target", str(new), requirement),
+            ],
+            check=True,
+        )
+        try:
+            new.rename(folder)
+        except OSError:
+            # Somebody else was faster.
+            if not folder.is_dir():
+                raise
+    return folder
