@@ -20,6 +20,8 @@ Stub: TypeAlias = "kvstore_pb2_grpc.KvStoreAsyncStub"
 NUM_BLOCKS = 64
 NUM_ROUNDS = 4
 NUM_LOOKUPS = 8
+# Of a call that sends a million hashes, where others have the machine too.
+CALL_TIMEOUT_S = 60
 # Of this process, in which a lookup takes a few milliseconds, and its senders of 16 MB some more. What else the
 # machine does takes none of it.
 LONGEST_LOOKUP_CPU_S = 2.0
@@ -34,7 +36,7 @@ class Refusal(NamedTuple):
 
 
 def registration(info: types_pb2.WorkerInfo) -> Callable[[Stub], Awaitable[object]]:
-    return lambda stub: stub.Register(kvstore_pb2.RegisterRequest(worker=info), timeout=10)
+    return lambda stub: stub.Register(kvstore_pb2.RegisterRequest(worker=info), timeout=CALL_TIMEOUT_S)
 
 
 def computing(worker_id: str, arithmetic: str) -> types_pb2.WorkerInfo:
@@ -54,7 +56,7 @@ def events(
     )
 
     async def send(stub: Stub) -> None:
-        call = stub.Publish(timeout=10)
+        call = stub.Publish(timeout=CALL_TIMEOUT_S)
         await call.write(event)
         await call.read()
 
@@ -63,7 +65,7 @@ def events(
 
 def lookup(hashes: bytes) -> Callable[[Stub], Awaitable[object]]:
     request = kvstore_pb2.LookupRequest(block_hashes=hashes, model_fingerprint="model-a")
-    return lambda stub: stub.Lookup(request, timeout=10)
+    return lambda stub: stub.Lookup(request, timeout=CALL_TIMEOUT_S)
 
 
 REFUSALS = {
@@ -131,14 +133,14 @@ async def test_what_others_are_refused_disturbs_no_lookup(index: str, valkey: Va
     ):
         for info in (make_worker("good", epoch=5), make_worker("other")):
             await registration(info)(stub)
-        good = stub.Publish(timeout=30)
+        good = stub.Publish(timeout=CALL_TIMEOUT_S)
         await good.write(stored)
         await index_becomes(stub, {"good": set(make_blocks(*range(NUM_BLOCKS))), "other": set()})
         enough = asyncio.Event()
         others = asyncio.gather(*(insist(address, name, enough) for name in REFUSALS))
         while not others.done():
             began = time.process_time()
-            answer = await stub.Lookup(asked, timeout=60)
+            answer = await stub.Lookup(asked, timeout=CALL_TIMEOUT_S)
             took.append(time.process_time() - began)
             assert list(answer.holders) == [holder]
             if len(took) == NUM_LOOKUPS:
