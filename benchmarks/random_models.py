@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,3 +162,17 @@ def _token(number: int) -> str:
 
 def _write_json(path: Path, content: object) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def main() -> None:
+    """Make a model ahead of what will ask for it."""
+    known = SHAPES | LONG_SHAPES | GPU_SHAPES
+    names = sys.argv[1:]
+    if not names or any(name not in known for name in names):
+        sys.exit(f"name models to make, of {', '.join(known)}")
+    for name in names:
+        print(make_model(name))
+
+
+if __name__ == "__main__":
+    main()
