@@ -20,6 +20,7 @@ from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 from pagemesh.kernels.paged_attention.tiling import RowTile, Tiling
+from tests.support.tolerances import float32_tolerance
 
 Maker = Callable[[AttentionShape], PagedAttention]
 
@@ -33,6 +34,12 @@ def make_triton(shape: AttentionShape, tiling: Tiling | None = SMALL_TILES) -> P
         return CudaPagedAttention(shape, torch.device("cpu"), tiling)
     # A GPU multiplies tiles of its own sizes only.
     return _OnGpu(CudaPagedAttention(shape, torch.device("cuda")))
+
+
+def tolerance_of(make: Maker) -> float:
+    """How far an implementation's float32 may be from the reference."""
+    on_gpu = make is make_triton and torch.cuda.is_available()
+    return float32_tolerance(torch.device("cuda" if on_gpu else "cpu"))
 
 
 IMPLEMENTATIONS: list[Maker] = [ReferencePagedAttention, CpuPagedAttention, make_triton]

@@ -11,7 +11,7 @@ import torch
 from pagemesh.kernels.paged_attention import AttentionShape, LayerAttention, PagedSequence
 from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
-from tests.unit.kernels.attention_backends import IMPLEMENTATIONS, Maker
+from tests.unit.kernels.attention_backends import IMPLEMENTATIONS, Maker, tolerance_of
 from tests.unit.kernels.dense_attention import dense_attention
 from tests.unit.kernels.paged_cache import make_layer, make_shape
 
@@ -61,7 +61,8 @@ def test_it_is_what_the_definition_says(
     layer_kv, sequences, query = make_layer(shape, [(num_queries, 19)])
     expected = dense_attention(shape, sequences[0], layer_kv, query, features)
     output = make(shape).plan(sequences).attend(query, layer_kv, features)
-    torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
+    tolerance = tolerance_of(make)
+    torch.testing.assert_close(output, expected, rtol=tolerance, atol=tolerance)
 
 
 WITHOUT_SLOPES = {name: layer for name, layer in LAYERS.items() if layer.alibi_slopes is None}
@@ -78,7 +79,8 @@ def test_without_causality_it_is_what_the_definition_says(
     layer_kv, sequences, query = make_layer(shape, [(num_queries, 19)])
     expected = dense_attention(shape, sequences[0], layer_kv, query, features)
     output = make(shape).plan(sequences).attend(query, layer_kv, features)
-    torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
+    tolerance = tolerance_of(make)
+    torch.testing.assert_close(output, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.product(sample=12)

@@ -17,7 +17,7 @@ from pagemesh.kernels.paged_attention.cpu import CpuPagedAttention
 from pagemesh.kernels.paged_attention.cuda import CudaPagedAttention
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 from tests.support.cpu_isas import isas
-from tests.unit.kernels.attention_backends import IMPLEMENTATIONS, Maker
+from tests.unit.kernels.attention_backends import IMPLEMENTATIONS, Maker, tolerance_of
 from tests.unit.kernels.dense_attention import dense_attention
 from tests.unit.kernels.paged_cache import make_layer, make_shape
 
@@ -46,7 +46,8 @@ def test_it_is_softmax_attention(make: Maker, num_queries: int, causal: bool) ->
     layer_kv, sequences, query = make_layer(shape, [(num_queries, 13)])
     expected = dense_attention(shape, sequences[0], layer_kv, query, PLAIN)
     output = make(shape).plan(sequences).attend(query, layer_kv, PLAIN)
-    torch.testing.assert_close(output, expected, rtol=2e-6, atol=2e-6)
+    tolerance = tolerance_of(make)
+    torch.testing.assert_close(output, expected, rtol=tolerance, atol=tolerance)
 
 
 BATCHES = {
