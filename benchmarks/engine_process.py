@@ -38,6 +38,7 @@ class EngineSettings:
     """Unset, each engine's own default; transformers' is then a prompt of full length."""
     kv_cache_memory: float = 2.0
     """GiB."""
+    kv_cache_dtype: str = "auto"
     device: str = "cpu"
     enable_prefix_caching: bool = True
     """Ours may go without."""

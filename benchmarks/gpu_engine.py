@@ -20,7 +20,7 @@ from workload import Request, make_prompt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "kernels"))
 
-from limits import measure_limits
+from limits import Limits, measure_limits
 
 QUESTION = "The engine on a GPU, for a model of Llama 3 8B's shape with random weights"
 MODEL = "8B"
@@ -42,28 +42,30 @@ def main() -> None:
     parser = make_parser("gpu_engine", QUESTION)
     parser.add_argument("--engines", default=",".join(ENGINES), help="names with commas between")
     parser.add_argument("--max-num-batched-tokens", type=int, default=8192, help="of a step")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="of ours (default: %(default)s)")
     options = parser.parse_args()
     names = choice(options.engines, ENGINES)
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device, and there is none")
     device = torch.device("cuda")
+    model = make_model(MODEL)
     limits = measure_limits(device, quick=options.quick)
+    # What both needed of the device is the engines'.
     torch.cuda.empty_cache()
     about = {
         "device": torch.cuda.get_device_name(device),
         "max_num_batched_tokens": options.max_num_batched_tokens,
+        "kv_cache_dtype": options.kv_cache_dtype,
     }
     report = Report("gpu_engine", QUESTION, about)
-    report.add("copy, GB/s", "", [limits.bytes_per_s / 1e9])
-    least_ms = decode_bytes(GPU_SHAPES[MODEL], STREAM_PROMPT + STREAM_TOKENS / 2)
-    least_ms *= 1e3 / limits.bytes_per_s
-    report.add("one stream, least time for its bytes", "ms/token", [least_ms])
+    least_ms = add_limits(report, limits)
     settings = EngineSettings(
-        str(make_model(MODEL)),
+        str(model),
         threads=8,
         max_model_len=LONG_PROMPT + STREAM_TOKENS,
         max_num_batched_tokens=options.max_num_batched_tokens,
         kv_cache_memory=16.0,
+        kv_cache_dtype=options.kv_cache_dtype,
         device="cuda",
     )
     rates = {}
@@ -77,6 +79,18 @@ def main() -> None:
         report.add("throughput, times transformers' continuous batching", "", ratios, at_least=3)
     report.print()
     report.write(options.json)
+
+
+def add_limits(report: Report, limits: Limits) -> float:
+    """What the device can do, and the floors that follow; gives a decode's, in ms per token."""
+    report.add("copy, GB/s", "", [limits.bytes_per_s / 1e9])
+    report.add("product of matrices, TFLOP/s", "", [limits.flops_per_s / 1e12])
+    decode = decode_bytes(GPU_SHAPES[MODEL], STREAM_PROMPT + STREAM_TOKENS / 2)
+    least_ms = decode * 1e3 / limits.bytes_per_s
+    report.add("one stream, least time for its bytes", "ms/token", [least_ms])
+    prompt = prompt_flops(GPU_SHAPES[MODEL], LONG_PROMPT)
+    report.add("TTFT, least time for its products", "ms", [prompt * 1e3 / limits.flops_per_s])
+    return least_ms
 
 
 def measure(
@@ -106,13 +120,26 @@ def measure(
 
 def decode_bytes(shape: Shape, context: float) -> float:
     """That a decode must read: all projections and the head, and the KV of its context."""
-    head_dim = shape.hidden_size // shape.num_heads
-    key_value = shape.num_kv_heads * head_dim
-    layer = shape.hidden_size * (
-        2 * shape.hidden_size + 2 * key_value + 3 * shape.intermediate_size
-    )
-    weights = shape.num_layers * layer + shape.vocab_size * shape.hidden_size
-    return (weights + 2 * shape.num_layers * key_value * context) * ITEM
+    weights = layers_size(shape) + shape.vocab_size * shape.hidden_size
+    return (weights + 2 * shape.num_layers * key_value_size(shape) * context) * ITEM
+
+
+def prompt_flops(shape: Shape, num_tokens: int) -> float:
+    """Of the first token of a prompt: all projections, attention, and the head once."""
+    products = num_tokens * layers_size(shape) + shape.vocab_size * shape.hidden_size
+    pairs = num_tokens * (num_tokens + 1) / 2
+    return 2.0 * products + 4.0 * shape.num_layers * shape.hidden_size * pairs
+
+
+def layers_size(shape: Shape) -> int:
+    """Weights of all projections but the head's."""
+    projections = 2 * shape.hidden_size + 2 * key_value_size(shape) + 3 * shape.intermediate_size
+    return shape.num_layers * shape.hidden_size * projections
+
+
+def key_value_size(shape: Shape) -> int:
+    """Numbers in the keys of a token, and in its values, in one layer."""
+    return shape.hidden_size // shape.num_heads * shape.num_kv_heads
 
 
 def rounds(engine: EngineProcess, count: int) -> tuple[list[float], list[float], list[float]]:

@@ -61,7 +61,7 @@ def hold(
         f"{contest.name}: share of the limit",
         "",
         [least_us / one for one in ours],
-        at_least=contest.aim,
+        at_least=contest.aim_for(least_us, on_gpu=device.type == "cuda"),
     )
     if taken:
         best = min(taken.values(), key=statistics.median)

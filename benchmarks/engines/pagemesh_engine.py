@@ -22,6 +22,7 @@ class PagemeshEngine:
             max_model_len=settings["max_model_len"],
             max_num_seqs=settings["max_num_seqs"],
             kv_cache_memory=settings["kv_cache_memory"],
+            kv_cache_dtype=settings["kv_cache_dtype"],
             device=settings["device"],
             enable_prefix_caching=settings["enable_prefix_caching"],
             **({} if num_tokens is None else {"max_num_batched_tokens": num_tokens}),
