@@ -110,6 +110,8 @@ ROWS: Final = (
         "pagemesh: TTFT of 4096 tokens",
         floor="TTFT, least time for its products",
     ),
+    Row("8B: one stream, KV of 8 bits", "ms", "engine-fp8", "pagemesh: one stream"),
+    Row("8B: 64 requests, KV of 8 bits", "tokens/s", "engine-fp8", "pagemesh: 64 streams"),
     Row("transformers: one stream, a token", "ms", "transformers", "transformers.*: one stream"),
     Row(
         "transformers: 64 requests", "tokens/s", "transformers", "transformers.*: 64 streams"

@@ -157,7 +157,8 @@ class _Runner:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(self._setup.grace_s)
             _kill(process)
-            process.wait(GRACE_S)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)  # a driver may hold it
             return STOPPED, None
         return (DONE if code == 0 else FAILED), code
 

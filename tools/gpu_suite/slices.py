@@ -85,7 +85,15 @@ def all_slices(*, toy: bool = False) -> tuple[Slice, ...]:
                 )
             ),
         ),
-        Slice(3, "engine", ((_engine("engine", 240, 8192),), (_engine("engine-512", 150, 512),))),
+        Slice(
+            3,
+            "engine",
+            (
+                (_engine("engine", 220, 8192),),
+                (_engine("engine-512", 140, 512),),
+                (_engine("engine-fp8", 140, 8192, "--kv-cache-dtype", "fp8"),),
+            ),
+        ),
         # Its paths are those of `make test-gpu`: testpaths in tests/gpu/pytest.ini.
         Slice(4, "kernels", ((_tests("kernels", 500, "-n", "8", "--dist", "loadfile", "-k", "not cpu"),),)),
         Slice(
@@ -94,7 +102,7 @@ def all_slices(*, toy: bool = False) -> tuple[Slice, ...]:
             (
                 (_contests("contests-small", 130, "rows,sampling,blocks"),),
                 (_contests("contests", 220, "products,attention"),),
-                (_engine("transformers", 180, 8192, "transformers-continuous"),),
+                (_engine("transformers", 180, 8192, engine="transformers-continuous"),),
             ),
         ),
     )  # fmt: skip
@@ -137,7 +145,9 @@ def _contests(name: str, seconds: float, entries: str) -> Command:
     return Command(name, seconds, arguments, ".json")
 
 
-def _engine(name: str, seconds: float, num_tokens: int, engine: str = "pagemesh") -> Command:
+def _engine(
+    name: str, seconds: float, num_tokens: int, *options: str, engine: str = "pagemesh"
+) -> Command:
     arguments = ("benchmarks/gpu_engine.py", "--quick", "--engines", engine, "--json", FIGURES)
     tokens = ("--max-num-batched-tokens", str(num_tokens))
-    return Command(name, seconds, (*arguments, *tokens), ".json", has_model=True)
+    return Command(name, seconds, (*arguments, *tokens, *options), ".json", has_model=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.bench.tiny_suite import DEAF, FAIL, HANG, Suite
+from tests.unit.bench.tiny_suite import DEAF, FAIL, HANG, LEAVE, Suite
 from tools.gpu_suite.record import FILE, ROOT, read, tree_digest
 from tools.gpu_suite.running import Outcome
 from tools.gpu_suite.slices import FIGURES, MODELS, Slice, all_slices
@@ -30,6 +30,12 @@ def is_gone(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return True
     return status.rpartition(") ")[2].startswith("Z")
+
+
+def wait_for_end(path: Path) -> None:
+    """Of the process that a command started: who was killed may end a moment later."""
+    process_id = int(path.read_text())
+    asyncio.run(wait_until(lambda: is_gone(process_id), "the command's own process is gone"))
 
 
 def test_a_slice_fits_a_call_and_all_of_them_40_minutes() -> None:
@@ -106,16 +112,17 @@ def test_what_does_not_fit_the_time_that_is_left_waits_for_the_next_call(tmp_pat
     assert suite.ran == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(("then", "last"), [(HANG, "so far"), (DEAF, "it printed nothing")])
-def test_a_command_is_stopped_at_its_deadline_with_all_that_it_started(
-    tmp_path: Path, then: str, last: str
-) -> None:
-    suite = Suite(tmp_path, {"a": then, "b": ""})
-    outcome = suite.run(deadline=3, seconds=20)
-    assert outcome.ended == {"a": "out of time", "b": "done"}
-    assert suite.record["a"]["said"] == last
-    assert 0.5 < float(str(suite.record["a"]["seconds"])) < 8
-    assert is_gone(int((tmp_path / "pids").read_text()))
+def test_commands_are_stopped_at_their_deadlines_with_all_that_they_started(tmp_path: Path) -> None:
+    suite = Suite(tmp_path, {"a": HANG, "b": DEAF, "c": LEAVE}, side_by_side=True)
+    # Of which the last two are for an end that writes what there is.
+    outcome = suite.run(deadline=6)
+    assert outcome.ended == {"a": "out of time", "b": "out of time", "c": "done"}
+    assert suite.record["a"]["said"] == "so far"
+    assert suite.record["b"]["said"] == "it printed nothing"
+    for name in "ab":
+        assert 3 < float(str(suite.record[name]["seconds"])) < 15
+    for name in "abc":
+        wait_for_end(tmp_path / f"{name}.pid")
 
 
 def test_commands_of_a_stage_run_side_by_side(tmp_path: Path) -> None:
@@ -136,19 +143,18 @@ import signal, sys
 from pathlib import Path
 from tests.unit.bench.tiny_suite import HANG, Suite
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
-Suite(Path({str(tmp_path)!r}), {{"a": HANG}}).run()
+Suite(Path({str(tmp_path)!r}), {{"a": HANG}}).run(deadline=60)
 """
     variables = environment(tmp_path, "tree", {})
     process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=variables)
     try:
-        asyncio.run(wait_until((tmp_path / "pids").exists, "the command's own process"))
+        asyncio.run(wait_until((tmp_path / "a.pid").exists, "the command's own process"))
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 5
     finally:
         process.kill()
         process.wait(20)
-    child = int((tmp_path / "pids").read_text())
-    asyncio.run(wait_until(lambda: is_gone(child), "the end of the command's own process"))
+    wait_for_end(tmp_path / "a.pid")
     assert read(tmp_path / "3-tiny" / FILE)["commands"] == {}
 
 
@@ -171,6 +177,7 @@ def test_the_digest_is_of_code_alone(tmp_path: Path) -> None:
         (["{folder}", "--slice", "1", "--only", "step"], "there is no command 'step' in these"),
         (["{folder}", "--seconds", "0"], "a slice cannot take 0 s"),
         (["{file}/in"], "cannot be written: Not a directory"),
+        (["/proc"], "/proc cannot be written"),
         pytest.param(["{folder}"], "torch finds no CUDA device here", marks=pytest.mark.costly),
     ],
 )

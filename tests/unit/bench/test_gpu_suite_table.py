@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tools.gpu_suite.figures import ROWS, Row, table
+from tools.gpu_suite.figures import LEAST_US, ROWS, Row, table
 from tools.gpu_suite.record import FILE, ROOT, read
 from tools.gpu_suite.slices import all_slices
 
@@ -81,3 +81,8 @@ def test_the_table_finds_the_figures_that_an_h200_gave(tmp_path: Path) -> None:
     assert "too short" not in text
     # Whatever has an aim for its share has one.
     assert all(line.split()[-2].startswith("0.") for line in text.splitlines() if "share 0" in line)
+
+
+def test_the_contests_of_kernels_have_aims_where_the_table_has_them() -> None:
+    text = (ROOT / "benchmarks/kernels/contest.py").read_text()
+    assert f"\nLEAST_US: Final = {LEAST_US}\n" in text

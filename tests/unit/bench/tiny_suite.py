@@ -18,11 +18,14 @@ with (pathlib.Path(folder) / "ran").open("a") as file:
 exec(then)
 """
 FAIL = "sys.exit('it is broken')"
-HANG = """
+LEAVE = """
 other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-draft = pathlib.Path(folder) / "draft"
+draft = pathlib.Path(folder) / f"{name}.draft"
 draft.write_text(f"{other.pid}")
-draft.rename(draft.with_name("pids"))
+draft.rename(draft.with_name(f"{name}.pid"))
+"""
+HANG = f"""
+{LEAVE}
 try:
     time.sleep(60)
 except KeyboardInterrupt:
