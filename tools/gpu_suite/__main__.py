@@ -50,9 +50,10 @@ def main() -> int:
     outcomes = {part: _run(part, setup, options) for part in chosen}
     text = figures.table(folder, slices)
     (folder / "table.txt").write_text(text + "\n", encoding="utf-8")
-    print(f"\n{text}\n")
+    print()
     for part, outcome in outcomes.items():
         print(_summary(part, outcome))
+    print(f"\n{text}")
     return 0 if all(outcome.is_whole for outcome in outcomes.values()) else 1
 
 

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from tests.unit.bench.tiny_suite import DEAF, FAIL, HANG, LEAVE, Suite
 from tools.gpu_suite.record import FILE, ROOT, read, tree_digest
 from tools.gpu_suite.running import Outcome
-from tools.gpu_suite.slices import FIGURES, MODELS, Slice, all_slices
+from tools.gpu_suite.slices import FIGURES, MODEL, MODELS, Slice, all_slices
 from tools.gpu_suite.surroundings import environment
 
 SLICES = all_slices()
@@ -61,6 +61,17 @@ def test_the_commands_name_files_that_are_there() -> None:
     words = {word for command in COMMANDS for word in command.arguments if word.endswith(".py")}
     assert words
     assert [word for word in words if not (ROOT / word).is_file()] == []
+
+
+def test_the_commands_know_what_they_are_told() -> None:
+    shared = (ROOT / "benchmarks/report.py").read_text()
+    for command in COMMANDS:
+        script = command.arguments[0]
+        if script.endswith(".py"):
+            known = (ROOT / script).read_text() + shared
+            options = [word for word in command.arguments if word.startswith("--")]
+            assert [word for word in options if f'"{word}"' not in known] == [], command.name
+    assert f'"{MODEL}": Shape(' in (ROOT / "benchmarks/random_models.py").read_text()
 
 
 def test_every_test_of_a_gpu_and_every_model_is_in_a_slice() -> None:
