@@ -13,6 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
+from tools.kernel_loops import copies_in_flight
 from tools.kernel_signature import signature_of
 from tools.kernel_table import Resources, Variant
 
@@ -36,6 +37,7 @@ def compile_variant(variant: Variant) -> Resources:
         shared_bytes=compiled.metadata.shared,
         spilled_bytes=sum(map(int, re.findall(r"(\d+) bytes spill", report))),
         matrix=next((kind for kind in ("tcgen05.mma", "wgmma", "mma.sync") if kind in text), ""),
+        in_flight=copies_in_flight(text),
     )
 
 

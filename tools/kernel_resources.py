@@ -1,12 +1,13 @@
 """Compiles every kernel for the GPUs that it is meant for, without one, and tabulates what it takes.
 
     python -m tools.kernel_resources           writes docs/kernel-resources.md
-    python -m tools.kernel_resources --check   fails when the table is not what the kernels take
-    python -m tools.kernel_resources --stale   fails when it is of other kernels; compiles nothing
+    python -m tools.kernel_resources --check   fails when the tables are not what the kernels take
+    python -m tools.kernel_resources --stale   fails when they are of other kernels; compiles nothing
 
 The cases of `tools/kernel_cases` say how kernels are started. They are compiled as they would be at their
-first start on a GPU, by the Triton that is installed, whose version the table names. A kernel that spills
-more than a few registers or wants more shared memory than a program can have is refused in either case.
+first start on a GPU, by the Triton that is installed and by an older one that people have, which is fetched. A
+kernel that spills more than a few registers, wants more shared memory than a program can have, or loads nothing
+ahead in its loop is refused with either.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import json
 import multiprocessing
 import os
 import pkgutil
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -26,20 +29,27 @@ from typing import Any, Final
 # Kernels are made for the interpreter or for a compiler when they are imported.
 os.environ.pop("TRITON_INTERPRET", None)
 
+import triton
+
 from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.launch import noting
 from pagemesh.kernels.target import TARGETS, playing
 from tools import kernel_cases
+from tools.fetched import fetched
 from tools.kernel_compile import compile_variant
 from tools.kernel_digest import digests
 from tools.kernel_signature import signature_of
-from tools.kernel_table import Resources, Variant, defects, digests_in, table, version_text
+from tools.kernel_table import Resources, Variant, defects, digests_in, document, version_text
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TABLE: Final = ROOT / "docs/kernel-resources.md"
+OLDER: Final = "triton==3.6.0"
+"""That of PyTorch 2.11, the oldest that may be installed on GPUs."""
+
+COMPILE_ALL_TIMEOUT_S: Final = 3600
 
 
-def variants(ops: Iterable[str]) -> Iterator[Variant]:
+def variants_of(ops: Iterable[str]) -> Iterator[Variant]:
     """Every kernel of every case on every target; what is compiled alike comes once per target."""
     for op in ops:
         module = importlib.import_module(f"tools.kernel_cases.{op}")
@@ -75,22 +85,36 @@ def compile_all(found: list[Variant]) -> list[Resources]:
         return list(pool.map(_compile_number, range(len(found))))
 
 
+def compile_with(requirement: str, ops: Sequence[str]) -> list[Resources]:
+    """The same with another Triton, in a process of its own."""
+    paths = [str(fetched(requirement)), str(ROOT), *sys.path]
+    options = [word for op in ops for word in ("--op", op)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.kernel_resources", "--json", *options],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.PIPE,
+        timeout=COMPILE_ALL_TIMEOUT_S,
+        check=True,
+    )
+    return [Resources(**taken) for taken in json.loads(done.stdout)]
+
+
 def main() -> int:
-    """Write or check the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    checks = parser.add_mutually_exclusive_group()
-    checks.add_argument("--check", action="store_true", help="compare with the committed table")
-    checks.add_argument("--stale", action="store_true", help="compare the code that it was made of")
-    parser.add_argument("--op", action="append", help="print the table of this operation alone")
-    arguments: Any = parser.parse_args()
+    """Write or check the tables."""
+    arguments = _arguments()
     modules = (module.name for module in pkgutil.iter_modules(kernel_cases.__path__))
-    known = [name for name in modules if name != "case"]
-    found = list(variants(arguments.op or known))
+    ops = arguments.op or [name for name in modules if name != "case"]
+    variants = list(variants_of(ops))
     if arguments.stale:
-        return _compare_digests(digests(found))
-    results = list(zip(found, compile_all(found), strict=True))
-    text = table(results, digests(found))
-    for defect in (wrong := defects(results)):
+        return _compare_digests(digests(variants))
+    compiled = compile_all(variants)
+    if arguments.json:
+        print(json.dumps([taken._asdict() for taken in compiled]))
+        return 0
+    found = {triton.__version__: compiled, OLDER.split("==")[1]: compile_with(OLDER, ops)}
+    text = document(variants, found, digests(variants))
+    for defect in (wrong := defects(variants, found)):
         print(defect, file=sys.stderr)
     if arguments.op:
         print(text)
@@ -99,6 +123,20 @@ def main() -> int:
     elif not _compare_tables(text):
         return 1
     return 1 if wrong else 0
+
+
+def _arguments() -> Any:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    checks = parser.add_mutually_exclusive_group()
+    checks.add_argument("--check", action="store_true", help="compare with the committed tables")
+    checks.add_argument(
+        "--stale", action="store_true", help="compare the code that they were made of"
+    )
+    checks.add_argument(
+        "--json", action="store_true", help="print what this Triton alone makes of them"
+    )
+    parser.add_argument("--op", action="append", help="print the tables of this operation alone")
+    return parser.parse_args()
 
 
 def _compare_digests(found: Mapping[str, str]) -> int:
@@ -120,9 +158,10 @@ def _compare_tables(text: str) -> bool:
 
 
 def _made_by_this_triton() -> bool:
-    if version_text() in TABLE.read_text(encoding="utf-8"):
+    versions = version_text([triton.__version__, OLDER.split("==")[1]])
+    if versions in TABLE.read_text(encoding="utf-8"):
         return True
-    print(f"not compared: the table was not made {version_text()}")
+    print(f"not compared: the tables were not made {versions}")
     return False
 
 

@@ -1,24 +1,33 @@
-"""The table of what compiled kernels take, and what none may take."""
+"""The tables of what compiled kernels take, and what none may take."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
-
-import triton
 
 from pagemesh.kernels.launch import Launch
 from pagemesh.kernels.target import TARGETS, Target
 
 _DIGEST: Final = re.compile(r"^- (\w+): `([0-9a-f]+)`$", re.MULTILINE)
-MOST_SPILLED_BYTES: Final = 32
-"""Of a thread: some four values that are stored once and loaded again far from the inner loop, where
-another version of the compiler is a register short."""
+MOST_SPILLED_BYTES: Final = 48
+"""Of a thread: some six values that are stored once and loaded again far from the inner loop, where one of the
+compilers is a register short."""
+
+MOST_SPILLED_BY_MANY_WARPS: Final = 80
+"""Of a thread of a program of 16 warps or more, which may have 128 registers."""
 
 MOST_SPILLED_BY_LONG_TILES: Final = 640
 """Of a thread of a product whose tiles have 256 tokens: beside the sums of a segment it keeps those of the
 segments before, once in thousands of inputs. An H200 is faster with it all the same."""
+
+_GPUS: Final = {
+    80: "A100",
+    86: "RTX 3090, A10",
+    89: "L4, L40S, RTX 4090",
+    90: "H100, H200",
+    100: "B200",
+}
 
 
 class Variant(NamedTuple):
@@ -45,62 +54,63 @@ class Resources(NamedTuple):
     """Of each thread, stores and loads together."""
     matrix: str
     """The kind of matrix instruction in use, if any."""
+    in_flight: int | None
+    """Copies that its loop leaves on their way while it computes, in groups; of several loops the fewest, None where
+    no loop waits for copies."""
 
 
-def defects(found: Iterable[tuple[Variant, Resources]]) -> list[str]:
-    """What no kernel may do."""
+Compiled = Sequence[Resources]
+"""One for each variant, of one version of Triton."""
+
+
+def defects(variants: Sequence[Variant], found: Mapping[str, Compiled]) -> list[str]:
+    """What no kernel may do, with any version of Triton."""
     texts = []
-    for variant, taken in found:
-        name = f"{variant.kernel_name} ({variant.op}: {variant.case}) on sm_{variant.target.capability}"
-        if taken.shared_bytes > variant.target.shared_bytes:
-            texts.append(
-                f"{name} wants {taken.shared_bytes} bytes of shared memory,"
-                f" but a program has at most {variant.target.shared_bytes}"
+    for version, compiled in found.items():
+        for variant, taken in zip(variants, compiled, strict=True):
+            name = (
+                f"{variant.kernel_name} ({variant.op}: {variant.case}) on sm_{variant.target.capability} with"
+                f" Triton {version}"
             )
-        if taken.spilled_bytes > _most_spilled_bytes(variant):
-            texts.append(f"{name} spills {taken.spilled_bytes} bytes of registers")
+            if taken.shared_bytes > variant.target.shared_bytes:
+                texts.append(
+                    f"{name} wants {taken.shared_bytes} bytes of shared memory,"
+                    f" but a program has at most {variant.target.shared_bytes}"
+                )
+            if taken.spilled_bytes > _most_spilled_bytes(variant):
+                texts.append(f"{name} spills {taken.spilled_bytes} bytes of registers")
+            if taken.in_flight == 0:
+                texts.append(f"{name} waits in its loop for all that it loads")
     return texts
 
 
 def _most_spilled_bytes(variant: Variant) -> int:
     is_long = variant.launch.arguments.get("BLOCK_T") == 256
-    return MOST_SPILLED_BY_LONG_TILES if is_long else MOST_SPILLED_BYTES
+    if is_long:
+        return MOST_SPILLED_BY_LONG_TILES
+    has_many_warps = int(variant.launch.options["num_warps"]) >= 16
+    return MOST_SPILLED_BY_MANY_WARPS if has_many_warps else MOST_SPILLED_BYTES
 
 
-def table(found: Iterable[tuple[Variant, Resources]], digests: Mapping[str, str]) -> str:
-    """The whole document, with the digests of the kernels that it is of."""
-    rows: dict[tuple[str, str, str, int], dict[int, Resources]] = {}
-    for variant, taken in found:
-        key = (
-            variant.op,
-            variant.kernel_name,
-            variant.case,
-            int(variant.launch.options["num_warps"]),
-        )
-        rows.setdefault(key, {})[variant.target.capability] = taken
-    capabilities = list(TARGETS)
+def document(
+    variants: Sequence[Variant], found: Mapping[str, Compiled], digests: Mapping[str, str]
+) -> str:
+    """A table for each kind of GPU, with the digests of the kernels that they are of."""
     lines = [
         "# What the kernels take",
         "",
-        "Written by `make kernels`, which compiles each kernel for each GPU ahead of"
-        f" time, {version_text()}; `make test-all` compares. Registers are those of a thread, shared"
-        " memory in bytes is that of a program. No kernel spills more than"
-        f" {MOST_SPILLED_BYTES} bytes of registers, but products with tiles of 256 tokens up to"
-        f" {MOST_SPILLED_BY_LONG_TILES}. A kernel stands under the"
-        " first case that needs it so; an empty field means that a case in front of it starts it alike.",
-        "",
-        "| operation | kernel | case | warps |"
-        + "".join(f" sm_{c} registers | shared | matrix |" for c in capabilities),
-        "|---|---|---|---|" + "---|---|---|" * len(capabilities),
+        f"Written by `make kernels`, which compiles each kernel for each GPU ahead of time, {version_text(found)};"
+        " `make test-all` compares. Registers, and bytes of them that are spilled, are those of a thread; shared"
+        " memory, in bytes, is that of a program. *In flight* are the groups of copies that the kernel's loop leaves"
+        " on their way while it computes: none would mean that it loads nothing ahead. Where two versions differ,"
+        f" both figures are there. No kernel spills more than {MOST_SPILLED_BYTES} bytes, but programs of 16 warps up to"
+        f" {MOST_SPILLED_BY_MANY_WARPS} and products with tiles of 256 tokens up to {MOST_SPILLED_BY_LONG_TILES}. A kernel stands under the first case that needs it so.",
     ]
-    for (op, kernel, case, warps), by_capability in rows.items():
-        line = f"| {op} | `{kernel}` | {case} | {warps} |"
-        for capability in capabilities:
-            line += _fields(by_capability.get(capability))
-        lines.append(line)
+    for capability in TARGETS:
+        lines += ["", *_table(capability, variants, list(found.values()))]
     lines += [
         "",
-        "`make test` compiles nothing, and compares what the table was made of: by operation, a digest of the"
+        "`make test` compiles nothing, and compares what the tables were made of: by operation, a digest of the"
         " kernels' code and of how the cases start them.",
         "",
         *(f"- {op}: `{digest}`" for op, digest in digests.items()),
@@ -108,17 +118,45 @@ def table(found: Iterable[tuple[Variant, Resources]], digests: Mapping[str, str]
     return "\n".join(lines) + "\n"
 
 
-def digests_in(document: str) -> dict[str, str]:
-    """Those with which `table` ends it."""
-    return dict(_DIGEST.findall(document))
+def _table(capability: int, variants: Sequence[Variant], found: Sequence[Compiled]) -> list[str]:
+    target = TARGETS[capability]
+    lines = [
+        f"## {capability // 10}.{capability % 10}: {_GPUS[capability]}",
+        "",
+        f"A program has at most {target.shared_bytes:,} bytes of shared memory.",
+        "",
+        "| operation | kernel | case | warps | registers | spilled | shared | in flight | matrix |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for variant, *taken in zip(variants, *found, strict=True):
+        if variant.target.capability != capability:
+            continue
+        fields = [
+            variant.op,
+            f"`{variant.kernel_name}`",
+            variant.case,
+            str(variant.launch.options["num_warps"]),
+            _field(str(each.registers) for each in taken),
+            _field(str(each.spilled_bytes or "") for each in taken),
+            _field(f"{each.shared_bytes:,}" for each in taken),
+            _field("" if each.in_flight is None else str(each.in_flight) for each in taken),
+            _field(each.matrix for each in taken),
+        ]
+        lines.append(f"| {' | '.join(fields)} |")
+    return lines
 
 
-def _fields(taken: Resources | None) -> str:
-    if taken is None:
-        return " | | |"
-    return f" {taken.registers} | {taken.shared_bytes:,} | {taken.matrix} |"
+def _field(texts: Iterable[str]) -> str:
+    """One figure where all versions agree."""
+    each = list(texts)
+    return each[0] if len(set(each)) == 1 else " · ".join(text or "0" for text in each)
 
 
-def version_text() -> str:
-    """How the document names the compiler."""
-    return f"with Triton {triton.__version__}"
+def digests_in(text: str) -> dict[str, str]:
+    """Those with which `document` ends it."""
+    return dict(_DIGEST.findall(text))
+
+
+def version_text(versions: Iterable[str]) -> str:
+    """How the document names the compilers."""
+    return f"with Triton {' and '.join(versions)}"

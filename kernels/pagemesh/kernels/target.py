@@ -15,7 +15,7 @@ class Target(NamedTuple):
     """One kind of NVIDIA GPU."""
 
     capability: int
-    """Compute capability, major · 10 + minor: 80 (A100), 90 (H100, H200), 100 (B200)."""
+    """Compute capability, major · 10 + minor: 80 (A100), 86 (RTX 3090), 89 (RTX 4090), 90 (H100, H200), 100 (B200)."""
 
     num_multiprocessors: int
 
@@ -25,6 +25,8 @@ class Target(NamedTuple):
 
 TARGETS: Final = {
     80: Target(80, 108, 166_912),
+    86: Target(86, 82, 101_376),
+    89: Target(89, 128, 101_376),
     90: Target(90, 132, 232_448),
     100: Target(100, 148, 232_448),
 }

@@ -289,7 +289,7 @@ def test_old_gpus_keep_no_kv_in_eight_bits() -> None:
         CudaPagedAttention(shape, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("capability", TARGETS)
 @pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 def test_decodes_and_prompts_are_computed_by_the_same_instructions(

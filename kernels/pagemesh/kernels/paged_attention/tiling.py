@@ -49,15 +49,17 @@ def tiling_of(shape: AttentionShape, target: Target) -> Tiling:
     width = next_power_of_2(shape.head_dim)
     if shape.dtype == torch.float32:
         # No matrix units: they would round to TF32.
-        tile = RowTile(16, 4, 2, 2)
+        tile = RowTile(16, 4, 3, 2)
         return Tiling(32, SEGMENT_KEYS, tile, tile, "ieee")
     if 100 <= target.capability < 120:
         # Rows lie across warps there: only tiles of one size add up in the same order.
         tile = RowTile(64, 8, 3 if width <= 128 else 1, 1)
         return Tiling(64, SEGMENT_KEYS, tile, tile, "tf32")
     if width > 128:
-        tile = RowTile(64, 8, 2, 1)
-        return Tiling(32, SEGMENT_KEYS, tile, tile, "tf32")
+        tile = RowTile(64, 8, 3, 1)
+        # Three stages of 32 keys are a little more than the smaller GPUs have.
+        num_keys = 32 if target.shared_bytes > 128 * 1024 else 16
+        return Tiling(num_keys, SEGMENT_KEYS, tile, tile, "tf32")
     # Each warp has 16 rows of its own in both, so both use the same instructions in the same order.
     few, many = RowTile(64, 4, 3, 2), RowTile(128, 8, 3, 1)
     if 90 <= target.capability < 100:
