@@ -15,14 +15,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import json
-import multiprocessing
 import os
 import pkgutil
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,18 +31,15 @@ from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.launch import noting
 from pagemesh.kernels.target import TARGETS, playing
 from tools import kernel_cases
-from tools.fetched import fetched
-from tools.kernel_compile import compile_variant
+from tools.kernel_compile import as_json, compile_all, compile_with
 from tools.kernel_digest import digests
 from tools.kernel_signature import signature_of
-from tools.kernel_table import Resources, Variant, defects, digests_in, document, version_text
+from tools.kernel_table import Variant, defects, digests_in, document, version_text
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TABLE: Final = ROOT / "docs/kernel-resources.md"
 OLDER: Final = "triton==3.6.0"
 """That of PyTorch 2.11, the oldest that may be installed on GPUs."""
-
-COMPILE_ALL_TIMEOUT_S: Final = 3600
 
 
 def variants_of(ops: Iterable[str]) -> Iterator[Variant]:
@@ -70,36 +63,6 @@ def variants_of(ops: Iterable[str]) -> Iterator[Variant]:
                             yield Variant(op, case.name, target, launch)
 
 
-_work: list[Variant] = []
-
-
-def _compile_number(number: int) -> Resources:
-    return compile_variant(_work[number])
-
-
-def compile_all(found: list[Variant]) -> list[Resources]:
-    """Compile them on all cores. Kernels do not travel between processes, so workers are forked."""
-    _work[:] = found
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(os.cpu_count(), context) as pool:
-        return list(pool.map(_compile_number, range(len(found))))
-
-
-def compile_with(requirement: str, ops: Sequence[str]) -> list[Resources]:
-    """The same with another Triton, in a process of its own."""
-    paths = [str(fetched(requirement)), str(ROOT), *sys.path]
-    options = [word for op in ops for word in ("--op", op)]
-    done = subprocess.run(
-        [sys.executable, "-m", "tools.kernel_resources", "--json", *options],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        stdout=subprocess.PIPE,
-        timeout=COMPILE_ALL_TIMEOUT_S,
-        check=True,
-    )
-    return [Resources(**taken) for taken in json.loads(done.stdout)]
-
-
 def main() -> int:
     """Write or check the tables."""
     arguments = _arguments()
@@ -110,7 +73,7 @@ def main() -> int:
         return _compare_digests(digests(variants))
     compiled = compile_all(variants)
     if arguments.json:
-        print(json.dumps([taken._asdict() for taken in compiled]))
+        print(as_json(compiled))
         return 0
     found = {triton.__version__: compiled, OLDER.split("==")[1]: compile_with(OLDER, ops)}
     text = document(variants, found, digests(variants))

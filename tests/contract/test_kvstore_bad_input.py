@@ -36,7 +36,9 @@ class Refusal(NamedTuple):
 
 
 def registration(info: types_pb2.WorkerInfo) -> Callable[[Stub], Awaitable[object]]:
-    return lambda stub: stub.Register(kvstore_pb2.RegisterRequest(worker=info), timeout=CALL_TIMEOUT_S)
+    return lambda stub: stub.Register(
+        kvstore_pb2.RegisterRequest(worker=info), timeout=CALL_TIMEOUT_S
+    )
 
 
 def computing(worker_id: str, arithmetic: str) -> types_pb2.WorkerInfo:

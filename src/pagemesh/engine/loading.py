@@ -9,23 +9,16 @@ import structlog
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.built import Built, Loaded
-from pagemesh.engine.cuda.build import GpuBuilder
-from pagemesh.engine.cuda.failures import failing_at_start
-from pagemesh.engine.cuda.filler import DeviceFiller
 from pagemesh.engine.device import choose_device
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
 from pagemesh.engine.gpu import CudaGpu, Gpu
+from pagemesh.engine.gpu_build import load_on_gpu
 from pagemesh.engine.grammars import make_compiler
 from pagemesh.engine.host_build import load_on_host
-from pagemesh.engine.identical_loading import check_on_device
 from pagemesh.engine.interface import BlockLayout, EngineInfo
-from pagemesh.engine.memory_check import check_before_loading
 from pagemesh.engine.shared_cores import SharedCores
-from pagemesh.engine.start_clock import StartClock
 from pagemesh.kernels.jit.parallel import release_threads
-from pagemesh.models.loader import LoadedModel, load_model
-from pagemesh.models.place import Place
+from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.block_names import BlockNames
 from pagemesh.scheduler.scheduler import Scheduler
 
@@ -65,31 +58,9 @@ def load_engine(
             cores.take(cores.share)
         loaded = load_on_host(*settings, kv_descriptor, cores)
     else:
-        loaded = _load_on_gpu(*settings, kv_descriptor, gpu)
+        loaded = load_on_gpu(*settings, kv_descriptor, gpu)
     release_threads()  # from now on the engine's thread computes, with threads of its own
     return _start_up(loaded, cache, cores)
-
-
-def _load_on_gpu(
-    model: ModelConfig,
-    cache: CacheConfig,
-    scheduler: SchedulerConfig,
-    hardware: HardwareConfig,
-    kv_descriptor: int | None,
-    gpu: Gpu,
-) -> Loaded:
-    check_before_loading(model, cache, scheduler, hardware, gpu.total_bytes)
-    clock = StartClock()
-    with gpu.alone():
-        with clock.phase("read"), failing_at_start("the model's weights"):
-            loaded = load_model(model, Place(DeviceFiller(gpu.accelerator), cache.kv_cache_dtype))
-        layout = layout_of(loaded, cache)
-        limits = fitting(scheduler, loaded)
-        builder = GpuBuilder(loaded, layout, (cache, limits, hardware), gpu, clock)
-        built = builder.build(max_num_blocks(loaded, layout, limits), kv_descriptor)
-        required = hardware.require_identical_tokens
-        trouble = check_on_device(loaded, layout, built, gpu.accelerator, required=required)
-    return Loaded(loaded, layout, limits, built, trouble, clock.seconds)
 
 
 def _start_up(loaded: Loaded, cache: CacheConfig, cores: SharedCores | None) -> EngineCore:
