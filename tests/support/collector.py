@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +14,13 @@ from pathlib import Path
 import rotel
 
 from pagemesh.config.environment import TracesProtocol
+from tests.support.needs import lack
 from tests.support.ports import free_port
 
 _AGENT = Path(rotel.__file__).with_name("rotel-agent")
+_LIBRARY = f"libpython3.{sys.version_info.minor}.so.1.0"
+"""That the agent is linked with."""
+
 _START_DEADLINE_S = 20.0
 
 
@@ -23,6 +29,10 @@ def running_collector(
     folder: Path, receiver: str, protocol: TracesProtocol = "grpc"
 ) -> Iterator[str]:
     """The host:port at which one takes spans by the protocol, and sends them by gRPC to the receiver's."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        lack("libpython", f"there is no {_LIBRARY}")
     address = f"127.0.0.1:{free_port()}"
     places = [address, f"127.0.0.1:{free_port()}"]
     by_grpc, by_http = places if protocol == "grpc" else reversed(places)

