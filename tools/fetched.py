@@ -6,6 +6,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
+
+FETCH_S: Final = 900.0
+"""For what may be hundreds of megabytes."""
 
 
 def fetched(requirement: str) -> Path:
@@ -23,6 +27,7 @@ def fetched(requirement: str) -> Path:
                 *(sys.executable, "-m", "pip", "-qq", "--disable-pip-version-check", "install"),
                 *("--no-deps", "--only-binary", ":all:", "--target", str(new), requirement),
             ],
+            timeout=FETCH_S,
             check=True,
         )
         try:

@@ -291,7 +291,7 @@ def test_old_gpus_keep_no_kv_in_eight_bits() -> None:
 
 @pytest.mark.parametrize("capability", TARGETS)
 @pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, *TOLERANCES], ids=str)
 def test_decodes_and_prompts_are_computed_by_the_same_instructions(
     capability: int, head_dim: int, dtype: torch.dtype
 ) -> None:
