@@ -32,8 +32,13 @@ SECONDS = {
     "profile": 60.0,
     "attention": 90.0,
     "draw": 40.0,
+    "kv": 60.0,
+    "memory": 60.0,
 }
 """What each subcommand may take unless it is told otherwise."""
+
+WHOLE_ENGINES = ("kv", "memory")
+"""Measure engines, which find kernels for their device by themselves."""
 
 
 def main() -> None:
@@ -52,7 +57,8 @@ def main() -> None:
     probe.setting("device", _device_name(probe))
     probe.setting("state before", "" if options.toy else gpu_state())
     torch.manual_seed(7)
-    backends = using("cuda") if options.toy else nullcontext()
+    plays = options.toy and name not in WHOLE_ENGINES
+    backends = using("cuda") if plays else nullcontext()
     try:
         with backends, clock.accelerator.computing(), probe.case(name):
             import_module(f"gpu.{name}").run(probe)

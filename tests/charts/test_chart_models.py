@@ -130,6 +130,34 @@ def test_an_existing_claim_is_taken_and_none_is_made() -> None:
     assert volume["persistentVolumeClaim"]["claimName"] == "there"
 
 
+def test_compiled_kernels_outlive_the_pods_of_workers_with_gpus() -> None:
+    rendered = with_source(CLAIM, decode={"gpus": 1}, kernelCache={"type": "claim"})
+    [claim] = rendered.of_kind("PersistentVolumeClaim")
+    assert claim["spec"]["resources"]["requests"]["storage"] == "5Gi"
+    volume = volumes(rendered.pod("decode"))["kernel-cache"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    container = rendered.container("decode")
+    assert mounts(container)["/kernels"]["name"] == "kernel-cache"
+    assert environment(container)["TRITON_CACHE_DIR"] == "/kernels"
+    for role in ("router", "prefill"):
+        assert "kernel-cache" not in volumes(rendered.pod(role))
+        assert "TRITON_CACHE_DIR" not in environment(rendered.container(role))
+
+
+def test_compiled_kernels_are_kept_with_the_pod_unless_said_otherwise() -> None:
+    rendered = with_source(CLAIM, prefill={"gpus": 1})
+    assert rendered.of_kind("PersistentVolumeClaim") == []
+    assert volumes(rendered.pod("prefill"))["kernel-cache"] == {
+        "name": "kernel-cache",
+        "emptyDir": {"sizeLimit": "5Gi"},
+    }
+
+
+def test_no_claim_for_kernels_is_made_where_no_worker_has_a_gpu() -> None:
+    rendered = with_source(CLAIM, kernelCache={"type": "claim"})
+    assert rendered.of_kind("PersistentVolumeClaim") == []
+
+
 def test_nothing_of_the_hub_is_in_pods_of_other_models() -> None:
     models = [{"name": "m", "source": CLAIM}, {"name": "h", "source": HUB}]
     rendered = Rendered({"models": models, "hub": {"existingSecret": "hub"}})

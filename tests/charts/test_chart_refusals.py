@@ -74,6 +74,7 @@ BY_SCHEMA = (
     Wrong("image.pullPolicy=Sometimes", (path("image", "pullPolicy"), "IfNotPresent")),
     Wrong("hub.endpoint=hub.example.com", (path("hub", "endpoint"),)),
     Wrong("modelCache.accessModes={Everybody}", (path("modelCache", "accessModes", "0"),)),
+    Wrong("kernelCache.type=hostPath", (path("kernelCache", "type"),)),
 )  # fmt: skip
 
 ONE = "models[0].name=a,models[0].source.type="

@@ -141,6 +141,22 @@ ROWS: Final = (
         is_rate=True,
     ),
     Row("draw of a list of 30,000", "us", "draw", "1, best 16 above: draw kernel", aim=100.0),
+    Row(
+        "8B: memory over the engine's share after 64 sampled streams",
+        "GB",
+        "memory",
+        "memory after sampled streams, over the share",
+        aim=0.3,
+    ),
+    Row(
+        "KV of 32 MiB from another process, read and written",
+        "GB/s",
+        "kv",
+        "32 MiB, device copy",
+        aim=1000.0,
+        is_rate=True,
+    ),
+    Row("the same by buffers of the host", "GB/s", "kv", "32 MiB, by the host"),
 )  # fmt: skip
 
 

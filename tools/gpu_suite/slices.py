@@ -69,16 +69,25 @@ class Slice(NamedTuple):
 def all_slices(*, toy: bool = False) -> tuple[Slice, ...]:
     """In the order of what they tell; `toy` plays the device, in sizes that a CPU can do."""
     return (
-        Slice(1, "bits", (_tests_side_by_side(), (_tests("memory", 80, _gpu_test("cuda_memory")),))),
+        Slice(
+            1,
+            "bits",
+            (
+                _tests_side_by_side(),
+                (_tests("memory-tests", 80, _gpu_test("cuda_memory")),),
+                (_probe("kv", 60, toy=toy),),
+                (_probe("memory", 60, toy=toy, has_model=True),),
+            ),
+        ),
         Slice(
             2,
             "steps",
             tuple(
                 (_probe(name, seconds, toy=toy),)
                 for name, seconds in (
-                    ("step", 140),
+                    ("step", 130),
                     ("profile", 60),
-                    ("products", 115),
+                    ("products", 110),
                     ("attention", 95),
                     ("draw", 55),
                     ("limits", 50),
@@ -133,10 +142,10 @@ def _tests(name: str, seconds: float, *arguments: str) -> Command:
     return Command(name, seconds, (*_PYTEST, *options, *arguments), ".xml")
 
 
-def _probe(name: str, seconds: float, *, toy: bool) -> Command:
+def _probe(name: str, seconds: float, *, toy: bool, has_model: bool = False) -> Command:
     own = ("--toy", "--quick") if toy else ("--seconds", f"{seconds - _PROBE_END_S:.0f}")
     arguments = ("benchmarks/gpu_probe.py", name, "--json", FIGURES, *own)
-    return Command(name, seconds, arguments, ".json")
+    return Command(name, seconds, arguments, ".json", has_model=has_model)
 
 
 def _contests(name: str, seconds: float, entries: str) -> Command:

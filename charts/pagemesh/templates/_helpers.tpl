@@ -87,6 +87,17 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- mergeOverwrite (deepCopy (get .root.Values .role)) (deepCopy $own) | toYaml -}}
 {{- end -}}
 
+{{/* Whether any worker has GPUs. Takes the chart's root. */}}
+{{- define "pagemesh.hasGpus" -}}
+{{- $root := . -}}
+{{- range $model := .Values.models -}}
+{{- range $role := list "prefill" "decode" -}}
+{{- $settings := include "pagemesh.workerSettings" (dict "root" $root "role" $role "model" $model) | fromYaml -}}
+{{- if $settings.gpus -}}yes{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Name of the secret with a role's certificate. Takes (dict "root" $ "role" name). */}}
 {{- define "pagemesh.meshSecret" -}}
 {{- $tls := .root.Values.meshTls -}}

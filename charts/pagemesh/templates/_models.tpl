@@ -79,13 +79,13 @@ entry of `models`. */}}
 {{- end }}
 {{- end -}}
 
-{{/* The cache of what comes from the hub. Takes the chart's root. */}}
+{{/* The volume of a cache that may outlive its pods. Takes root and cache, model or kernel. */}}
 {{- define "pagemesh.cacheVolume" -}}
-{{- with .Values.modelCache -}}
-- name: model-cache
+{{- with get .root.Values (printf "%sCache" .cache) -}}
+- name: {{ $.cache }}-cache
 {{- if eq .type "claim" }}
   persistentVolumeClaim:
-    claimName: {{ default (printf "%s-model-cache" (include "pagemesh.fullname" $)) .existingClaim }}
+    claimName: {{ default (printf "%s-%s-cache" (include "pagemesh.fullname" $.root) $.cache) .existingClaim }}
 {{- else }}
   emptyDir:
     sizeLimit: {{ .size }}

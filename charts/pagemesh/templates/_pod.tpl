@@ -68,7 +68,10 @@ spec:
         defaultMode: 0440
     {{- end }}
     {{- if $hub }}
-    {{- include "pagemesh.cacheVolume" $root | nindent 4 }}
+    {{- include "pagemesh.cacheVolume" (dict "root" $root "cache" "model") | nindent 4 }}
+    {{- end }}
+    {{- if $settings.gpus }}
+    {{- include "pagemesh.cacheVolume" (dict "root" $root "cache" "kernel") | nindent 4 }}
     {{- end }}
     {{- range .models }}
     {{- include "pagemesh.modelVolume" . | nindent 4 }}
@@ -124,6 +127,10 @@ env:
   {{- if .hub }}
   {{- include "pagemesh.hubEnv" $root | nindent 2 }}
   {{- end }}
+  {{- if $settings.gpus }}
+  - name: TRITON_CACHE_DIR
+    value: /kernels
+  {{- end }}
   {{- with .env }}
   {{- . | nindent 2 }}
   {{- end }}
@@ -154,6 +161,10 @@ volumeMounts:
   {{- if .hub }}
   - name: model-cache
     mountPath: /models
+  {{- end }}
+  {{- if $settings.gpus }}
+  - name: kernel-cache
+    mountPath: /kernels
   {{- end }}
   {{- range .models }}
   {{- include "pagemesh.modelMount" . | nindent 2 }}

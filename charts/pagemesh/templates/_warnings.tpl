@@ -11,7 +11,11 @@
 {{- if lt (float64 .router.gracePeriod) (float64 .router.requestTimeout) }}{{ $found = append $found (printf "router.gracePeriod is %v, less than router.requestTimeout, %v: an update may cut off the longest answers." .router.gracePeriod .router.requestTimeout) }}{{ end -}}
 {{- if and .gateway.enabled (lt (float64 .gateway.gracePeriod) (float64 .router.requestTimeout)) }}{{ $found = append $found (printf "gateway.gracePeriod is %v, less than router.requestTimeout, %v: an update may cut off the longest answers." .gateway.gracePeriod .router.requestTimeout) }}{{ end -}}
 {{- if and (include "pagemesh.hasSource" (dict "root" $ "type" "hub")) (eq .modelCache.type "emptyDir") }}{{ $found = append $found "modelCache.type is emptyDir: every pod downloads its model again when it is replaced." }}{{ end -}}
-{{- if and (eq .modelCache.type "claim") (not .modelCache.existingClaim) (not (has "ReadWriteMany" .modelCache.accessModes)) }}{{ $found = append $found "modelCache.accessModes lacks ReadWriteMany: pods on a second node will wait for the volume for ever." }}{{ end -}}
+{{- range $cache := list "modelCache" "kernelCache" -}}
+{{- with get $.Values $cache -}}
+{{- if and (eq .type "claim") (not .existingClaim) (not (has "ReadWriteMany" .accessModes)) }}{{ $found = append $found (printf "%s.accessModes lacks ReadWriteMany: pods on a second node will wait for the volume for ever." $cache) }}{{ end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- range $model := .Values.models -}}
 {{- range $role := list "prefill" "decode" -}}

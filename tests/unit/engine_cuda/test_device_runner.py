@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pagemesh.config import ModelConfig
+from pagemesh.engine.cuda.runner import MOST_UNTOLD
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.step import PendingStep, Runner, compute_step
@@ -208,12 +210,21 @@ def test_prompts_are_scored_and_states_pooled_as_on_the_cpu(model: LoadedModel, 
     assert mine.pooled_states["c"].shape[0] == 3
 
 
-def test_layers_that_somebody_watches_are_not_computed_in_a_graph(model: LoadedModel) -> None:
+@pytest.mark.parametrize("most", [sum(map(len, PROMPTS.values())) - 1, MOST_UNTOLD])
+def test_a_long_step_whose_layers_are_watched_is_not_computed_in_a_graph(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, most: int, expected: list[list[int]]
+) -> None:
+    monkeypatch.setattr("pagemesh.engine.cuda.runner.MOST_UNTOLD", most)
     made = make_device_runner(model)
     made.runner.capture()
     before = made.accelerator.num_replays
-    made.runner.launch(prefill(), LayerWatch(frozenset({1}), lambda _: None)).sample()
-    assert made.accelerator.num_replays == before
+    told = threading.Event()
+    step = made.runner.launch(prefill(), LayerWatch(frozenset({1}), lambda _: told.set()))
+    step.sample()
+    assert step.result().token_ids == expected[0]
+    is_short = most == MOST_UNTOLD
+    assert made.accelerator.num_replays == before + is_short
+    assert told.wait(0.2 if is_short else 10.0) is not is_short
 
 
 def test_steps_of_more_tokens_than_were_captured_run_eagerly(

@@ -27,6 +27,10 @@ from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.make_sampler import make_sampler
 from pagemesh.scheduler.batch import Batch, BlockMoves
 
+MOST_UNTOLD: Final = 128
+"""Tokens of a step that runs as a graph though layers are to be told of: a host would take longer to start its kernels
+one by one than their KV takes to be sent behind it."""
+
 DEVICE_TIMEOUT: Final = 600.0
 """Seconds after which a device that was asked for a step does nothing any more."""
 
@@ -106,7 +110,7 @@ class DeviceRunner:
         self._accelerator.settle()
 
     def launch(self, batch: Batch, watch: LayerWatch | None = None) -> DeviceStep:
-        """See `Runner`. Of captured decodes no layers are told: they would be over before."""
+        """See `Runner`. Of captured steps no layers are told: short ones would be over before."""
         with self._working():
             inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
             rows = StepRows(inputs.sequences, self._vocab_size)
@@ -117,7 +121,8 @@ class DeviceRunner:
 
     def _states(self, inputs: StepInputs, rows: StepRows, watch: LayerWatch | None) -> torch.Tensor:
         """Hidden states [R, hidden] of the rows. A graph tells of no layers while it runs."""
-        results = self._captured.run(inputs) if watch is None else None
+        is_told = watch is not None and inputs.columns.shape[1] > MOST_UNTOLD
+        results = None if is_told else self._captured.run(inputs)
         if results is None:
             return self._eager.run(inputs, rows, watch)
         hidden, kv_sums = results
