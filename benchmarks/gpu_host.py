@@ -32,9 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.host_accelerator import HostAccelerator
 
-QUESTION = (
-    "What it takes a host to start a step's kernels one by one, with a driver that starts nothing"
-)
+QUESTION = "What it takes a host to start a step's kernels, one by one and as a graph, with a driver that starts nothing"
 NUM_LAYERS = 32
 ROUNDS = 30
 
@@ -74,21 +72,36 @@ class IdleDriver:
         self.num_starts += 1
 
 
+class IdleGraph:
+    """Computes nothing."""
+
+    def replay(self) -> None:
+        """One call of the driver, on a GPU."""
+
+
+class IdleAccelerator(HostAccelerator):
+    """Whose graphs are idle as the driver is; what their kernels would have left stays as it was."""
+
+    def capture(self, work: Callable[[], None]) -> Any:
+        """Of nothing."""
+        return IdleGraph()
+
+
 def main() -> None:
-    """Measure decodes, a chunk, and both."""
+    """Measure decodes, a chunk, and both: started kernel by kernel, and as graphs."""
     options = make_parser("gpu_host", QUESTION).parse_args()
     idle = IdleDriver()
     driver.set_active(idle)
     torch.set_num_threads(1)
     sizes = LLAMA_8B | TOY_SIZES | {"num_hidden_layers": NUM_LAYERS}
     report = Report("gpu_host", QUESTION, {"layers": NUM_LAYERS})
-    accelerator = HostAccelerator()
+    accelerator = IdleAccelerator()
     with using("cuda"):
         subject = Subject(
             sizes,
             accelerator,
             num_blocks=600,
-            max_num_seqs=64,
+            max_num_seqs=65,
             max_num_batched_tokens=512,
             max_model_len=256,
         )
@@ -108,6 +121,10 @@ def main() -> None:
             report.add(
                 f"{name}: of a kernel", "us", [1e3 * statistics.median(samples) / len(launches)]
             )
+        subject.capture([1, 64], [192])
+        for name, batch in batches.items():
+            samples = measure(subject, batch, 5 if options.quick else ROUNDS)
+            report.add(f"{name}, as a graph: host until launched", "ms", samples)
     report.print()
     report.write(options.json)
 

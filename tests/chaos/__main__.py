@@ -19,7 +19,7 @@ from tests.chaos.findings import Findings
 from tests.chaos.matrix import ROWS, Cell, cells
 from tests.chaos.phases import PHASES
 from tests.chaos.site import running_site
-from tests.chaos.trial import Finding, play
+from tests.chaos.trial import RECOVERY_S, Finding, play
 
 
 def say(cell: Cell, finding: Finding) -> None:
@@ -75,7 +75,7 @@ def main() -> int:
                 if time.monotonic() - begun_at > options.minutes * 60:
                     break
                 try:
-                    finding = play(site, cell)
+                    finding = play(site, cell, RECOVERY_S)
                 except AssertionError as error:
                     print(f"{cell.id:48s} could not be played: {error}", flush=True)
                     num_wrong += 1

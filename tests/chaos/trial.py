@@ -17,8 +17,10 @@ from tests.chaos.site import CLIENT, PREFILL, VALKEY, Site
 DEADLINE_S: Final = 60.0
 """For an answer, whole or not, from the fault on."""
 RECOVERY_S: Final = 5.0
-"""From the end of the fault, or from the blow that has none, to the next right answer."""
+"""From the end of the fault, or from the blow that has none, to the next right answer, on a machine that does nothing
+else."""
 GIVE_UP_S: Final = 30.0
+"""Likewise, whatever else the machine does: a process that starts again takes the time that others leave it."""
 CROWD_STAYS_S: Final = 0.5
 NUM_TRIES: Final = 5
 
@@ -41,7 +43,7 @@ class Finding:
     """What must not be; empty when the cell is passed."""
 
 
-def play(site: Site, cell: Cell) -> Finding:
+def play(site: Site, cell: Cell, longest_recovery_s: float) -> Finding:
     """Bring a request into the phase, do it, and look."""
     with ExitStack() as stack:
         scene = _enter(site, cell, stack)
@@ -67,7 +69,7 @@ def play(site: Site, cell: Cell) -> Finding:
     # Who was told to stop may have answered once more before it did.
     fault.wait_until_over()
     recovery_s = max(recovery_s, _seconds_until_probed(site, time.monotonic()))
-    wrong = [f"recovered after {recovery_s:.1f} s"] if recovery_s > RECOVERY_S else []
+    wrong = [f"recovered after {recovery_s:.1f} s"] if recovery_s > longest_recovery_s else []
     try:
         site.wait_until_whole()
     except AssertionError as error:

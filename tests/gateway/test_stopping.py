@@ -52,9 +52,10 @@ def streaming(running: Gateway) -> Iterator[Iterator[str]]:
 
 
 def refuses_connections(running: Gateway) -> bool:
+    """A connection that was waiting to be taken when the socket was closed is reset."""
     try:
         httpx.get(f"{running.url}/health", timeout=2)
-    except httpx.ConnectError:
+    except (httpx.ConnectError, httpx.ReadError):
         return True
     return False
 

@@ -56,7 +56,8 @@ def test_every_token_that_was_asked_for_is_counted(
         assert figures["total_input_tokens"] == 192, "prompts are as long as they were made"
     # One more was sent beforehand.
     assert mesh.metric("router", "vllm:generation_tokens_total") - before == 49
-    assert 0 < figures["median_ttft_ms"] < figures["median_e2el_ms"]
+    # Tokens that wait for a router come in one message: the first one may be the last.
+    assert 0 < figures["median_ttft_ms"] <= figures["median_e2el_ms"]
 
 
 def test_a_model_that_the_mesh_does_not_serve_is_one_sentence(mesh: Mesh, tmp_path: Path) -> None:

@@ -26,4 +26,5 @@ def test_kernels_are_counted_and_timed(tmp_path: Path) -> None:
     assert figures["64 decodes: kernels until sampled"] == 257
     # Of chunks, attention's are others than of decodes.
     assert figures["64 decodes + 128 tokens: kernels until sampled"] == 289
+    assert "64 decodes + 128 tokens, as a graph: host until launched" in figures
     assert all(value > 0 for value in figures.values())
