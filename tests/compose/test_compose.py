@@ -177,7 +177,7 @@ def test_a_gateway_that_is_replaced_is_a_pause_for_clients_that_try_again(
 @pytest.mark.parametrize(
     ("part", "arguments", "said"),
     [
-        ("decode-0", ("--model", "models/demo", "--max-num-seqs", "0"), "--max-num-seqs is 0"),
+        ("decode-0", ("--model", "models/demo", "--max-num-seqs=-1"), "--max-num-seqs is -1"),
         ("decode-0", ("--model", "/models/absent"), "--model is '/models/absent'"),
         ("decode-0", ("--model", "models/demo", "--device", "cuda"), "--device is 'cuda'"),
         ("kvstore", ("--index", "http://valkey"), "--index is 'http://valkey'"),
