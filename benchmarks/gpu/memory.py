@@ -25,7 +25,8 @@ def run(probe: Probe) -> None:
         str(make_model("10M" if probe.toy else "8B")),
         max_model_len=PROMPT_TOKENS + OUTPUT_TOKENS,
         device="cpu" if probe.toy else "cuda",
-        **({"kv_cache_memory": 0.1} if probe.toy else {"gpu_memory_utilization": UTILIZATION}),
+        gpu_memory_utilization=UTILIZATION,
+        kv_cache_memory=0.1 if probe.toy else None,
     ) as llm:
         ready = _figure(probe, "when the engine is ready", _taken(probe))
         _answer(llm, *((2, 4) if probe.toy else (NUM_STREAMS, OUTPUT_TOKENS)))
