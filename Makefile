@@ -98,7 +98,7 @@ breakages: $(VENV)/.ready-dev ## Break the code on purpose and see the tests fai
 lint: $(VENV)/.ready-dev ## Check style, types and protos
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(addsuffix /pagemesh,$(ROOTS)) tests tools
+	$(BIN)/mypy $(addsuffix /pagemesh,$(ROOTS)) tests tools scripts
 	MYPYPATH=models/demo $(BIN)/mypy models/demo
 	MYPYPATH=benchmarks:benchmarks/engines:benchmarks/kernels $(BIN)/mypy benchmarks
 	$(BIN)/python -m tools.protos --check
