@@ -59,7 +59,6 @@ class CudaClock:
         self.accelerator = accelerator
 
     def capture(self, work: Run) -> Graph:
-        """See `Clock`."""
         self.settle()
         with self.accelerator.computing():
             work()
@@ -75,7 +74,6 @@ class CudaClock:
         return graph
 
     def replays_ms(self, graph: Graph, num_rounds: int, budget_s: float = 0.3) -> list[float]:
-        """See `Clock`."""
         self._timed(graph.replay, 1)
         once = self._timed(graph.replay, 1)
         count = max(1, min(50, round(_ROUND_MS / max(once, 1e-3))))
@@ -88,17 +86,14 @@ class CudaClock:
         return samples
 
     def queued_ms(self, work: Run, sleep_s: float) -> float:
-        """See `Clock`."""
         with self.accelerator.computing():
             torch.cuda._sleep(int(sleep_s * _SLEEP_CLOCKS))  # type: ignore[no-untyped-call]
             return self._between(work, 1)
 
     def between_ms(self, work: Run) -> float:
-        """See `Clock`."""
         return self._timed(work, 1)
 
     def settle(self) -> None:
-        """See `Clock`."""
         torch.cuda.synchronize(self.device)
 
     def _timed(self, work: Run, count: int) -> float:
@@ -128,7 +123,6 @@ class HostClock:
         self.accelerator = accelerator
 
     def capture(self, work: Run) -> Graph:
-        """See `Clock`."""
         with self.accelerator.computing():
             work()
 
@@ -138,22 +132,19 @@ class HostClock:
         return self.accelerator.capture(again)
 
     def replays_ms(self, graph: Graph, num_rounds: int, budget_s: float = 0.3) -> list[float]:
-        """See `Clock`."""
         return [self.between_ms(graph.replay)]
 
     def queued_ms(self, work: Run, sleep_s: float) -> float:
-        """See `Clock`."""
         return self.between_ms(work)
 
     def between_ms(self, work: Run) -> float:
-        """See `Clock`."""
         started = time.perf_counter()
         with self.accelerator.computing():
             work()
         return (time.perf_counter() - started) * 1e3
 
     def settle(self) -> None:
-        """See `Clock`."""
+        pass
 
 
 @contextmanager

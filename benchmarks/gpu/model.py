@@ -113,7 +113,6 @@ class KeepingAccelerator:
         return getattr(self.inner, name)
 
     def capture(self, work: Callable[[], None]) -> Graph:
-        """See `Accelerator`."""
         graph = self.inner.capture(work)
         self.graphs.append(graph)
         return graph

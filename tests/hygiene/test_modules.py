@@ -72,6 +72,34 @@ def is_test(path: Path) -> bool:
     return name_of(path).startswith("tests/")
 
 
+def undocumented_interface_methods(tree: ast.Module) -> list[str]:
+    """Of Protocols, whose implementations say nothing again."""
+    return [
+        f"{node.name}.{method.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and not node.name.startswith("_")
+        and any(ast.unparse(base).startswith("Protocol") for base in node.bases)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (not method.name.startswith("_") or method.name == "__call__")
+        and not ast.get_docstring(method)
+    ]
+
+
+def test_every_method_of_an_interface_has_a_docstring() -> None:
+    bare = {name_of(path): undocumented_interface_methods(syntax(path)) for path in sources()}
+    product = {path: names for path, names in bare.items() if not path.startswith("tests/")}
+    assert {path: names for path, names in product.items() if names} == {}
+
+
+def test_an_interface_that_says_nothing_is_noticed() -> None:
+    said = 'class A(Protocol[T]):\n    def f(self):\n        """F."""\n    async def g(self): ...\n'
+    assert undocumented_interface_methods(ast.parse(said + "class B:\n    def h(self): ...")) == [
+        "A.g"
+    ]
+
+
 def test_every_exported_name_exists() -> None:
     missing = {name_of(path): missing_exports(syntax(path)) for path in sources()}
     assert {path: names for path, names in missing.items() if names} == {}

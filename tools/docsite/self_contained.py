@@ -33,7 +33,6 @@ class _Loads(HTMLParser):
         self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """See `HTMLParser`."""
         named = dict(attrs)
         if tag in _FETCHED:
             self.found.append(named.get(_FETCHED[tag]) or "")

@@ -26,7 +26,6 @@ class ComputedStep:
 
     @torch.inference_mode()
     def sample(self) -> None:
-        """See `PendingStep`."""
         rows, hidden = self._rows, self._hidden
         assert hidden is not None, "it was sampled"
         # The step is kept for the next one, which need not have memory for both.
@@ -46,5 +45,4 @@ class ComputedStep:
         self._result = StepResult(token_ids, samples.logprobs, prompt_logprobs, states, errors)
 
     def result(self) -> StepResult:
-        """See `PendingStep`."""
         return self._result

@@ -81,36 +81,29 @@ class CudaGpu:
 
     @property
     def accelerator(self) -> CudaAccelerator:
-        """See `Gpu`."""
         return self._accelerator
 
     @property
     def sharing(self) -> CudaSharing:
-        """See `Gpu`."""
         return self._sharing
 
     @property
     def total_bytes(self) -> int:
-        """See `Gpu`."""
         return int(torch.cuda.mem_get_info(self._device)[1])
 
     def read(self) -> GpuReading:
-        """See `Gpu`."""
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self._device)
         return GpuReading(int(free), torch.cuda.memory_reserved(self._device))
 
     def reset_peak(self) -> None:
-        """See `Gpu`."""
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak(self) -> int:
-        """See `Gpu`."""
         return torch.cuda.max_memory_reserved(self._device)
 
     def alone(self) -> AbstractContextManager[None]:
-        """See `Gpu`."""
         name = torch.cuda.get_device_properties(self._device).uuid
         return locked(Path(tempfile.gettempdir()) / f"pagemesh-{os.getuid()}-gpu-{name}.lock")
 

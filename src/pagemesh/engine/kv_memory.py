@@ -101,7 +101,6 @@ class KvMemory:
     def read(
         self, block_ids: Sequence[int], first_layer: int, num_layers: int, target: memoryview
     ) -> None:
-        """See `KvAccess.read`."""
         check_blocks(self.num_blocks, block_ids)
         check_payload(self.layout, len(block_ids), num_layers, len(target))
         planes = self._planes(first_layer, num_layers)

@@ -81,7 +81,6 @@ class PagedModel:
         return self.decoder.forward(token_ids, positions, step, rows)
 
     def places(self, slots: torch.Tensor) -> torch.Tensor:
-        """See `KvWriter.places`."""
         return self._writer.places(slots, self._num_slots)
 
     def over_kv(
@@ -102,7 +101,6 @@ class PagedModel:
         return self.attention.make_reusable(capacity, self._layer_attention)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `CausalModel.logits`."""
         return self.decoder.logits(hidden)
 
 

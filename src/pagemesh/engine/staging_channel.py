@@ -61,21 +61,17 @@ class RemoteStager:
         self._kill_engine = kill_engine
 
     def stage_out(self, slot: int, piece: Piece) -> None:
-        """See `Stager`."""
         self._ask(slot, Stage("out", piece))
 
     def stage_in(self, slot: int, piece: Piece) -> None:
-        """See `Stager`."""
         self._ask(slot, Stage("in", piece))
 
     def sum(self, slot: int, piece: Piece) -> int:
-        """See `Stager`."""
         return int(self._ask(slot, Sum(piece)))
 
     def copy(
         self, slot: int, peer: DeviceMemoryName, source_ids: Sequence[int], piece: Piece
     ) -> int:
-        """See `Stager`."""
         return int(self._ask(slot, Copy(peer, tuple(source_ids), piece)))
 
     def _ask(self, slot: int, question: Question) -> Any:

@@ -43,7 +43,6 @@ class NamedBlocksSending:
 
     @property
     def max_part_bytes(self) -> int:
-        """See `SendingTransport`."""
         return self._max_part_bytes
 
     @property

@@ -67,7 +67,6 @@ class PayloadSending:
 
     @property
     def max_part_bytes(self) -> int:
-        """See `SendingTransport`."""
         return parts.MAX_PAYLOAD_BYTES
 
     @property

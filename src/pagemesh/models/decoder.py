@@ -80,5 +80,4 @@ class Decoder:
         return self._final_norm.apply(self._last_layer.output.finish(hidden, attended))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `CausalModel`."""
         return self._head.logits(hidden)

@@ -40,15 +40,12 @@ class HostFiller:
 
     @property
     def device(self) -> torch.device:
-        """See `Filler`."""
         return torch.device("cpu")
 
     def filling(self) -> AbstractContextManager[None]:
-        """See `Filler`."""
         return nullcontext()
 
     def fill(self, place: torch.Tensor, tensor: torch.Tensor, convert: Convert | None) -> None:
-        """See `Filler`."""
         place.copy_(tensor if convert is None else convert(tensor))
 
     def is_finite(self, place: torch.Tensor) -> bool:

@@ -30,9 +30,7 @@ class Mlp:
         self._down = down
 
     def compute(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`."""
         return self._down(self._expand(hidden))
 
     def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`."""
         return self._down.add_to(residual, self._expand(hidden))

@@ -20,11 +20,9 @@ class Mixture:
         self._experts = experts
 
     def compute(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`."""
         return self._experts(hidden, self._choose(self._router(hidden)))
 
     def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`."""
         return self._experts.add_to(residual, hidden, self._choose(self._router(hidden)))
 
 
@@ -38,12 +36,10 @@ class SharedMixture:
         self._gate = gate
 
     def compute(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`."""
         # A sigmoid, row by row: torch's own rounds a row by where it lies among the others.
         gate = functional.pad(self._gate(hidden), (0, 1))
         weight = torch.softmax(gate, dim=-1, dtype=torch.float32)[:, :1].to(hidden.dtype)
         return self._shared.compute(hidden).mul_(weight).add_(self._mixture.compute(hidden))
 
     def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`."""
         return self.compute(hidden).add_(residual)

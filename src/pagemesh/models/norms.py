@@ -30,7 +30,6 @@ class NoNorm:
         return hidden
 
     def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """See `Norm`."""
         return residual + hidden
 
 
@@ -42,11 +41,9 @@ class RmsNorm:
         self._compute = make_rms_norm(weight, eps)
 
     def apply(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `Norm`."""
         return self._compute(hidden)
 
     def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """See `Norm`."""
         return self._compute.add_to(residual, hidden)
 
 
@@ -61,9 +58,7 @@ class LayerNorm:
         self._eps = eps
 
     def apply(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `Norm`."""
         return functional.layer_norm(hidden, self._shape, self._weight, self._bias, self._eps)
 
     def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """See `Norm`."""
         return self.apply(hidden).add_(residual)

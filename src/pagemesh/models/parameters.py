@@ -37,15 +37,12 @@ class Part:
 
     @property
     def device(self) -> torch.device:
-        """See `Parameters`."""
         return self._parameters.device
 
     def read(self, name: str) -> torch.Tensor:
-        """See `Parameters`."""
         return self._parameters.read(self._prefix + name)
 
     def get(self, name: str) -> torch.Tensor | None:
-        """See `Parameters`."""
         return self._parameters.get(self._prefix + name)
 
     def linear(self, name: str) -> Linear:

@@ -28,7 +28,6 @@ class Sequential:
         self._mlp = mlp
 
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """See `LayerOutput`."""
         hidden = self._output.add_to(hidden, attended)
         return self._mlp.add_to(hidden, self._norm.apply(hidden))
 
@@ -50,7 +49,6 @@ class PostNorms:
         self._attention_post_norm, self._mlp_post_norm = post_norms
 
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """See `LayerOutput`."""
         hidden = self._attention_post_norm.add_to(hidden, self._output(attended))
         return self._mlp_post_norm.add_to(hidden, self._mlp.compute(self._norm.apply(hidden)))
 
@@ -68,7 +66,6 @@ class NormedSums:
         self._mlp_norm = mlp_norm
 
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """See `LayerOutput`."""
         hidden = self._attention_norm.apply(self._output.add_to(hidden, attended))
         return self._mlp_norm.apply(self._mlp.add_to(hidden, hidden))
 
@@ -86,5 +83,4 @@ class Parallel:
         self._mlp = mlp
 
     def finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """See `LayerOutput`."""
         return self._mlp.add_to(self._output.add_to(hidden, attended), self._norm.apply(hidden))

@@ -28,7 +28,6 @@ class Embedding:
         self._table = table
 
     def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """See `TokenEmbedding`."""
         return functional.embedding(token_ids, self._table)
 
 
@@ -44,7 +43,6 @@ class ScaledEmbedding:
         self._scale = torch.tensor(scale, dtype=table.dtype, device=table.device)
 
     def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """See `TokenEmbedding`."""
         return functional.embedding(token_ids, self._table).mul_(self._scale)
 
 
@@ -65,7 +63,6 @@ class PlacedEmbedding:
         self._norm = norm
 
     def look_up(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """See `TokenEmbedding`."""
         hidden = functional.embedding(token_ids, self._table)
         if self._token_type is not None:
             hidden += self._token_type
@@ -90,7 +87,6 @@ class LinearHead:
         self._projection = projection
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `Head`."""
         return self._projection(hidden)
 
 
@@ -111,7 +107,6 @@ class CappedHead:
         self._cap = cap
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `Head`."""
         return self._projection(hidden).div_(self._cap).tanh_().mul_(self._cap)
 
 

@@ -41,7 +41,6 @@ class CheckpointParameters:
 
     @property
     def device(self) -> torch.device:
-        """See `Parameters`."""
         return self._filler.device
 
     def read(self, name: str) -> torch.Tensor:

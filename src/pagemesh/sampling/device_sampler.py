@@ -43,7 +43,6 @@ class DeviceSampler:
         self._score = make_token_scorer(device)
 
     def launch(self, logits: torch.Tensor, rows: Sequence[SampledRow]) -> DeviceSamples:
-        """See `Sampler`."""
         arrays, refused = plan_arrays(rows, self._vocab_size)
         scored = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
         asked = self._upload(arrays | {"scored_rows": np.array(scored, np.int32)})
@@ -64,7 +63,6 @@ class DeviceSampler:
         return DeviceSamples(rows, scored, refused, token_ids, arriving)
 
     def score(self, logits: torch.Tensor, token_ids: Sequence[int], num_top: int) -> DeviceScores:
-        """See `Sampler`."""
         arrays: Arrays = {
             "rows": np.arange(len(token_ids), dtype=np.int32),
             "token_ids": np.array(token_ids, np.int64),
@@ -130,11 +128,9 @@ class DeviceSamples:
 
     @property
     def token_ids(self) -> torch.Tensor:
-        """See `PendingSamples`."""
         return self._token_ids
 
     def read(self) -> Samples:
-        """See `PendingSamples`."""
         read = self._arriving.read()
         token_ids: list[int] = read.pop("token_ids").tolist()
         errors = dict(self._refused)
@@ -162,7 +158,6 @@ class DeviceScores:
         self._arriving = arriving
 
     def read(self) -> Scores:
-        """See `PendingScores`."""
         scores = TokenScores(**self._arriving.read())
         num_top = [self._num_top] * len(self._token_ids)
         return Scores(

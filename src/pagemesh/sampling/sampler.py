@@ -31,11 +31,9 @@ class HostSampler:
     """`Sampler` that has chosen when `launch` returns."""
 
     def launch(self, logits: torch.Tensor, rows: Sequence[SampledRow]) -> HostSamples:
-        """See `Sampler`."""
         return HostSamples(sample(logits, rows))
 
     def score(self, logits: torch.Tensor, token_ids: Sequence[int], num_top: int) -> HostScores:
-        """See `Sampler`."""
         scores = score_rows(logits.float(), torch.tensor(token_ids), num_top)
         logprobs = to_logprobs(scores, token_ids, [num_top] * len(token_ids))
         return HostScores(Scores(logprobs, bool(scores.norms.isfinite().all())))
@@ -49,11 +47,9 @@ class HostSamples:
 
     @property
     def token_ids(self) -> torch.Tensor:
-        """See `PendingSamples`."""
         return torch.tensor(self._samples.token_ids, dtype=torch.int64)
 
     def read(self) -> Samples:
-        """See `PendingSamples`."""
         return self._samples
 
 
@@ -64,7 +60,6 @@ class HostScores:
         self._scores = scores
 
     def read(self) -> Scores:
-        """See `PendingScores`."""
         return self._scores
 
 

@@ -43,9 +43,7 @@ class MeanLength:
         self._mean = PRIOR_LENGTH
 
     def observe(self, num_tokens: int) -> None:
-        """See `GrowthForecast`."""
         self._mean = MEMORY * self._mean + (1 - MEMORY) * num_tokens
 
     def num_growth_tokens(self, request: Request) -> int:
-        """See `GrowthForecast`."""
         return min(round(SHARE * self._mean), request.max_total_tokens - request.num_tokens)

@@ -60,7 +60,6 @@ class CheaperWay:
         return swap_seconds < recompute_seconds
 
     def observe(self, batch: Batch, move_seconds: float) -> None:
-        """See `PreemptionPolicy`."""
         moves = batch.moves
         num_moved = len(moves.swap_outs) + len(moves.swap_ins) + len(moves.copies)
         if num_moved:

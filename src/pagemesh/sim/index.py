@@ -44,7 +44,6 @@ class KvStore:
             _finish(self.index.drop_worker(worker.worker_id))
 
     def on_load(self, worker: Worker, load: EngineLoad, links: dict[str, Link]) -> None:
-        """See `Voice`."""
         epoch, worker_id = worker.epoch, worker.worker_id
 
         def apply() -> None:

@@ -77,7 +77,6 @@ class RemotePrefill:
         self._pull.start()
 
     def on_first_token(self, job: Job) -> None:
-        """See `JobOwner`."""
         if not self._is_over:
             self._prefill.clock.after(self._model.network_seconds, self._tell_first_token)
 
@@ -85,7 +84,6 @@ class RemotePrefill:
         """See `JobOwner`; its last chunk is still to be told of."""
 
     def on_chunk(self, job: Job, start: int, end: int, *, is_computed: bool) -> None:
-        """See `JobOwner`."""
         if self._is_over:
             return
         # What was cached or pulled leaves with the first chunk.

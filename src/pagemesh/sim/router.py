@@ -172,17 +172,14 @@ class Call:
             self._end(Outcome.TIMED_OUT)
 
     def on_first_token(self) -> None:
-        """See `SubmissionClient`."""
         if self._record.outcome is None:
             self._record.first_token_at = self._router.site.clock.now
 
     def on_kv(self) -> None:
-        """See `SubmissionClient`."""
         if self._record.outcome is None and self._flight is not None:
             self._flight.end_prefill()
 
     def on_end(self) -> None:
-        """See `SubmissionClient`."""
         if self._record.outcome is None:
             self._end(Outcome.COMPLETED)
             self._router.on_answer(self._record.num_generated_tokens)

@@ -97,7 +97,6 @@ class Submission:
             self._client.on_lost()
 
     def on_grant(self, job: Job) -> None:
-        """See `JobOwner`."""
         assert self._import is not None, "only with a plan KV is waited for"
         self._is_granted = True
         self._import.start()
@@ -106,13 +105,11 @@ class Submission:
         """See `JobOwner`; only exports have them."""
 
     def on_first_token(self, job: Job) -> None:
-        """See `JobOwner`."""
         self._has_first_token = True
         self._later(self._client.on_first_token)
         self._tell_kv()
 
     def on_end(self, job: Job) -> None:
-        """See `JobOwner`."""
         if not self._is_over:
             self._close()
             self._later(self._client.on_end)

@@ -87,12 +87,10 @@ class Worker:
         self.engine = self._make_engine()
 
     def on_tokens(self, num_gaps: int, seconds: float) -> None:
-        """See `EngineListener`."""
         if self._has_token_times:
             self._token_times.add(num_gaps, seconds)
 
     def on_change(self) -> None:
-        """See `EngineListener`."""
         events = self.engine.drain_events()
         if events.stored or events.removed:
             self._voice.on_blocks(self, events)

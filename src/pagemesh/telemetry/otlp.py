@@ -128,25 +128,20 @@ class _OtlpSpan:
 
     @property
     def is_recording(self) -> bool:
-        """See `Span`."""
         return self._span.is_recording()
 
     def about(self, subject: str) -> None:
-        """See `Span`."""
         self._span.update_name(f"{self._name} {subject}")
 
     def set(self, attributes: Attributes) -> None:
-        """See `Span`."""
         self._span.set_attributes(attributes)
 
     def add(self, attributes: Mapping[str, int]) -> None:
-        """See `Span`."""
         for name, number in attributes.items():
             self._sums[name] = self._sums.get(name, 0) + number
             self._span.set_attribute(name, self._sums[name])
 
     def event(self, name: str, attributes: Attributes) -> None:
-        """See `Span`."""
         self._span.add_event(name, attributes)
 
     def fail(self, error: PagemeshError) -> None:
@@ -157,13 +152,11 @@ class _OtlpSpan:
 
     @contextmanager
     def child(self, name: str) -> Iterator[Span]:
-        """See `Span`."""
         span = self._tracer.start_span(name, context=api.set_span_in_context(self._span))
         with _running(_OtlpSpan(self._tracer, span, name, self.trace.tracestate)) as running:
             yield running
 
     def end(self) -> None:
-        """See `BegunSpan`."""
         self._span.end()
 
 

@@ -23,16 +23,13 @@ class ByteDetokenizer:
         self._decoder = _new_decoder("replace")
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """See `Detokenizer`."""
         hidden, size, table = self._hidden, self._size, self._table
         data = [table[i] for i in token_ids if i not in hidden and i < size]
         return self._decoder.decode(b"".join(data))
 
     def flush(self) -> str:
-        """See `Detokenizer`."""
         return self._decoder.decode(b"", final=True)
 
     @property
     def is_within(self) -> bool:
-        """See `Detokenizer`."""
         return bool(self._decoder.getstate()[0])

@@ -79,7 +79,6 @@ class WindowDetokenizer:
         self._held: list[int] = []
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """See `Detokenizer`."""
         self._held += self._visible(token_ids)
         if not self._held:
             return ""
@@ -91,14 +90,12 @@ class WindowDetokenizer:
         return ""
 
     def flush(self) -> str:
-        """See `Detokenizer`."""
         if not self._held:
             return ""
         return self._emit(len(self._held), self._held_text(len(self._held)))
 
     @property
     def is_within(self) -> bool:
-        """See `Detokenizer`."""
         return bool(self._held)
 
     def _visible(self, token_ids: Iterable[int]) -> list[int]:

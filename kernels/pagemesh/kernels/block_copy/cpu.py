@@ -14,7 +14,6 @@ class CpuBlockCopier:
     def gather(
         self, pool: torch.Tensor, block_ids: torch.Tensor, out: torch.Tensor
     ) -> torch.Tensor:
-        """See `BlockCopier`."""
         check_move(pool, block_ids, out)
         _gather(pool, block_ids, out)
         return _checksum(out)
@@ -22,7 +21,6 @@ class CpuBlockCopier:
     def scatter(
         self, source: torch.Tensor, pool: torch.Tensor, block_ids: torch.Tensor
     ) -> torch.Tensor:
-        """See `BlockCopier`."""
         check_move(pool, block_ids, source)
         exists = _existing(pool, block_ids)
         pool[:, block_ids[exists]] = source[:, exists]
@@ -35,7 +33,6 @@ class CpuBlockCopier:
         target: torch.Tensor,
         target_ids: torch.Tensor,
     ) -> None:
-        """See `BlockCopier`."""
         _copy(source, source_ids, target, target_ids)
 
     def copy_and_sum(
@@ -45,11 +42,9 @@ class CpuBlockCopier:
         target: torch.Tensor,
         target_ids: torch.Tensor,
     ) -> torch.Tensor:
-        """See `BlockCopier`."""
         return _checksum(_copy(source, source_ids, target, target_ids))
 
     def sum(self, pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
-        """See `BlockCopier`."""
         check_sum(pool, block_ids)
         return _checksum(_gathered(pool, block_ids))
 

@@ -19,14 +19,12 @@ class CudaBlockCopier:
     def gather(
         self, pool: torch.Tensor, block_ids: torch.Tensor, out: torch.Tensor
     ) -> torch.Tensor:
-        """See `BlockCopier`."""
         check_move(pool, block_ids, out)
         return _move(pool, block_ids, out, None, len(block_ids), sums=True)
 
     def scatter(
         self, source: torch.Tensor, pool: torch.Tensor, block_ids: torch.Tensor
     ) -> torch.Tensor:
-        """See `BlockCopier`."""
         check_move(pool, block_ids, source)
         return _move(source, None, pool, block_ids, len(block_ids), sums=True)
 
@@ -37,7 +35,6 @@ class CudaBlockCopier:
         target: torch.Tensor,
         target_ids: torch.Tensor,
     ) -> None:
-        """See `BlockCopier`."""
         check_copy(source, source_ids, target, target_ids)
         _move(source, source_ids, target, target_ids, len(source_ids), sums=False)
 
@@ -48,12 +45,10 @@ class CudaBlockCopier:
         target: torch.Tensor,
         target_ids: torch.Tensor,
     ) -> torch.Tensor:
-        """See `BlockCopier`."""
         check_copy(source, source_ids, target, target_ids)
         return _move(source, source_ids, target, target_ids, len(source_ids), sums=True)
 
     def sum(self, pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
-        """See `BlockCopier`."""
         check_sum(pool, block_ids)
         return _move(pool, block_ids, None, None, len(block_ids), sums=True)
 

@@ -16,7 +16,6 @@ class ReferenceBlockCopier:
     def gather(
         self, pool: torch.Tensor, block_ids: torch.Tensor, out: torch.Tensor
     ) -> torch.Tensor:
-        """See `BlockCopier`."""
         check_move(pool, block_ids, out)
         for place, block_id in enumerate(block_ids.tolist()):
             exists = 0 <= block_id < pool.shape[1]
@@ -26,7 +25,6 @@ class ReferenceBlockCopier:
     def scatter(
         self, source: torch.Tensor, pool: torch.Tensor, block_ids: torch.Tensor
     ) -> torch.Tensor:
-        """See `BlockCopier`."""
         check_move(pool, block_ids, source)
         for place, block_id in enumerate(block_ids.tolist()):
             if 0 <= block_id < pool.shape[1]:
@@ -40,7 +38,6 @@ class ReferenceBlockCopier:
         target: torch.Tensor,
         target_ids: torch.Tensor,
     ) -> None:
-        """See `BlockCopier`."""
         self.copy_and_sum(source, source_ids, target, target_ids)
 
     def copy_and_sum(
@@ -50,7 +47,6 @@ class ReferenceBlockCopier:
         target: torch.Tensor,
         target_ids: torch.Tensor,
     ) -> torch.Tensor:
-        """See `BlockCopier`."""
         check_copy(source, source_ids, target, target_ids)
         blocks = torch.zeros(source.shape[0], len(source_ids), source.shape[2], dtype=torch.int64)
         for place, block_id in enumerate(source_ids.tolist()):
@@ -62,7 +58,6 @@ class ReferenceBlockCopier:
         return _checksum(blocks)
 
     def sum(self, pool: torch.Tensor, block_ids: torch.Tensor) -> torch.Tensor:
-        """See `BlockCopier`."""
         check_sum(pool, block_ids)
         out = torch.empty(pool.shape[0], len(block_ids), pool.shape[2], dtype=torch.int64)
         return self.gather(pool.contiguous(), block_ids, out)

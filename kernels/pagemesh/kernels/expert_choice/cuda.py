@@ -29,7 +29,6 @@ class CudaExpertChoice:
         self._normalize = normalize
 
     def __call__(self, logits: torch.Tensor) -> Choices:
-        """See `ExpertChoice`."""
         check_logits(logits, self._num_chosen)
         num_tokens, num_experts = logits.shape
         weights = logits.new_empty(num_tokens, self._num_chosen)

@@ -15,7 +15,6 @@ class ReferenceExpertChoice:
         self._normalize = normalize
 
     def __call__(self, logits: torch.Tensor) -> Choices:
-        """See `ExpertChoice`."""
         check_logits(logits, self._num_chosen)
         if self._normalize:
             # What a softmax over all gives when it is normed to 1 afterwards.

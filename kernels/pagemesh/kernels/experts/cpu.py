@@ -28,13 +28,11 @@ class SortedExperts:
         self._experts = experts
 
     def __call__(self, hidden: torch.Tensor, choices: Choices) -> torch.Tensor:
-        """See `Experts`."""
         return self._sum(hidden, choices, None)
 
     def add_to(
         self, residual: torch.Tensor, hidden: torch.Tensor, choices: Choices
     ) -> torch.Tensor:
-        """See `Experts`."""
         return self._sum(hidden, choices, residual)
 
     def _sum(

@@ -52,14 +52,12 @@ class CudaExperts:
         self._num_experts = len(ups.weight)
 
     def __call__(self, hidden: torch.Tensor, choices: Choices) -> torch.Tensor:
-        """See `Experts`."""
         check_choices(hidden, choices)
         return self._compute(hidden, choices, None)
 
     def add_to(
         self, residual: torch.Tensor, hidden: torch.Tensor, choices: Choices
     ) -> torch.Tensor:
-        """See `Experts`."""
         check_choices(hidden, choices, residual)
         if residual.stride(-1) != 1:
             residual = residual.contiguous()

@@ -20,13 +20,11 @@ class ReferenceExperts:
         self._activate = ReferenceGatedActivation(gate)
 
     def __call__(self, hidden: torch.Tensor, choices: Choices) -> torch.Tensor:
-        """See `Experts`."""
         return self._sum(hidden, choices).to(hidden.dtype)
 
     def add_to(
         self, residual: torch.Tensor, hidden: torch.Tensor, choices: Choices
     ) -> torch.Tensor:
-        """See `Experts`."""
         check_choices(hidden, choices, residual)
         return (residual.float() + self._sum(hidden, choices)).to(hidden.dtype)
 

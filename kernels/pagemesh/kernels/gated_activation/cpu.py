@@ -23,7 +23,6 @@ class CpuGatedActivation:
         self._gate = gate
 
     def __call__(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """See `GatedActivation`."""
         check_gate_up(gate_up)
         if gate_up.stride(-1) != 1:
             gate_up = gate_up.contiguous()

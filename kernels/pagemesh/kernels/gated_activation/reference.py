@@ -17,7 +17,6 @@ class ReferenceGatedActivation:
         self._gate = gate
 
     def __call__(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """See `GatedActivation`."""
         check_gate_up(gate_up)
         gates, ups = gate_up.float().chunk(2, -1)
         match self._gate.kind:

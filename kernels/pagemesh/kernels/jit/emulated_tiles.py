@@ -24,34 +24,29 @@ class EmulatedTiles:
         self._counts = e.scratch(8, I64)
 
     def configure(self, rows: Sequence[ir.Value]) -> None:
-        """See `TileRegisters`."""
         for tile, count in enumerate(rows):
             self._b.store(count, self._e.at(self._counts, self._e.int64(tile)))
             self.zero(tile)
 
     def release(self) -> None:
-        """See `TileRegisters`."""
+        pass
 
     def zero(self, tile: int) -> None:
-        """See `TileRegisters`."""
         e = self._e
         with e.loop(e.int64(0), e.int64(_ROWS)) as row:
             e.store(ir.Constant(VEC_I32, [0] * LANES), self._row(tile, row), 64)
 
     def load(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
-        """See `TileRegisters`."""
         with self._e.loop(self._e.int64(0), self._count(tile)) as row:
             line = self._read(self._line(address, row, stride), 1)
             self._e.store(line, self._row(tile, row), 64)
 
     def store(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
-        """See `TileRegisters`."""
         with self._e.loop(self._e.int64(0), self._count(tile)) as row:
             line = self._read(self._row(tile, row), 64)
             self._e.store(line, self._line(address, row, stride), 1)
 
     def multiply(self, sums: int, left: int, right: int) -> None:
-        """See `TileRegisters`."""
         e, b = self._e, self._b
         with e.loop(e.int64(0), self._count(sums)) as row:
             place = self._row(sums, row)

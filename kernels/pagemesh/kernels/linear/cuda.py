@@ -27,11 +27,9 @@ class CudaLinear:
         self._product = _Product(weight, bias, None)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return self._product.multiply(inputs, None)
 
     def add_to(self, residual: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return self._product.multiply(inputs, residual)
 
 
@@ -42,7 +40,6 @@ class CudaGatedLinear:
         self._product = _Product(weight, bias, gate)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        """See `GatedLinear`."""
         return self._product.multiply(inputs, None)
 
 

@@ -55,7 +55,6 @@ class PairDots:
     def add(
         self, sums: Sequence[ir.Value], rows: Sequence[ir.Value], columns: Sequence[ir.Value]
     ) -> list[ir.Value]:
-        """See `Sums`."""
         e, b = self._e, self._e.builder
         weights = [load_pairs(e, address) for address in columns]
         grown = []
@@ -80,7 +79,6 @@ class Fmas:
     def add(
         self, sums: Sequence[ir.Value], rows: Sequence[ir.Value], columns: Sequence[ir.Value]
     ) -> list[ir.Value]:
-        """See `Sums`."""
         e = self._e
         grown = list(sums)
         for number, weights in enumerate(self.weights(columns)):

@@ -41,11 +41,9 @@ class PanelLinear:
         self._panels = make_panels(_padded(weight), _padded(_bias(weight, bias)), len(weight), None)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return self._panels.multiply(inputs, None)
 
     def add_to(self, residual: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return self._panels.multiply(inputs, residual)
 
 
@@ -59,7 +57,6 @@ class GatedPanelLinear:
         )
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        """See `GatedLinear`."""
         return self._panels.multiply(inputs, None)
 
 
@@ -84,7 +81,6 @@ class _VectorPanels:
     def __init__(
         self, weight: torch.Tensor, bias: torch.Tensor, num_columns: int, gate: Gate | None
     ) -> None:
-        """See `make_panels`."""
         self._num_columns = num_columns
         self._num_inputs = weight.shape[1]
         self._dtype = weight.dtype
@@ -103,7 +99,6 @@ class _VectorPanels:
         self._function = compile_panels(PanelVariant(name, self._uses_dots, gate))
 
     def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
-        """See `Panels`."""
         inputs = self._as_multiplied(inputs)
         if residual is not None and residual.stride(1) != 1:
             residual = residual.contiguous()

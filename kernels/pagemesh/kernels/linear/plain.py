@@ -15,11 +15,9 @@ class PlainLinear:
         self._bias = bias
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return functional.linear(inputs, self._weight, self._bias)
 
     def add_to(self, residual: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         if self._bias is not None:
             residual = residual + self._bias
         return torch.addmm(residual, inputs, self._transposed)

@@ -16,5 +16,4 @@ class StepwiseGatedLinear:
         self._activate = activate
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        """See `GatedLinear`."""
         return self._activate(self._linear(inputs))

@@ -71,7 +71,6 @@ class TilePanels:
     def __init__(
         self, weight: torch.Tensor, bias: torch.Tensor, num_columns: int, gate: Gate | None
     ) -> None:
-        """See `Panels`."""
         self._num_columns = num_columns
         # Inputs that fill no step have company of zeros.
         self._num_padded = -weight.shape[1] % STEP_INPUTS
@@ -81,7 +80,6 @@ class TilePanels:
         self._function = compile_tiles(gate)
 
     def multiply(self, inputs: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
-        """See `Panels`."""
         if self._num_padded:
             inputs = functional.pad(inputs, (0, self._num_padded))
         if inputs.stride(1) != 1:

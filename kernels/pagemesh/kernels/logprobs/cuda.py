@@ -29,7 +29,6 @@ class CudaTokenScorer:
         token_ids: torch.Tensor,
         scores: TokenScores,
     ) -> None:
-        """See `TokenScorer`."""
         check_scores(logits, rows, token_ids, scores)
         (num_rows, num_top), size = scores.top_ids.shape, logits.shape[1]
         num_chunks = cdiv(size, self._chunk)

@@ -59,12 +59,10 @@ class CpuPagedAttention:
         """Keys of a tile."""
 
     def plan(self, sequences: Sequence[PagedSequence]) -> CpuPlan:
-        """See `PagedAttention`."""
         check_sequences(self.shape, sequences)
         return CpuPlan(self, sequences)
 
     def make_reusable(self, capacity: Capacity, layers: Sequence[LayerAttention]) -> ReusablePlan:
-        """See `PagedAttention`."""
         if capacity.longest > 1:
             # Steps with chunks are not recorded here.
             return Replanned(self, self.shape, capacity)
@@ -158,7 +156,6 @@ class CpuPlan:
     def attend(
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
     ) -> torch.Tensor:
-        """See `AttentionPlan`."""
         check_query(query, self._attention.shape, self._num_queries)
         layer = self._attention.layer(features)
         # Asked anew for each layer: a step may get more or fewer threads while it is computed.
@@ -207,7 +204,6 @@ class CpuReusablePlan:
         self.refill(())
 
     def refill(self, sequences: Sequence[PagedSequence]) -> None:
-        """See `ReusablePlan`."""
         shape, number = self._attention.shape, len(sequences)
         check_capacity(shape, sequences, self._capacity)
         contexts = np.array([sequence.context_len for sequence in sequences], np.int64)
@@ -242,7 +238,6 @@ class CpuReusablePlan:
     def attend(
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
     ) -> torch.Tensor:
-        """See `AttentionPlan`."""
         check_query(query, self._attention.shape, self._capacity.num_sequences)
         layer = self._attention.layer(features)
         work = self._items[layer.window], self._tables

@@ -46,15 +46,12 @@ class AmxTile:
             e.builder.store(e.int64(0), self._configured)
 
     def read_query(self, row: ir.Value, source: ir.Value) -> None:
-        """See `Tile`."""
         self._pairs.read_query(row, source)
 
     def read(self, slots: Slots) -> None:
-        """See `Tile`."""
         self._pairs.read(slots)
 
     def multiply_keys(self, first_row: ir.Value, num_rows: ir.Value) -> None:
-        """See `Tile`."""
         e, b = self._e, self._b
         self._configure(num_rows)
         queries = e.at(self._pairs.queries, b.mul(first_row, e.int64(self._width)))
@@ -71,7 +68,6 @@ class AmxTile:
                 self._registers.store(sums, place, e.int64(self._num_keys * 4))
 
     def scores(self, row: ir.Value) -> list[list[ir.Value]]:
-        """See `Tile`."""
         e, b = self._e, self._b
         begin = self._place(row)
         scale = e.broadcast(self._scale)
@@ -119,7 +115,6 @@ class AmxTile:
                 self._registers.store(sums, e.at(rows, e.int64(column)), stride)
 
     def close(self) -> None:
-        """See `Tile`."""
         self._registers.release()
 
     def _multiply(

@@ -29,11 +29,9 @@ class TileFloats:
         self._key_rows = e.scratch(LANES * shape.width)
 
     def read_query(self, row: ir.Value, source: ir.Value) -> None:
-        """See `Tile`."""
         self._copy("query", source, self.queries, row)
 
     def read(self, slots: Slots) -> None:
-        """See `Tile`."""
         e, b = self._e, self._e.builder
         with e.loop(e.int64(0), e.int64(self._shape.num_keys), LANES) as first:
             with e.loop(e.int64(0), e.int64(LANES)) as lane:
@@ -46,19 +44,15 @@ class TileFloats:
                 self._turn_keys(first, offset)
 
     def store_weights(self, place: int, weights: ir.Value) -> None:
-        """See `Operands`."""
         self._e.store(weights, self._e.at(self.weights, self._e.int64(place)), 64)
 
     def load(self, units: ir.Value, index: ir.Value) -> ir.Value:
-        """See `Operands`."""
         return self._e.load(self._e.at(units, index), 64)
 
     def broadcast(self, units: ir.Value, index: ir.Value) -> ir.Value:
-        """See `Operands`."""
         return self._e.broadcast(self._e.builder.load(self._e.at(units, index)))
 
     def add_products(self, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
-        """See `Operands`."""
         return self._e.fma(x, y, total)
 
     def _turn_keys(self, first: ir.Value, offset: int) -> None:

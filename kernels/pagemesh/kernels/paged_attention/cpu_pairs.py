@@ -39,7 +39,6 @@ class TilePairs:
         self._value_rows = e.scratch(shape.num_keys * shape.width, I16)
 
     def read_query(self, row: ir.Value, source: ir.Value) -> None:
-        """See `Tile`."""
         e, b = self._e, self._e.builder
         target = b.mul(row, e.int64(self._width))
         for offset in range(0, self._width, 2 * LANES):
@@ -47,7 +46,6 @@ class TilePairs:
             e.store(pairs, e.at(self.queries, b.add(target, e.int64(offset))), 64)
 
     def read(self, slots: Slots) -> None:
-        """See `Tile`."""
         e, b = self._e, self._e.builder
         with e.loop(e.int64(0), e.int64(self._num_keys)) as lane:
             slots.fetch_ahead(lane)
@@ -63,12 +61,10 @@ class TilePairs:
                 self._interleave_values(first, offset)
 
     def store_weights(self, place: int, weights: ir.Value) -> None:
-        """See `Operands`."""
         address = self._e.at(self.weights, self._e.int64(place))
         store_elements(self._e, weights, address, "bfloat16")
 
     def load(self, units: ir.Value, index: ir.Value) -> ir.Value:
-        """See `Operands`."""
         e, b = self._e, self._e.builder
         address = e.at(units, b.mul(index, e.int64(2)))
         pairs = b.load(b.bitcast(address, VEC_I32.as_pointer()))
@@ -76,13 +72,11 @@ class TilePairs:
         return pairs
 
     def broadcast(self, units: ir.Value, index: ir.Value) -> ir.Value:
-        """See `Operands`."""
         e, b = self._e, self._e.builder
         address = e.at(units, b.mul(index, e.int64(2)))
         return e.broadcast(b.load(b.bitcast(address, I32.as_pointer())), VEC_I32)
 
     def add_products(self, total: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
-        """See `Operands`."""
         return dot_pairs(self._e, total, x, y)
 
     def _turn_keys(self, first: ir.Value, offset: int) -> None:

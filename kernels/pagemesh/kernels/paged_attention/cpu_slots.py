@@ -54,7 +54,6 @@ class TileSlots:
         b.store(b.xor(b.load(self._taken), self._e.int64(1)), self._taken)
 
     def begin(self, index: ir.Value) -> ir.Value:
-        """See `Slots`."""
         b = self._e.builder
         return b.load(self._e.at(self._half(b.load(self._taken)), index))
 

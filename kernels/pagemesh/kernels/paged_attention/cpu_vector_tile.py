@@ -68,11 +68,9 @@ class VectorTile:
         self._vectors_at_once = 4 if _has_many_registers() else 1
 
     def read_query(self, row: ir.Value, source: ir.Value) -> None:
-        """See `Tile`."""
         self._operands.read_query(row, source)
 
     def read(self, slots: Slots) -> None:
-        """See `Tile`."""
         self._operands.read(slots)
 
     def multiply_keys(self, first_row: ir.Value, num_rows: ir.Value) -> None:
@@ -85,7 +83,6 @@ class VectorTile:
         """See `Tile`: there is nothing to."""
 
     def scores(self, row: ir.Value) -> list[list[ir.Value]]:
-        """See `Tile`."""
         b = self._e.builder
         num_vectors = self._num_keys // LANES
         num_chains = _NUM_SUMS // (ROWS * num_vectors)
@@ -139,7 +136,6 @@ class VectorTile:
         weights: Sequence[Sequence[ir.Value]],
         corrections: Sequence[ir.Value],
     ) -> None:
-        """See `Tile`."""
         e, b, operands = self._e, self._e.builder, self._operands
         for index, of_row in enumerate(weights):
             for number, vector in enumerate(of_row):

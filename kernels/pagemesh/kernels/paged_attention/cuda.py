@@ -40,11 +40,9 @@ class CudaPagedAttention:
         self._windows: dict[int | None, None] = {}  # of all layers seen so far, in their order
 
     def plan(self, sequences: Sequence[PagedSequence]) -> CudaPlan:
-        """See `PagedAttention`."""
         return CudaPlan(self._kernels, sequences, self._windows)
 
     def make_reusable(
         self, capacity: Capacity, layers: Sequence[LayerAttention]
     ) -> CudaReusablePlan:
-        """See `PagedAttention`."""
         return CudaReusablePlan(self._kernels, capacity, layers)

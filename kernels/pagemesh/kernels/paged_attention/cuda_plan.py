@@ -66,7 +66,6 @@ class CudaPlan:
     def attend(
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
     ) -> torch.Tensor:
-        """See `AttentionPlan`."""
         query = self._kernels.check(query, layer_kv, features, self._num_queries)
         window = features.sliding_window
         if window not in self._launches:
@@ -132,7 +131,6 @@ class CudaReusablePlan:
         self.refill([])
 
     def refill(self, sequences: Sequence[PagedSequence]) -> None:
-        """See `ReusablePlan`."""
         shape, capacity = self._kernels.shape, self._capacity
         check_capacity(shape, sequences, capacity)
         num_padded = capacity.num_queries - sum(sequence.num_queries for sequence in sequences)
@@ -154,7 +152,6 @@ class CudaReusablePlan:
     def attend(
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
     ) -> torch.Tensor:
-        """See `AttentionPlan`."""
         query = self._kernels.check(query, layer_kv, features, self._capacity.num_queries)
         launches = self._launches.get(features.sliding_window)
         if launches is None:

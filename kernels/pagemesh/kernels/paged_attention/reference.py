@@ -30,14 +30,12 @@ class ReferencePagedAttention:
         self._shape = shape
 
     def plan(self, sequences: Sequence[PagedSequence]) -> ReferencePlan:
-        """See `PagedAttention`."""
         check_sequences(self._shape, sequences)
         for sequence in sequences:
             check_tables(np.array(sequence.block_ids), self._shape.num_blocks)
         return ReferencePlan(self._shape, tuple(sequences))
 
     def make_reusable(self, capacity: Capacity, layers: Sequence[LayerAttention]) -> Replanned:
-        """See `PagedAttention`."""
         return Replanned(self, self._shape, capacity)
 
 
@@ -51,7 +49,6 @@ class ReferencePlan:
     def attend(
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
     ) -> torch.Tensor:
-        """See `AttentionPlan`."""
         check_query(query, self._shape, sum(s.num_queries for s in self._sequences))
         check_kv(layer_kv, self._shape)
         check_features(self._shape, features)

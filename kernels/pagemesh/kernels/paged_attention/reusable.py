@@ -56,7 +56,6 @@ class Replanned:
         self._plan: AttentionPlan | None = None
 
     def refill(self, sequences: Sequence[PagedSequence]) -> None:
-        """See `ReusablePlan`."""
         check_capacity(self._shape, sequences, self._capacity)
         self._num_queries = sum(sequence.num_queries for sequence in sequences)
         self._plan = self._attention.plan(sequences) if sequences else None
@@ -64,7 +63,6 @@ class Replanned:
     def attend(
         self, query: torch.Tensor, layer_kv: torch.Tensor, features: LayerAttention
     ) -> torch.Tensor:
-        """See `AttentionPlan`."""
         check_query(query, self._shape, self._capacity.num_queries)
         output = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
         if self._plan is not None:

@@ -27,7 +27,6 @@ class CpuRmsNorm:
         self._eps = eps
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `RmsNormFunction`."""
         check_rows(rows, self._weight)
         rows = _dense(rows)
         output = torch.empty(rows.shape, dtype=rows.dtype)
@@ -39,7 +38,6 @@ class CpuRmsNorm:
         return output
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """See `RmsNormFunction`."""
         check_rows(rows, self._weight)
         check_rows(residual, self._weight)
         rows, residual = _dense(rows), _dense(residual)

@@ -22,11 +22,9 @@ class CudaRmsNorm:
         self._num_warps = min(max(self._block // 256, 1), 16)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `RmsNormFunction`."""
         return self._norm(rows, None)
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """See `RmsNormFunction`."""
         check_rows(residual, self._weight)
         return self._norm(rows, residual if residual.stride(-1) == 1 else residual.contiguous())
 

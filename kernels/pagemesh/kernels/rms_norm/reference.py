@@ -15,11 +15,9 @@ class ReferenceRmsNorm:
         self._eps = eps
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `RmsNormFunction`."""
         return self._norm(rows).to(rows.dtype)
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """See `RmsNormFunction`."""
         return (residual.float() + self._norm(rows)).to(rows.dtype)
 
     def _norm(self, rows: torch.Tensor) -> torch.Tensor:

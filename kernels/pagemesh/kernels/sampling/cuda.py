@@ -60,7 +60,6 @@ class CudaTokenChooser:
         token_ids: torch.Tensor,
         flags: torch.Tensor,
     ) -> None:
-        """See `TokenChooser`."""
         check_plan(logits, self._size, plan, token_ids, flags)
         edits = self._edits(logits, plan)
         maxima, found = self._maxima(len(logits)), self._found(len(logits), flags)

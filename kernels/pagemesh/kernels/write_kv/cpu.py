@@ -43,7 +43,6 @@ class CpuKvWriter:
         scales: KvScales | None = None,
         turn: Turn | None = None,
     ) -> None:
-        """See `KvWriter`."""
         if scales is not None:
             raise ValueError(f"keys and values in {layer_kv.dtype} are for CUDA devices")
         check_write(layer_kv, heads, places, scales, turn)

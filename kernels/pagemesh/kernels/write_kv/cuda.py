@@ -31,7 +31,6 @@ class CudaKvWriter:
         scales: KvScales | None = None,
         turn: Turn | None = None,
     ) -> None:
-        """See `KvWriter`."""
         check_write(layer_kv, heads, places, scales, turn)
         if not layer_kv[0].is_contiguous() or places.dtype != torch.int64:
             raise ValueError(

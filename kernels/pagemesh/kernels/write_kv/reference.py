@@ -12,7 +12,6 @@ class ReferenceKvWriter:
     """`KvWriter` to compare others with."""
 
     def places(self, slots: torch.Tensor, num_slots: int) -> torch.Tensor:
-        """See `KvWriter`."""
         return slots
 
     def write(

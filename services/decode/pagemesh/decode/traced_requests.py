@@ -85,7 +85,6 @@ class _RequestSpan:
         return self._prefiller.start(kv, plan)
 
     def add(self, output: decode_pb2.RequestOutput) -> None:
-        """See `OutputSink`."""
         if output.token_ids and not self._num_tokens:
             self._span.event(names.FIRST_TOKEN, {})
             self._span.set({names.TIME_TO_FIRST_TOKEN: self._seconds})

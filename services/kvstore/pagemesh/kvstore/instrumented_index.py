@@ -30,53 +30,42 @@ class InstrumentedIndex:
     async def add_worker(
         self, worker_id: str, max_blocks: int, held: CacheDigest = NOTHING_HELD
     ) -> bool:
-        """See `BlockIndex`."""
         return await self._inner.add_worker(worker_id, max_blocks, held)
 
     async def drop_worker(self, worker_id: str) -> None:
-        """See `BlockIndex`."""
         await self._inner.drop_worker(worker_id)
 
     async def store(self, worker_id: str, block_hashes: Sequence[bytes]) -> bool:
-        """See `BlockIndex`."""
         fits = await self._inner.store(worker_id, block_hashes)
         (self._stored if fits else self._refused).inc(len(block_hashes))
         return fits
 
     async def remove(self, worker_id: str, block_hashes: Sequence[bytes]) -> None:
-        """See `BlockIndex`."""
         await self._inner.remove(worker_id, block_hashes)
         self._removed.inc(len(block_hashes))
 
     async def clear(self, worker_id: str) -> None:
-        """See `BlockIndex`."""
         await self._inner.clear(worker_id)
 
     async def lookup(self, block_hashes: Sequence[bytes]) -> dict[str, int]:
-        """See `BlockIndex`."""
         start = time.perf_counter()
         holders = await self._inner.lookup(block_hashes)
         self._lookup_seconds.observe(time.perf_counter() - start)
         return holders
 
     async def count(self, worker_id: str) -> int:
-        """See `BlockIndex`."""
         return await self._inner.count(worker_id)
 
     async def digest(self, worker_id: str) -> CacheDigest:
-        """See `BlockIndex`."""
         return await self._inner.digest(worker_id)
 
     async def count_held(self, worker_id: str, block_hashes: Sequence[bytes]) -> int:
-        """See `BlockIndex`."""
         return await self._inner.count_held(worker_id, block_hashes)
 
     async def snapshot(self, worker_id: str) -> frozenset[bytes]:
-        """See `BlockIndex`."""
         return await self._inner.snapshot(worker_id)
 
     async def tidy(self, max_blocks: int) -> bool:
-        """See `BlockIndex`."""
         return await self._inner.tidy(max_blocks)
 
     async def usage(self) -> IndexUsage:

@@ -47,15 +47,12 @@ class LocalMembership:
         self._members = members
 
     async def join(self, info: types_pb2.WorkerInfo) -> tuple[Member, bool]:
-        """See `Membership`."""
         return self._members.register(info)
 
     async def leave(self, stream: PublishStream) -> bool:
-        """See `Membership`."""
         return self._members.detach(stream)
 
     async def expire(self, worker_id: str) -> bool:
-        """See `Membership`."""
         if worker_id not in self._members.silent():
             return False
         self._members.drop(worker_id)

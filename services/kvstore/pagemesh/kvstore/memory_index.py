@@ -53,7 +53,6 @@ class MemoryIndex:
     async def add_worker(
         self, worker_id: str, max_blocks: int, held: CacheDigest = NOTHING_HELD
     ) -> bool:
-        """See `BlockIndex`."""
         if worker_id in self._slots and held == await self.digest(worker_id):
             self._slots[worker_id].max_blocks = max_blocks
             return True
@@ -69,7 +68,6 @@ class MemoryIndex:
         return held == NOTHING_HELD
 
     async def drop_worker(self, worker_id: str) -> None:
-        """See `BlockIndex`."""
         slot = self._slots.pop(worker_id, None)
         if slot is not None:
             del self._worker_ids[slot.bit]
@@ -77,7 +75,6 @@ class MemoryIndex:
             self._bits.give_back(slot.bit, is_used=slot.num_blocks > slot.num_evicted)
 
     async def store(self, worker_id: str, block_hashes: Sequence[bytes]) -> bool:
-        """See `BlockIndex`."""
         slot = self._slot(worker_id)
         # Twice as much is freed as is added, so that a worker that clears and stores in turn cannot
         # pile up blocks faster than they are freed.
@@ -95,7 +92,6 @@ class MemoryIndex:
         return True
 
     async def remove(self, worker_id: str, block_hashes: Sequence[bytes]) -> None:
-        """See `BlockIndex`."""
         slot = self._slot(worker_id)
         blocks = dict.fromkeys(block_hashes)
         gone = self._table.discard(slot.bit, blocks)
@@ -110,13 +106,11 @@ class MemoryIndex:
         slot.names_xor ^= xor_names(gone)
 
     async def clear(self, worker_id: str) -> None:
-        """See `BlockIndex`."""
         slot = self._slot(worker_id)
         if slot.num_blocks:
             await self.add_worker(worker_id, slot.max_blocks)
 
     async def lookup(self, block_hashes: Sequence[bytes]) -> dict[str, int]:
-        """See `BlockIndex`."""
         holders = self._live_mask
         if not holders:
             return {}
@@ -139,17 +133,14 @@ class MemoryIndex:
         return num_held
 
     async def count(self, worker_id: str) -> int:
-        """See `BlockIndex`."""
         slot = self._slot(worker_id)
         return slot.num_blocks - slot.num_evicted
 
     async def digest(self, worker_id: str) -> CacheDigest:
-        """See `BlockIndex`."""
         slot = self._slot(worker_id)
         return CacheDigest(slot.num_blocks, slot.names_xor)
 
     async def count_held(self, worker_id: str, block_hashes: Sequence[bytes]) -> int:
-        """See `BlockIndex`."""
         bit = self._slot(worker_id).bit
         return len(block_hashes) - len(self._table.without(bit, block_hashes))
 
@@ -167,11 +158,9 @@ class MemoryIndex:
         return frozenset(names)
 
     async def tidy(self, max_blocks: int) -> bool:
-        """See `BlockIndex`."""
         return self._bits.sweep(max_blocks)
 
     async def usage(self) -> IndexUsage:
-        """See `BlockIndex`."""
         num_held = sum(slot.num_blocks - slot.num_evicted for slot in self._slots.values())
         return IndexUsage(
             self._table.num_blocks, num_held, self._table.num_bytes(), self._num_evicted

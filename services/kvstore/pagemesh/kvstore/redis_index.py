@@ -71,7 +71,6 @@ class RedisIndex:
         await self._slots.drop(worker_id)
 
     async def store(self, worker_id: str, block_hashes: Sequence[bytes]) -> bool:
-        """See `BlockIndex`."""
         self._slots.own(worker_id)
         names = list(dict.fromkeys(block_hashes))
         if len(names) > BLOCKS_PER_CALL and not await self._has_room(worker_id, names):
@@ -84,17 +83,14 @@ class RedisIndex:
         return True
 
     async def remove(self, worker_id: str, block_hashes: Sequence[bytes]) -> None:
-        """See `BlockIndex`."""
         self._slots.own(worker_id)
         for part in _parts(block_hashes):
             await self._slots.write("remove", worker_id, part)
 
     async def clear(self, worker_id: str) -> None:
-        """See `BlockIndex`."""
         await self._slots.renew(worker_id)
 
     async def lookup(self, block_hashes: Sequence[bytes]) -> dict[str, int]:
-        """See `BlockIndex`."""
         holders = LeadingHolders()
         start, size, has_more = 0, FIRST_LOOKUP, True
         while has_more and start < len(block_hashes):
@@ -112,17 +108,14 @@ class RedisIndex:
         return holders.result()
 
     async def count(self, worker_id: str) -> int:
-        """See `BlockIndex`."""
         facts = await self._slots.facts(worker_id)
         return facts.num_blocks - facts.num_evicted
 
     async def digest(self, worker_id: str) -> CacheDigest:
-        """See `BlockIndex`."""
         facts = await self._slots.facts(worker_id)
         return CacheDigest(facts.num_blocks, facts.names_xor)
 
     async def count_held(self, worker_id: str, block_hashes: Sequence[bytes]) -> int:
-        """See `BlockIndex`."""
         slot = (await self._slots.facts(worker_id)).slot
         num_held = 0
         for part in _parts(block_hashes):

@@ -49,7 +49,6 @@ class SharedMembership:
         self._turn = asyncio.Lock()
 
     async def join(self, info: types_pb2.WorkerInfo) -> tuple[Member, bool]:
-        """See `Membership`."""
         members = self._members
         async with self._turn:
             check_registration(info, (m.info for m in (*members, *members.elsewhere)))
@@ -77,7 +76,6 @@ class SharedMembership:
             return True
 
     def on_lost(self, listener: Callable[[str], Awaitable[None]]) -> None:
-        """See `Membership`."""
         self._on_lost.append(listener)
 
     async def restore(self) -> None:

@@ -30,7 +30,6 @@ class TracedServicer(KvStoreServicer):
         request: kvstore_pb2.LookupRequest,
         context: grpc.aio.ServicerContext[kvstore_pb2.LookupRequest, kvstore_pb2.LookupResponse],
     ) -> kvstore_pb2.LookupResponse:
-        """See `KvStoreServicer`."""
         response = await super().Lookup(request, context)
         current_span().set(
             {

@@ -47,7 +47,6 @@ class Planner:
         self._decisions = DecisionMetrics(metrics, workers.model_name, decider.policy)
 
     async def place(self, wanted: Wanted) -> Placement:
-        """See `Placer`."""
         chains, lookup = dict[Naming, list[bytes]](), Lookup.SKIPPED
         held: dict[str, int] | None = {}
         workers, token_ids = self._workers, wanted.token_ids
@@ -93,7 +92,6 @@ class Planner:
         return Placement(route, session, flight, decision, query)
 
     def on_kv(self, placement: Placement, outcome: types_pb2.KvOutcome) -> None:
-        """See `Placer`."""
         placement.flight.end_prefill()
         if placement.route.plan is not None:
             self._paths.on_kv(placement.route.plan, outcome)
@@ -110,11 +108,9 @@ class Planner:
             )
 
     def on_answer(self, num_tokens: int) -> None:
-        """See `Placer`."""
         self._decider.on_answer(num_tokens)
 
     def place_beside(self, placement: Placement) -> Placement:
-        """See `Placer`."""
         route = Route(placement.route.decode)
         flight = self._decider.begin_beside(route)
         return Placement(route, placement.session, flight, placement.decision, query=None)

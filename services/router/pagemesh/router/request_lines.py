@@ -69,7 +69,6 @@ class _LoggedGenerator:
 
     @contextmanager
     def start(self, request: GenerationRequest) -> Iterator[RunningGeneration]:
-        """See `TextGenerator`."""
         num_answers = len(request.choices) // request.num_prompts
         began_at, first = time.monotonic(), request.choices[0].sampling
         self._lines.begin(
@@ -110,7 +109,6 @@ class _LoggedEmbedder:
         call: Call,
         options: EmbedOptions,
     ) -> Embeddings:
-        """See `PromptEmbedder`."""
         began_at = time.monotonic()
         self._lines.begin(inputs, num_prompts=len(inputs), priority=options.priority)
         embeddings = await self._inner.embed(inputs, field, call, options)

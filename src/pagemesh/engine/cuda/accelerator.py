@@ -43,15 +43,12 @@ class CudaAccelerator:
             yield
 
     def pin(self, num_bytes: int) -> torch.Tensor:
-        """See `Accelerator`."""
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Accelerator`."""
         target.copy_(source, non_blocking=True)
 
     def record(self) -> torch.cuda.Event:
-        """See `Accelerator`."""
         event: torch.cuda.Event = self._stream.record_event()
         return event
 
@@ -64,7 +61,6 @@ class CudaAccelerator:
             time.sleep(_POLL_SECONDS)
 
     def capture(self, work: Callable[[], None]) -> Graph:
-        """See `Accelerator`."""
         graph = torch.cuda.CUDAGraph()
         # Thread-local: what other threads do meanwhile with other streams is not forbidden.
         with (
@@ -90,11 +86,9 @@ class CudaAccelerator:
             torch.cuda.set_sync_debug_mode(before)
 
     def beside(self) -> CudaAccelerator:
-        """See `Accelerator`."""
         return CudaAccelerator(self._device)
 
     def follow(self, event: Event) -> None:
-        """See `Accelerator`."""
         assert isinstance(event, torch.cuda.Event), "an event of another kind of device"
         self._stream.wait_event(event)
 
@@ -110,12 +104,10 @@ class CudaAccelerator:
             raise RuntimeError(f"CUDA cannot pin {memory.nbytes} bytes: error {int(code)}")
 
     def abandon(self, memory: torch.Tensor) -> None:
-        """See `Accelerator`."""
         runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         runtime.cudaHostUnregister(memory.data_ptr())
 
     def settle(self) -> None:
-        """See `Accelerator`."""
         torch.cuda.synchronize(self._device)
 
 

@@ -53,7 +53,6 @@ class DeviceStep:
         self._samples: PendingSamples | None = None
 
     def sample(self) -> None:
-        """See `PendingStep`."""
         with self._tools.working():
             if self._hidden is not None:
                 self._use_hidden(self._hidden)
@@ -64,7 +63,6 @@ class DeviceStep:
             self._hidden = self._logits = None
 
     def result(self) -> StepResult:
-        """See `PendingStep`."""
         with self._tools.working():
             scores = PromptScores(()) if self._scores is None else self._scores
             prompt_logprobs, errors = scores.read()

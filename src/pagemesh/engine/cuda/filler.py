@@ -32,11 +32,9 @@ class DeviceFiller:
 
     @property
     def device(self) -> torch.device:
-        """See `Filler`."""
         return self._accelerator.device
 
     def filling(self) -> AbstractContextManager[None]:
-        """See `Filler`."""
         return self._accelerator.computing()
 
     def fill(self, place: torch.Tensor, tensor: torch.Tensor, convert: Convert | None) -> None:

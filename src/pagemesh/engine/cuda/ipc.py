@@ -136,7 +136,6 @@ class CudaMemory:
         self._address: int | None = address
 
     def close(self) -> None:
-        """See `OpenedMemory`."""
         address, self._address = self._address, None
         if address is not None:
             self._sharing.close(address)

@@ -91,7 +91,6 @@ class DeviceRunner:
         accelerator.settle()
 
     def move(self, moves: BlockMoves) -> None:
-        """See `Runner`."""
         with self._working():
             self._mover.move(moves)
 

@@ -56,7 +56,6 @@ class TransformersModel:
         self._model.to(device)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `CausalModel`."""
         return hidden
 
 

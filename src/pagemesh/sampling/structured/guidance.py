@@ -56,7 +56,6 @@ class GuidanceBackend:
         self._vocabulary = _Vocabulary(tokenizer, vocab_size, frozenset(ends))
 
     def compile(self, outputs: StructuredOutputs) -> GuidanceGrammar:
-        """See `GrammarBackend`."""
         return GuidanceGrammar(make_matcher(self._tokenizer, outputs), self._vocabulary)
 
 

@@ -24,27 +24,22 @@ class TracedImporter:
         self._tracer = tracer
 
     def start(self, kv: KvImport, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """See `Importer`."""
         return self._inner.start(kv, work)
 
     async def prefill(
         self, kv: KvImport, peer: types_pb2.PeerWorker, source: kv_transfer_pb2.KvSource | None
     ) -> bool:
-        """See `Importer`."""
         with self._stream(names.REMOTE_PREFILL, kv, peer):
             return await self._inner.prefill(kv, peer, source)
 
     def wanted_from(self, kv: KvImport, source: kv_transfer_pb2.KvSource) -> Sequence[bytes]:
-        """See `Importer`."""
         return self._inner.wanted_from(kv, source)
 
     async def pull(self, kv: KvImport, source: kv_transfer_pb2.KvSource) -> None:
-        """See `Importer`."""
         with self._stream(names.PULL, kv, source.worker):
             await self._inner.pull(kv, source)
 
     async def close(self) -> None:
-        """See `Importer`."""
         await self._inner.close()
 
     @contextmanager

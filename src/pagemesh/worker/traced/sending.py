@@ -21,7 +21,6 @@ class TracedSender:
         self._worker_id = worker_id
 
     def begin(self, caller: kv_transfer_pb2.HostIdentity, stream_nonce: int) -> OutgoingStream:
-        """See `Sender`."""
         span = current_span()
         span.set({names.WORKER: self._worker_id})
         stream = self._inner.begin(caller, stream_nonce)
@@ -38,16 +37,13 @@ class TracedStream:
 
     @property
     def max_part_bytes(self) -> int:
-        """See `OutgoingStream`."""
         return self._inner.max_part_bytes
 
     def header(self, num_blocks: int) -> bytes:
-        """See `OutgoingStream`."""
         self._span.set({names.KV_BLOCKS: num_blocks, names.KV_BYTES: 0})
         return self._inner.header(num_blocks)
 
     def first_token(self, first_token: kv_transfer_pb2.FirstToken) -> bytes:
-        """See `OutgoingStream`."""
         self._span.event(names.FIRST_TOKEN, {})
         self._span.add({names.KV_COMPUTED: -first_token.reused_token_count})
         self._span.set(
@@ -60,7 +56,6 @@ class TracedStream:
         return self._inner.first_token(first_token)
 
     def alive(self) -> bytes:
-        """See `OutgoingStream`."""
         return self._inner.alive()
 
     async def part(
@@ -72,7 +67,6 @@ class TracedStream:
         ready_seconds: float,
         num_reused_tokens: int,
     ) -> bytes:
-        """See `OutgoingStream`."""
         message = await self._inner.part(
             part,
             block_ids,
@@ -84,9 +78,7 @@ class TracedStream:
         return message
 
     def num_bytes(self, part: KvPart) -> int:
-        """See `OutgoingStream`."""
         return self._inner.num_bytes(part)
 
     async def finish(self) -> None:
-        """See `OutgoingStream`."""
         await self._inner.finish()

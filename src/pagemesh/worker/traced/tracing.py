@@ -26,25 +26,20 @@ class SpanTracing(Tracing):
         self._calls = ServedSpans(tracer, served)
 
     def around(self, method: str) -> AbstractContextManager[object]:
-        """See `Tracing`."""
         return self._calls.around(method)
 
     def sender(self, sender: Sender, worker_id: str) -> Sender:
-        """See `Tracing`."""
         return TracedSender(sender, worker_id)
 
     def prefill(
         self, behavior: Behavior[prefill_pb2.PrefillRequest]
     ) -> Behavior[prefill_pb2.PrefillRequest]:
-        """See `Tracing`."""
         return traced_prefill(behavior)
 
     def importer(self, importer: Importer) -> Importer:
-        """See `Tracing`."""
         assert self.tracer is not None, "it was given one"
         return TracedImporter(importer, self.tracer)
 
     def close(self) -> None:
-        """See `Tracing`."""
         assert self.tracer is not None, "it was given one"
         self.tracer.close()

@@ -42,7 +42,6 @@ class WatchedGenerator:
 
     @contextmanager
     def start(self, request: GenerationRequest) -> Iterator[InstrumentedGeneration]:
-        """See `TextGenerator`."""
         error: str | None = None
         with self._inner.start(request) as generation:
             record = self._log.begin(
@@ -87,7 +86,6 @@ class WatchedEmbedder:
         call: Call,
         options: EmbedOptions,
     ) -> Embeddings:
-        """See `PromptEmbedder`."""
         record = self._log.begin(
             "embed",
             self._model_name,
@@ -116,7 +114,6 @@ class WatchedPlacer:
         self._inner = inner
 
     async def place(self, wanted: Wanted) -> Placement:
-        """See `Placer`."""
         placement = await self._inner.place(wanted)
         record = present_record.get()
         if record is not None:
@@ -124,15 +121,12 @@ class WatchedPlacer:
         return placement
 
     def place_beside(self, placement: Placement) -> Placement:
-        """See `Placer`."""
         return self._inner.place_beside(placement)
 
     def on_answer(self, num_tokens: int) -> None:
-        """See `Placer`."""
         self._inner.on_answer(num_tokens)
 
     def on_kv(self, placement: Placement, outcome: types_pb2.KvOutcome) -> None:
-        """See `Placer`."""
         self._inner.on_kv(placement, outcome)
         record, path = present_record.get(), path_of(outcome)
         if record is not None and path is not None:

@@ -59,7 +59,6 @@ class Embedder:
         call: Call,
         options: EmbedOptions,
     ) -> Embeddings:
-        """See `PromptEmbedder`."""
         prompts = await self._encode(inputs, field)
         lengths = list(map(len, prompts))
         num_tokens = sum(lengths)

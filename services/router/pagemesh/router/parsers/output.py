@@ -55,7 +55,6 @@ class ThoughtOutput:
         self._reasoning: list[str] = []
 
     def follow(self, source: Source) -> None:
-        """See `Output`."""
         self._content.source = source
 
     def content(self, text: str) -> None:
@@ -93,7 +92,6 @@ class CallOutput:
         self._separator: str | None = ""
 
     def follow(self, source: Source) -> None:
-        """See `Output`."""
         self._content.source = source
 
     def content(self, text: str, num_behind: int = 0) -> None:

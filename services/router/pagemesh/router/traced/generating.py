@@ -24,7 +24,6 @@ class TracedGenerator:
 
     @contextmanager
     def start(self, request: GenerationRequest) -> Iterator[RunningGeneration]:
-        """See `TextGenerator`."""
         span = current_span()
         sampling = request.choices[0].sampling
         span.about(self._model_name)
@@ -112,7 +111,6 @@ class TracedEmbedder:
         call: Call,
         options: EmbedOptions,
     ) -> Embeddings:
-        """See `PromptEmbedder`."""
         span = current_span()
         span.about(self._model_name)
         span.set({names.REQUEST_ID: call.request_id, names.REQUEST_MODEL: self._model_name})

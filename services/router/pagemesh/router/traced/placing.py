@@ -25,7 +25,6 @@ class TracedPlacer:
         self._tracer = tracer
 
     async def place(self, wanted: Wanted) -> Placement:
-        """See `Placer`."""
         with part_span(names.ROUTE) as span:
             placement = await self._inner.place(wanted)
             if not span.is_recording:
@@ -50,11 +49,9 @@ class TracedPlacer:
         return self._inner.place_beside(placement)
 
     def on_answer(self, num_tokens: int) -> None:
-        """See `Placer`."""
         self._inner.on_answer(num_tokens)
 
     def on_kv(self, placement: Placement, outcome: types_pb2.KvOutcome) -> None:
-        """See `Placer`."""
         self._inner.on_kv(placement, outcome)
         span = current_span()
         if placement.query is None or not span.is_recording:

@@ -32,7 +32,6 @@ class TracedSession:
 
     @property
     def is_live(self) -> bool:
-        """See `SubmitSession`."""
         return self._inner.is_live
 
     def submit(self, submit: decode_pb2.Submit, sink: Sink) -> int:

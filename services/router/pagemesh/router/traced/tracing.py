@@ -22,21 +22,16 @@ class SpanTracing(Tracing):
         self._calls = TracedCalls(tracer)
 
     def around(self, method: str) -> AbstractContextManager[object]:
-        """See `Tracing`."""
         return self._calls.around(method)
 
     def placer(self, placer: Placer) -> Placer:
-        """See `Tracing`."""
         return TracedPlacer(placer, self._tracer)
 
     def generator(self, model_name: str, generator: TextGenerator) -> TextGenerator:
-        """See `Tracing`."""
         return TracedGenerator(generator, model_name)
 
     def embedder(self, model_name: str, embedder: PromptEmbedder) -> PromptEmbedder:
-        """See `Tracing`."""
         return TracedEmbedder(embedder, model_name)
 
     def close(self) -> None:
-        """See `Tracing`."""
         self._tracer.close()
