@@ -58,7 +58,12 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tools.gpu_suite", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.gpu_suite",
+        description=__doc__,
+        epilog=_list(all_slices()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "folder", help="for logs and figures; what it has already is not done again"
     )
@@ -71,6 +76,15 @@ def _options() -> argparse.Namespace:
     # For tests: the device is played, on the CPU.
     parser.add_argument("--toy", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def _list(slices: Sequence[Slice]) -> str:
+    """Number, name, most seconds and commands of each."""
+    lines = [
+        f"  {part.number}  {part.name:8} {part.seconds:4.0f} s  {', '.join(each.name for each in part.commands)}"
+        for part in slices
+    ]
+    return "\n".join(["slices:", *lines])
 
 
 def _refusal(options: argparse.Namespace, slices: Sequence[Slice]) -> str:

@@ -45,6 +45,15 @@ def test_a_slice_fits_a_call_and_all_of_them_40_minutes() -> None:
     assert sum(part.seconds for part in SLICES) <= 40 * 60
 
 
+def test_the_help_lists_the_slices_with_their_commands() -> None:
+    command = [sys.executable, "-m", "tools.gpu_suite", "--help"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    for part in SLICES:
+        (line,) = (each for each in told.stdout.splitlines() if f" {part.name} " in each)
+        assert line.split()[:4] == [str(part.number), part.name, f"{part.seconds:.0f}", "s"]
+        assert line.endswith(", ".join(each.name for each in part.commands))
+
+
 @pytest.mark.parametrize("slices", [SLICES, all_slices(toy=True)], ids=["real", "toy"])
 def test_no_two_commands_write_the_same_file(slices: tuple[Slice, ...]) -> None:
     commands = [command for part in slices for command in part.commands]
