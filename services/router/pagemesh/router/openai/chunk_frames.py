@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from json.encoder import encode_basestring
 from typing import Any
+
+from pydantic_core import to_json
 
 from pagemesh.router.openai.sse import encode_json
 
@@ -39,7 +40,7 @@ class ChunkFrames:
             self._head,
             index,
             self._before,
-            encode_basestring(text).encode(),
+            to_json(text),
             self._after,
         )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
+
+from pydantic_core import to_json
 
 DONE = b"data: [DONE]\n\n"
 """Ends OpenAI's streams."""
@@ -15,7 +16,7 @@ KEEPALIVE = b": keepalive\n\n"
 
 def encode_json(value: Mapping[str, Any]) -> bytes:
     """Compact UTF-8 JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return to_json(value)
 
 
 def data_frame(value: Mapping[str, Any]) -> bytes:
