@@ -6,12 +6,12 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
 from tests.hygiene.tree import ROOT, name_of, package_roots, sources, syntax
 from tests.support import late_imports
+from tools.symbols import module_of
 
 # Packages and modules of the processes that must stay small.
 WITHOUT_TORCH = (
@@ -92,13 +92,8 @@ def modules_of(part: str) -> list[str]:
     for root in package_roots():
         portion = ROOT / root / "pagemesh"
         paths = [*(portion / relative).rglob("*.py"), portion / f"{relative}.py"]
-        found += [module_name(path, ROOT / root) for path in paths if path.is_file()]
+        found += [module_of(path) for path in paths if path.is_file()]
     return sorted(name for name in found if not name.endswith("__main__"))
-
-
-def module_name(path: Path, root: Path) -> str:
-    parts = path.relative_to(root).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def loaded(forbidden: str, modules: Iterable[str]) -> str:

@@ -7,6 +7,8 @@ import os
 from functools import cache
 from pathlib import Path
 
+from tools import symbols
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # Folders that hold nothing of ours.
@@ -26,10 +28,7 @@ FOREIGN = {
 
 def package_roots() -> list[Path]:
     """Folders that hold a portion of the `pagemesh` namespace, relative to the repository."""
-    candidates = [*ROOT.glob("*/pagemesh"), *ROOT.glob("*/*/pagemesh")]
-    holding_python = [path for path in candidates if any(path.rglob("*.py"))]
-    outside = [path for path in holding_python if not FOREIGN & set(path.relative_to(ROOT).parts)]
-    return sorted(path.parent.relative_to(ROOT) for path in outside)
+    return [root.relative_to(ROOT) for root in symbols.package_roots(ROOT)]
 
 
 @cache
