@@ -49,7 +49,7 @@ test: $(VENV)/.ready-dev ## Run the tests; of products of parameters a sample, w
 test-all: $(VENV)/.ready-dev ## Run what is left out of `make test` as well: whole products, documents, kernels, breakages (hours)
 	@PAGEMESH_SLOW_DOCS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not containers" $(ARGS)
 	@$(MAKE) --no-print-directory test-lowest ARGS=
-	@$(BIN)/python tools/breakages.py --jobs $(JOBS)
+	@$(MAKE) --no-print-directory breakages ARGS=
 
 test-lowest: $(LOWEST)/.ready ## Run the tests that touch the libraries with the lowest versions that may be installed
 	@$(LOWEST)/bin/pytest -n $(JOBS) --dist loadfile -p no:cacheprovider $(LOWEST_WITHOUT) $(LOWEST_TESTS) $(ARGS)
@@ -93,7 +93,7 @@ soak-netns: $(VENV)/.ready-dev ## Cut the link between two network namespaces in
 	@$(BIN)/python -m tests.soak.link_down $(ARGS)
 
 breakages: $(VENV)/.ready-dev ## Break the code on purpose and see the tests fail (hours)
-	@$(BIN)/python tools/breakages.py --jobs $(JOBS) $(ARGS)
+	@$(BIN)/python -m tools.breakages --jobs $(JOBS) $(ARGS)
 
 lint: $(VENV)/.ready-dev ## Check style, types and protos
 	$(BIN)/ruff check .

@@ -3,8 +3,8 @@
 A test that fails anyway proves nothing: all named tests are run on the whole code first, and the faults of those
 that fail there are not tried.
 
-The faults are those of tests/breakages.toml. The tree itself is not touched: everything happens in copies
-of its tracked files.
+The faults are those of tests/breakages.toml. The tree itself is not touched: everything happens in copies of its
+tracked files. `make breakages` runs it: `python -m tools.breakages [NAME ...]`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tools import symbols
+
 ROOT = Path(__file__).resolve().parent.parent
 # A fault may make something hang; tests have shorter deadlines of their own.
 DEADLINE_S = 600.0
@@ -39,11 +41,29 @@ _PYTEST = (
 
 @dataclass(frozen=True)
 class Edit:
-    """Text that is replaced in a file."""
+    """Text that is replaced, in the lines of a symbol or in a file; one of the two is given."""
 
-    file: str
     find: str
     replace: str
+    symbol: str = ""
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.symbol) == bool(self.file):
+            raise ValueError(f"an edit has a symbol or a file: {self}")
+
+    def path(self, tree: Path) -> Path:
+        """The file that it changes; a LookupError if the symbol has none."""
+        return symbols.file_of(self.symbol, tree) if self.symbol else tree / self.file
+
+    def apply(self, text: str) -> str:
+        """The text of that file afterwards; a LookupError unless `find` stands exactly once where it has to."""
+        spans = symbols.spans(self.symbol, text) if self.symbol else [(0, len(text))]
+        found = [(text.count(self.find, start, end), start, end) for start, end in spans]
+        if sum(count for count, _, _ in found) != 1:
+            raise LookupError(f"{self.symbol or self.file} has {self.find!r} not exactly once")
+        at = max(text.find(self.find, start, end) for _, start, end in found)
+        return text[:at] + self.replace + text[at + len(self.find) :]
 
 
 @dataclass(frozen=True)
@@ -65,20 +85,27 @@ def _parse(entry: Mapping[str, Any]) -> Breakage:
     return Breakage(entry["name"], entry["tests"], [Edit(**edit) for edit in entry["edits"]])
 
 
+def broken_files(edits: Sequence[Edit], tree: Path) -> dict[Path, str]:
+    """What the files that the edits change contain afterwards; a LookupError if one of the edits does not fit."""
+    texts: dict[Path, str] = {}
+    for edit in edits:
+        path = edit.path(tree)
+        text = texts[path] if path in texts else path.read_text(encoding="utf-8")
+        texts[path] = edit.apply(text)
+    return texts
+
+
 def unnoticed(breakage: Breakage, tree: Path) -> list[str]:
     """The tests that do not fail although the copy of the repository in `tree` is broken."""
-    originals = {
-        edit.file: (tree / edit.file).read_text(encoding="utf-8") for edit in breakage.edits
-    }
+    broken = broken_files(breakage.edits, tree)
+    originals = {path: path.read_text(encoding="utf-8") for path in broken}
     try:
-        for edit in breakage.edits:
-            path = tree / edit.file
-            text = path.read_text(encoding="utf-8")
-            path.write_text(text.replace(edit.find, edit.replace, 1), encoding="utf-8")
+        for path, text in broken.items():
+            path.write_text(text, encoding="utf-8")
         return [test for test in breakage.tests if not _fails(test, tree)]
     finally:
-        for file, text in originals.items():
-            (tree / file).write_text(text, encoding="utf-8")
+        for path, text in originals.items():
+            path.write_text(text, encoding="utf-8")
 
 
 def _fails(test: str, tree: Path) -> bool:
@@ -94,7 +121,7 @@ def _fails(test: str, tree: Path) -> bool:
 
 def _failed_tests(tests: Sequence[str], tree: Path, deadline_s: float, *options: str) -> set[str]:
     """Functions that failed; those whose set-up failed prove nothing and are not among them."""
-    roots = [str(path.parent) for path in (*tree.glob("*/pagemesh"), *tree.glob("*/*/pagemesh"))]
+    roots = map(str, symbols.package_roots(tree))
     done = subprocess.run(
         [*_PYTEST, *options, *tests],
         cwd=tree,
@@ -132,6 +159,9 @@ def main(wanted: Sequence[str], num_jobs: int) -> int:
         for breakage in load_breakages()
         if not wanted or any(part in breakage.name for part in wanted)
     ]
+    for breakage in chosen:
+        # One that does not fit is named now, not when its turn comes.
+        broken_files(breakage.edits, ROOT)
     num_unnoticed = 0
     with tempfile.TemporaryDirectory(prefix="pagemesh-breakages-") as folder:
         trees = [Path(folder, str(number)) for number in range(num_jobs)]
