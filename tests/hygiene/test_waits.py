@@ -15,8 +15,7 @@ FOLDERS = ("src", "services", "gateway")
 
 
 class Listed(NamedTuple):
-    file: str
-    function: str
+    symbol: str
     call: str
 
 
@@ -36,16 +35,16 @@ def listed_waits() -> tuple[list[Listed], int]:
     content = tomllib.loads(text)
     entries = content.get("wait", [])
     assert all(entry["reason"] for entry in entries)
-    return [Listed(e["file"], e["function"], e["call"]) for e in entries], content["number"]
+    return [Listed(entry["symbol"], entry["call"]) for entry in entries], content["number"]
 
 
 def complaints(found: list[Wait], listed: list[Listed], number: int) -> list[str]:
     """Waits that are not listed, and what is wrong with the list."""
-    known = {Listed(wait.file, wait.function, wait.call) for wait in found}
+    known = {Listed(wait.symbol, wait.call) for wait in found}
     texts = [
         f"{wait} may wait for ever: give it a deadline"
         for wait in found
-        if Listed(wait.file, wait.function, wait.call) not in listed
+        if Listed(wait.symbol, wait.call) not in listed
     ]
     texts += [
         f"{' '.join(entry)} is listed, but is no such wait any more"
@@ -180,14 +179,32 @@ def test_a_method_of_another_object_is_not_taken_for_ours() -> None:
 
 
 def test_the_list_must_be_as_long_as_it_says_and_without_what_is_gone() -> None:
-    wait = Wait("a.py", "f", "queue.get", 3)
-    entry = Listed("a.py", "f", "queue.get")
+    wait = Wait("src/pagemesh/a.py", "f", "queue.get", 3)
+    entry = Listed("pagemesh.a:f", "queue.get")
     assert complaints([wait], [entry], 1) == []
     assert complaints([wait], [], 0) == [
-        "a.py:3: f: queue.get may wait for ever: give it a deadline"
+        "src/pagemesh/a.py:3: f: queue.get may wait for ever: give it a deadline"
     ]
     assert complaints([], [entry], 1) == [
-        "a.py f queue.get is listed, but is no such wait any more"
+        "pagemesh.a:f queue.get is listed, but is no such wait any more"
     ]
     assert complaints([wait], [entry], 2) == ["there are 1 entries: lower the number from 2"]
     assert complaints([wait], [entry], 0) == ["there are 1 entries, but at most 0 are allowed"]
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "symbol"),
+    [
+        (
+            "services/decode/pagemesh/decode/outbox.py",
+            "Outbox.take",
+            "pagemesh.decode.outbox:Outbox.take",
+        ),
+        ("src/pagemesh/rpc/__init__.py", "serve.wait", "pagemesh.rpc:serve.wait"),
+        ("src/pagemesh/local.py", "", "pagemesh.local"),
+    ],
+)
+def test_a_wait_is_listed_by_the_function_wherever_its_root_is(
+    file: str, function: str, symbol: str
+) -> None:
+    assert Wait(file, function, "queue.get", 3).symbol == symbol

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from pathlib import PurePath
 from typing import Final, NamedTuple
+
+from tools.symbols import module_of
 
 _DEADLINES: Final = {"timeout", "timeout_at"}
 """Of asyncio: what is awaited inside of them ends."""
@@ -75,6 +78,11 @@ class Wait(NamedTuple):
     call: str
     """What waits, as source text without arguments."""
     line: int
+
+    @property
+    def symbol(self) -> str:
+        """The function, or the module, as the list names it: `pagemesh.decode.outbox:Outbox.take`."""
+        return f"{module_of(PurePath(self.file))}:{self.function}".removesuffix(":")
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.function}: {self.call}"
