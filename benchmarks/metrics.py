@@ -10,18 +10,12 @@ from __future__ import annotations
 import timeit
 from typing import cast
 
-from pagemesh.engine.interface import (
-    BlockLayout,
-    Engine,
-    EngineInfo,
-    EngineLoad,
-    EngineRequest,
-    FinishReason,
-    RequestOutput,
-    StepOutput,
-)
-from pagemesh.telemetry.engine import EngineMetrics
+from pagemesh.core.engine import Engine, EngineInfo, StepOutput
+from pagemesh.core.kv import BlockLayout
+from pagemesh.core.load import EngineLoad
+from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.worker.engine_metrics import EngineMetrics
 
 NUM_REQUESTS = 64
 ROUNDS = 15

@@ -21,7 +21,8 @@ from child import Child, questions
 from mesh import MODEL, REQUEST_DEADLINE_S, Mesh, Part
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine.interface import EngineRequest, StepOutput
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, inference_pb2, inference_pb2_grpc, types_pb2
 

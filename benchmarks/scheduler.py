@@ -15,7 +15,9 @@ from typing import Final
 from report import Report, arguments
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine.interface import BlockLayout, EngineInfo, EngineRequest
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.kv import BlockLayout
+from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.growth import GrowthForecast, MeanLength

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from workload import Request
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine.interface import BlockLayout, EngineInfo, EngineRequest
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.kv import BlockLayout
+from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.scheduler import Scheduler

@@ -13,8 +13,9 @@ import structlog
 from blockindex.contents import new_chain
 from blockindex.processes import make_worker
 
-from pagemesh.cache.digest import CacheDigest, xor_names
-from pagemesh.engine.interface import Engine, EngineLoad, StepOutput
+from pagemesh.cache.block_hash import CacheDigest, xor_names
+from pagemesh.core.engine import Engine, StepOutput
+from pagemesh.core.load import EngineLoad
 from pagemesh.membership.publisher import Publisher
 from pagemesh.v1 import types_pb2
 

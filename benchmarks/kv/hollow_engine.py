@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.core.engine import EngineInfo, StepListener, StepOutput
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import BlockLayout, EngineInfo, StepListener, StepOutput
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.scheduler.batch import Batch, BlockMoves

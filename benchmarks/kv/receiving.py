@@ -22,7 +22,7 @@ from random_models import make_model
 from report import Report
 from turns import turns
 
-from pagemesh.kvship.layout import layout_from_proto
+from pagemesh.messages import layout_from_proto
 from pagemesh.v1 import decode_pb2, types_pb2
 
 MODEL = "160M-long"

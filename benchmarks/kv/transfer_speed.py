@@ -28,7 +28,7 @@ from kv.sessions import TimedSession
 from report import Report
 from turns import turns
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.v1 import decode_pb2
 
 LAYOUT = BlockLayout(16, num_layers=12, num_kv_heads=4, head_dim=64, dtype="bfloat16")

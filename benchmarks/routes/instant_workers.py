@@ -15,8 +15,13 @@ from typing import Final
 
 import grpc.aio
 
-from pagemesh.cache.block_hash import hash_blocks, root_hash
-from pagemesh.cache.canary import CANARY_VERSION, canary_token_ids, digest_names
+from pagemesh.cache.block_hash import (
+    CANARY_VERSION,
+    canary_token_ids,
+    digest_names,
+    hash_blocks,
+    root_hash,
+)
 from pagemesh.rpc.channels import channel_options
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, kvstore_pb2, kvstore_pb2_grpc, types_pb2
 

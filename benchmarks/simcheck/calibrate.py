@@ -14,7 +14,7 @@ from members import metric
 from mesh import REQUEST_DEADLINE_S
 from workload import make_prompt
 
-from pagemesh.engine.prefill_rate import num_pairs
+from pagemesh.core.load import num_pairs
 from pagemesh.sim.model import DecodeModel, PrefillModel
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, inference_pb2, inference_pb2_grpc, types_pb2
 

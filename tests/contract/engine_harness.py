@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
-from pagemesh.engine.interface import EngineRequest, RequestOutput, StepOutput
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.request import EngineRequest, RequestOutput
 from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.sampling.params import SamplingParams

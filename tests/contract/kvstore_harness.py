@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from pagemesh.config import KvStoreConfig, ServerConfig
-from pagemesh.engine.interface import EngineRequest, StepOutput
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.request import EngineRequest
 from pagemesh.kvstore.service import SERVICE_NAME, KvStoreService
 from pagemesh.kvstore.servicer import KvStoreServicer
 from pagemesh.membership.directory import Directory

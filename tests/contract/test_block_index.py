@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 
-from pagemesh.cache.digest import CacheDigest, xor_names
+from pagemesh.cache.block_hash import CacheDigest, xor_names
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.index import BlockIndex
 from pagemesh.kvstore.instrumented_index import InstrumentedIndex

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagemesh.core.engine import Engine
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.engine.interface import Engine
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import types_pb2
 from tests.support.waiting import wait_until

@@ -9,18 +9,19 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.core.kv import KvGrant
+from pagemesh.core.request import EngineRequest
 from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.engine import layer_watch
-from pagemesh.engine.interface import EngineRequest, KvGrant
 from pagemesh.kvship import parts
+from pagemesh.messages import logprobs_from_proto
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker import kv_streams
 from pagemesh.worker.dispatcher import RequestEvent
 from pagemesh.worker.kv_import import KvImport
-from pagemesh.worker.messages import logprobs_from_proto
 from tests.fakes.engine import FakeEngine, expected_tokens, fake_logprobs
 from tests.support.recording_engine import RecordingEngine
 from tests.support.saboteur import Chunks, kind_of, sabotaged_role

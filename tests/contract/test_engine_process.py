@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from pagemesh import errors
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine.interface import FinishReason
+from pagemesh.core.request import FinishReason
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from tests.contract.engine_harness import Steps, request, running, settings
 from tests.support.engine_processes import engine_processes, freeze

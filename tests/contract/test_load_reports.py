@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagemesh.engine.interface import EngineRequest
+from pagemesh.core.request import EngineRequest
 from pagemesh.membership import publisher
 from pagemesh.membership.directory import Directory
 from pagemesh.membership.roster import WorkerState

@@ -12,6 +12,7 @@ import pytest
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine import layer_watch
 from pagemesh.kvship import parts
+from pagemesh.messages import logprobs_from_proto
 from pagemesh.prefill import servicer
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
@@ -19,7 +20,6 @@ from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.status import from_rpc_error
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
 from pagemesh.worker.kv_importer import KvImporter
-from pagemesh.worker.messages import logprobs_from_proto
 from tests.fakes.engine import FakeEngine, expected_tokens, fake_logprobs
 from tests.support.kv_messages import KvMessage, read_messages
 from tests.support.waiting import wait_until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pagemesh.engine.interface import EngineLoad
+from pagemesh.core.load import EngineLoad
 from pagemesh.membership.publisher import Publisher
 from tests.contract.kvstore_harness import eventually, running_kvstore
 from tests.fakes.engine import FakeEngine

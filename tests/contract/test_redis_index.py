@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 import pytest_asyncio
 
-from pagemesh.cache.digest import CacheDigest
+from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.errors import FailedPreconditionError, UnavailableError
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.kvstore.redis_client import MAX_CONNECTIONS, RedisStore

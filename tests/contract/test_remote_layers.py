@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pagemesh.engine.interface import EngineRequest, StepOutput
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine.remote import EngineProcess
 from pagemesh.sampling.params import SamplingParams
 from tests.contract.engine_harness import PROMPT, Steps, settings

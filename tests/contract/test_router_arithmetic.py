@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from pagemesh.core.load import PrefillRate
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.v1 import console_pb2
 from tests.contract.fake_worker import FakeWorker

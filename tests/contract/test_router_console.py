@@ -13,7 +13,7 @@ import pytest
 from google.api.httpbody_pb2 import HttpBody
 
 from pagemesh.config import TenantsConfig
-from pagemesh.engine.interface import Pooling
+from pagemesh.core.engine import Pooling
 from pagemesh.router.console.watchers import MAX_WATCHERS
 from pagemesh.v1 import console_pb2
 from tests.contract.http_answers import Answer, http_body, pairs, read

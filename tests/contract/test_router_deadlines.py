@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from pagemesh.core.load import PrefillRate
 from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.step_result import StepResult
 from tests.contract.full_mesh import NUM_TAKEN, await_queue, num_queued, occupied, one_seat

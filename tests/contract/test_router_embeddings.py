@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pagemesh.client import AsyncClient, Embeddings, Usage
-from pagemesh.engine.interface import Pooling
+from pagemesh.core.engine import Pooling
 from pagemesh.errors import (
     DeadlineError,
     InvalidRequestError,

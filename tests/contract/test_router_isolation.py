@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from pagemesh.core.engine import Pooling
+from pagemesh.core.load import PrefillRate
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.engine.interface import Pooling
-from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.router.tenants.salt import tenant_salt
 from tests.contract.http_answers import Answer, http_body, read
 from tests.contract.measured_links import know_link

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pagemesh.config import MigrationConfig
+from pagemesh.core.load import PrefillRate
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.engine.prefill_rate import PrefillRate
 from tests.contract.fake_worker import FakeWorker
 from tests.contract.http_answers import Answer, http_body, nothing, read
 from tests.contract.router_harness import Mesh, eventually, running_mesh

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pagemesh.engine.interface import Pooling
+from pagemesh.core.engine import Pooling
 from pagemesh.errors import UnavailableError
 from pagemesh.router.session import WorkerSession
 from tests.contract.http_answers import http_body, read

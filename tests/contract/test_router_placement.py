@@ -9,8 +9,8 @@ import time
 import pytest
 
 from pagemesh.config import MigrationConfig
+from pagemesh.core.load import PrefillRate
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.engine.prefill_rate import PrefillRate
 from tests.contract.fake_worker import FakeWorker
 from tests.contract.http_answers import http_body
 from tests.contract.router_harness import DEADLINE_S, Mesh, running_mesh

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.core.load import PrefillRate
+from pagemesh.core.request import EngineRequest
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.engine.interface import EngineRequest
-from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.v1 import inference_pb2, types_pb2

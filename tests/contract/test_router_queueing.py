@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from pagemesh.config import SchedulerConfig, TenantsConfig
+from pagemesh.core.engine import Pooling
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.engine.interface import Pooling
 from pagemesh.v1 import openai_pb2_grpc
 from tests.contract.full_mesh import NUM_TAKEN, await_queue, num_queued, occupied, one_seat
 from tests.contract.http_answers import Answer, http_body, pairs, read

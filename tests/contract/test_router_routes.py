@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from pagemesh.config import ChatConfig
-from pagemesh.engine.interface import Pooling
+from pagemesh.core.engine import Pooling
 from pagemesh.router.chat.rules import ChatRules
 from pagemesh.router.openai.tokenizing import tokenizer_info
 from pagemesh.router.openapi.document import openapi_document

@@ -12,7 +12,7 @@ from google.api.httpbody_pb2 import HttpBody
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from structlog.testing import capture_logs
 
-from pagemesh.engine.interface import Pooling
+from pagemesh.core.engine import Pooling
 from pagemesh.v1 import inference_pb2, openai_pb2, types_pb2
 from tests.contract.http_answers import http_body, read
 from tests.contract.router_harness import Mesh, eventually, running_mesh

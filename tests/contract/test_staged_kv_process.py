@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pagemesh.core.kv import KvExport
 from pagemesh.engine import staging_channel
 from pagemesh.engine.device_memory import DeviceMemoryName
-from pagemesh.engine.interface import KvExport
 from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.engine.remote import EngineProcess, RemoteEngine
 from pagemesh.engine.staged_kv import StagedKv

@@ -17,16 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.core.engine import EngineInfo, Pooling
+from pagemesh.core.kv import BlockLayout
+from pagemesh.core.load import PrefillRate
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import BlockLayout, EngineInfo, EngineRequest, Pooling
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.engine.prefill_rate import PrefillRate
 from pagemesh.errors import KvIntegrityError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.scheduler.batch import Batch, BlockMoves
-from pagemesh.scheduler.block_names import BlockNames
 from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_costs import StepCosts
 from pagemesh.scheduler.step_result import StepResult
@@ -223,7 +224,7 @@ class FakeEngine(EngineCore):
         )
         info = replace(info, arithmetic=arithmetic)
         named = replace(info, model_fingerprint=naming or fingerprint)
-        info = replace(info, model_folder=model_folder, canary=BlockNames(named).canary())
+        info = replace(info, model_folder=model_folder, canary=named.hasher().canary())
         descriptor = open_memory() if shared else None
         kv = FakeKv(layout, num_blocks, descriptor)
         if descriptor is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pagemesh.engine.interface import KvGrant, RequestOutput, StepOutput
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.kv import KvGrant
+from pagemesh.core.request import RequestOutput
 
 DEADLINE = 10.0
 """Seconds after which a wait has failed."""

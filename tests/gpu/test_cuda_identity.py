@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
 from pagemesh.engine.cuda.filler import DeviceFiller
-from pagemesh.engine.interface import EngineRequest
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.models.place import Place
 from tests.identity.answers import (

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from pagemesh.engine.interface import EngineRequest, StepOutput
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.request import EngineRequest
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.logprobs import TokenLogprobs
 from tests.identity.engines import (

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer
 
-from pagemesh.engine.interface import EngineRequest
+from pagemesh.core.request import EngineRequest
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs

@@ -10,15 +10,10 @@ from functools import partial
 from typing import Any
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.core.engine import EngineInfo, StepOutput
+from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.grammars import load_backend
-from pagemesh.engine.interface import (
-    EngineInfo,
-    EngineRequest,
-    FinishReason,
-    RequestOutput,
-    StepOutput,
-)
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler

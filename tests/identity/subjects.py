@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from tokenizers import Tokenizer
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import EngineRequest
+from pagemesh.core.request import EngineRequest
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from pagemesh.config import ModelConfig
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine import layer_watch
-from pagemesh.engine.interface import EngineRequest
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.identity.answers import (
     Answers,

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine import layer_watch
-from pagemesh.engine.interface import EngineRequest
 from pagemesh.kernels.dispatch import using
 from pagemesh.models.loader import LoadedModel
 from tests.identity.answers import (

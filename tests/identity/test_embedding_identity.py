@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import EngineRequest, Pooling, StepOutput
+from pagemesh.core.engine import Pooling, StepOutput
+from pagemesh.core.request import EngineRequest
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.identity.checkpoints import GQA, VOCAB_SIZE, spread
 from tests.identity.engines import Peer, next_step, running

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine import LLM
-from pagemesh.engine.interface import EngineRequest, StepOutput
 from pagemesh.engine.pipe import EngineSettings
 from pagemesh.engine.remote import EngineProcess
 from pagemesh.models.loader import LoadedModel, load_model

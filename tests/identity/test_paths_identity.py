@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pagemesh.core.request import FinishReason
 from pagemesh.engine import layer_watch
-from pagemesh.engine.interface import FinishReason
 from tests.identity.answers import (
     answers_of,
     answers_together,

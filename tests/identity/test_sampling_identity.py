@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import EngineRequest
+from pagemesh.core.request import EngineRequest
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.identity.answers import (
     Answers,

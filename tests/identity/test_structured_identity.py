@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import FinishReason
+from pagemesh.core.request import FinishReason
 from pagemesh.models.loader import load_model
 from tests.identity.demo_requests import NUM_STRUCTURED_PROMPTS, PATTERN, structured_requests
 from tests.identity.engines import Peer, generate

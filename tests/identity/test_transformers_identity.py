@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import EngineRequest
+from pagemesh.core.request import EngineRequest
 from pagemesh.models.loader import load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.randomness import uniform_draws

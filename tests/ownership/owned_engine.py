@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine.interface import BlockLayout, EngineRequest, KvExport, StepListener, StepOutput
+from pagemesh.core.engine import StepListener, StepOutput
+from pagemesh.core.kv import BlockLayout, KvExport
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine.kv_memory import open_memory
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.scheduler.batch import Batch

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from pagemesh.engine.interface import EngineInfo, EngineRequest
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.request import EngineRequest
 from tests.fakes.engine import expected_tokens
 from tests.ownership.events import Act, Break, Cancel, Event, Kill, Route, Submit, Who, draw_prompt
 from tests.ownership.simulated_stream import Receiver, Sender

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pagemesh.engine.interface import EngineRequest
+from pagemesh.core.request import EngineRequest
 from tests.ownership.events import Route
 from tests.ownership.simulated_worker import SimulatedWorker, import_lease
 

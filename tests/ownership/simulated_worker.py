@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from itertools import count
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
-from pagemesh.engine.interface import EngineInfo, EngineRequest, KvGrant
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.kv import KvGrant
+from pagemesh.core.request import EngineRequest
 from tests.ownership.ledger import CheckedRunner, Ledger
 from tests.unit.scheduler.builders import Device, FixedGrowth, FixedWay, Stepper
 

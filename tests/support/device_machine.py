@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.core.kv import KvAccess
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cuda.block_mover import DeviceBlockMover
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.runner import DeviceRunner
-from pagemesh.engine.interface import KvAccess
 from pagemesh.engine.staged_kv import NUM_SLOTS, StagedKv, staging_area
 from pagemesh.models.loader import LoadedModel
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagemesh.engine.interface import KvAccess
+from pagemesh.core.kv import KvAccess
 from pagemesh.kvship.frames import Payload
 
 

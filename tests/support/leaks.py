@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Future
 
+from pagemesh.core.engine import Engine
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import Engine
 from pagemesh.scheduler.lifecycle import Lifecycle
 
 

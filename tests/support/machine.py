@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine.interface import KvAccess
+from pagemesh.core.kv import KvAccess
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.step import Runner
 from pagemesh.models.loader import LoadedModel

@@ -12,7 +12,7 @@ import grpc
 from google.protobuf import duration_pb2
 
 from pagemesh.config import ModelConfig, ServerConfig, WorkerConfig
-from pagemesh.engine.interface import Engine
+from pagemesh.core.engine import Engine
 from pagemesh.rpc.call_context import CallContext, bind_call
 from pagemesh.rpc.channels import open_channel
 from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext

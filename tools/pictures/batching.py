@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine.interface import BlockLayout, EngineInfo, EngineRequest
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.kv import BlockLayout
+from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_result import StepResult

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pagemesh.config import RoutingConfig
-from pagemesh.engine.interface import BlockLayout
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.kv import BlockLayout
+from pagemesh.core.load import PrefillRate
 from pagemesh.router.routing.candidate import Naming, Role, RouteRequest, WorkerFacts
 from pagemesh.router.routing.cost import Link
 from pagemesh.router.routing.decider import Decider

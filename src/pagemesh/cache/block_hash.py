@@ -1,14 +1,19 @@
-"""Names of KV blocks: a keyed BLAKE2b-128 chain over token ids.
+"""Names of KV blocks: a keyed BLAKE2b-128 chain over token ids, and what is said of sets of names.
 
 A block's name covers every token before it, so two equal names mean equal KV. Whoever knows the root
 can name blocks: engine and router compute the same names from the same prompt.
-"""
+
+The canary is token ids whose blocks everybody names who names blocks: a worker and a router that named the same
+blocks differently would never find anything in each other's words. So both name these, and compare."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import xor
+from typing import Final, NamedTuple
 
 BLOCK_HASH_SIZE = 16
 """Bytes of a name."""
@@ -56,3 +61,92 @@ def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[
         name = state.digest()
         names.append(name)
     return names
+
+
+class BlockHasher:
+    """Names the blocks of one model and layout, as tokens become known; routers and schedulers use the same."""
+
+    def __init__(
+        self, model_fingerprint: str, block_size: int, kv_dtype: str, arithmetic: str = ""
+    ) -> None:
+        """As `root_hash` takes them."""
+        self._model_fingerprint = model_fingerprint
+        self._block_size = block_size
+        self._kv_dtype = kv_dtype
+        self._arithmetic = arithmetic
+
+    def extend(
+        self, hashes: list[bytes], token_ids: Sequence[int], *, salt: bytes = b"", adapter: str = ""
+    ) -> None:
+        """Append the names of the full blocks of `token_ids` that are new; `hashes` has those of the first ones."""
+        num_named_tokens = len(hashes) * self._block_size
+        if len(token_ids) - num_named_tokens >= self._block_size:
+            parent = hashes[-1] if hashes else self._root(salt, adapter)
+            hashes += hash_blocks(parent, token_ids[num_named_tokens:], self._block_size)
+
+    def canary(self) -> bytes:
+        """Digest of the names of the canary's blocks, given as to a request whose tokens become known."""
+        token_ids = canary_token_ids(self._block_size)
+        names = list[bytes]()
+        for num_tokens in (self._block_size + 1, len(token_ids)):
+            self.extend(names, token_ids[:num_tokens])
+        return digest_names(names)
+
+    def _root(self, salt: bytes, adapter: str) -> bytes:
+        return root_hash(
+            self._model_fingerprint,
+            self._block_size,
+            self._kv_dtype,
+            salt,
+            adapter,
+            self._arithmetic,
+        )
+
+
+CANARY_VERSION: Final = 1
+"""Of the ids here and of the conversation in `pagemesh.tokenizer.canary`: goes up when either changes."""
+
+_NUM_BLOCKS: Final = 3
+_LARGEST_ID: Final = 262_144
+"""As in the largest vocabularies, so that ids of one, two and three bytes are among them."""
+
+
+def canary_token_ids(block_size: int) -> list[int]:
+    """Ids that fill three blocks and a part of a fourth."""
+    return [index * 40_503 % _LARGEST_ID for index in range(_NUM_BLOCKS * block_size + 1)]
+
+
+def digest_names(names: Sequence[bytes]) -> bytes:
+    """BLAKE2b-128 of block names."""
+    return _digest(b"".join(names))
+
+
+def digest_text(text: str) -> bytes:
+    """BLAKE2b-128 of a text in UTF-8."""
+    return _digest(text.encode())
+
+
+def digest_token_ids(token_ids: Sequence[int]) -> bytes:
+    """BLAKE2b-128 of token ids, each as 4 bytes, little-endian."""
+    return _digest(struct.pack(f"<{len(token_ids)}I", *token_ids))
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=BLOCK_HASH_SIZE).digest()
+
+
+class CacheDigest(NamedTuple):
+    """What a cache holds, in short; equal for equal sets of names."""
+
+    num_blocks: int = 0
+    """Blocks that it holds."""
+    names_xor: int = 0
+    """Exclusive or of their names, see `xor_names`."""
+
+
+def xor_names(names: Iterable[bytes]) -> int:
+    """Exclusive or of 16-byte names, each read as a big-endian number; 0 of none.
+
+    To come and to leave change it alike. Each name has to be given once.
+    """
+    return reduce(xor, map(int.from_bytes, names), 0)

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pagemesh.cache.digest import CacheDigest, xor_names
+from pagemesh.cache.block_hash import CacheDigest, xor_names
 
 
 class CacheEvents(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Final, TypedDict
 from pagemesh.client.conversation import Messages, ToolChoice, Tools, chat_prompt, set_tools
 from pagemesh.client.fields import check_names, put, told_as
 from pagemesh.errors import InvalidRequestError
+from pagemesh.messages import structured_to_proto
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.v1 import inference_pb2, types_pb2
-from pagemesh.worker.structured_messages import structured_to_proto
 
 DEFAULT_TIMEOUT_S = 600.0
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pagemesh.errors import InternalError, InvalidRequestError
+from pagemesh.messages import logprobs_from_proto
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.v1 import inference_pb2, types_pb2
-from pagemesh.worker.messages import logprobs_from_proto
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 

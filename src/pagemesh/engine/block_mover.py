@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.errors import ConfigError
 from pagemesh.scheduler.batch import BlockMoves

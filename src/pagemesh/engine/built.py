@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine.interface import BlockLayout, KvAccess
+from pagemesh.core.kv import BlockLayout, KvAccess
 from pagemesh.engine.start_clock import Phase
 from pagemesh.engine.step import Runner
 from pagemesh.models.loader import LoadedModel

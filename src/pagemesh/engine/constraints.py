@@ -7,8 +7,8 @@ from functools import partial
 
 import structlog
 
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine.commands import CommandQueue
-from pagemesh.engine.interface import EngineRequest
 from pagemesh.errors import InternalError, PagemeshError, UnsupportedError
 from pagemesh.sampling.structured.compiler import GrammarCompiler, GrammarFuture
 from pagemesh.sampling.structured.constraint import (

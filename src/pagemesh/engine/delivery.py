@@ -7,13 +7,9 @@ from functools import partial
 
 import structlog
 
-from pagemesh.engine.interface import (
-    BlockLayout,
-    EngineLoad,
-    KvProgress,
-    StepListener,
-    StepOutput,
-)
+from pagemesh.core.engine import StepListener, StepOutput
+from pagemesh.core.kv import BlockLayout, KvProgress
+from pagemesh.core.load import EngineLoad
 from pagemesh.engine.layer_watch import LayerWatch, watched_layers
 from pagemesh.scheduler.batch import Batch, ExportedChunk
 

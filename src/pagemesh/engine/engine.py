@@ -10,17 +10,13 @@ from typing import Final
 
 import structlog
 
+from pagemesh.core.engine import EngineInfo, StepListener, StepOutput
+from pagemesh.core.kv import KvAccess
+from pagemesh.core.load import EngineLoad
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine.commands import CommandQueue
 from pagemesh.engine.constraints import ConstraintSource, no_backend
 from pagemesh.engine.delivery import Delivery
-from pagemesh.engine.interface import (
-    EngineInfo,
-    EngineLoad,
-    EngineRequest,
-    KvAccess,
-    StepListener,
-    StepOutput,
-)
 from pagemesh.engine.loop import EngineLoop
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.engine.step import Runner
@@ -38,7 +34,7 @@ STEP_TIMEOUT: Final = 600.0
 
 
 class EngineCore:
-    """Continuous batching over paged KV; implements `pagemesh.engine.interface.Engine`."""
+    """Continuous batching over paged KV; implements `pagemesh.core.engine.Engine`."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pagemesh.config import CacheConfig, SchedulerConfig
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.memory_plan import StepLimits, num_step_blocks, num_step_tokens
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import LoadedModel

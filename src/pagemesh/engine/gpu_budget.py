@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import Final
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.memory_plan import GIB, RUNTIME_BYTES, size_text
 from pagemesh.errors import ConfigError
 

@@ -6,11 +6,11 @@ from math import ceil
 from time import perf_counter
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.block_mover import num_swap_blocks_for
 from pagemesh.engine.built import Built, Loaded
 from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
 from pagemesh.engine.identical_loading import load_identical
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.memory_check import check_after_loading, check_before_loading
 from pagemesh.engine.memory_plan import num_kv_blocks
 from pagemesh.engine.runner import ModelRunner

@@ -10,11 +10,11 @@ import structlog
 import torch
 
 from pagemesh.config import HardwareConfig, ModelConfig
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.built import Built
 from pagemesh.engine.cpu_isa import settle_cpu_isa
 from pagemesh.engine.identity_check import find_difference, num_blocks_of_check
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, processor_isas, settle_isa

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.kv_ranges import check_blocks, check_layers, check_payload
 from pagemesh.errors import ConfigError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 
 MIN_GROUP_BYTES: Final = 1024 * 1024
 """KV of a group of layers; what parts on the wire carry at most (`pagemesh.kvship.parts`)."""

@@ -9,7 +9,8 @@ from concurrent.futures import Future
 
 import structlog
 
-from pagemesh.engine.interface import EngineLoad, StepListener, StepOutput
+from pagemesh.core.engine import StepListener, StepOutput
+from pagemesh.core.load import EngineLoad
 from pagemesh.engine.pipe import Command, NotUnderstoodError, Pinned, Pipe
 from pagemesh.errors import PagemeshError, UnavailableError
 

@@ -8,6 +8,8 @@ from typing import Final
 import structlog
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.built import Built, Loaded
 from pagemesh.engine.device import choose_device
 from pagemesh.engine.engine import EngineCore
@@ -15,11 +17,9 @@ from pagemesh.engine.gpu import CudaGpu, Gpu
 from pagemesh.engine.gpu_build import load_on_gpu
 from pagemesh.engine.grammars import make_compiler
 from pagemesh.engine.host_build import load_on_host
-from pagemesh.engine.interface import BlockLayout, EngineInfo
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.kernels.jit.parallel import release_threads
 from pagemesh.models.loader import LoadedModel
-from pagemesh.scheduler.block_names import BlockNames
 from pagemesh.scheduler.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
@@ -110,4 +110,4 @@ def _make_info(
         model_folder=str(model.folder),
         arithmetic=model.arithmetic,
     )
-    return replace(info, canary=BlockNames(info).canary())
+    return replace(info, canary=info.hasher().canary())

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import structlog
 
+from pagemesh.core.engine import StepListener
+from pagemesh.core.request import FinishReason
 from pagemesh.engine.commands import CommandQueue
 from pagemesh.engine.delivery import Delivery
 from pagemesh.engine.flight import Flight
-from pagemesh.engine.interface import FinishReason, StepListener
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.engine.step import Runner
 from pagemesh.errors import DeviceLostError, InternalError, PagemeshError

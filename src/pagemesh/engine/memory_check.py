@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import structlog
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.machine_memory import machine_memory, process_memory, reset_peak
 from pagemesh.engine.memory_plan import (
     GIB,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, Literal
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.errors import ConfigError
 from pagemesh.models.spec import DecoderSpec, MlpSpec, MoeSpec
 

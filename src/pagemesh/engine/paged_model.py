@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.kv_probe import KvProbe
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.kernels.paged_attention import (

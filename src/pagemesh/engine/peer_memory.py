@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.kv_memory import NONCE_BYTES, MemoryName, as_blocks, memory_size
 from pagemesh.errors import UnavailableError
 

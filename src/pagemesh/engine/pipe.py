@@ -23,8 +23,8 @@ from pagemesh.config import (
     SchedulerConfig,
     ServerConfig,
 )
+from pagemesh.core.engine import EngineInfo
 from pagemesh.engine.device_memory import DeviceMemoryName
-from pagemesh.engine.interface import EngineInfo
 from pagemesh.engine.shared_cores import CorePlace
 from pagemesh.engine.staged_kv import StagingArea
 from pagemesh.errors import PagemeshError

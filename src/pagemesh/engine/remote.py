@@ -14,14 +14,11 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 
+from pagemesh.core.engine import EngineInfo, StepListener
+from pagemesh.core.kv import KvAccess
+from pagemesh.core.load import EngineLoad
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine.heartbeat import SILENCE_LIMIT, watch_beats
-from pagemesh.engine.interface import (
-    EngineInfo,
-    EngineLoad,
-    EngineRequest,
-    KvAccess,
-    StepListener,
-)
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.link import STOP_TIMEOUT, EngineLink
 from pagemesh.engine.pipe import EngineSettings, Loaded, Pipe
@@ -105,7 +102,7 @@ class EngineProcess:
 
 
 class RemoteEngine:
-    """Implements `pagemesh.engine.interface.Engine`; `start` belongs to an event loop."""
+    """Implements `pagemesh.core.engine.Engine`; `start` belongs to an event loop."""
 
     def __init__(self, info: EngineInfo, kv: KvAccess, link: EngineLink) -> None:
         self._info = info

@@ -7,8 +7,7 @@ waits for its cores as long as the borrower takes for a layer, and at most for `
 The memory is a table of `CoreClaim`s. Each worker writes its own alone. To hold more cores than before, it
 locks the table, so that no two of them take the same core; to hold fewer, it does not. Locks belong to processes, and
 the kernel frees those of one that ends, however it ends. Each worker locks its place in the table for as long as it
-lives: if the lock of a place is free, so are the cores.
-"""
+lives: if the lock of a place is free, so are the cores."""
 
 from __future__ import annotations
 
@@ -22,7 +21,56 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from pagemesh.engine.core_claims import CoreClaim, CoreTotals, grantable
+from pagemesh.core.load import CoreTotals
+
+
+class CoreClaim(NamedTuple):
+    """One worker's place among those that share cores."""
+
+    share: int
+    """Cores that are its own, whenever it wants them; at least one."""
+
+    wanted: int
+    """Threads that its present step can use; 0 while it computes nothing."""
+
+    held: int
+    """Cores that it computes on; those that it held before, until it has adapted."""
+
+
+def entitlements(num_cores: int, claims: Sequence[CoreClaim]) -> list[int]:
+    """Cores of each worker once all have adapted: what it wants of its share, and of the
+    cores that are left an equal part.
+
+    Everybody who sees the same claims comes to the same division. Its sum exceeds `num_cores` only where the
+    shares alone do.
+    """
+    entitled = [min(claim.wanted, claim.share) for claim in claims]
+    num_spare = num_cores - sum(entitled)
+    while num_spare > 0:
+        lacking = [i for i, claim in enumerate(claims) if entitled[i] < claim.wanted]
+        if not lacking:
+            break
+        part = max(1, num_spare // len(lacking))
+        for i in lacking[:num_spare]:
+            more = min(part, claims[i].wanted - entitled[i])
+            entitled[i] += more
+            num_spare -= more
+    return entitled
+
+
+def grantable(num_cores: int, claims: Sequence[CoreClaim], index: int) -> int:
+    """Cores that one worker may hold from now on: of those that it is entitled to, what no other one holds.
+
+    If each worker in turn holds no more than that, all together never hold more than `num_cores`, or than the
+    sum of the shares where there are more workers than cores.
+    """
+    claim = claims[index]
+    entitled = entitlements(num_cores, claims)[index]
+    num_held = sum(other.held for other in claims) - claim.held
+    free = max(0, num_cores - num_held)
+    own = max(0, max(num_cores, sum(each.share for each in claims)) - num_held)
+    return max(min(entitled, free), min(claim.wanted, claim.share, own))
+
 
 PATIENCE: Final = 0.02
 """Seconds that a worker without a single core waits for its share. Then it computes all the same, and shares them

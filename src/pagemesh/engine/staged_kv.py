@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.device_memory import DeviceMemoryName
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.kv_ranges import check_blocks, check_layers, check_payload
 from pagemesh.errors import ConfigError, UnavailableError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.frames import Payload
 from pagemesh.kvship.parts import KvPart

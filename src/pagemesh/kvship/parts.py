@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
 """Larger messages and smaller ones are slower through gRPC in Python; measured at 64 KiB to 16 MiB."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.frames import Frame, decode_frame
-from pagemesh.kvship.layout import describe_arithmetic, describe_layout
 from pagemesh.kvship.received import BlockRun, ReceivedKv
 from pagemesh.kvship.transports import ReceivingTransport
+from pagemesh.messages import describe_arithmetic, describe_layout
 from pagemesh.v1 import kv_transfer_pb2
 
 

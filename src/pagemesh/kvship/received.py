@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pagemesh.engine.interface import BlockLayout, KvGrant
+from pagemesh.core.kv import BlockLayout, KvGrant
 from pagemesh.kvship.parts import num_blocks_of
 
 

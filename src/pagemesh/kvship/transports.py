@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from pagemesh.engine.interface import KvAccess
+from pagemesh.core.kv import KvAccess
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship import parts
 from pagemesh.kvship.frames import Payload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from pagemesh.kvship.layout import describe_arithmetic
+from pagemesh.messages import describe_arithmetic
 from pagemesh.v1 import types_pb2
 
 _MOST_NAMES: Final = 6

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pagemesh.cache.digest import CacheDigest
-from pagemesh.engine.interface import StepOutput
+from pagemesh.cache.block_hash import CacheDigest
+from pagemesh.core.engine import StepOutput
 
 
 class CacheChanges(NamedTuple):

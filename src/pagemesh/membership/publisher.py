@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 import grpc
 import structlog
 
-from pagemesh.cache.digest import CacheDigest
-from pagemesh.engine.interface import Engine, EngineLoad, StepOutput
+from pagemesh.cache.block_hash import CacheDigest
+from pagemesh.core.engine import Engine, StepOutput
+from pagemesh.core.load import EngineLoad
 from pagemesh.identity.roles import MeshRole
 from pagemesh.membership.backoff import Backoff
-from pagemesh.membership.digest_message import digest_from_proto, digest_to_proto
 from pagemesh.membership.kvstore_replicas import KvStoreReplicas
-from pagemesh.membership.load_message import load_to_proto
 from pagemesh.membership.outbox import CacheChanges, Outbox
+from pagemesh.messages import digest_from_proto, digest_to_proto, load_to_proto
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.identity import Identity
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import BlockLayout, Pooling
+from pagemesh.core.engine import Pooling
+from pagemesh.core.kv import BlockLayout
 from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models import choices
 from pagemesh.models.architectures.architecture import Architecture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagemesh.engine.interface import EngineInfo, EngineRequest
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.request import EngineRequest
 from pagemesh.errors import ContextLengthError, InvalidRequestError, UnsupportedError
 from pagemesh.sampling.validation import check_sampling
 

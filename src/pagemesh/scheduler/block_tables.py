@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.cache.swap_space import SwapSpace
-from pagemesh.engine.interface import EngineInfo
+from pagemesh.core.engine import EngineInfo
 from pagemesh.scheduler.batch import BlockMoves
-from pagemesh.scheduler.block_names import BlockNames
 from pagemesh.scheduler.held_kv import HeldKv, Reservation
 from pagemesh.scheduler.integrity import check_shared_blocks, num_unused_slots
 from pagemesh.scheduler.move_plan import MovePlan
@@ -29,9 +28,9 @@ class BlockTables:
         self._pool = pool
         self._swap = swap
         self._moves = MovePlan()
-        self._names = BlockNames(info)
+        self._hasher = info.hasher()
         self._block_size = info.layout.block_size
-        self._held = HeldKv(pool, self._names, self._block_size)
+        self._held = HeldKv(pool, self._hasher, self._block_size)
         self._copied: list[int] = []
         """Blocks that the next moves copy, held until then."""
         self.num_unused_slots = 0
@@ -107,7 +106,7 @@ class BlockTables:
         num_full_blocks = num_computed_tokens // self._block_size
         if num_full_blocks == request.num_stored_blocks:
             return
-        self._names.extend(request)
+        self._hasher.extend(request.block_hashes, request.token_ids, salt=request.spec.cache_salt)
         for index in range(request.num_stored_blocks, num_full_blocks):
             self._pool.store(request.block_ids[index], request.block_hashes[index])
         request.num_stored_blocks = num_full_blocks

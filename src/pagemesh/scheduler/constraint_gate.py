@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pagemesh.engine.interface import EngineRequest, FinishReason, GrammarTotals
+from pagemesh.core.load import GrammarTotals
+from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.structured.constraint import TokenConstraint
 from pagemesh.scheduler.lifecycle import Lifecycle

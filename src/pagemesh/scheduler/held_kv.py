@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pagemesh.cache.block_hash import BlockHasher
 from pagemesh.cache.block_pool import BlockPool
-from pagemesh.scheduler.block_names import BlockNames
 from pagemesh.scheduler.request import Request, RequestState
 
 
@@ -32,14 +32,14 @@ class Reservation(NamedTuple):
 class HeldKv:
     """Looks into the prefix cache, the request's part of the swap space and its leader's blocks."""
 
-    def __init__(self, pool: BlockPool, names: BlockNames, block_size: int) -> None:
+    def __init__(self, pool: BlockPool, hasher: BlockHasher, block_size: int) -> None:
         self._pool = pool
-        self._names = names
+        self._hasher = hasher
         self._block_size = block_size
 
     def of(self, request: Request) -> Reservation:
         """Cached blocks, then its own swapped or its leader's; nothing is changed, and no fresh ones are wanted."""
-        self._names.extend(request)
+        self._hasher.extend(request.block_hashes, request.token_ids, salt=request.spec.cache_salt)
         held = self._cached(request)
         if request.num_swapped_tokens > held.num_tokens:
             swapped = request.swap_ids[len(held.shared) :]

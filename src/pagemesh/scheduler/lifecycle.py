@@ -12,7 +12,8 @@ from dataclasses import replace
 from itertools import count
 
 from pagemesh.cache.block_pool import BlockPool
-from pagemesh.engine.interface import EngineInfo, EngineRequest, FinishReason
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError
 from pagemesh.sampling.logit_rules import make_logit_rules
 from pagemesh.sampling.logprobs import TokenLogprobs

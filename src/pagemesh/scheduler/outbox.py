@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from pagemesh.cache.block_pool import BlockPool
-from pagemesh.engine.interface import (
-    EngineLoad,
-    FinishReason,
-    KvExport,
-    KvGrant,
-    KvProgress,
-    RequestOutput,
-    StepOutput,
-)
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.kv import KvExport, KvGrant, KvProgress
+from pagemesh.core.load import EngineLoad
+from pagemesh.core.request import FinishReason, RequestOutput
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.scheduler.block_tables import BlockTables

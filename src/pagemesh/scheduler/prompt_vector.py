@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pagemesh.engine.interface import Pooling
+from pagemesh.core.engine import Pooling
 
 _SMALLEST_LENGTH = 1e-12
 """Vectors shorter than this are divided by it instead of by their length, as torch's normalize does."""

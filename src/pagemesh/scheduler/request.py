@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pagemesh.engine.interface import EngineRequest
+from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.logit_rules import LogitRules
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.constraint import TokenConstraint

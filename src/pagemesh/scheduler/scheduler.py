@@ -18,7 +18,9 @@ from collections.abc import Iterable, Sequence
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.cache.swap_space import SwapSpace
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine.interface import EngineInfo, EngineLoad, FinishReason, StepOutput
+from pagemesh.core.engine import EngineInfo, StepOutput
+from pagemesh.core.load import EngineLoad
+from pagemesh.core.request import FinishReason
 from pagemesh.errors import PagemeshError
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.block_tables import BlockTables

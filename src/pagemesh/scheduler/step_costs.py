@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from pagemesh.engine.prefill_rate import PrefillRate, num_pairs
+from pagemesh.core.load import PrefillRate, num_pairs
 from pagemesh.scheduler.batch import Batch
 from pagemesh.scheduler.nonnegative_fit import NonNegativeFit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagemesh.engine.interface import FinishReason
+from pagemesh.core.request import FinishReason
 from pagemesh.scheduler.request import Request
 
 

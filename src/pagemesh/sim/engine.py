@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pagemesh.cache.block_pool import CacheEvents
-from pagemesh.engine.interface import EngineLoad
+from pagemesh.core.load import EngineLoad
 from pagemesh.sim.clock import Clock
 from pagemesh.sim.cores import Cores
 from pagemesh.sim.lifecycle import EngineListener, Jobs

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from pagemesh.cache.block_pool import CacheEvents
-from pagemesh.engine.interface import EngineLoad
+from pagemesh.core.load import EngineLoad
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.router.routing.cost import Link
 from pagemesh.sim.clock import Clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagemesh.engine.interface import EngineLoad
+from pagemesh.core.load import EngineLoad
 from pagemesh.scheduler.step_costs import MEMORY
 from pagemesh.sim.job import JobState
 from pagemesh.sim.model import PrefillModel, WorkerModel

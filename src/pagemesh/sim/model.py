@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar, get_type_hints
 
 import yaml
 
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.load import PrefillRate
 from pagemesh.errors import ConfigError
 from pagemesh.sim.settings import MAX_TOKENS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pagemesh.engine.prefill_rate import num_pairs
+from pagemesh.core.load import num_pairs
 from pagemesh.sim.job import Job
 from pagemesh.sim.model import WorkerModel
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from pagemesh.engine.interface import BlockLayout, EngineLoad
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.kv import BlockLayout
+from pagemesh.core.load import EngineLoad, PrefillRate
 from pagemesh.router.routing.candidate import Naming, Role, WorkerFacts
 from pagemesh.router.routing.cost import Link
 from pagemesh.sim.model import MeshModel, WorkerModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from pagemesh.cache.block_pool import CacheEvents
-from pagemesh.engine.interface import EngineLoad
+from pagemesh.core.load import EngineLoad
 from pagemesh.router.routing.candidate import Role
 from pagemesh.router.routing.cost import Link
 from pagemesh.sim.clock import Clock

@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from pagemesh.cache.canary import digest_text, digest_token_ids
+from pagemesh.cache.block_hash import digest_text, digest_token_ids
 from pagemesh.errors import InvalidRequestError
 from pagemesh.tokenizer.chat_template import ChatTemplate
 from pagemesh.tokenizer.tokenizer import Tokenizer

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pagemesh.config import MemberConfig
-from pagemesh.engine.interface import Engine
+from pagemesh.core.engine import Engine
 from pagemesh.rpc.identity import Identity
-from pagemesh.telemetry.engine import EngineMetrics
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.dispatcher import StepDispatcher
+from pagemesh.worker.engine_metrics import EngineMetrics
 from pagemesh.worker.kv_failures import KvFailures
 from pagemesh.worker.kv_transports import KvTransports
 from pagemesh.worker.lease import BlockWorkers

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import structlog
 
-from pagemesh.cache.canary import CANARY_VERSION, digest_token_ids
-from pagemesh.engine.interface import EngineInfo
+from pagemesh.cache.block_hash import CANARY_VERSION, digest_token_ids
+from pagemesh.core.engine import EngineInfo
 from pagemesh.errors import ConfigError, UnsupportedError
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.heap import give_back_freed_memory

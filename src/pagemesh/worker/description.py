@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pagemesh.config import WorkerConfig
-from pagemesh.membership.digest_message import digest_to_proto
 from pagemesh.membership.publisher import Publisher, Standing
+from pagemesh.messages import digest_to_proto
 from pagemesh.rpc.process import package_version
 from pagemesh.v1 import process_pb2, types_pb2
 from pagemesh.worker.worker import Worker

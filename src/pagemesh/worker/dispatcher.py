@@ -9,20 +9,12 @@ from collections.abc import Callable
 
 import structlog
 
-from pagemesh.engine.interface import (
-    Engine,
-    EngineLoad,
-    EngineRequest,
-    FinishReason,
-    KvExport,
-    KvGrant,
-    KvProgress,
-    RequestOutput,
-    StepListener,
-    StepOutput,
-)
+from pagemesh.core.engine import Engine, StepListener, StepOutput
+from pagemesh.core.kv import KvExport, KvGrant, KvProgress
+from pagemesh.core.load import EngineLoad
+from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.errors import PagemeshError
-from pagemesh.telemetry.engine import EngineMetrics
+from pagemesh.worker.engine_metrics import EngineMetrics
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import grpc
 
 from pagemesh.errors import InvalidRequestError
-from pagemesh.kvship.layout import require_same_kv
 from pagemesh.kvship.parts import cut_into_parts, num_blocks_of
+from pagemesh.messages import require_same_kv
 from pagemesh.v1 import kv_transfer_pb2
 from pagemesh.worker.sender import KvSender
 from pagemesh.worker.worker import Worker

@@ -14,9 +14,10 @@ from typing import Any, Final, Literal
 import grpc
 import structlog
 
-from pagemesh.engine.interface import EngineRequest
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine.peer_memory import UNREACHABLE
 from pagemesh.errors import PagemeshError, UnavailableError
+from pagemesh.messages import sampling_to_proto
 from pagemesh.rpc.call_context import outgoing_metadata
 from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.sampling.params import SamplingParams
@@ -25,7 +26,6 @@ from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, types_pb2
 from pagemesh.worker.kv_import import KvImport
 from pagemesh.worker.kv_methods import FETCH, PREFILL
 from pagemesh.worker.kv_streams import KvStreams
-from pagemesh.worker.messages import sampling_to_proto
 from pagemesh.worker.peers import PeerChannels
 from pagemesh.worker.worker import Worker
 

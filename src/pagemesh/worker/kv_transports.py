@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from pagemesh.engine.interface import BlockLayout, KvAccess
+from pagemesh.core.kv import BlockLayout, KvAccess
 from pagemesh.engine.kv_memory import KvMemory, MemoryName
 from pagemesh.engine.peer_memory import PeerMemory, unreachable
 from pagemesh.engine.staged_kv import StagedKv

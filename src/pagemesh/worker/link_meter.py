@@ -12,7 +12,9 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
+
+from pagemesh.core.load import LinkSpeed
 
 MIN_BYTES: Final = 64 * 1024
 """Bytes that were ready of a stream from which a rate is taken: fewer tell more of latency than of speed."""
@@ -35,17 +37,6 @@ MAX_DOUBLINGS: Final = 10
 
 MAX_LINKS: Final = 256
 """Links that are remembered; the one that was not used for longest goes first."""
-
-
-class LinkSpeed(NamedTuple):
-    """One link to this worker."""
-
-    worker_id: str
-    """The sender."""
-    bytes_per_second: float
-    """0 when the streams were too short, or their senders too busy, to tell."""
-    latency_seconds: float
-    """From a call to its first message."""
 
 
 @dataclass(slots=True)

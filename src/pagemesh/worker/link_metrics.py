@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pagemesh.core.load import LinkSpeed
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics import transfer as declared
-from pagemesh.worker.link_meter import LinkSpeed
 
 
 class LinkMetrics:

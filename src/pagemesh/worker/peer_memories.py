@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.kv_memory import MemoryName
 from pagemesh.engine.peer_memory import PeerMemory, unreachable
 

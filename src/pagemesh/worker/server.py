@@ -12,11 +12,12 @@ from typing import Literal, Self
 import structlog
 
 from pagemesh.config import WorkerConfig
-from pagemesh.engine.interface import Engine
+from pagemesh.core.engine import Engine
 from pagemesh.membership.publisher import Publisher
+from pagemesh.messages import links_to_proto
 from pagemesh.rpc.identity import Identity
+from pagemesh.rpc.metrics_server import MetricsServer
 from pagemesh.rpc.server import GrpcServer
-from pagemesh.telemetry.metrics_server import MetricsServer
 from pagemesh.telemetry.older_names import make_metrics
 from pagemesh.v1 import process_pb2_grpc
 from pagemesh.worker.advertised import check_advertised
@@ -26,7 +27,6 @@ from pagemesh.worker.description import WorkerDescriber
 from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.gpu_metrics import show_gpu
 from pagemesh.worker.kv_methods import FETCH
-from pagemesh.worker.messages import links_to_proto
 from pagemesh.worker.reach import PEERS_SERVICE, PeersServicer
 from pagemesh.worker.tracing import start_tracing
 from pagemesh.worker.worker import Worker, describe_worker, name_worker

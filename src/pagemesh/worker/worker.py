@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 
 from pagemesh.config import WorkerConfig
-from pagemesh.engine.interface import Engine, EngineInfo
-from pagemesh.kvship.layout import layout_to_proto
+from pagemesh.core.engine import Engine, EngineInfo
+from pagemesh.messages import layout_to_proto
 from pagemesh.rpc.identity import Identity
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2

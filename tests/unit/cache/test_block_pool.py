@@ -1,7 +1,7 @@
 import pytest
 
+from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.cache.block_pool import BlockPool
-from pagemesh.cache.digest import CacheDigest
 
 A, B, C, D = (bytes([letter]) * 16 for letter in b"abcd")
 

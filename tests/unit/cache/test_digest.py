@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.cache.digest import xor_names
+from pagemesh.cache.block_hash import xor_names
 
 
 def test_names_are_read_as_big_endian_numbers_in_any_order() -> None:

@@ -14,10 +14,10 @@ from pagemesh.client.requests import (
 from pagemesh.client.results import Chunk, Completion, ToolCall, Usage, join_chunks
 from pagemesh.client.texts import embed_request, rerank_request, score_request
 from pagemesh.errors import InternalError, InvalidRequestError
+from pagemesh.messages import sampling_from_proto
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs
-from pagemesh.worker.messages import sampling_from_proto
 
 USAGE = Usage(1, 2, 0)
 

@@ -10,14 +10,10 @@ from dataclasses import replace
 import pytest
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.core.engine import Engine, StepOutput
+from pagemesh.core.load import EngineLoad
+from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import (
-    Engine,
-    EngineLoad,
-    EngineRequest,
-    FinishReason,
-    StepOutput,
-)
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.errors import InternalError, InvalidRequestError, UnavailableError
 from pagemesh.scheduler.batch import Batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine.core_claims import CoreTotals
+from pagemesh.core.load import CoreTotals
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.shared_cores import SharedCores

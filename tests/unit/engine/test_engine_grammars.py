@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pagemesh.engine.interface import FinishReason
+from pagemesh.core.request import FinishReason
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.sampling.structured.outputs import StructuredOutputs

@@ -10,15 +10,11 @@ import numpy as np
 import pytest
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.kv import BlockLayout, KvExport, KvProgress
+from pagemesh.core.request import FinishReason
 from pagemesh.engine import layer_watch
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import (
-    BlockLayout,
-    FinishReason,
-    KvExport,
-    KvProgress,
-    StepOutput,
-)
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.errors import InternalError
 from pagemesh.scheduler.batch import Batch

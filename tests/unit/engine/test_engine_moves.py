@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import EngineRequest, FinishReason, StepOutput
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.scheduler import Scheduler

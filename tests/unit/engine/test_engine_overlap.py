@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import EngineRequest, FinishReason, StepOutput
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.scheduler.batch import UNKNOWN_TOKEN, Batch

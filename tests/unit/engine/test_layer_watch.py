@@ -6,9 +6,11 @@ import threading
 
 import pytest
 
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.kv import BlockLayout, KvProgress
+from pagemesh.core.load import EngineLoad
 from pagemesh.engine import layer_watch
 from pagemesh.engine.delivery import Delivery
-from pagemesh.engine.interface import BlockLayout, EngineLoad, KvProgress, StepOutput
 from pagemesh.engine.layer_watch import watched_layers
 from pagemesh.scheduler.batch import Batch, ExportedChunk
 

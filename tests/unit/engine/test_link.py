@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pagemesh.engine.interface import EngineLoad
+from pagemesh.core.load import EngineLoad
 from pagemesh.engine.link import EngineLink
 from pagemesh.engine.pipe import Pipe
 from pagemesh.errors import UnavailableError

@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.loading import load_engine
 from pagemesh.errors import ConfigError
 from tests.fakes.inbox import Inbox

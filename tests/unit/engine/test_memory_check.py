@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine import memory_check
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.loading import load_engine
 from pagemesh.engine.machine_memory import MachineMemory, ProcessMemory, process_memory
 from pagemesh.engine.memory_check import check_after_loading, largest_batch, measure_step

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.memory_plan import (
     GIB,
     Hardware,

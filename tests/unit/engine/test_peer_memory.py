@@ -16,7 +16,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory, MemoryName, joint_runs, open_memory
 from pagemesh.engine.peer_memory import PeerMemory
 from pagemesh.errors import KvIntegrityError, UnavailableError

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
-from pagemesh.engine.interface import EngineRequest, FinishReason, RequestOutput, StepOutput
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.engine.pipe import Command, EngineSettings, NotUnderstoodError, Pinned, Pipe
 from pagemesh.errors import InvalidRequestError
 from pagemesh.sampling.params import SamplingParams

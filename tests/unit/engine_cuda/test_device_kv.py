@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.cuda import block_mover
 from pagemesh.engine.cuda.block_mover import DeviceBlockMover, buffer_blocks
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.errors import ConfigError

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.gpu_budget import GpuReading, GpuUse, fit_blocks, runtime_bytes
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.errors import ConfigError
 
 GIB, MIB = 2**30, 2**20

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.cuda import warm_up
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.runner import DeviceRunner
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.loading import load_engine
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from tests.support.host_gpu import HostGpu

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pagemesh.config import SchedulerConfig
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import EngineRequest
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.offline.deliveries import Deliveries
 from pagemesh.engine.offline.generation import Answer, PromptRun, run_to_end

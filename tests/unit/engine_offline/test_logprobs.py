@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pagemesh.engine.interface import EngineRequest, FinishReason, RequestOutput
+from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.engine.offline.generation import Answer
 from pagemesh.engine.offline.logprobs import Logprob, read_logprobs
 from pagemesh.sampling.logprobs import TokenLogprobs

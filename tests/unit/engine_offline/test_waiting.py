@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pagemesh.engine.interface import FinishReason, RequestOutput, StepOutput
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.request import FinishReason, RequestOutput
 from pagemesh.engine.offline.deliveries import Deliveries
 from pagemesh.errors import InternalError, UnavailableError
 from pagemesh.tokenizer import Tokenizer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.block_mover import BlockMover
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.errors import ConfigError
 from pagemesh.scheduler.batch import BlockMoves

@@ -7,7 +7,7 @@ import psutil
 import pytest
 import torch
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.errors import ConfigError, KvIntegrityError

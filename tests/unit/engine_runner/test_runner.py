@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from pagemesh.config import ModelConfig, SchedulerConfig
-from pagemesh.engine.interface import EngineInfo, EngineRequest, FinishReason
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.step import compute_step
 from pagemesh.models.loader import LoadedModel, load_model

@@ -16,7 +16,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine.interface import Engine, EngineRequest, FinishReason
+from pagemesh.core.engine import Engine
+from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.loading import load_engine
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.sampling.params import SamplingParams

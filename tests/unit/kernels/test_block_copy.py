@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.kernels.block_copy import check_pairs, checksum_of, make_block_copier
 from pagemesh.kernels.block_copy.reference import ReferenceBlockCopier

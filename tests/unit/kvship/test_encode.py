@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.parts import KvPart
 from pagemesh.kvship.transports import PayloadSending

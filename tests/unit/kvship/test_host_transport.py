@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from pagemesh.engine.interface import BlockLayout, KvGrant
+from pagemesh.core.kv import BlockLayout, KvGrant
 from pagemesh.engine.kv_memory import open_memory
 from pagemesh.engine.peer_memory import PeerMemory
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.host_transport import host_memory_receiving, host_memory_sending, memory_name
-from pagemesh.kvship.layout import layout_to_proto
 from pagemesh.kvship.parts import KvPart
 from pagemesh.kvship.receive import Accepted, KvReceiver
 from pagemesh.kvship.received import ReceivedKv
 from pagemesh.kvship.transports import ReceivingTransport
+from pagemesh.messages import layout_to_proto
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv
 from tests.support.kv_messages import KvMessage, accept

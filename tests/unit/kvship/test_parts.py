@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.kvship.parts import (
     MAX_PAYLOAD_BYTES,
     KvPart,

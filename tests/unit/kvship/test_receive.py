@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagemesh.engine.interface import BlockLayout, KvGrant
+from pagemesh.core.kv import BlockLayout, KvGrant
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.encode import KvEncoder
-from pagemesh.kvship.layout import layout_to_proto
 from pagemesh.kvship.parts import KvPart
 from pagemesh.kvship.receive import Accepted, KvReceiver
 from pagemesh.kvship.received import ReceivedKv
 from pagemesh.kvship.transports import PayloadReceiving, PayloadSending, ReceivingTransport
+from pagemesh.messages import layout_to_proto
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from tests.fakes.engine import FakeKv
 from tests.support.kv_messages import KvMessage, accept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pagemesh.cache.digest import CacheDigest, xor_names
+from pagemesh.cache.block_hash import CacheDigest, xor_names
 from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
 from pagemesh.kvstore.feed import Feed
 

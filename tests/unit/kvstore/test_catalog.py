@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pagemesh.cache.digest import CacheDigest
+from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.catalog import BULK_BLOCKS, Resync, Synced
 from pagemesh.kvstore.changes import Change, Joined, Left

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagemesh.cache.digest import CacheDigest, xor_names
-from pagemesh.engine.interface import StepOutput
+from pagemesh.cache.block_hash import CacheDigest, xor_names
+from pagemesh.core.engine import StepOutput
 from pagemesh.membership.outbox import RECALLED_BLOCKS, CacheChanges, Outbox
 from tests.unit.kvstore.builders import make_block, make_blocks
 

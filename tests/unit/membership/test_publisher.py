@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import queue
 
-from pagemesh.cache.digest import CacheDigest
-from pagemesh.engine.interface import StepOutput
+from pagemesh.cache.block_hash import CacheDigest
+from pagemesh.core.engine import StepOutput
 from pagemesh.membership.outbox import CacheChanges
 from pagemesh.membership.publisher import (
     MAX_BLOCKS_PER_EVENT,

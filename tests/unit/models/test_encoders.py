@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import Pooling
+from pagemesh.core.engine import Pooling
 from pagemesh.errors import ConfigError
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.loader import LoadedModel, load_model

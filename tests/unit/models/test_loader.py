@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.unit.models.model_folder import make_tensors, write_model

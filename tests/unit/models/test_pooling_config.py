@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import Pooling
+from pagemesh.core.engine import Pooling
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import load_model
 from pagemesh.models.pooling_config import read_pooling

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pagemesh.engine.interface import BlockLayout
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.kv import BlockLayout
+from pagemesh.core.load import PrefillRate
 from pagemesh.router.routing.candidate import (
     Candidate,
     Naming,

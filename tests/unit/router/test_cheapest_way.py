@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.load import PrefillRate
 from pagemesh.router.routing.candidate import Candidate, Role
 from pagemesh.router.routing.cost import Link
 from pagemesh.router.routing.peers import Peers

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagemesh.config import RoutingConfig
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.load import PrefillRate
 from pagemesh.router.routing.candidate import Naming, Role, WorkerFacts
 from pagemesh.router.routing.decider import Decider
 from pagemesh.router.routing.decision import Considered, Decision

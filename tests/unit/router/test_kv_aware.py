@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pagemesh.config import RoutingConfig
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.router.routing.candidate import Candidate, RouteRequest
 from pagemesh.router.routing.cost import Link
 from pagemesh.router.routing.outlook import Outlook

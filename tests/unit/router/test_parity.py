@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from pagemesh.engine.interface import BlockLayout, EngineInfo
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.kv import BlockLayout
 from pagemesh.membership.directory import Directory
 from pagemesh.router.parity import Degraded, Difference, Parity
 from pagemesh.router.routing.candidate import Role
-from pagemesh.scheduler.block_names import BlockNames
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.canary import make_canary
@@ -41,7 +41,7 @@ def member(
     info = make_worker(worker_id, epoch=epoch)
     layout = BlockLayout(16, num_layers=2, num_kv_heads=4, head_dim=8, dtype="float32")
     engine = EngineInfo(info.model_fingerprint, layout, 1000, 2048, 8, arithmetic=arithmetic)
-    canary = BlockNames(engine).canary()
+    canary = engine.hasher().canary()
     path = None if folder is None else str(folder)
     told = EngineInfo("model-a", layout, 1000, 2048, 8, model_folder=path, canary=canary)
     info.canary.CopyFrom(make_canary(told))

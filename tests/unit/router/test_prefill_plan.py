@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pagemesh.engine.interface import BlockLayout
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.kv import BlockLayout
+from pagemesh.core.load import PrefillRate
 from pagemesh.router.routing.candidate import Candidate, LinkUse
 from pagemesh.router.routing.cost import Link
 from pagemesh.router.routing.peers import Peers

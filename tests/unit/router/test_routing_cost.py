@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.load import PrefillRate
 from pagemesh.router.routing import cost
 from pagemesh.router.routing.cost import Forecast, Link, Prompt, Site
 from tests.unit.router.routing_builders import RATE

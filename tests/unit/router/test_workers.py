@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.load import PrefillRate
 from pagemesh.errors import UnavailableError
 from pagemesh.membership.directory import Directory
 from pagemesh.router.parity import Parity

@@ -6,17 +6,11 @@ import enum
 from collections.abc import Callable, Sequence
 from itertools import cycle
 
-from pagemesh.cache.digest import CacheDigest, xor_names
+from pagemesh.cache.block_hash import CacheDigest, xor_names
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine.interface import (
-    BlockLayout,
-    EngineInfo,
-    EngineRequest,
-    KvExport,
-    KvGrant,
-    KvProgress,
-    RequestOutput,
-)
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.kv import BlockLayout, KvExport, KvGrant, KvProgress
+from pagemesh.core.request import EngineRequest, RequestOutput
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.scheduler.batch import NO_MOVES, Batch

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.block_mover import num_swap_blocks_for
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.errors import ConfigError
 from tests.fakes.engine import expected_tokens
 from tests.unit.scheduler.builders import Stepper, make_info, make_request

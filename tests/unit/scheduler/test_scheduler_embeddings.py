@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from pagemesh.engine.interface import EngineInfo, EngineRequest, Pooling
+from pagemesh.core.engine import EngineInfo, Pooling
+from pagemesh.core.request import EngineRequest
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.engine.interface import FinishReason
+from pagemesh.core.request import FinishReason
 from pagemesh.errors import InternalError, InvalidRequestError
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from tests.fakes.engine import expected_tokens

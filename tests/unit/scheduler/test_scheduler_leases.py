@@ -2,7 +2,8 @@
 
 import pytest
 
-from pagemesh.engine.interface import EngineRequest, KvGrant, KvProgress
+from pagemesh.core.kv import KvGrant, KvProgress
+from pagemesh.core.request import EngineRequest
 from pagemesh.errors import InternalError, InvalidRequestError
 from tests.fakes.engine import expected_tokens
 from tests.unit.scheduler.builders import Stepper, make_info, make_request

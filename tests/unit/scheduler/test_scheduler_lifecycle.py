@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pagemesh.engine.interface import EngineRequest
+from pagemesh.core.request import EngineRequest
 from pagemesh.errors import ContextLengthError, InternalError, InvalidRequestError, PagemeshError
 from tests.fakes.engine import expected_tokens
 from tests.unit.scheduler.builders import Stepper, make_info, make_request

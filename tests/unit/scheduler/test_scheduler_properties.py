@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pagemesh.cache.block_hash import hash_blocks, root_hash
-from pagemesh.engine.interface import EngineRequest, Pooling
+from pagemesh.core.engine import Pooling
+from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from tests.fakes.engine import expected_tokens, fake_states
 from tests.fakes.grammars import FakeConstraint

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from pagemesh.engine.interface import EngineRequest, FinishReason, RequestOutput
+from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.errors import InternalError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.scheduler.batch import Batch

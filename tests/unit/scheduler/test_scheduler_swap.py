@@ -3,7 +3,7 @@
 import pytest
 
 from pagemesh.cache.swap_space import SwapTotals
-from pagemesh.engine.interface import FinishReason
+from pagemesh.core.request import FinishReason
 from pagemesh.scheduler.batch import BlockMoves
 from tests.fakes.engine import expected_tokens
 from tests.unit.scheduler.builders import FixedWay, Stepper, make_info, make_request

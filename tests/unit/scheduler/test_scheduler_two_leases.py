@@ -6,7 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from pagemesh.engine.interface import FinishReason, KvGrant, KvProgress
+from pagemesh.core.kv import KvGrant, KvProgress
+from pagemesh.core.request import FinishReason
 from tests.fakes.engine import expected_tokens
 from tests.unit.scheduler.builders import Device, Stepper, make_info, make_request
 

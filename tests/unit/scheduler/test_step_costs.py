@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagemesh.engine.interface import EngineLoad
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.load import EngineLoad, PrefillRate
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
 from pagemesh.scheduler.step_costs import StepCosts
 

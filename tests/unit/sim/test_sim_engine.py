@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from pagemesh.engine.interface import EngineRequest
+from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.growth import MeanLength
 from pagemesh.sim.clock import Clock

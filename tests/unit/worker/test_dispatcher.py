@@ -9,22 +9,15 @@ from collections.abc import AsyncIterator
 import pytest
 import structlog
 
-from pagemesh.engine.interface import (
-    EngineLoad,
-    EngineRequest,
-    FinishReason,
-    KvExport,
-    KvGrant,
-    KvProgress,
-    RequestOutput,
-    StepListener,
-    StepOutput,
-)
+from pagemesh.core.engine import StepListener, StepOutput
+from pagemesh.core.kv import KvExport, KvGrant, KvProgress
+from pagemesh.core.load import EngineLoad
+from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.errors import UnavailableError, WorkerLostError
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.telemetry.engine import EngineMetrics
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.worker.dispatcher import RequestEvent, StepDispatcher
+from pagemesh.worker.engine_metrics import EngineMetrics
 from tests.fakes.engine import FakeEngine
 from tests.support.waiting import wait_until
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from pagemesh.core.kv import BlockLayout, KvAccess
 from pagemesh.engine.device_memory import DeviceMemoryName
-from pagemesh.engine.interface import BlockLayout, KvAccess
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.staged_kv import Piece, StagedKv
 from pagemesh.errors import UnavailableError

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagemesh.worker.link_meter import LinkMeter, LinkSpeed
+from pagemesh.core.load import LinkSpeed
+from pagemesh.worker.link_meter import LinkMeter
 from tests.fakes.clock import FakeClock
 
 MB = 1_000_000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pagemesh.core.load import LinkSpeed
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.worker.link_meter import LinkSpeed
 from pagemesh.worker.link_metrics import LinkMetrics
 
 

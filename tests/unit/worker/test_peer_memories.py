@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory, MemoryName, open_memory
 from pagemesh.errors import UnavailableError
 from pagemesh.worker import peer_memories
@@ -24,7 +24,7 @@ LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dty
 OWNER = ("prefill-0", 7)
 PROGRAM = """
 import os, sys
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 
 memory = KvMemory(BlockLayout(4, 3, 1, 2, "float32"), 10, open_memory())

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pagemesh.config import MemberConfig, ModelConfig, ServerConfig, WorkerConfig
-from pagemesh.engine.interface import BlockLayout, EngineInfo
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.kv import BlockLayout
 from pagemesh.errors import ConfigError
 from pagemesh.v1 import types_pb2
 from pagemesh.worker import process

@@ -8,17 +8,18 @@ from typing import Final
 
 import structlog
 
+from pagemesh.core.kv import KvGrant
+from pagemesh.core.request import FinishReason, RequestOutput
 from pagemesh.decode.kv_outcome import KvOutcomeWatch
 from pagemesh.decode.outbox import OutputSink
 from pagemesh.decode.remote_prefill import Prefiller
 from pagemesh.decode.submission import Submission
-from pagemesh.engine.interface import FinishReason, KvGrant, RequestOutput
 from pagemesh.errors import DeadlineError, PagemeshError
+from pagemesh.messages import error_to_proto, finish_reason_to_proto, logprobs_to_proto
 from pagemesh.rpc.call_context import CallContext, run_for
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker.dispatcher import RequestEvent
 from pagemesh.worker.kv_import import KvImport
-from pagemesh.worker.messages import error_to_proto, finish_reason_to_proto, logprobs_to_proto
 from pagemesh.worker.worker import Worker
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf import duration_pb2
 
-from pagemesh.engine.interface import RequestOutput
+from pagemesh.core.request import RequestOutput
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker.kv_import import KvImport
 

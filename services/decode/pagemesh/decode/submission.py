@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from pagemesh.engine.interface import EngineRequest
+from pagemesh.core.request import EngineRequest
 from pagemesh.errors import DeadlineError, InvalidRequestError
+from pagemesh.messages import prompt_from_proto, require_peer, sampling_from_proto
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.telemetry.trace_context import TraceContext, parse_trace
 from pagemesh.v1 import decode_pb2
-from pagemesh.worker.messages import prompt_from_proto, require_peer, sampling_from_proto
 
 DEFAULT_TIMEOUT: Final = 600.0
 """Seconds for a request whose router set none: as long as a router allows by default."""

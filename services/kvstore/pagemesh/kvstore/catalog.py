@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import structlog
 
-from pagemesh.cache.digest import CacheDigest
+from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.errors import FailedPreconditionError, PagemeshError
 from pagemesh.kvstore.bystanders import Bystanders
 from pagemesh.kvstore.changes import Change, ChangeLog

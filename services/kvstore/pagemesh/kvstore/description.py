@@ -11,7 +11,7 @@ from pagemesh.kvstore.bystanders import Bystanders
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.elsewhere import RemoteMember
 from pagemesh.kvstore.members import Member
-from pagemesh.membership.digest_message import digest_to_proto
+from pagemesh.messages import digest_to_proto
 from pagemesh.v1 import process_pb2
 
 _INDEX_PATIENCE = 1.0

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagemesh.cache.digest import CacheDigest
+from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.v1 import types_pb2
 
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import structlog
 
-from pagemesh.cache.digest import CacheDigest
+from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.kvstore.digest_metrics import DigestMetrics
 from pagemesh.kvstore.events import CacheEvent, Cleared, Digested, Removed, Resumed, Stored
 from pagemesh.kvstore.index import BlockIndex

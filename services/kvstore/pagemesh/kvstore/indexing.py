@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from pagemesh.cache.digest import CacheDigest
+from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.errors import FailedPreconditionError, UnavailableError
 from pagemesh.kvstore.events import Beat, WorkerEvent
 from pagemesh.kvstore.feed import Effect, Feed

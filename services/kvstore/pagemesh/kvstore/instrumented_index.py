@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from pagemesh.cache.digest import CacheDigest
+from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.kvstore.index import NOTHING_HELD, BlockIndex, IndexUsage
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics import index as declared

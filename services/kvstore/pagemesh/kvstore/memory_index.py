@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pagemesh.cache.digest import CacheDigest, xor_names
+from pagemesh.cache.block_hash import CacheDigest, xor_names
 from pagemesh.kvstore.index import NOTHING_HELD, IndexUsage, not_indexed
 from pagemesh.kvstore.memory_bits import Bits
 from pagemesh.kvstore.memory_table import BlockTable

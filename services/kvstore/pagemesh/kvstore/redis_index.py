@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pagemesh.cache.digest import CacheDigest
+from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.kvstore.index import NOTHING_HELD, IndexUsage, not_indexed
 from pagemesh.kvstore.redis_client import RedisStore
 from pagemesh.kvstore.redis_masks import LeadingHolders, SlotTable

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import structlog
 
-from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
-from pagemesh.cache.digest import CacheDigest
+from pagemesh.cache.block_hash import BLOCK_HASH_SIZE, CacheDigest
 from pagemesh.errors import UnavailableError
 from pagemesh.kvstore.index import NOTHING_HELD, not_indexed
 from pagemesh.kvstore.redis_scripts import RedisScripts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagemesh.errors import FailedPreconditionError
-from pagemesh.kvship.layout import describe_layout
+from pagemesh.messages import describe_layout
 from pagemesh.v1 import types_pb2
 
 

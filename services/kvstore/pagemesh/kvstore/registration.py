@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
-from pagemesh.engine.interface import NUM_BYTES_OF
+from pagemesh.core.kv import NUM_BYTES_OF
 from pagemesh.errors import InvalidRequestError
 from pagemesh.kvstore.refusals import duplicate_worker, mismatch, stale_epoch
 from pagemesh.v1 import types_pb2

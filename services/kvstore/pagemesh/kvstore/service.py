@@ -22,11 +22,11 @@ from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.membership_choice import open_membership
 from pagemesh.kvstore.tracing import start_tracing
 from pagemesh.rpc.identity import Identity
+from pagemesh.rpc.metrics_server import MetricsServer
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.rpc.settling import settle
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.metrics_server import MetricsServer
 from pagemesh.v1 import kvstore_pb2_grpc
 
 _log = structlog.get_logger(__name__)

@@ -8,8 +8,7 @@ from contextlib import aclosing
 
 import grpc
 
-from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
-from pagemesh.cache.digest import CacheDigest
+from pagemesh.cache.block_hash import BLOCK_HASH_SIZE, CacheDigest
 from pagemesh.errors import InvalidRequestError
 from pagemesh.identity.roles import MeshRole
 from pagemesh.kvstore.bystanders import watcher_address
@@ -19,7 +18,7 @@ from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Resumed, S
 from pagemesh.kvstore.feed import Feed
 from pagemesh.kvstore.members import PublishStream
 from pagemesh.kvstore.watch_message import watch_response
-from pagemesh.membership.digest_message import digest_from_proto, digest_to_proto
+from pagemesh.messages import digest_from_proto, digest_to_proto
 from pagemesh.rpc.identity import require_role
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
 

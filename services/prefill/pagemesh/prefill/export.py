@@ -5,13 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from pagemesh.engine.interface import (
-    BlockLayout,
-    FinishReason,
-    KvExport,
-    KvProgress,
-    RequestOutput,
-)
+from pagemesh.core.kv import BlockLayout, KvExport, KvProgress
+from pagemesh.core.request import FinishReason, RequestOutput
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.kvship.parts import KvPart, PartCutter
 from pagemesh.worker.dispatcher import RequestEvent

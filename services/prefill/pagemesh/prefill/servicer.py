@@ -9,17 +9,22 @@ from typing import Any, Final
 
 import grpc
 
-from pagemesh.engine.interface import EngineRequest, KvGrant, RequestOutput
+from pagemesh.core.kv import KvGrant
+from pagemesh.core.request import EngineRequest, RequestOutput
 from pagemesh.errors import InvalidRequestError
-from pagemesh.kvship.layout import require_same_kv
 from pagemesh.kvship.parts import KvPart, num_blocks_of
+from pagemesh.messages import (
+    logprobs_to_proto,
+    prompt_from_proto,
+    require_same_kv,
+    sampling_from_proto,
+)
 from pagemesh.prefill.export import Export
 from pagemesh.prefill.source import SourcePull, has_source
 from pagemesh.rpc.call_context import current_call
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2
 from pagemesh.worker.dispatcher import RequestEvent
 from pagemesh.worker.interfaces import Importer, OutgoingStream
-from pagemesh.worker.messages import logprobs_to_proto, prompt_from_proto, sampling_from_proto
 from pagemesh.worker.sender import KvSender
 from pagemesh.worker.worker import Worker
 

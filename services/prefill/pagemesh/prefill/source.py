@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from pagemesh.engine.interface import EngineRequest, KvGrant
+from pagemesh.core.kv import KvGrant
+from pagemesh.core.request import EngineRequest
+from pagemesh.messages import require_peer
 from pagemesh.rpc.call_context import current_call, run_for
 from pagemesh.v1 import prefill_pb2
 from pagemesh.worker.interfaces import Importer
 from pagemesh.worker.kv_import import KvImport
-from pagemesh.worker.messages import require_peer
 from pagemesh.worker.worker import Worker
 
 

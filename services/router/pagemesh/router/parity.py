@@ -13,8 +13,10 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from pagemesh.cache.block_hash import hash_blocks, root_hash
-from pagemesh.cache.canary import CANARY_VERSION, canary_token_ids, digest_names
+from pagemesh.cache.block_hash import (
+    CANARY_VERSION,
+    BlockHasher,
+)
 from pagemesh.errors import UnsupportedError
 from pagemesh.membership.directory import Directory
 from pagemesh.membership.roster import MemberChange, WorkerState
@@ -164,5 +166,4 @@ class Parity:
 
 @lru_cache(maxsize=64)
 def _name_canary(model_fingerprint: str, block_size: int, kv_dtype: str, arithmetic: str) -> bytes:
-    root = root_hash(model_fingerprint, block_size, kv_dtype, arithmetic=arithmetic)
-    return digest_names(hash_blocks(root, canary_token_ids(block_size), block_size))
+    return BlockHasher(model_fingerprint, block_size, kv_dtype, arithmetic).canary()

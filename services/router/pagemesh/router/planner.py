@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import structlog
 
-from pagemesh.cache.block_hash import hash_blocks, root_hash
+from pagemesh.cache.block_hash import BlockHasher
 from pagemesh.membership.directory import Directory
 from pagemesh.router.decision_metrics import DecisionMetrics
 from pagemesh.router.path_metrics import PathMetrics
@@ -144,19 +144,14 @@ def _name_blocks(
 
     Empty for a prompt that fills none.
     """
-    return {
-        naming: hash_blocks(_root(naming, cache_salt), prompt_token_ids, naming.block_size)
-        for naming in dict.fromkeys(worker.naming for worker in workers)
-        if len(prompt_token_ids) >= naming.block_size
-    }
+    chains: dict[Naming, list[bytes]] = {}
+    for naming in dict.fromkeys(worker.naming for worker in workers):
+        if len(prompt_token_ids) >= naming.block_size:
+            chains[naming] = []
+            _hasher(naming).extend(chains[naming], prompt_token_ids, salt=cache_salt)
+    return chains
 
 
-@lru_cache(maxsize=1024)
-def _root(naming: Naming, cache_salt: bytes) -> bytes:
-    return root_hash(
-        naming.model_fingerprint,
-        naming.block_size,
-        naming.kv_dtype,
-        cache_salt,
-        arithmetic=naming.arithmetic,
-    )
+@lru_cache(maxsize=64)
+def _hasher(naming: Naming) -> BlockHasher:
+    return BlockHasher(*naming)

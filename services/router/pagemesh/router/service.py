@@ -26,10 +26,10 @@ from pagemesh.router.session_pool import SessionPool
 from pagemesh.router.tenants.tenants import Tenants
 from pagemesh.router.tracing import start_tracing
 from pagemesh.rpc.identity import Identity
+from pagemesh.rpc.metrics_server import MetricsServer
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.rpc.settling import settle
 from pagemesh.telemetry.logs import configure_logging
-from pagemesh.telemetry.metrics_server import MetricsServer
 from pagemesh.telemetry.older_names import make_metrics
 
 _log = structlog.get_logger(__name__)

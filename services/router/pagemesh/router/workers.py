@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pagemesh.errors import UnavailableError
-from pagemesh.kvship.layout import layout_from_proto
 from pagemesh.membership.directory import Directory
-from pagemesh.membership.load_message import is_possible, rate_from_proto
 from pagemesh.membership.roster import WorkerState
+from pagemesh.messages import is_possible, layout_from_proto, rate_from_proto
 from pagemesh.router.parity import Parity
 from pagemesh.router.roles import ROLES
 from pagemesh.router.routing.candidate import Role, WorkerFacts

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import structlog
 
 from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine import gpu_budget
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.block_mover import num_swap_blocks_for
@@ -22,7 +23,6 @@ from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.peer_pools import PeerPools, name_pool
 from pagemesh.engine.cuda.runner import DeviceRunner
 from pagemesh.engine.gpu import Gpu
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.memory_check import check_swap_space, largest_batch
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.engine.start_clock import StartClock

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.scheduler.batch import BlockMoves
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import structlog
 import torch
 
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.accelerator import Accelerator
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.staged_kv import map_slots, staging_area
 from pagemesh.errors import ConfigError
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import torch
 
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.accelerator import Event
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.block_copy import make_block_copier
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.cuda.kv_pool import WORD_BYTES, KvPool
 from pagemesh.engine.cuda.sharing import MemorySharing, OpenedMemory
 from pagemesh.engine.device_memory import DeviceMemoryName
-from pagemesh.engine.interface import BlockLayout
 from pagemesh.engine.peer_memory import unreachable
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.staged_kv import Piece, Stager
 from pagemesh.engine.step import Runner
 from pagemesh.sampling.logprobs import TOP_SIZES

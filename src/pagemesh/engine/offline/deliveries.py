@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from threading import Condition
 from typing import Final
 
-from pagemesh.engine.interface import RequestOutput, StepOutput
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.request import RequestOutput
 from pagemesh.errors import PagemeshError
 
 CHECK_INTERVAL: Final = 0.1

@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from pagemesh.engine import interface
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.request import EngineRequest, FinishReason
+from pagemesh.core.request import RequestOutput as EngineOutput
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import EngineInfo, EngineRequest, FinishReason
 from pagemesh.engine.offline.deliveries import Deliveries
 from pagemesh.engine.offline.outputs import EmbeddingOutput, EmbeddingRequestOutput
 from pagemesh.engine.offline.progress import Progress
@@ -39,7 +40,7 @@ class Embedder:
         vocab_size = self._tokenizer.vocab_size
         requests = _make_requests(encoded, self._engine.info, vocab_size, call)
         waiting = dict(zip(requests, encoded, strict=True))
-        ends: dict[str, interface.RequestOutput] = {}
+        ends: dict[str, EngineOutput] = {}
         with (
             Progress(len(encoded), shown=shows_progress) as progress,
             self._deliveries.inbox(list(requests), self._engine.check) as inbox,
@@ -76,7 +77,7 @@ def _make_requests(
     return requests
 
 
-def _output(prompt: EncodedPrompt, end: interface.RequestOutput) -> EmbeddingRequestOutput:
+def _output(prompt: EncodedPrompt, end: EngineOutput) -> EmbeddingRequestOutput:
     error = end.error
     if end.finish_reason is FinishReason.CANCELLED:
         error = UnavailableError("the engine was stopped")

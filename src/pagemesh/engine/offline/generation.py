@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pagemesh.engine import interface
+from pagemesh.core.request import EngineRequest, FinishReason
+from pagemesh.core.request import RequestOutput as EngineOutput
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.interface import EngineRequest, FinishReason
 from pagemesh.engine.offline.deliveries import Deliveries
 from pagemesh.engine.offline.logprobs import Position, read_logprobs
 from pagemesh.engine.offline.outputs import CompletionOutput, RequestOutput
@@ -53,7 +53,7 @@ class Answer:
         """Whether nothing more will be added."""
         return self._finish_reason is not None
 
-    def add(self, output: interface.RequestOutput) -> None:
+    def add(self, output: EngineOutput) -> None:
         """Take what the engine made known."""
         self._token_ids += output.token_ids
         self._logprobs += output.logprobs or ()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pagemesh.engine.interface import EngineInfo, EngineRequest
+from pagemesh.core.engine import EngineInfo
+from pagemesh.core.request import EngineRequest
 from pagemesh.engine.offline.generation import Answer, PromptRun
 from pagemesh.engine.offline.params import SamplingParams
 from pagemesh.engine.offline.prompts import EncodedPrompt, at

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pagemesh.engine.interface import Pooling
+from pagemesh.core.engine import Pooling
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.kv_scale_names import read_scale_name
 from pagemesh.models.pooling_config import DEFAULT_POOLING

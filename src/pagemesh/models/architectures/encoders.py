@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from pagemesh.engine.interface import Pooling
+from pagemesh.core.engine import Pooling
 from pagemesh.models.architectures.architecture import Architecture
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.sources import Source, stack_rows

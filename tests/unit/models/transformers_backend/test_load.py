@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.errors import ConfigError
 from pagemesh.models.decoder import Decoder
 from pagemesh.models.loader import LoadedModel, load_model

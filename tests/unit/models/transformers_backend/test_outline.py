@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.memory_plan import GIB, Hardware, StepLimits
 from pagemesh.engine.outline_plan import make_outline_plan
 from pagemesh.errors import ConfigError

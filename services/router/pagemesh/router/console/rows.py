@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from pagemesh.membership.arithmetic import arithmetic_classes, describe_mixture
-from pagemesh.membership.load_message import rate_from_proto
 from pagemesh.membership.roster import WorkerState
+from pagemesh.messages import rate_from_proto
 from pagemesh.router.console.request_log import Place, RequestRecord
 from pagemesh.router.parity import Degraded
 from pagemesh.router.roles import ROLES

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from pagemesh.messages import logprobs_from_proto, sampling_to_proto
 from pagemesh.router.generation.choice_text import ChoiceText
 from pagemesh.router.generation.request import Choice, ChoiceDelta, GenerationRequest, StopReason
 from pagemesh.router.placed_request import Order, PlacedRequest
 from pagemesh.router.placer import Placement, Wanted
 from pagemesh.tokenizer.tokenizer import Tokenizer
 from pagemesh.v1 import decode_pb2, types_pb2
-from pagemesh.worker.messages import logprobs_from_proto, sampling_to_proto
 
 _STOP_REASONS: Final = {
     types_pb2.FINISH_REASON_UNSPECIFIED: None,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from pagemesh.engine.interface import BlockLayout
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.kv import BlockLayout
+from pagemesh.core.load import PrefillRate
 from pagemesh.router.routing.cost import Link
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.load import PrefillRate
 
 
 class Prompt(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.load import PrefillRate
 from pagemesh.router.routing.candidate import Candidate, KvKind, Role, RouteRequest
 from pagemesh.router.routing.cost import Prompt, Site
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from pagemesh.messages import logprobs_to_proto
 from pagemesh.router.chat.choice_reader import ChoiceReader, with_thoughts
 from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.v1 import inference_pb2, types_pb2
-from pagemesh.worker.messages import logprobs_to_proto
 
 _FINISH_REASONS: Final = {
     None: types_pb2.FINISH_REASON_UNSPECIFIED,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pagemesh.errors import InvalidRequestError
+from pagemesh.messages import sampling_from_proto, structured_from_proto
 from pagemesh.router.call import Call
 from pagemesh.router.chat.answer_reading import AnswerReading
 from pagemesh.router.chat.conversation import open_conversation
@@ -22,8 +23,6 @@ from pagemesh.sampling.params import MAX_TEMPERATURE, SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.sampling.validation import check_sampling
 from pagemesh.v1 import inference_pb2, types_pb2
-from pagemesh.worker.messages import sampling_from_proto
-from pagemesh.worker.structured_messages import structured_from_proto
 
 _SEED_MASK: Final = 2**64 - 1
 

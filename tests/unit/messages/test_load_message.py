@@ -7,9 +7,8 @@ import math
 import pytest
 
 from pagemesh.cache.swap_space import SwapTotals
-from pagemesh.engine.interface import EngineLoad
-from pagemesh.engine.prefill_rate import PrefillRate
-from pagemesh.membership.load_message import load_to_proto, rate_from_proto
+from pagemesh.core.load import EngineLoad, PrefillRate
+from pagemesh.messages import load_to_proto, rate_from_proto
 from pagemesh.v1 import types_pb2
 
 RATE = PrefillRate(0.5, 0.25, 0.125, 512, 100.0)

@@ -8,19 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from pagemesh.cache.swap_space import SwapTotals
-from pagemesh.engine.core_claims import CoreTotals
-from pagemesh.engine.interface import (
-    EngineLoad,
-    EngineRequest,
-    FinishReason,
-    GrammarTotals,
-    RequestOutput,
-    StepOutput,
-)
-from pagemesh.engine.prefill_rate import PrefillRate
+from pagemesh.core.engine import StepOutput
+from pagemesh.core.load import CoreTotals, EngineLoad, GrammarTotals, PrefillRate
+from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.telemetry.engine import EngineMetrics
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.worker.engine_metrics import EngineMetrics
 from tests.fakes.clock import FakeClock
 from tests.fakes.engine import FakeEngine
 from tests.support.metrics import with_engine

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pagemesh.engine.interface import BlockLayout
+from pagemesh.core.kv import BlockLayout
 from pagemesh.errors import FailedPreconditionError
-from pagemesh.kvship.layout import layout_from_proto, layout_to_proto, require_same_kv
+from pagemesh.messages import layout_from_proto, layout_to_proto, require_same_kv
 from pagemesh.v1 import types_pb2
 
 LAYOUT = BlockLayout(block_size=16, num_layers=4, num_kv_heads=2, head_dim=64, dtype="bfloat16")

@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
-from pagemesh.engine.interface import FinishReason
+from pagemesh.core.request import FinishReason
 from pagemesh.errors import ContextLengthError, InvalidRequestError
-from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.sampling.params import SamplingParams
-from pagemesh.sampling.structured.outputs import StructuredOutputs
-from pagemesh.v1 import types_pb2
-from pagemesh.worker.messages import (
+from pagemesh.messages import (
     error_to_proto,
     finish_reason_to_proto,
     logprobs_from_proto,
@@ -23,6 +19,10 @@ from pagemesh.worker.messages import (
     sampling_from_proto,
     sampling_to_proto,
 )
+from pagemesh.sampling.logprobs import TokenLogprobs
+from pagemesh.sampling.params import SamplingParams
+from pagemesh.sampling.structured.outputs import StructuredOutputs
+from pagemesh.v1 import types_pb2
 
 
 def test_sampling_survives_the_wire() -> None:

@@ -13,9 +13,9 @@ import pytest
 from pagemesh.config import MeshTlsConfig
 from pagemesh.errors import ConfigError
 from pagemesh.identity.roles import MeshRole
+from pagemesh.rpc.metrics_server import MetricsServer
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics import transfer as declared
-from pagemesh.telemetry.metrics_server import MetricsServer
 from tests.support.mesh_certificates import MeshAuthority
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagemesh.engine.core_claims import CoreClaim, entitlements, grantable
+from pagemesh.engine.shared_cores import CoreClaim, entitlements, grantable
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,109 @@
+"""KV blocks: their shape, who may read and write them, and what is said of those that travel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+NUM_BYTES_OF: Final[Mapping[str, int]] = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8_e4m3fn": 1,
+}
+"""Of a number in a KV block, by the names of its type in torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """Shape of one KV block; equal layouts can exchange blocks."""
+
+    block_size: int
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    """As torch names it, for example "float32"."""
+
+    @property
+    def num_bytes_per_layer(self) -> int:
+        """Bytes of one block in one layer, K and V together."""
+        numbers = 2 * self.block_size * self.num_kv_heads * self.head_dim
+        return numbers * NUM_BYTES_OF[self.dtype]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of one block over all layers."""
+        return self.num_layers * self.num_bytes_per_layer
+
+    def num_bytes_of(self, num_blocks: int, num_layers: int) -> int:
+        """Bytes of so many blocks in so many layers."""
+        return num_blocks * num_layers * self.num_bytes_per_layer
+
+
+class KvAccess(Protocol):
+    """Reads and writes blocks that the caller holds by an export, an import or a pin; any thread."""
+
+    @property
+    def layout(self) -> BlockLayout:
+        """Shape of the blocks."""
+        ...
+
+    def read(
+        self, block_ids: Sequence[int], first_layer: int, num_layers: int, target: memoryview
+    ) -> None:
+        """Copy elements of the blocks, in C order [layer, 2, block, slot, kv head, head dim].
+
+        `target` is writable bytes; KvIntegrityError unless it has the size of the elements.
+        """
+        ...
+
+    def write(
+        self,
+        block_ids: Sequence[int],
+        first_layer: int,
+        num_layers: int,
+        payload: bytes | memoryview,
+    ) -> None:
+        """Fill the blocks with what `read` gave elsewhere, as one piece; KvIntegrityError on a wrong size."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KvExport:
+    """Export: these blocks will hold the request's KV; how much of it they hold is told by `KvProgress`."""
+
+    request_id: str
+    block_ids: tuple[int, ...]
+    """Block table of all tokens that the request came with."""
+    block_hashes: tuple[bytes, ...]
+    """Names of the full blocks among them."""
+    num_held_tokens: int
+    """Leading tokens found in the prefix cache."""
+
+
+class KvProgress(NamedTuple):
+    """Export: the KV of the request's tokens [0, num_tokens) is in layers [0, num_layers) and may be read.
+
+    That is added to what was told before: KV that can be read stays so until the export is released.
+    Parts of a step are told while it computes, but its last layer only when the step has succeeded. So
+    no token of a step that failed is ever told in all layers.
+    """
+
+    request_id: str
+    num_tokens: int
+    num_layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvGrant:
+    """Import: blocks are reserved; the importer may write those behind the held ones."""
+
+    request_id: str
+    num_held_tokens: int
+    """Leading tokens found in the prefix cache; a multiple of the block size, less than the request came with."""
+    block_ids: tuple[int, ...]
+    """Block table of all tokens that the request came with."""
+    block_hashes: tuple[bytes, ...]
+    """Names of the full blocks among them."""
