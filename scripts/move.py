@@ -1,8 +1,8 @@
-"""Moves files in all of the repository: `python -m scripts.move MAP.tsv [--check]`.
+"""Moves files and renames definitions in all of the repository: `python -m scripts.move MAP.tsv [--check]`.
 
 MAP.tsv has a row `old path<TAB>new path` for each file; folders and packages come by themselves. Imports, module
-names and paths in strings, documents and other files, and links follow. What may name a moved file in a way that is
-not followed is listed for a person to look at.
+names and paths in strings, documents and other files, and links follow. `--rename module:Old=New` (scripts.renaming)
+comes before the moves. What may name a moved file in a way that is not followed is listed for a person to look at.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from scripts.mentions import Mentions, import_edits
+from scripts.renaming import Rename, rename
 from scripts.repository import PRODUCT, RefusedError, Repository, git, module_of
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -140,10 +141,20 @@ def _left_behind(repository: Repository, moves: dict[str, str]) -> list[str]:
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Do it, or with --check say what would be done."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
-    parser.add_argument("map", type=Path, help="rows `old path<TAB>new path`")
+    parser.add_argument("map", nargs="?", type=Path, help="rows `old path<TAB>new path`")
+    parser.add_argument(
+        "--rename",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="MODULE:OLD=NEW",
+        help="a class, function, constant",
+    )
     parser.add_argument("--check", action="store_true", help="only say what would change")
     parser.add_argument("--dirty", action="store_true", help="with changes that are not committed")
     options = parser.parse_args(arguments)
+    if not options.map and not options.rename:
+        parser.error("a map, --rename or both")
     try:
         changes = git(root, "status", "--porcelain", "--untracked-files=no")
         if changes and not (options.dirty or options.check):
@@ -151,9 +162,10 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
                 "there are changes that are not committed; --dirty does it all the same"
             )
         repository = Repository.load(root)
-        rows = read_map(options.map.read_text(encoding="utf-8"))
+        rows = read_map(options.map.read_text(encoding="utf-8")) if options.map else []
         moves = check_map(repository, rows)
-        notes = move(repository, moves)
+        notes = rename(repository, [Rename.parse(text) for text in options.rename])
+        notes += move(repository, moves)
     except RefusedError as error:
         print(error, file=sys.stderr)
         return 1
