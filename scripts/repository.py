@@ -87,6 +87,8 @@ class Repository:
     """Of the files that are text and not generated."""
     added: dict[str, str] = field(default_factory=dict)
     """New files, by the paths of after the moves."""
+    removed: set[str] = field(default_factory=set)
+    """Files that go."""
     num_edits: Counter[str] = field(default_factory=Counter)
     _written: dict[str, str] = field(default_factory=dict)
 
@@ -126,18 +128,22 @@ class Repository:
         return f"{path}:{text.count(chr(10), 0, offset) + 1}: {line.strip()}"
 
     def write(self, moves: dict[str, str]) -> None:
-        """Move the files, write the texts that changed, repair the order of imports, stage all of it."""
+        """Move and remove files, write the texts that changed, repair the order of imports, stage all of it."""
+        for old in self.removed:
+            (self.root / old).unlink()
         for old in moves:
             (self.root / old).rename(self.root / f"{old}.moving")
         for old, new in moves.items():
             (self.root / new).parent.mkdir(parents=True, exist_ok=True)
             (self.root / f"{old}.moving").rename(self.root / new)
-        texts = {moves.get(path, path): self.texts[path] for path in self.changed()} | self.added
+        changed = (path for path in self.changed() if path not in self.removed)
+        texts = {moves.get(path, path): self.texts[path] for path in changed} | self.added
         for name, text in texts.items():
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_bytes(text.encode())
-        touched = {*moves, *moves.values(), *texts}
-        _remove_empty_folders(self.root, {(self.root / old).parent for old in moves})
+        touched = {*moves, *moves.values(), *texts, *self.removed}
+        left = {(self.root / old).parent for old in (*moves, *self.removed)}
+        _remove_empty_folders(self.root, left)
         self._format(sorted(p for p in touched if p.endswith(".py") and (self.root / p).exists()))
         git(self.root, "add", "-A", "--", *sorted(touched))
 
