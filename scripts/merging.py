@@ -26,13 +26,16 @@ class _Parts:
 def merge(texts: Mapping[str, str], module: str, docstring: str) -> str:
     """The text of one module out of several, by their paths; `module` is its name, `docstring` what it says.
 
-    Their imports name what they import from each other by the new name already. MergeError tells what two of them
+    Their imports name what they import from each other by the new name already; what they assign alike, such as
+    their loggers, is there once. MergeError tells what two of them
     define, and imports of the new module that are no plain names. The result wants its imports sorted and to be
     formatted.
     """
-    parts = {path: _take_apart(texts[path], module) for path in _in_order(texts)}
+    parts: dict[str, _Parts] = {}
     owners: dict[str, str] = {}
-    for path, part in parts.items():
+    assigned: set[str] = set()
+    for path in _in_order(texts):
+        parts[path] = part = _take_apart(texts[path], module, assigned)
         for name in sorted(part.names):
             if name in owners:
                 raise MergeError(f"{name} is defined in {owners[name]} and in {path}")
@@ -107,7 +110,8 @@ def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
     }
 
 
-def _take_apart(text: str, module: str) -> _Parts:
+def _take_apart(text: str, module: str, assigned: set[str]) -> _Parts:
+    """`assigned` are the assignments so far, which are left out, and becomes larger by those of this text."""
     tree, lines = ast.parse(text), text.splitlines()
     parts = _Parts()
     left_out: set[int] = set()
@@ -118,8 +122,9 @@ def _take_apart(text: str, module: str) -> _Parts:
         elif _is_for_types(node):
             assert isinstance(node, ast.If)
             parts.typing_imports += [line for each in node.body for line in _kept(each, module)]
-        else:
+        elif not (isinstance(node, ast.Assign | ast.AnnAssign) and ast.unparse(node) in assigned):
             parts.names |= _bound(node)
+            assigned.add(ast.unparse(node))
             continue
         left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     kept = [line for number, line in enumerate(lines, 1) if number not in left_out]

@@ -10,7 +10,7 @@ from pagemesh.gateway.names import TYPE
 from pagemesh.gateway.sds import file_source, secret_source
 from pagemesh.identity.roles import MeshRole
 
-_TLS = TYPE + "transport_sockets.tls.v3."
+_UPSTREAM_TLS = TYPE + "transport_sockets.tls.v3."
 
 
 def router_transport_socket(mesh: MeshTlsConfig, *, watched: bool) -> dict[str, Any] | None:
@@ -21,7 +21,7 @@ def router_transport_socket(mesh: MeshTlsConfig, *, watched: bool) -> dict[str, 
     return {
         "name": "tls",
         "typed_config": {
-            "@type": _TLS + "UpstreamTlsContext",
+            "@type": _UPSTREAM_TLS + "UpstreamTlsContext",
             "common_tls_context": {**common, "alpn_protocols": ["h2"]},
             "sni": MeshRole.ROUTER.dns_name,
         },

@@ -95,6 +95,13 @@ def test_check_changes_nothing(root: Path) -> None:
     assert read(root, MAIN)
 
 
+def test_what_all_assign_alike_is_there_once() -> None:
+    text = "log: object = logger(__name__)\n\n\ndef {0}():\n    log({0})\n"
+    merged = merge({"one.py": text.format("one"), "other.py": text.format("other")}, "new", "New.")
+    assert merged.count("log: object = logger(__name__)") == 1
+    assert merged.index("log: object") < merged.index("def one") < merged.index("def other")
+
+
 @pytest.mark.parametrize(
     ("one", "other", "complaint"),
     [
