@@ -4,7 +4,7 @@ MERGES.toml has a table for each new file:
 
     [[merge]]
     into = "src/pagemesh/rpc/tasks.py"
-    files = ["src/pagemesh/rpc/cancelling.py", "src/pagemesh/rpc/one_ahead.py"]
+    files = ["src/pagemesh/rpc/tasks.py", "src/pagemesh/rpc/tasks.py"]
     docstring = "Tasks of an event loop."
 
 `docstring` may be left out where `into` is one of the files. Imports, module names and paths follow as in
@@ -61,17 +61,21 @@ def merge_files(repository: Repository, merges: Sequence[Merge]) -> list[str]:
     said = {each.into: each.docstring or _docstring(repository, each.into) for each in merges}
     moves = {path: each.into for each in merges for path in each.files if path != each.into}
     notes = move(repository, moves)
+    problems = []
     for each in merges:
         texts = {path: repository.texts[path] for path in each.files}
         try:
             text = merge(texts, module_of(each.into) or "", said[each.into])
         except MergeError as error:
-            raise RefusedError(f"{each.into}: {error}") from error
+            problems.append(f"{each.into}: {error}")
+            continue
         repository.removed |= set(each.files) - {each.into}
         if each.into in repository.texts:
             repository.texts[each.into] = text
         else:
             repository.added[each.into] = text
+    if problems:
+        raise RefusedError("\n".join(problems))
     return notes
 
 

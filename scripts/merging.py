@@ -77,7 +77,8 @@ def _in_order(texts: Mapping[str, str]) -> list[str]:
     needs: dict[str, list[str]] = {}
     for path, tree in trees.items():
         used = {name for node in tree.body for name in _used_at_import(node)}
-        needs[path] = [each for each in texts if each != path and used & defines[each]]
+        used -= defines[path]
+        needs[path] = [each for each in texts if used & defines[each]]
     order = TopologicalSorter(needs)
     try:
         return list(order.static_order())

@@ -11,8 +11,7 @@ import pytest
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.kvship import device_transport
 from pagemesh.prefill.service import PREFILL_ROLE
-from pagemesh.rpc.channels import open_channel
-from pagemesh.rpc.host_identity import host_identity
+from pagemesh.rpc.channels import host_identity, open_channel
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, prefill_pb2, prefill_pb2_grpc, types_pb2
 from tests.fakes.engine import FakeEngine
 from tests.support.host_device import Device

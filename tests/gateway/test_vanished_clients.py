@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from pagemesh.gateway.keepalive import IDLE_SECONDS
+from pagemesh.gateway.names import IDLE_SECONDS
 from tests.gateway.conftest import Gateway
 
 KEEPALIVE = "02"

@@ -11,7 +11,7 @@ import grpc
 from pagemesh.decode.service import DECODE_ROLE
 from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
-from pagemesh.rpc.raw_streams import Behavior, RequestT
+from pagemesh.rpc.channels import Behavior, RequestT
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.kv_importer import KvImporter

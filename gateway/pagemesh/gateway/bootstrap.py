@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from pagemesh.config import GatewayConfig
-from pagemesh.gateway.access_log import access_log
-from pagemesh.gateway.filters import http_filters
-from pagemesh.gateway.keepalive import IDLE_SECONDS, VANISHED_SECONDS, keepalive_options
+from pagemesh.gateway.filters import access_log, http_filters
 from pagemesh.gateway.metrics_listener import admin_cluster, metrics_chain
-from pagemesh.gateway.names import MANAGER, TYPE
+from pagemesh.gateway.names import IDLE_SECONDS, MANAGER, TYPE, VANISHED_SECONDS, keepalive_options
 from pagemesh.gateway.replies import headers_timeout, local_reply_config
 from pagemesh.gateway.routes import route_config
-from pagemesh.gateway.tls import transport_socket
+from pagemesh.gateway.tls import router_transport_socket, transport_socket
 from pagemesh.gateway.tracing import request_tracing, trace_clusters, tracing_runtime
 from pagemesh.gateway.upstream import router_cluster
-from pagemesh.gateway.upstream_tls import router_transport_socket
 
 # For a client that connects and says nothing.
 _HANDSHAKE_TIMEOUT = "10s"

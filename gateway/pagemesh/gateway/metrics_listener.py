@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pagemesh.config.mesh_tls import MeshTlsConfig
 from pagemesh.gateway.names import CLUSTER, MANAGER, TYPE
-from pagemesh.gateway.upstream_tls import mesh_certificates
+from pagemesh.gateway.tls import mesh_certificates
 from pagemesh.telemetry.metrics import envoy
 from pagemesh.telemetry.metrics.catalog import specs_of
 

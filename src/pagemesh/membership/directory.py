@@ -1,26 +1,29 @@
 """The router's view of the mesh: which workers there are, how busy, and who holds a prefix.
 
 Owns the channel to the kvstore. Knows nothing of requests or routing.
+
+Whether to ask a kvstore that has not been answering.
+
+A request that waits in vain loses only milliseconds, but every request would lose them: a frozen kvstore is
+not told from a slow one. After a few that waited in vain, one request in each pause tries again for all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import grpc
 import structlog
 
 from pagemesh.identity.roles import MeshRole
-from pagemesh.membership.backoff import Backoff
-from pagemesh.membership.kvstore_replicas import KvStoreReplicas
-from pagemesh.membership.lookup_breaker import LookupBreaker
+from pagemesh.membership.replicas import Backoff, KvStoreReplicas
 from pagemesh.membership.roster import MemberListener, Roster, WorkerState
 from pagemesh.rpc.call_context import call_timeout, outgoing_metadata
-from pagemesh.rpc.cancelling import cancel_to_end
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.identity import Identity
+from pagemesh.rpc.tasks import cancel_to_end
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
 
 _log = structlog.get_logger(__name__)
@@ -240,3 +243,59 @@ class Directory:
         if self._grace_timer is not None:
             self._grace_timer.cancel()
             self._grace_timer = None
+
+
+VAIN_LOOKUPS = 3
+"""Lookups in a row without an answer in time, after which there is a pause."""
+
+FIRST_PAUSE = 0.25
+LONGEST_PAUSE = 2.0
+"""Seconds between two tries: twice as long each time, and never so long that a kvstore that is back stays
+unasked for long."""
+
+
+class LookupBreaker:
+    """Of one kvstore. `clock` gives seconds. Not thread-safe: belongs to one event loop."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._num_vain = 0
+        self._pause = FIRST_PAUSE
+        self._next_try_at = 0.0
+        self._is_trying = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a pause."""
+        return self._num_vain >= VAIN_LOOKUPS
+
+    def may_ask(self) -> bool:
+        """Whether to ask now; who may has to say what came of it."""
+        if not self.is_open:
+            return True
+        now = self._clock()
+        if now < self._next_try_at:
+            return False
+        # Others go without until this one's try is over, or has been given up.
+        self._next_try_at = now + self._pause
+        self._is_trying = True
+        return True
+
+    def on_answer(self) -> None:
+        """There was an answer in time, whatever it was."""
+        self._num_vain = 0
+        self._pause = FIRST_PAUSE
+        self._is_trying = False
+
+    def on_silence(self) -> bool:
+        """There was none; whether that begins a pause."""
+        was_open = self.is_open
+        self._num_vain += 1
+        if was_open and not self._is_trying:
+            # It was asked together with those that began the pause.
+            return False
+        if was_open:
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._is_trying = False
+        self._next_try_at = self._clock() + self._pause
+        return self.is_open and not was_open

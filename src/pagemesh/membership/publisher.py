@@ -18,9 +18,8 @@ from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.core.engine import Engine, StepOutput
 from pagemesh.core.load import EngineLoad
 from pagemesh.identity.roles import MeshRole
-from pagemesh.membership.backoff import Backoff
-from pagemesh.membership.kvstore_replicas import KvStoreReplicas
-from pagemesh.membership.outbox import CacheChanges, Outbox
+from pagemesh.membership.cache_changes import CacheChanges, Outbox
+from pagemesh.membership.replicas import Backoff, KvStoreReplicas
 from pagemesh.messages import digest_from_proto, digest_to_proto, load_to_proto
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.identity import Identity

@@ -9,6 +9,8 @@ A servicer's response stream is closed here the moment its RPC ends. grpc itself
 garbage collector, so that the `finally` of a cancelled stream would run at some later time; here the
 `finally` of an async generator is a place where leases can be given back. It runs to its end: when a
 write fails because the peer is gone, grpc cancels the call a little later, which must not cut it off.
+
+Writes the messages of one call; a caller that reads nothing for too long loses it.
 """
 
 from __future__ import annotations
@@ -17,20 +19,19 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, cast
+from types import TracebackType
+from typing import Any, Final, Self, cast
 
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
 from pagemesh.errors import InvalidRequestError, PagemeshError
-from pagemesh.rpc.answer_metadata import answer_metadata, begin_answer
-from pagemesh.rpc.call_context import bind_call, read_metadata
-from pagemesh.rpc.cancelling import run_to_end
+from pagemesh.rpc.call_context import answer_metadata, begin_answer, bind_call, read_metadata
 from pagemesh.rpc.identity import Identity
-from pagemesh.rpc.patient_writer import PatientWriter
 from pagemesh.rpc.process import PROCESS_SERVICE
 from pagemesh.rpc.status import abort, as_pagemesh_error, for_log
+from pagemesh.rpc.tasks import run_to_end
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -222,3 +223,45 @@ async def _run(
 async def _send_head(context: grpc.aio.ServicerContext[Any, Any]) -> None:
     if metadata := answer_metadata():
         await context.send_initial_metadata(metadata)
+
+
+class PatientWriter:
+    """A block in which messages are written; raises TimeoutError when one of them waits longer than `seconds`.
+
+    One timer for all of them, which looks again: a timer for each message would cost as much as its frame.
+    """
+
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any], seconds: float) -> None:
+        self._context = context
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._limit = asyncio.timeout(None)
+        self._writing_since: float | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._limit.__aenter__()
+        self._timer = self._loop.call_later(self._seconds, self._check)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+        await self._limit.__aexit__(exc_type, exc, traceback)
+
+    async def write(self, message: Any) -> None:
+        """Write one, when there is room for it."""
+        self._writing_since = self._loop.time()
+        await self._context.write(message)
+        self._writing_since = None
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        since = now if self._writing_since is None else self._writing_since
+        if now >= since + self._seconds:
+            self._limit.reschedule(now)
+        else:
+            self._timer = self._loop.call_at(since + self._seconds, self._check)

@@ -2,6 +2,11 @@
 
 Bound to a task by whoever receives the call, and inherited by the tasks that it starts; log lines carry
 it, and outgoing calls take their metadata and deadline from it.
+
+What an answer says before its first message: initial metadata, gathered while the call is worked on.
+
+gRPC sends it once. So whoever has something to say adds it here, and the boundary sends all of it together
+with the first message.
 """
 
 from __future__ import annotations
@@ -16,6 +21,28 @@ from typing import Final, ParamSpec, TypeVar
 from pagemesh.errors import DeadlineError
 from pagemesh.telemetry.logs import bind_call_ids
 from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext, parse_trace
+
+Pairs = Iterable[tuple[str, str]]
+Source = Callable[[], Pairs]
+"""Asked when the first message is about to be sent; what it says then is what the caller is told."""
+
+_sources: contextvars.ContextVar[list[Source]] = contextvars.ContextVar("answer_metadata")
+
+
+def begin_answer() -> None:
+    """Have this task answer another call than before, of which nothing is known yet."""
+    _sources.set([])
+
+
+def add_answer_metadata(source: Source) -> None:
+    """Have the answer to the present call begin with this, too; for nothing once a message was sent."""
+    _sources.get().append(source)
+
+
+def answer_metadata() -> tuple[tuple[str, str], ...]:
+    """All of it, in the order in which it was added."""
+    return tuple(pair for source in _sources.get() for pair in source())
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

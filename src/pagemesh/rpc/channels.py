@@ -5,20 +5,36 @@ is made together with them, so that an installed package has it, and a test comp
 
 No timeout in it may be shorter than a few seconds: gRPC counts them from a cycle clock that can be two
 seconds off, and calls with 1 s ended with DEADLINE_EXCEEDED at once. Callers set shorter ones.
+
+Where a process runs, as others can compare it.
+
+Methods whose responses are a stream of bytes: for bulk, which protobuf would copy once more a side.
+
+The bytes must be the serialized message that the contract names: any client with generated stubs, and
+reflection, may be at the other end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import grpc
 import grpc.experimental
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
 
 from pagemesh.identity.roles import MeshRole
 from pagemesh.rpc.identity import Identity
+from pagemesh.rpc.tasks import one_ahead
+from pagemesh.v1 import kv_transfer_pb2
 
 MAX_MESSAGE_BYTES: Final = 40 * 1024 * 1024
 """KV travels in messages of about 1 MiB; a prompt of a million tokens has about 4 MiB."""
@@ -150,3 +166,70 @@ def end_bulk_call(call: BulkCall) -> None:
     running: Any = call
     while running._state.due:
         running._consume_next_event()
+
+
+def host_identity(*, on_device: bool = False) -> kv_transfer_pb2.HostIdentity | None:
+    """Of this process, with its KV on a device or not; None where no process reads another's memory."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return kv_transfer_pb2.HostIdentity(
+            boot_id=Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip(),
+            pid_namespace=Path("/proc/self/ns/pid").stat().st_ino,
+            user_id=os.geteuid(),
+            on_device=on_device,
+        )
+    except OSError:
+        return None
+
+
+RequestT = TypeVar("RequestT", bound=Message)
+
+Behavior = Callable[[RequestT, grpc.aio.ServicerContext[Any, Any]], AsyncGenerator[bytes]]
+"""Serves one call."""
+
+
+class _Server(Protocol):
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler], /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RawStream(Generic[RequestT]):
+    """A method with one request and raw responses, for its server and its clients."""
+
+    service: ServiceDescriptor
+    method: str
+    request_type: type[RequestT]
+
+    @property
+    def path(self) -> str:
+        """As gRPC names the method."""
+        return f"/{self.service.full_name}/{self.method}"
+
+    def add_to_server(self, behavior: Behavior[RequestT], server: _Server) -> None:
+        """Serve the method; like the generated functions of that name, for `GrpcServer.add`.
+
+        Each message is made while the one before is sent.
+        """
+
+        async def serve(
+            request: RequestT, context: grpc.aio.ServicerContext[Any, Any]
+        ) -> AsyncGenerator[bytes]:
+            async with aclosing(one_ahead(behavior(request, context))) as messages:
+                async for message in messages:
+                    yield message
+
+        handler: grpc.RpcMethodHandler[RequestT, bytes] = grpc.unary_stream_rpc_method_handler(
+            # grpc declares the behaviors of its threaded servers only.
+            cast(Any, serve),
+            request_deserializer=self.request_type.FromString,
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(self.service.full_name, {self.method: handler}),)
+        )
+
+    def client(self, channel: grpc.Channel) -> grpc.UnaryStreamMultiCallable[RequestT, bytes]:
+        """What calls the method; its calls are read by threads."""
+        return channel.unary_stream(
+            self.path, request_serializer=self.request_type.SerializeToString
+        )

@@ -20,7 +20,7 @@ from typing import Any, Final
 import grpc
 
 import pagemesh.v1
-from pagemesh.rpc.host_identity import host_identity
+from pagemesh.rpc.channels import host_identity
 from pagemesh.v1 import process_pb2, process_pb2_grpc
 
 PROCESS_SERVICE: Final = process_pb2.DESCRIPTOR.services_by_name["Process"].full_name

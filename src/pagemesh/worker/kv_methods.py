@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pagemesh.rpc.raw_streams import RawStream
+from pagemesh.rpc.channels import RawStream
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2
 
 PREFILL: Final = RawStream(

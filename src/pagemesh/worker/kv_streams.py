@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 
 from pagemesh.errors import KvIntegrityError, UnavailableError
 from pagemesh.kvship.receive import Accepted
-from pagemesh.rpc.cancelling import until_done
 from pagemesh.rpc.channels import BulkCall, end_bulk_call
+from pagemesh.rpc.tasks import until_done
 from pagemesh.telemetry.metrics import transfer as declared
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.kv_import import KvImport

@@ -29,7 +29,7 @@ from pagemesh.kvship.transports import (
     ReceivingTransport,
     SendingTransport,
 )
-from pagemesh.rpc.host_identity import host_identity
+from pagemesh.rpc.channels import host_identity
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker.peer_memories import Incarnation, PeerMemories
 

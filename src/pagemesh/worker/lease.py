@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
 
-from pagemesh.rpc.cancelling import until_done
+from pagemesh.rpc.tasks import until_done
 
 P = ParamSpec("P")
 T = TypeVar("T")

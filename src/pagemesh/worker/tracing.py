@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
 from pagemesh.config import TracesConfig
-from pagemesh.rpc.raw_streams import Behavior
+from pagemesh.rpc.channels import Behavior
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.tracer import start_tracer
 from pagemesh.v1 import prefill_pb2

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pagemesh.gateway.keepalive import IDLE_SECONDS, VANISHED_SECONDS, keepalive_options
+from pagemesh.gateway.names import IDLE_SECONDS, VANISHED_SECONDS, keepalive_options
 
 
 def values() -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.membership.backoff import FIRST_S, LONGEST_S, Backoff
+from pagemesh.membership.replicas import FIRST_S, LONGEST_S, Backoff
 
 
 def test_waits_double_up_to_the_longest_and_are_cut_by_half_at_most() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.membership.lookup_breaker import LookupBreaker
+from pagemesh.membership.directory import LookupBreaker
 from tests.fakes.clock import FakeClock
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pagemesh.cache.block_hash import CacheDigest, xor_names
 from pagemesh.core.engine import StepOutput
-from pagemesh.membership.outbox import RECALLED_BLOCKS, CacheChanges, Outbox
+from pagemesh.membership.cache_changes import RECALLED_BLOCKS, CacheChanges, Outbox
 from tests.unit.kvstore.builders import make_block, make_blocks
 
 SOME = CacheDigest(3, 7)

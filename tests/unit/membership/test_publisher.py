@@ -6,7 +6,7 @@ import queue
 
 from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.core.engine import StepOutput
-from pagemesh.membership.outbox import CacheChanges
+from pagemesh.membership.cache_changes import CacheChanges
 from pagemesh.membership.publisher import (
     MAX_BLOCKS_PER_EVENT,
     Publisher,

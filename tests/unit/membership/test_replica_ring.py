@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.membership.kvstore_replicas import KvStoreReplicas
+from pagemesh.membership.replicas import KvStoreReplicas
 
 
 def test_the_next_one_is_taken_each_time_and_after_the_last_the_first() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from pagemesh.config import ServerConfig
-from pagemesh.rpc.answer_metadata import add_answer_metadata
+from pagemesh.rpc.call_context import add_answer_metadata
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc

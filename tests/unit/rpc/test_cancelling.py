@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pagemesh.rpc import cancelling
-from pagemesh.rpc.cancelling import cancel_to_end, run_to_end, until_done
+from pagemesh.rpc import tasks
+from pagemesh.rpc.tasks import cancel_to_end, run_to_end, until_done
 
 
 async def test_cancelling_is_put_off_until_the_work_is_over() -> None:
@@ -78,7 +78,7 @@ async def test_who_waits_for_an_end_is_cancelled_behind_it() -> None:
 async def test_a_task_that_loses_its_cancellation_is_cancelled_again(
     num_lost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancelling, "CANCEL_AGAIN_S", 0.01)
+    monkeypatch.setattr(tasks, "CANCEL_AGAIN_S", 0.01)
     lost: list[bool] = []
 
     async def go_on() -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from pagemesh.rpc.one_ahead import one_ahead
+from pagemesh.rpc.tasks import one_ahead
 from tests.support.waiting import wait_until
 
 

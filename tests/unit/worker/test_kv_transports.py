@@ -17,7 +17,7 @@ from pagemesh.errors import UnavailableError
 from pagemesh.kvship.device_transport import device_memory_name
 from pagemesh.kvship.named_blocks import NamedBlocksReceiving, NamedBlocksSending
 from pagemesh.kvship.transports import PayloadReceiving, PayloadSending
-from pagemesh.rpc.host_identity import host_identity
+from pagemesh.rpc.channels import host_identity
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker import kv_transports
 from pagemesh.worker.kv_transports import KvTransports

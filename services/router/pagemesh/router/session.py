@@ -15,12 +15,12 @@ import structlog
 
 from pagemesh.errors import UnavailableError, WorkerLostError
 from pagemesh.identity.roles import MeshRole
-from pagemesh.membership.backoff import Backoff
+from pagemesh.membership.replicas import Backoff
 from pagemesh.router.read_ahead import SessionCall, read_ahead
 from pagemesh.router.session_requests import SessionRequests
-from pagemesh.rpc.cancelling import cancel_to_end
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.identity import Identity
+from pagemesh.rpc.tasks import cancel_to_end
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, types_pb2
 
 _log = structlog.get_logger(__name__)

@@ -7,8 +7,8 @@ from pathlib import Path
 import grpc
 
 from pagemesh.cli.up.plan import MeshPlan
+from pagemesh.identity.certificates import ThrowAwayAuthority
 from pagemesh.identity.roles import REQUIRED, MeshRole
-from pagemesh.identity.throw_away import ThrowAwayAuthority
 
 
 def issue_certificates(plan: MeshPlan) -> grpc.ChannelCredentials:

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from pagemesh.rpc.raw_streams import Behavior
+from pagemesh.rpc.channels import Behavior
 from pagemesh.telemetry import span_names as names
 from pagemesh.telemetry.spans import current_span
 from pagemesh.v1 import prefill_pb2

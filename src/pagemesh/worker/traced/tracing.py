@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from pagemesh.rpc.call_spans import ServedSpans
-from pagemesh.rpc.raw_streams import Behavior
+from pagemesh.rpc.channels import Behavior
 from pagemesh.telemetry import span_names as names
 from pagemesh.telemetry.otlp import OtlpTracer
 from pagemesh.v1 import prefill_pb2

@@ -15,8 +15,7 @@ from pagemesh.router.models import Models
 from pagemesh.router.servicers.generation_call import GenerationCalls
 from pagemesh.router.servicers.json_call import JsonCalls
 from pagemesh.router.servicers.read_call import AnyContext
-from pagemesh.rpc.answer_metadata import add_answer_metadata
-from pagemesh.rpc.call_context import current_call
+from pagemesh.rpc.call_context import add_answer_metadata, current_call
 from pagemesh.v1 import anthropic_pb2_grpc
 
 _REQUEST_ID_KEY = "request-id"

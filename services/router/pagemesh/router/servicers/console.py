@@ -29,7 +29,7 @@ from pagemesh.router.servicers.http_answer import (
     status_answer,
 )
 from pagemesh.router.servicers.read_call import AnyContext
-from pagemesh.rpc.answer_metadata import add_answer_metadata
+from pagemesh.rpc.call_context import add_answer_metadata
 from pagemesh.v1 import console_pb2, console_pb2_grpc
 
 _NOT_KEPT = (("cache-control", "no-store"),)

@@ -9,7 +9,7 @@ from pagemesh.errors import InvalidRequestError
 from pagemesh.router.generation.interface import RunningGeneration
 from pagemesh.router.route_header import EXPLAIN_KEY, ROUTE_KEY, route_line
 from pagemesh.router.servicers.read_call import AnyContext
-from pagemesh.rpc.answer_metadata import add_answer_metadata
+from pagemesh.rpc.call_context import add_answer_metadata
 
 _VALUES: Final = {"true": True, "1": True, "false": False, "0": False}
 

@@ -15,8 +15,7 @@ from pagemesh.router.servicers.http_answer import ErrorBody, error_answer
 from pagemesh.router.servicers.read_call import AnyContext
 from pagemesh.router.tenants.caller import bind_caller
 from pagemesh.router.tenants.tenants import Tenants
-from pagemesh.rpc.answer_metadata import add_answer_metadata
-from pagemesh.rpc.call_context import current_call
+from pagemesh.rpc.call_context import add_answer_metadata, current_call
 from pagemesh.rpc.status import abort
 from pagemesh.telemetry.logs import bind_tenant
 from pagemesh.telemetry.metrics import Metrics

@@ -11,7 +11,7 @@ from google.api.httpbody_pb2 import HttpBody
 from pagemesh.errors import InvalidRequestError, PagemeshError
 from pagemesh.router.openai.errors import error_body, error_headers
 from pagemesh.router.openai.sse import encode_json
-from pagemesh.rpc.answer_metadata import add_answer_metadata
+from pagemesh.rpc.call_context import add_answer_metadata
 from pagemesh.rpc.status import as_pagemesh_error, for_log
 from pagemesh.telemetry.spans import current_span
 

@@ -1,9 +1,10 @@
-"""Waiting for what has to end although the one who waits is cancelled."""
+"""Tasks of an event loop: waiting for what has to end, and a stream whose next item is made while one is sent."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -51,3 +52,31 @@ async def cancel_to_end(task: asyncio.Task[Any]) -> None:
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=CANCEL_AGAIN_S)
+
+
+async def one_ahead(items: AsyncGenerator[T]) -> AsyncGenerator[T]:
+    """The items of a generator, of which at most one waits to be asked for.
+
+    Closing this closes the generator, behind what it is doing then: so its `finally` is a place where
+    leases can be given back.
+    """
+    async with aclosing(items):
+        following = _next(items)
+        try:
+            while True:
+                try:
+                    item = await following
+                except StopAsyncIteration:
+                    return
+                following = _next(items)
+                yield item
+        finally:
+            following.cancel()
+            await until_done(following)
+
+
+def _next(items: AsyncGenerator[T]) -> asyncio.Task[T]:
+    async def take() -> T:
+        return await anext(items)
+
+    return asyncio.create_task(take(), name="next-message")
