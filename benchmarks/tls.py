@@ -25,8 +25,8 @@ from tokenizers import Tokenizer
 from turns import turns
 
 from pagemesh.config import MeshTlsConfig
-from pagemesh.identity.certificates import ThrowAwayAuthority
 from pagemesh.identity.roles import REQUIRED, MeshRole
+from pagemesh.identity.throw_away import ThrowAwayAuthority
 
 QUESTION = "What TLS between all processes costs: KV, requests one by one, and many at once"
 KV_BYTES = 512 * 2**20

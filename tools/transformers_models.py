@@ -24,7 +24,7 @@ from pagemesh.config import ModelConfig
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import load_model
-from pagemesh.models.transformers_backend.reading import model_class
+from pagemesh.models.transformers_backend.read import model_class
 from tests.identity.checkpoints import spread
 from tests.identity.runner_driver import Driver
 

@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 
 from pagemesh.config import KvStoreConfig
 from pagemesh.errors import ConfigError
-from pagemesh.kvstore.redis_client import RedisStore
-from pagemesh.kvstore.redis_server import inspect_server
+from pagemesh.kvstore.redis_client import RedisStore, inspect_server
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc
 from tests.contract.kvstore_harness import (

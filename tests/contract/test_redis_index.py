@@ -13,9 +13,8 @@ import pytest_asyncio
 from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.errors import FailedPreconditionError, UnavailableError
 from pagemesh.kvstore.memory_index import MemoryIndex
-from pagemesh.kvstore.redis_client import MAX_CONNECTIONS, RedisStore
+from pagemesh.kvstore.redis_client import MAX_CONNECTIONS, TURNS, RedisScripts, RedisStore
 from pagemesh.kvstore.redis_index import RedisIndex, key_prefix
-from pagemesh.kvstore.redis_scripts import TURNS, RedisScripts
 from pagemesh.telemetry.metrics import Metrics
 from tests.support.valkey import Valkey
 from tests.unit.kvstore.builders import make_blocks, make_spread_blocks

@@ -10,9 +10,8 @@ import pytest_asyncio
 
 from pagemesh.errors import FailedPreconditionError, UnavailableError
 from pagemesh.kvstore.index import NOTHING_HELD
-from pagemesh.kvstore.redis_client import RedisStore
+from pagemesh.kvstore.redis_client import RedisScripts, RedisStore
 from pagemesh.kvstore.redis_index import RedisIndex, key_prefix
-from pagemesh.kvstore.redis_scripts import RedisScripts
 from pagemesh.kvstore.redis_slots import DROPS_PER_CALL, RedisSlots
 from pagemesh.telemetry.metrics import Metrics
 from tests.support.valkey import Valkey

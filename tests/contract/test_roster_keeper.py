@@ -15,7 +15,7 @@ from pagemesh.kvstore.changes import Change, ChangeLog
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.redis_client import RedisStore
 from pagemesh.kvstore.redis_roster import PREFIX, RedisRoster
-from pagemesh.kvstore.roster_keeper import RosterKeeper
+from pagemesh.kvstore.roster_sync import RosterKeeper
 from pagemesh.kvstore.shared_membership import SharedMembership
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2

@@ -20,8 +20,7 @@ from pagemesh.router.openai.tokenizing import tokenizer_info
 from pagemesh.router.openapi.document import openapi_document
 from pagemesh.router.served_model import ServedModel
 from pagemesh.tokenizer import Tokenizer
-from pagemesh.tokenizer.generation_defaults import GenerationDefaults
-from pagemesh.tokenizer.matryoshka import Matryoshka
+from pagemesh.tokenizer.model_defaults import GenerationDefaults, Matryoshka
 from pagemesh.v1 import console_pb2, openai_pb2
 from tests.contract.http_answers import Answer, http_body, read
 from tests.contract.router_harness import DEADLINE_S, MODEL, Mesh, running_mesh

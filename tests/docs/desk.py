@@ -16,8 +16,8 @@ from typing import Final
 import psutil
 
 from pagemesh.config import MeshTlsConfig
-from pagemesh.identity.certificates import ThrowAwayAuthority
 from pagemesh.identity.roles import MeshRole
+from pagemesh.identity.throw_away import ThrowAwayAuthority
 from tests.docs.stand_ins import DESK, NAMES, PORTS, SERVERS
 from tests.hygiene.tree import FOREIGN, ROOT
 from tests.mesh.harness import is_alive

@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from pagemesh.config import MeshTlsConfig
-from pagemesh.identity.certificates import ThrowAwayAuthority, replace_file
 from pagemesh.identity.roles import MeshRole
+from pagemesh.identity.throw_away import ThrowAwayAuthority, replace_file
 from pagemesh.rpc.identity import Identity
 from pagemesh.telemetry.metrics import Metrics
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from pagemesh.cli.up.ports import held_ports
+from pagemesh.cli.up.readiness import held_ports
 
 _HELD = ExitStack()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from pagemesh.telemetry.metrics import admission, engine, index, requests, routing, transfer
+from pagemesh.telemetry.metrics import admission, engine, kvstore, requests, routing, transfer
 from pagemesh.telemetry.metrics.specs import Process
 from tools.monitoring.query import Queries, ratio
 
@@ -132,7 +132,7 @@ RECORDING_RULES: Final = [
     ),
     RecordingRule(
         "mesh:index_divergences:ratio_5m",
-        ratio(RULES.rate(index.INDEX_DIVERGENCES), RULES.rate(index.INDEX_DIGESTS)),
+        ratio(RULES.rate(kvstore.INDEX_DIVERGENCES), RULES.rate(kvstore.INDEX_DIGESTS)),
         "Share of comparisons in which the index and a worker differed.",
     ),
     RecordingRule(

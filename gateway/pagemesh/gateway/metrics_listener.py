@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import quote
 
-from pagemesh.config.mesh_tls import MeshTlsConfig
+from pagemesh.config.connections import MeshTlsConfig
 from pagemesh.gateway.names import CLUSTER, MANAGER, TYPE
 from pagemesh.gateway.tls import mesh_certificates
-from pagemesh.telemetry.metrics import envoy
+from pagemesh.telemetry.metrics import gateway
 from pagemesh.telemetry.metrics.catalog import specs_of
 
 ADMIN_CLUSTER: Final = "admin"
@@ -112,7 +112,7 @@ def _connection_manager() -> dict[str, Any]:
 
 def _route(path: str) -> dict[str, Any]:
     """For this path alone, without anything behind it: what is asked of the admin interface is said here."""
-    declared = stats_filter(spec.name for spec in specs_of(envoy))
+    declared = stats_filter(spec.name for spec in specs_of(gateway))
     return {
         "match": {
             "path": path,

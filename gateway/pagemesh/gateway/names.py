@@ -6,7 +6,7 @@ import socket
 import sys
 from typing import Any, Final
 
-from pagemesh.telemetry.metrics import envoy
+from pagemesh.telemetry.metrics import gateway
 
 IDLE_SECONDS: Final = 15
 """Of silence on a connection, after which its client is asked whether it is there."""
@@ -55,10 +55,10 @@ def keepalive_options() -> list[dict[str, Any]]:
 TYPE: Final = "type.googleapis.com/envoy.extensions."
 """Beginning of the type of every extension."""
 
-MANAGER: Final = envoy.MANAGER
+MANAGER: Final = gateway.MANAGER
 """Under which Envoy counts the requests of clients."""
 
-CLUSTER: Final = envoy.CLUSTER
+CLUSTER: Final = gateway.CLUSTER
 """Of the routers."""
 
 MIB: Final = 1024 * 1024

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pagemesh.config import TlsConfig
-from pagemesh.config.mesh_tls import MeshTlsConfig
+from pagemesh.config.connections import MeshTlsConfig
 from pagemesh.errors import ConfigError
 from pagemesh.gateway.names import TYPE
 from pagemesh.identity.roles import MeshRole

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pagemesh.config.checks import require, require_seconds
+from pagemesh.config.environment import require, require_seconds
 
 _PATHS: Final = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
 _MODELS_PATH: Final = "/v1/models"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from pagemesh.config.checks import require
+from pagemesh.config.environment import require
 
 
 class Metric(NamedTuple):

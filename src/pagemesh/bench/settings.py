@@ -9,7 +9,7 @@ from typing import Final, Literal
 from pagemesh.bench.endpoint_settings import EndpointConfig
 from pagemesh.bench.metric_names import parse_metrics, parse_percentiles
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.config.checks import require
+from pagemesh.config.environment import require
 from pagemesh.workload.slo import Slo, parse_slo
 
 MAX_TOKENS: Final = 10_000_000

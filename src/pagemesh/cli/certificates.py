@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from pagemesh.cli.settings import CertificatesConfig
-from pagemesh.config.mesh_tls import MeshTlsConfig
+from pagemesh.config.connections import MeshTlsConfig
 from pagemesh.errors import ConfigError
-from pagemesh.identity.certificates import ThrowAwayAuthority
 from pagemesh.identity.roles import REQUIRED, MeshRole
+from pagemesh.identity.throw_away import ThrowAwayAuthority
 
 _OWNERS: Final = tuple(role for role in MeshRole if role is not MeshRole.WORKER)
 """A worker's certificate also says of which kind it is."""

@@ -93,7 +93,7 @@ def plan_model(config: PlanConfig) -> Answer:
 def _plan_with_transformers(config: PlanConfig, folder: Path, settings: ConfigJson) -> Answer:
     require_transformers(settings)
     # Imported here because it takes seconds, and models of pagemesh's own do without.
-    from pagemesh.models.transformers_backend.outline import outline
+    from pagemesh.models.transformers_backend.read import outline
 
     dtype = choose_dtype(config.dtype, settings, ITEM_BYTES)
     model = outline(folder, config.max_model_len)

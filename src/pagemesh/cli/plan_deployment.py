@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pagemesh.cli.plan import Answer, as_json, as_table, verdict
 from pagemesh.cli.settings import PlanConfig
-from pagemesh.config.checks import require
+from pagemesh.config.environment import require
 from pagemesh.errors import ConfigError
 from pagemesh.plan import report
 from pagemesh.plan.deployment import plan_deployment

@@ -24,9 +24,9 @@ from pagemesh.config import (
     TenantsConfig,
     TlsConfig,
     TracesConfig,
-    checks,
+    environment,
 )
-from pagemesh.config.mesh_tls import MeshTlsConfig
+from pagemesh.config.connections import MeshTlsConfig
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.config.tenants import TENANT_NAME
 from pagemesh.plan.settings import DeploymentConfig, GpuConfig
@@ -142,24 +142,24 @@ class UpConfig:
         require_for_one(self.served, "--revision", self.hub.revision)
         require_for_one(self.served, "--chat-template", self.chat.chat_template)
         require_for_one(self.served, "--generation-config", self.generation.folder)
-        checks.require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
-        checks.require(self.decode >= 1, "--decode", self.decode, "at least 1")
-        checks.require(self.router >= 1, "--router", self.router, "at least 1")
-        checks.require(self.kvstore >= 1, "--kvstore", self.kvstore, "at least 1")
-        checks.require(
+        environment.require(self.prefill >= 0, "--prefill", self.prefill, "0 or more")
+        environment.require(self.decode >= 1, "--decode", self.decode, "at least 1")
+        environment.require(self.router >= 1, "--router", self.router, "at least 1")
+        environment.require(self.kvstore >= 1, "--kvstore", self.kvstore, "at least 1")
+        environment.require(
             self.kvstore == 1 or self.index != "memory",
             "--index",
             self.index,
             f"redis://host:port/db for {self.kvstore} kvstores: in memory they would know nothing of each other",
         )
-        checks.require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
-        checks.require(self.threads >= 0, "--threads", self.threads, "0 or more")
-        checks.require(
+        environment.require(1 <= self.port <= 65535, "--port", self.port, "between 1 and 65535")
+        environment.require(self.threads >= 0, "--threads", self.threads, "0 or more")
+        environment.require(
             self.stream_interval >= 1, "--stream-interval", self.stream_interval, "at least 1"
         )
-        checks.require_seconds("--grace-period", self.grace_period, most=3600)
-        checks.require_seconds("--start-timeout", self.start_timeout, most=7 * 24 * 3600)
-        checks.require(
+        environment.require_seconds("--grace-period", self.grace_period, most=3600)
+        environment.require_seconds("--start-timeout", self.start_timeout, most=7 * 24 * 3600)
+        environment.require(
             self.max_waiting_requests > 0,
             "--max-waiting-requests",
             self.max_waiting_requests,
@@ -187,7 +187,7 @@ class KeysConfig:
 
     def __post_init__(self) -> None:
         is_name = TENANT_NAME.fullmatch(self.tenant) is not None
-        checks.require(
+        environment.require(
             is_name, "--tenant", self.tenant, "1 to 64 letters, digits, dots, dashes or underscores"
         )
 
@@ -236,25 +236,25 @@ class PlanConfig:
     deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
 
     def __post_init__(self) -> None:
-        checks.require(self.model != "", "--model", self.model, "a folder or a hub id")
+        environment.require(self.model != "", "--model", self.model, "a folder or a hub id")
         for flag, value in (("--gpu-memory", self.gpu_memory), ("--memory", self.memory)):
-            checks.require(value is None or value > 0, flag, value, "positive")
+            environment.require(value is None or value > 0, flag, value, "positive")
         for flag, given in (("--gpu-memory", self.gpu_memory), ("--gpu", self.gpu.gpu)):
-            checks.require(
+            environment.require(
                 given is None or self.memory is None,
                 "--memory",
                 self.memory,
                 f"unset when {flag} is given",
             )
-        checks.require_share(self.gpu_memory_utilization)
+        environment.require_share(self.gpu_memory_utilization)
         size = self.tensor_parallel_size
-        checks.require(size > 0, "--tensor-parallel-size", size, "positive")
+        environment.require(size > 0, "--tensor-parallel-size", size, "positive")
         if self.max_model_len is not None:
-            checks.require(
+            environment.require(
                 self.max_model_len >= 2, "--max-model-len", self.max_model_len, "at least 2"
             )
-        checks.require(self.block_size > 0, "--block-size", self.block_size, "positive")
-        checks.require(
+        environment.require(self.block_size > 0, "--block-size", self.block_size, "positive")
+        environment.require(
             self.deployment.is_wanted or self.deployment == DeploymentConfig(),
             "--request-rate",
             None,
@@ -287,7 +287,7 @@ class HealthConfig:
     def __post_init__(self) -> None:
         if not self.address.startswith(("http://", "unix:/")):
             parse_addresses("--address", self.address)
-        checks.require_seconds("--timeout", self.timeout, most=600)
+        environment.require_seconds("--timeout", self.timeout, most=600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +307,8 @@ class CertificatesConfig:
 
     def __post_init__(self) -> None:
         for host in self.hosts:
-            checks.require(
+            environment.require(
                 _HOST.fullmatch(host) is not None, "--hosts", host, "a host name or an address"
             )
-        checks.require(self.folder != "", "--folder", self.folder, "a folder")
-        checks.require(1 <= self.days <= 3650, "--days", self.days, "between 1 and 3650")
+        environment.require(self.folder != "", "--folder", self.folder, "a folder")
+        environment.require(1 <= self.days <= 3650, "--days", self.days, "between 1 and 3650")

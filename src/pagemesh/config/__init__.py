@@ -12,7 +12,7 @@ from typing import Final, Literal
 from pagemesh.addresses import parse_addresses
 from pagemesh.config.api import ApiConfig
 from pagemesh.config.chat import ChatConfig
-from pagemesh.config.checks import require, require_seconds
+from pagemesh.config.connections import MeshTlsConfig, TracesConfig, check_store_url
 from pagemesh.config.engine import (
     CPU_KV_CACHE_MEMORY,
     CacheConfig,
@@ -23,14 +23,12 @@ from pagemesh.config.engine import (
     ModelConfig,
     SchedulerConfig,
 )
+from pagemesh.config.environment import require, require_seconds
 from pagemesh.config.gateway import CorsConfig, GatewayConfig, HttpLimitsConfig, TlsConfig
 from pagemesh.config.generation import GenerationConfig
-from pagemesh.config.mesh_tls import MeshTlsConfig
 from pagemesh.config.request_log import RequestLogConfig
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
-from pagemesh.config.store_url import check_store_url
 from pagemesh.config.tenants import TenantsConfig
-from pagemesh.config.traces import TracesConfig
 
 __all__ = [
     "CPU_KV_CACHE_MEMORY",

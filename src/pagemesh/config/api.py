@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pagemesh.config.checks import require
+from pagemesh.config.environment import require
 
 _MOST_LOGPROBS: Final = 20
 """Likeliest tokens that workers find: their kernels are compiled for a number."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pagemesh.config.checks import read_object
+from pagemesh.config.environment import read_object
 
 ContentFormat = Literal["auto", "string", "openai"]
 

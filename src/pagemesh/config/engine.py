@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from pagemesh.config.checks import require, require_seconds, require_share
+from pagemesh.config.environment import require, require_seconds, require_share
 from pagemesh.config.model_names import names_of
 
 CPU_KV_CACHE_MEMORY: Final = 0.25

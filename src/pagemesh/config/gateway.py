@@ -6,9 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pagemesh.config.checks import require, require_seconds
-from pagemesh.config.mesh_tls import MeshTlsConfig
-from pagemesh.config.traces import TracesConfig
+from pagemesh.config.connections import MeshTlsConfig, TracesConfig
+from pagemesh.config.environment import require, require_seconds
 from pagemesh.errors import ConfigError
 
 _WEEK = 7 * 24 * 3600

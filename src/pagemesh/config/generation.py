@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pagemesh.config.checks import read_object, require
+from pagemesh.config.environment import read_object, require
 from pagemesh.errors import ConfigError
 
 _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {

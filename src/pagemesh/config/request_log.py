@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagemesh.config.checks import require
+from pagemesh.config.environment import require
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pagemesh.config.checks import require
+from pagemesh.config.environment import require
 from pagemesh.config.model_names import names_of
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from pagemesh.config.checks import require
+from pagemesh.config.environment import require
 
 TENANT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names stand in headers and logs."""

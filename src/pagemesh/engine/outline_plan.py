@@ -17,7 +17,7 @@ from pagemesh.engine.memory_plan import (
 from pagemesh.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pagemesh.models.transformers_backend.outline import Outline
+    from pagemesh.models.transformers_backend.read import Outline
 
 
 def make_outline_plan(

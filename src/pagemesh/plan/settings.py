@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from pagemesh.config import RoutingPolicy
-from pagemesh.config.checks import require, require_seconds
+from pagemesh.config.environment import require, require_seconds
 from pagemesh.plan.gpus import GPUS, Gpu, GpuName
 from pagemesh.sim.settings import WorkloadConfig
 from pagemesh.workload.slo import Slo, parse_slo

@@ -8,7 +8,7 @@ from typing import Final, Self
 import grpc
 import structlog
 
-from pagemesh.config.mesh_tls import MeshTlsConfig
+from pagemesh.config.connections import MeshTlsConfig
 from pagemesh.errors import PermissionDeniedError
 from pagemesh.identity.certificates import Certificates, Credentials
 from pagemesh.identity.roles import MeshRole, may_call, roles_of

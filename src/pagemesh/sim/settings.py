@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pagemesh.config import RoutingConfig, RoutingPolicy
-from pagemesh.config.checks import require, require_seconds
+from pagemesh.config.environment import require, require_seconds
 from pagemesh.sim.lengths import MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS
 from pagemesh.workload.slo import Slo, parse_slo
 

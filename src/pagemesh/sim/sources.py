@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from pagemesh.config.checks import require
+from pagemesh.config.environment import require
 from pagemesh.errors import ConfigError
 from pagemesh.sim.mooncake import read_mooncake, trace_of, write_mooncake
 from pagemesh.sim.settings import WorkloadConfig

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from pagemesh.config.checks import require
+from pagemesh.config.environment import require
 
 _MAX_MS = 1e13
 

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from pagemesh.cli.up import ports as module
-from pagemesh.cli.up.ports import held_ports, require_free
+from pagemesh.cli.up import readiness as module
+from pagemesh.cli.up.readiness import held_ports, require_free
 from pagemesh.errors import ConfigError
 
 

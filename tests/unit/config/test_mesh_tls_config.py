@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagemesh.cli.arguments import parse
-from pagemesh.config.mesh_tls import MeshTlsConfig
+from pagemesh.config.connections import MeshTlsConfig
 from pagemesh.errors import ConfigError
 
 FILES = {"CERT": "own.crt", "KEY": "own.key", "CA": "mesh.ca"}

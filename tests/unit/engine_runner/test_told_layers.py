@@ -11,7 +11,7 @@ from pagemesh.config import ModelConfig
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.models.loader import LoadedModel, load_model
-from pagemesh.models.transformers_backend.causal_model import TransformersModel
+from pagemesh.models.transformers_backend.model import TransformersModel
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
 from tests.support.kv_bytes import read_kv

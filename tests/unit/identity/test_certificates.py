@@ -10,8 +10,9 @@ from structlog.testing import capture_logs
 
 from pagemesh.config import MeshTlsConfig
 from pagemesh.errors import ConfigError
-from pagemesh.identity.certificates import Certificates, replace_file
+from pagemesh.identity.certificates import Certificates
 from pagemesh.identity.roles import MeshRole
+from pagemesh.identity.throw_away import replace_file
 from tests.support.certificates import Pair, make_certificate, write_encrypted_key
 from tests.support.mesh_certificates import MeshAuthority
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pagemesh.cache.block_hash import CacheDigest, xor_names
-from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
+from pagemesh.kvstore.changes import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
 from pagemesh.kvstore.feed import Feed
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from pagemesh.kvstore.bystanders import Bystanders
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.changes import ChangeLog
-from pagemesh.kvstore.digest_metrics import DigestMetrics
+from pagemesh.kvstore.feed import DigestMetrics
 from pagemesh.kvstore.index import BlockIndex
+from pagemesh.kvstore.known_peers import Bystanders
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.membership import LocalMembership
 from pagemesh.kvstore.memory_index import MemoryIndex

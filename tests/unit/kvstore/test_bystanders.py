@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagemesh.errors import FailedPreconditionError
-from pagemesh.kvstore.bystanders import (
+from pagemesh.kvstore.known_peers import (
     DEPARTED_SECONDS,
     MAX_REMEMBERED,
     REFUSED_SECONDS,

@@ -11,8 +11,7 @@ import pytest
 from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.catalog import BULK_BLOCKS, Resync, Synced
-from pagemesh.kvstore.changes import Change, Joined, Left
-from pagemesh.kvstore.events import Beat, Cleared, Removed, Stored
+from pagemesh.kvstore.changes import Beat, Change, Cleared, Joined, Left, Removed, Stored
 from pagemesh.kvstore.feed import Feed
 from pagemesh.kvstore.index import NOTHING_HELD
 from pagemesh.kvstore.memory_index import MemoryIndex

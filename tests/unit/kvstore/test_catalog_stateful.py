@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pagemesh.errors import FailedPreconditionError
-from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Resumed, Stored
+from pagemesh.kvstore.changes import Beat, Cleared, Digested, Removed, Resumed, Stored
 from pagemesh.kvstore.feed import MOST_PATIENCE, Feed
 from pagemesh.kvstore.index import BlockIndex
 from pagemesh.kvstore.memory_index import MemoryIndex

@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from pagemesh.cache.block_hash import CacheDigest
-from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
+from pagemesh.kvstore.changes import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
 from pagemesh.kvstore.feed import SLICE_BLOCKS
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.v1 import types_pb2

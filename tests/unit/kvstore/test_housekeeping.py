@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from pagemesh.kvstore.events import Beat, Stored
+from pagemesh.kvstore.changes import Beat, Stored
 from pagemesh.kvstore.housekeeping import LATE_S, MOST_LATE_ROUNDS, TIDY_SLICE, Housekeeper
 from pagemesh.kvstore.instrumented_index import InstrumentedIndex
 from pagemesh.kvstore.memory_index import MemoryIndex

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagemesh.errors import FailedPreconditionError, InvalidRequestError
-from pagemesh.kvstore.changes import Change, Joined, Left, Loaded
-from pagemesh.kvstore.events import EventKind
+from pagemesh.kvstore.changes import Change, EventKind, Joined, Left, Loaded
 from pagemesh.kvstore.members import Verdict
 from pagemesh.v1 import types_pb2
 from tests.unit.kvstore.builders import Store, make_worker

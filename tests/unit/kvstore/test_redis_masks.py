@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.kvstore.redis_masks import LeadingHolders, SlotTable
+from pagemesh.kvstore.redis_slots import LeadingHolders, SlotTable
 
 TICK = b"\x7f"
 TABLE = SlotTable("1", {0: "a", 1: "b", 9: "c"})

@@ -15,8 +15,7 @@ from pagemesh.router.openai.completion_request import parse_completion_request
 from pagemesh.router.openai.infilling import infilling
 from pagemesh.router.served_model import ServedModel
 from pagemesh.tokenizer import Tokenizer
-from pagemesh.tokenizer.generation_defaults import GenerationDefaults
-from pagemesh.tokenizer.matryoshka import Matryoshka
+from pagemesh.tokenizer.model_defaults import GenerationDefaults, Matryoshka
 
 LENGTH = 1000
 STARCODER = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")

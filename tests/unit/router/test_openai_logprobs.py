@@ -18,7 +18,7 @@ from pagemesh.router.openai.logprobs import EchoedPrompt, TokenNames
 from pagemesh.router.openai.responses import CollectedChoice, best_choices
 from pagemesh.router.parsers.factory import PlainParser
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.tokenizer.answer_text import TokenPlace
+from pagemesh.tokenizer.detokenizer import TokenPlace
 from tests.support.late_imports import openai
 
 USAGE = Usage(num_prompt_tokens=5, num_completion_tokens=3, num_cached_tokens=4)

@@ -19,8 +19,7 @@ from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.telemetry.trace_context import NO_TRACE
 from pagemesh.tokenizer import Tokenizer
-from pagemesh.tokenizer.generation_defaults import GenerationDefaults
-from pagemesh.tokenizer.matryoshka import Matryoshka
+from pagemesh.tokenizer.model_defaults import GenerationDefaults, Matryoshka
 
 FOLDER = Path(__file__).resolve().parents[3] / "models/demo"
 DEFAULTS = GenerationDefaults(

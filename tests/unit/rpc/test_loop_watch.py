@@ -7,7 +7,7 @@ import sys
 
 HANGING = """
 import asyncio, time
-from pagemesh.rpc.loop_watch import watch_loop
+from pagemesh.rpc.settling import watch_loop
 
 async def main():
     watch_loop(0.05, 10)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pagemesh.telemetry.log_writer import MOST_WAITING
+from pagemesh.telemetry.logs import MOST_WAITING
 
 # More than fit into a pipe and into what waits to be written.
 NUM_LINES = MOST_WAITING + 5000

@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import models, normalizers, processors
 
 from pagemesh.tokenizer import Tokenizer
-from pagemesh.tokenizer.answer_text import AnswerText, TextPiece
+from pagemesh.tokenizer.detokenizer import AnswerText, TextPiece
 from pagemesh.tokenizer.thought_span import ThoughtMarks
 from pagemesh.tokenizer.tokenizer import token_text
 from tests.support.word_tokenizer import word_tokenizer

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from pagemesh.tokenizer import Tokenizer
-from pagemesh.tokenizer.byte_detokenizer import ByteDetokenizer
-from pagemesh.tokenizer.detokenizer import Detokenizer, WindowDetokenizer, make_detokenizer
+from pagemesh.tokenizer.detokenizer import (
+    ByteDetokenizer,
+    Detokenizer,
+    WindowDetokenizer,
+    make_detokenizer,
+)
 
 DEMO = Path(__file__).resolve().parents[3] / "models/demo"
 TOKENIZER = Tokenizer(DEMO)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pagemesh.tokenizer import Tokenizer
-from pagemesh.tokenizer.bad_words import encode_bad_words
+from pagemesh.tokenizer.tokenizer import encode_bad_words
 
 
 def test_a_word_is_found_at_the_beginning_and_behind_a_space(demo_model: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pagemesh.config import GenerationConfig
 from pagemesh.errors import ConfigError
-from pagemesh.tokenizer.generation_defaults import GenerationDefaults, load_generation_defaults
+from pagemesh.tokenizer.model_defaults import GenerationDefaults, load_generation_defaults
 
 
 def load(folder: Path, **config: object) -> GenerationDefaults:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pagemesh.errors import ConfigError, InvalidRequestError
-from pagemesh.tokenizer.matryoshka import Matryoshka, shorten
+from pagemesh.tokenizer.model_defaults import Matryoshka, shorten
 
 
 def read(folder: Path, **config: Any) -> Matryoshka:

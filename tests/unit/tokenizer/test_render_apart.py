@@ -8,7 +8,7 @@ import pytest
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.tokenizer.chat_template import RenderOptions
-from pagemesh.tokenizer.render_apart import render_apart
+from pagemesh.tokenizer.render_process import render_apart
 
 HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
 DOUBLED = "{% set s = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set s.x = s.x ~ s.x %}{% endfor %}{{ s.x }}"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagemesh.tokenizer.stop_strings import StopMatcher
+from pagemesh.tokenizer.detokenizer import StopMatcher
 
 
 def run(stops: Sequence[str], pieces: Sequence[str]) -> tuple[list[str], bool]:

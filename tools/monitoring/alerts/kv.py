@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pagemesh.telemetry.metrics import index, routing, transfer
+from pagemesh.telemetry.metrics import kvstore, routing, transfer
 from tools.monitoring.alert import Alert
 from tools.monitoring.recording import RULES
 
@@ -105,11 +105,11 @@ ALERTS: Final = [
             "The kvstore's log names the workers. Each difference is healed by a snapshot; that it comes again is odd.",
             "Look at restarts of kvstores, and at blocks that were evicted for want of room.",
         ],
-        [index.INDEX_DIVERGENCES, index.INDEX_DIVERGED_BLOCKS],
+        [kvstore.INDEX_DIVERGENCES, kvstore.INDEX_DIVERGED_BLOCKS],
     ),
     Alert(
         "PagemeshIndexStoreDown",
-        f"{RULES.series(index.INDEX_STORE_UP)} == 0",
+        f"{RULES.series(kvstore.INDEX_STORE_UP)} == 0",
         "1m",
         "warning",
         "The Redis of the index does not answer",
@@ -118,6 +118,6 @@ ALERTS: Final = [
             "Look at Redis: whether it runs, its memory, its log.",
             "When it is back, each kvstore writes everything again by itself.",
         ],
-        [index.INDEX_STORE_UP],
+        [kvstore.INDEX_STORE_UP],
     ),
 ]

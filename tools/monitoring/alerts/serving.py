@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pagemesh.telemetry.metrics import admission, engine, envoy, requests, routing
+from pagemesh.telemetry.metrics import admission, engine, gateway, requests, routing
 from pagemesh.telemetry.metrics.specs import Process
 from tools.monitoring.alert import Alert, Severity
 from tools.monitoring.query import ratio
@@ -159,7 +159,8 @@ ALERTS: Final = [
     Alert(
         "PagemeshGatewayErrors",
         ratio(
-            RULES.rate(envoy.RESPONSES, envoy_response_code_class="5"), RULES.rate(envoy.RESPONSES)
+            RULES.rate(gateway.RESPONSES, envoy_response_code_class="5"),
+            RULES.rate(gateway.RESPONSES),
         )
         + " > 0.05",
         "5m",
@@ -170,11 +171,11 @@ ALERTS: Final = [
             "See PagemeshRequestsFail and PagemeshGatewayWithoutRouter.",
             "The gateway's access log has `response_flags` and the router of each request.",
         ],
-        [envoy.RESPONSES],
+        [gateway.RESPONSES],
     ),
     Alert(
         "PagemeshGatewayWithoutRouter",
-        f"{RULES.series(envoy.ROUTERS_HEALTHY)} == 0",
+        f"{RULES.series(gateway.ROUTERS_HEALTHY)} == 0",
         "1m",
         "critical",
         "A gateway has no router",
@@ -184,11 +185,11 @@ ALERTS: Final = [
             "Look at --routers and DNS: envoy_cluster_membership_total says how many addresses there are.",
             "With TLS, look at the certificates of both.",
         ],
-        [envoy.ROUTERS_HEALTHY],
+        [gateway.ROUTERS_HEALTHY],
     ),
     Alert(
         "PagemeshGatewayCertificateExpires",
-        f"{RULES.series(envoy.CERTIFICATE_DAYS)} < 3",
+        f"{RULES.series(gateway.CERTIFICATE_DAYS)} < 3",
         "1h",
         "warning",
         "A certificate of the gateway expires",
@@ -198,7 +199,7 @@ ALERTS: Final = [
             "With certificates of a day or less between the processes, silence this alert: "
             "PagemeshCertificateExpires looks after those of the other processes.",
         ],
-        [envoy.CERTIFICATE_DAYS],
+        [gateway.CERTIFICATE_DAYS],
     ),
     Alert(
         "PagemeshWorkersLost",

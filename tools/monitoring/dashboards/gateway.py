@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pagemesh.telemetry.metrics import envoy
+from pagemesh.telemetry.metrics import gateway
 from tools.monitoring.panel import (
     BYTES_PER_SECOND,
     MILLISECONDS,
@@ -27,57 +27,57 @@ BOARD: Final = Board(
             [
                 Panel(
                     "Requests that began",
-                    [Target(SHOWN.rate(envoy.REQUESTS, by=["instance"]), "{{instance}}")],
-                    [envoy.REQUESTS],
+                    [Target(SHOWN.rate(gateway.REQUESTS, by=["instance"]), "{{instance}}")],
+                    [gateway.REQUESTS],
                     unit=REQUESTS_PER_SECOND,
                 ),
                 Panel(
                     "Answers by status",
                     [
                         Target(
-                            SHOWN.rate(envoy.RESPONSES, by=["envoy_response_code_class"]),
+                            SHOWN.rate(gateway.RESPONSES, by=["envoy_response_code_class"]),
                             "{{envoy_response_code_class}}xx",
                         )
                     ],
-                    [envoy.RESPONSES],
+                    [gateway.RESPONSES],
                     unit=REQUESTS_PER_SECOND,
                     stacked=True,
                 ),
                 Panel(
                     "Answered here, given up, late",
                     [
-                        Target(SHOWN.rate(envoy.DIRECT_RESPONSES), "answered by the gateway"),
-                        Target(SHOWN.rate(envoy.CLIENT_RESETS), "given up by clients"),
-                        Target(SHOWN.rate(envoy.REQUEST_TIMEOUTS), "bodies too late"),
+                        Target(SHOWN.rate(gateway.DIRECT_RESPONSES), "answered by the gateway"),
+                        Target(SHOWN.rate(gateway.CLIENT_RESETS), "given up by clients"),
+                        Target(SHOWN.rate(gateway.REQUEST_TIMEOUTS), "bodies too late"),
                     ],
-                    [envoy.DIRECT_RESPONSES, envoy.CLIENT_RESETS, envoy.REQUEST_TIMEOUTS],
+                    [gateway.DIRECT_RESPONSES, gateway.CLIENT_RESETS, gateway.REQUEST_TIMEOUTS],
                     unit=REQUESTS_PER_SECOND,
                 ),
                 Panel(
                     "Time of requests",
                     [
-                        Target(SHOWN.quantile(share, envoy.REQUEST_TIME), f"p{share * 100:g}")
+                        Target(SHOWN.quantile(share, gateway.REQUEST_TIME), f"p{share * 100:g}")
                         for share in (0.5, 0.95, 0.99)
                     ],
-                    [envoy.REQUEST_TIME],
+                    [gateway.REQUEST_TIME],
                     unit=MILLISECONDS,
                 ),
                 Panel(
                     "Open",
                     [
-                        Target(SHOWN.total(envoy.REQUESTS_ACTIVE), "requests"),
-                        Target(SHOWN.total(envoy.CONNECTIONS_ACTIVE), "connections"),
+                        Target(SHOWN.total(gateway.REQUESTS_ACTIVE), "requests"),
+                        Target(SHOWN.total(gateway.CONNECTIONS_ACTIVE), "connections"),
                     ],
-                    [envoy.REQUESTS_ACTIVE, envoy.CONNECTIONS_ACTIVE],
+                    [gateway.REQUESTS_ACTIVE, gateway.CONNECTIONS_ACTIVE],
                     unit="short",
                 ),
                 Panel(
                     "Bytes",
                     [
-                        Target(SHOWN.rate(envoy.BYTES_IN), "in"),
-                        Target(SHOWN.rate(envoy.BYTES_OUT), "out"),
+                        Target(SHOWN.rate(gateway.BYTES_IN), "in"),
+                        Target(SHOWN.rate(gateway.BYTES_OUT), "out"),
                     ],
-                    [envoy.BYTES_IN, envoy.BYTES_OUT],
+                    [gateway.BYTES_IN, gateway.BYTES_OUT],
                     unit=BYTES_PER_SECOND,
                 ),
             ],
@@ -88,33 +88,37 @@ BOARD: Final = Board(
                 Panel(
                     "Routers that serve",
                     [
-                        Target(SHOWN.series(envoy.ROUTERS_HEALTHY), "serving, {{instance}}"),
-                        Target(SHOWN.series(envoy.ROUTERS_KNOWN), "known, {{instance}}"),
+                        Target(SHOWN.series(gateway.ROUTERS_HEALTHY), "serving, {{instance}}"),
+                        Target(SHOWN.series(gateway.ROUTERS_KNOWN), "known, {{instance}}"),
                     ],
-                    [envoy.ROUTERS_HEALTHY, envoy.ROUTERS_KNOWN],
+                    [gateway.ROUTERS_HEALTHY, gateway.ROUTERS_KNOWN],
                 ),
                 Panel(
                     "Answers of routers by status",
                     [
                         Target(
-                            SHOWN.rate(envoy.ROUTER_ANSWERS, by=["envoy_response_code_class"]),
+                            SHOWN.rate(gateway.ROUTER_ANSWERS, by=["envoy_response_code_class"]),
                             "{{envoy_response_code_class}}xx",
                         )
                     ],
-                    [envoy.ROUTER_ANSWERS],
+                    [gateway.ROUTER_ANSWERS],
                     unit=REQUESTS_PER_SECOND,
                     stacked=True,
                 ),
                 Panel(
                     "Retries and failures",
                     [
-                        Target(SHOWN.rate(envoy.ROUTER_RETRIES), "requests sent again"),
+                        Target(SHOWN.rate(gateway.ROUTER_RETRIES), "requests sent again"),
                         Target(
-                            SHOWN.rate(envoy.ROUTER_CONNECT_FAILURES), "connections that failed"
+                            SHOWN.rate(gateway.ROUTER_CONNECT_FAILURES), "connections that failed"
                         ),
-                        Target(SHOWN.rate(envoy.HEALTH_FAILURES), "health checks that failed"),
+                        Target(SHOWN.rate(gateway.HEALTH_FAILURES), "health checks that failed"),
                     ],
-                    [envoy.ROUTER_RETRIES, envoy.ROUTER_CONNECT_FAILURES, envoy.HEALTH_FAILURES],
+                    [
+                        gateway.ROUTER_RETRIES,
+                        gateway.ROUTER_CONNECT_FAILURES,
+                        gateway.HEALTH_FAILURES,
+                    ],
                     unit=PER_SECOND,
                 ),
             ],
@@ -124,19 +128,19 @@ BOARD: Final = Board(
             [
                 Panel(
                     "Connections of clients",
-                    [Target(SHOWN.rate(envoy.CONNECTIONS), "new per second")],
-                    [envoy.CONNECTIONS],
+                    [Target(SHOWN.rate(gateway.CONNECTIONS), "new per second")],
+                    [gateway.CONNECTIONS],
                     unit=PER_SECOND,
                 ),
                 Panel(
                     "Memory",
-                    [Target(SHOWN.series(envoy.MEMORY), "{{instance}}")],
-                    [envoy.MEMORY],
+                    [Target(SHOWN.series(gateway.MEMORY), "{{instance}}")],
+                    [gateway.MEMORY],
                 ),
                 Panel(
                     "Up since",
-                    [Target(SHOWN.series(envoy.UPTIME), "{{instance}}")],
-                    [envoy.UPTIME, envoy.LIVE],
+                    [Target(SHOWN.series(gateway.UPTIME), "{{instance}}")],
+                    [gateway.UPTIME, gateway.LIVE],
                 ),
             ],
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pagemesh.telemetry.metrics import index, routing, transfer
+from pagemesh.telemetry.metrics import kvstore, routing, transfer
 from pagemesh.telemetry.metrics.specs import Spec
 from tools.monitoring.panel import (
     BYTES_PER_SECOND,
@@ -208,29 +208,31 @@ BOARD: Final = Board(
                 Panel(
                     "Blocks",
                     [
-                        Target(SHOWN.series(index.INDEX_BLOCKS), "held {{instance}}"),
-                        Target(SHOWN.series(index.INDEX_DISTINCT_BLOCKS), "distinct {{instance}}"),
+                        Target(SHOWN.series(kvstore.INDEX_BLOCKS), "held {{instance}}"),
+                        Target(
+                            SHOWN.series(kvstore.INDEX_DISTINCT_BLOCKS), "distinct {{instance}}"
+                        ),
                     ],
-                    [index.INDEX_BLOCKS, index.INDEX_DISTINCT_BLOCKS],
+                    [kvstore.INDEX_BLOCKS, kvstore.INDEX_DISTINCT_BLOCKS],
                 ),
                 Panel(
                     "Memory",
-                    [Target(SHOWN.series(index.INDEX_BYTES), "{{instance}}")],
-                    [index.INDEX_BYTES, index.INDEX_BYTES_PER_BLOCK],
+                    [Target(SHOWN.series(kvstore.INDEX_BYTES), "{{instance}}")],
+                    [kvstore.INDEX_BYTES, kvstore.INDEX_BYTES_PER_BLOCK],
                 ),
                 Panel(
                     "Events",
                     [
-                        Target(SHOWN.rate(index.INDEX_BLOCKS_STORED), "stored"),
-                        Target(SHOWN.rate(index.INDEX_BLOCKS_REMOVED), "removed"),
-                        Target(SHOWN.rate(index.INDEX_BLOCKS_EVICTED), "evicted from the index"),
-                        Target(SHOWN.rate(index.INDEX_BLOCKS_REFUSED), "refused"),
+                        Target(SHOWN.rate(kvstore.INDEX_BLOCKS_STORED), "stored"),
+                        Target(SHOWN.rate(kvstore.INDEX_BLOCKS_REMOVED), "removed"),
+                        Target(SHOWN.rate(kvstore.INDEX_BLOCKS_EVICTED), "evicted from the index"),
+                        Target(SHOWN.rate(kvstore.INDEX_BLOCKS_REFUSED), "refused"),
                     ],
                     [
-                        index.INDEX_BLOCKS_STORED,
-                        index.INDEX_BLOCKS_REMOVED,
-                        index.INDEX_BLOCKS_EVICTED,
-                        index.INDEX_BLOCKS_REFUSED,
+                        kvstore.INDEX_BLOCKS_STORED,
+                        kvstore.INDEX_BLOCKS_REMOVED,
+                        kvstore.INDEX_BLOCKS_EVICTED,
+                        kvstore.INDEX_BLOCKS_REFUSED,
                     ],
                     unit="suffix: blocks/s",
                 ),
@@ -249,21 +251,26 @@ BOARD: Final = Board(
                     "Time of lookups and decisions, 95 %",
                     [
                         Target(SHOWN.quantile(0.95, routing.LOOKUP_SECONDS), "lookup, router"),
-                        Target(SHOWN.quantile(0.95, index.INDEX_LOOKUP_SECONDS), "lookup, index"),
+                        Target(SHOWN.quantile(0.95, kvstore.INDEX_LOOKUP_SECONDS), "lookup, index"),
                         Target(SHOWN.quantile(0.95, routing.ROUTING_SECONDS), "decision"),
                     ],
-                    [routing.LOOKUP_SECONDS, index.INDEX_LOOKUP_SECONDS, routing.ROUTING_SECONDS],
+                    [routing.LOOKUP_SECONDS, kvstore.INDEX_LOOKUP_SECONDS, routing.ROUTING_SECONDS],
                 ),
                 Panel(
                     "Divergence",
                     [
-                        Target(SHOWN.rate(index.INDEX_DIGESTS), "comparisons"),
-                        Target(SHOWN.rate(index.INDEX_DIVERGENCES), "differences"),
+                        Target(SHOWN.rate(kvstore.INDEX_DIGESTS), "comparisons"),
+                        Target(SHOWN.rate(kvstore.INDEX_DIVERGENCES), "differences"),
                         Target(
-                            SHOWN.rate(index.INDEX_DIVERGED_BLOCKS, by=["kind"]), "blocks {{kind}}"
+                            SHOWN.rate(kvstore.INDEX_DIVERGED_BLOCKS, by=["kind"]),
+                            "blocks {{kind}}",
                         ),
                     ],
-                    [index.INDEX_DIGESTS, index.INDEX_DIVERGENCES, index.INDEX_DIVERGED_BLOCKS],
+                    [
+                        kvstore.INDEX_DIGESTS,
+                        kvstore.INDEX_DIVERGENCES,
+                        kvstore.INDEX_DIVERGED_BLOCKS,
+                    ],
                     unit=PER_SECOND,
                 ),
             ],

@@ -16,14 +16,10 @@ import structlog
 
 from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.errors import FailedPreconditionError, PagemeshError
-from pagemesh.kvstore.bystanders import Bystanders
-from pagemesh.kvstore.changes import Change, ChangeLog
-from pagemesh.kvstore.digest_metrics import DigestMetrics
-from pagemesh.kvstore.elsewhere import RemoteMember
-from pagemesh.kvstore.events import Beat, Removed, Stored, WorkerEvent, kind_of
-from pagemesh.kvstore.feed import Feed
+from pagemesh.kvstore.changes import Beat, Change, ChangeLog, Removed, Stored, WorkerEvent, kind_of
+from pagemesh.kvstore.feed import DigestMetrics, Feed, Indexing
 from pagemesh.kvstore.index import BlockIndex
-from pagemesh.kvstore.indexing import Indexing
+from pagemesh.kvstore.known_peers import Bystanders, RemoteMember
 from pagemesh.kvstore.members import Member, Members
 from pagemesh.kvstore.membership import Membership
 from pagemesh.v1 import types_pb2

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from pagemesh.config.store_url import without_password
+from pagemesh.config.connections import without_password
 from pagemesh.errors import PagemeshError
-from pagemesh.kvstore.bystanders import Bystanders
 from pagemesh.kvstore.catalog import Catalog
-from pagemesh.kvstore.elsewhere import RemoteMember
+from pagemesh.kvstore.known_peers import Bystanders, RemoteMember
 from pagemesh.kvstore.members import Member
 from pagemesh.messages import digest_to_proto
 from pagemesh.v1 import process_pb2

@@ -4,21 +4,63 @@ Where the two differ, the index is wrong, or the worker is; a snapshot makes up 
 into the index as it comes, as others are: it is gathered and counted against what the index believed, so that it
 is known how many blocks were wrong. Only then the index forgets the worker's blocks and is told those that were
 gathered, some at a time: lookups meanwhile find less than there is.
+
+What came of comparing the index with what the workers themselves say.
+
+Has the index follow what workers say, in the order in which it was said.
+
+An index that is away, or has lost a worker, is no fault of the worker: what it says meanwhile counts as missed,
+and is made up for by a snapshot once there is somebody to keep it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from weakref import WeakValueDictionary
 
 import structlog
 
 from pagemesh.cache.block_hash import CacheDigest
-from pagemesh.kvstore.digest_metrics import DigestMetrics
-from pagemesh.kvstore.events import CacheEvent, Cleared, Digested, Removed, Resumed, Stored
+from pagemesh.errors import FailedPreconditionError, UnavailableError
+from pagemesh.kvstore.changes import (
+    Beat,
+    CacheEvent,
+    Cleared,
+    Digested,
+    Removed,
+    Resumed,
+    Stored,
+    WorkerEvent,
+)
 from pagemesh.kvstore.index import BlockIndex
-from pagemesh.kvstore.members import PublishStream
+from pagemesh.kvstore.members import Member, Members, PublishStream, Verdict
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics import kvstore as declared
+
+
+class DigestMetrics:
+    """Counts comparisons, differences, and the blocks about which the index was wrong."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._digests = metrics.counter(declared.INDEX_DIGESTS)
+        self._divergences = metrics.counter(declared.INDEX_DIVERGENCES)
+        wrong = metrics.counter(declared.INDEX_DIVERGED_BLOCKS)
+        self._missing, self._surplus = wrong.labels("missing"), wrong.labels("surplus")
+
+    def on_digest(self, *, agrees: bool) -> None:
+        """A worker's digest was compared with the index."""
+        self._digests.inc()
+        if not agrees:
+            self._divergences.inc()
+
+    def on_measured(self, num_missing: int, num_surplus: int) -> None:
+        """A snapshot came behind a difference: what the worker held and the index did not know, and the reverse."""
+        self._missing.inc(num_missing)
+        self._surplus.inc(num_surplus)
+
 
 _log = structlog.get_logger(__name__)
 
@@ -175,3 +217,84 @@ async def _slices(blocks: set[bytes]) -> AsyncIterator[Sequence[bytes]]:
         if start:
             await asyncio.sleep(0)
         yield everything[start : start + SLICE_BLOCKS]
+
+
+class Indexing:
+    """Of the members that publish here. Whoever decides what `forget` or `put` does holds the worker's `turn`."""
+
+    def __init__(self, members: Members, index: BlockIndex) -> None:
+        self._members = members
+        self._index = index
+        # What is done to the index for one worker is done in the order in which it was decided, though an
+        # index may take its time. Kept as long as somebody holds or waits for one.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def turn(self, worker_id: str) -> asyncio.Lock:
+        """Held while something is done for a worker."""
+        return self._turns.setdefault(worker_id, asyncio.Lock())
+
+    async def add(self, member: Member) -> None:
+        """An incarnation joined. It holds nothing yet, but for one that has moved here: of that one what there is
+        stays as it is, until its first event.
+        """
+        info = member.info
+        # Whoever registers may give up before its turn comes: what there is may be an earlier incarnation's.
+        member.in_sync = False
+        async with self.turn(info.worker_id):
+            if member.has_moved:
+                member.is_index_behind = True
+            else:
+                with self._despite_the_index(info.worker_id):
+                    await self._index.add_worker(info.worker_id, info.block_count)
+            member.in_sync = True
+
+    async def kept(self, member: Member) -> CacheDigest | None:
+        """What a member that has moved here may resume with, as long as it has not said anything."""
+        if not member.has_moved or member.stream is not None:
+            return None
+        worker_id = member.info.worker_id
+        async with self.turn(worker_id):
+            with self._despite_the_index(worker_id):
+                return await self._index.digest(worker_id)
+        return None
+
+    async def drop(self, worker_id: str) -> None:
+        """A worker no longer publishes here."""
+        async with self.turn(worker_id):
+            await self._index.drop_worker(worker_id)
+
+    async def forget(self, feed: Feed) -> None:
+        """What is known of a worker's blocks is worth nothing."""
+        with self._despite_the_index(feed.stream.worker_id):
+            await feed.forget()
+
+    async def put(self, feed: Feed, verdict: Verdict, event: WorkerEvent) -> bool:
+        """Do what is to be done about an event; whether the worker is to be asked for a snapshot."""
+        with self._despite_the_index(feed.stream.worker_id):
+            effect = await self._put(feed, verdict, event)
+            return verdict.resync or effect is not Effect.DONE
+        # It will be, at a later event: a snapshot could not be kept now.
+        return False
+
+    async def _put(self, feed: Feed, verdict: Verdict, event: WorkerEvent) -> Effect:
+        if verdict.forget:
+            await feed.forget()
+        if not verdict.apply:
+            return Effect.DONE
+        if isinstance(event, Beat):
+            await feed.settle()
+            return Effect.DONE
+        effect = await feed.apply(event)
+        if effect is Effect.REFUSED:
+            self._members.distrust(feed.stream)
+            await feed.forget()
+        return effect
+
+    @contextmanager
+    def _despite_the_index(self, worker_id: str) -> Iterator[None]:
+        try:
+            yield
+        except (UnavailableError, FailedPreconditionError) as error:
+            _log.debug("index_behind", worker_id=worker_id, error=error.message)
+            if (member := self._members.get(worker_id)) is not None:
+                member.is_index_behind = True

@@ -1,19 +1,55 @@
-"""What the kvstore does now and then: drop silent workers, free what is left of them, count."""
+"""What the kvstore does now and then: drop silent workers, free what is left of them, count.
+
+Streams that have no end of their own end when the process drains.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import TypeVar
 
 import structlog
 
 from pagemesh.errors import UnavailableError
 from pagemesh.kvstore.catalog import Catalog
-from pagemesh.kvstore.elsewhere import RemoteMember
 from pagemesh.kvstore.index import BlockIndex
+from pagemesh.kvstore.known_peers import RemoteMember
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.metrics import index as declared
+from pagemesh.telemetry.metrics import kvstore as declared
+
+Item = TypeVar("Item")
+
+
+async def until_set(stop: asyncio.Event, items: AsyncIterator[Item]) -> AsyncGenerator[Item, None]:
+    """The items (none of which is None) as they come, until they end or `stop` is set."""
+    waiting: asyncio.Timeout | None = None
+
+    async def interrupt() -> None:
+        await stop.wait()
+        if waiting is not None:
+            waiting.reschedule(0.0)
+
+    interrupting = asyncio.ensure_future(interrupt())
+    try:
+        while not stop.is_set():
+            try:
+                # No time is set; a task for each item, to be given up, would take longer than all the rest.
+                async with asyncio.timeout(None) as waiting:
+                    item = await anext(items, None)
+            except TimeoutError:
+                if not stop.is_set():
+                    raise
+                return
+            finally:
+                waiting = None
+            if item is None:
+                return
+            yield item
+    finally:
+        interrupting.cancel()
+
 
 _log = structlog.get_logger(__name__)
 

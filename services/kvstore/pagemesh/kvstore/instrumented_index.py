@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.kvstore.index import NOTHING_HELD, BlockIndex, IndexUsage
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.metrics import index as declared
+from pagemesh.telemetry.metrics import kvstore as declared
 
 
 class InstrumentedIndex:

@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pagemesh.errors import FailedPreconditionError
-from pagemesh.kvstore.changes import Change, ChangeLog, Joined, Left, Loaded, load_of
-from pagemesh.kvstore.elsewhere import Elsewhere, RemoteMember
-from pagemesh.kvstore.events import EventKind
-from pagemesh.kvstore.refusals import stale_epoch, unknown_worker
-from pagemesh.kvstore.registration import check_registration
+from pagemesh.kvstore.changes import Change, ChangeLog, EventKind, Joined, Left, Loaded, load_of
+from pagemesh.kvstore.known_peers import Elsewhere, RemoteMember
+from pagemesh.kvstore.registration import check_registration, stale_epoch, unknown_worker
 from pagemesh.v1 import types_pb2
 
 MISSED_HEARTBEATS = 3

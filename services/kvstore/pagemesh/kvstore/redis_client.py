@@ -2,20 +2,27 @@
 
 Knows no keys. Every command has a deadline, and while Redis is away commands fail at once: whoever asks
 the kvstore must not wait for a server that is gone.
+
+The Lua scripts of the index on Redis: each of its calls is one script or several, each of which happens
+as a whole.
+
+Whether a Redis is one that an index can be kept in, at the start and whenever it comes back.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from importlib import resources
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AuthenticationError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -23,10 +30,10 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from pagemesh.config.store_url import without_password
+from pagemesh.config.connections import without_password
 from pagemesh.errors import ConfigError, UnavailableError
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.metrics import index as declared
+from pagemesh.telemetry.metrics import kvstore as declared
 
 _log = structlog.get_logger(__name__)
 
@@ -186,3 +193,102 @@ class _Deadline:
 
 def _is_unusable(error: ResponseError) -> bool:
     return isinstance(error, _UNUSABLE) or str(error).partition(" ")[0] in _UNUSABLE_CODES
+
+
+_PRELUDES = {
+    "store": ("places", "masks", "owners", "clock", "evict"),
+    "remove": ("places", "masks", "owners"),
+    "lookup": ("places", "clock"),
+    "count_held": ("places", "masks", "owners"),
+    "held": ("places", "masks", "owners"),
+    "add": ("places", "slots"),
+    "drop": ("places", "slots"),
+    "clear": ("places", "slots"),
+    "facts": ("places", "slots"),
+    "sweep": ("places", "masks", "slots", "clock", "evict"),
+    "usage": ("places",),
+}
+"""What comes in front of each script."""
+
+NAME_BITS_FOR_BUCKETS = 24
+"""Buckets are told by the first bits of a name, so many at most."""
+
+
+TURNS = 2
+"""Scripts about the blocks of workers at once. When all workers send snapshots, those that wait must not wait in
+Redis: lookups would wait behind them, and the last of them until Redis seems to be away."""
+
+
+class RedisScripts:
+    """The scripts of one index. They use keys that they do not announce, which a Redis cluster refuses."""
+
+    def __init__(self, store: RedisStore, prefix: str, bucket_bits: int) -> None:
+        """All keys begin with `prefix`; blocks are spread over 2 ** `bucket_bits` hashes."""
+        divisor = 2 ** (NAME_BITS_FOR_BUCKETS - bucket_bits)
+        settings = f"local prefix, divisor = '{prefix}', {divisor}"
+        self._store = store
+        self.turns = asyncio.Semaphore(TURNS)
+        """Held by scripts about many blocks, in the order in which they ask for it."""
+        self._scripts = {
+            name: store.redis.register_script(
+                "\n".join((settings, *(read_script("scripts", each) for each in (*preludes, name))))
+            )
+            for name, preludes in _PRELUDES.items()
+        }
+
+    def require(self) -> None:
+        """Raise UnavailableError while the server is away."""
+        self._store.require()
+
+    async def run(self, name: str, *arguments: bytes | str | int) -> Any:
+        """A script's answer. Raises UnavailableError when there is none in time."""
+        async with self._store.answering():
+            return await self._scripts[name](args=arguments)
+
+    async def run_in_turn(self, name: str, *arguments: bytes | str | int) -> Any:
+        """Likewise, for scripts about the blocks of a worker: few are under way at once, in the order of the calls."""
+        async with self.turns:
+            return await self.run(name, *arguments)
+
+
+def read_script(folder: str, name: str) -> str:
+    """The text of a script that comes with the package."""
+    return resources.files("pagemesh.kvstore").joinpath(folder, f"{name}.lua").read_text("utf-8")
+
+
+LEAST_VERSION = 7
+"""Of Redis; every Valkey counts as one of 7."""
+
+
+async def inspect_server(store: RedisStore) -> None:
+    """Ask the server what it is, also while it counts as away.
+
+    Raises UnavailableError when it does not answer, ConfigError when it cannot be used: too old, a part of a
+    cluster (scripts could not reach all keys), a copy that cannot be written, one that throws keys away when
+    its memory is full, or no access.
+    """
+    try:
+        async with store.probing():
+            facts = await store.redis.info()
+    except UnavailableError as error:
+        if isinstance(error.__cause__, AuthenticationError | NoPermissionError):
+            raise _unusable(store, f"which refuses access: {error.__cause__}") from error
+        raise
+    version = str(facts.get("redis_version", "0"))
+    if int(version.partition(".")[0]) < LEAST_VERSION:
+        raise _unusable(store, f"which is Redis {version}, but must be at least {LEAST_VERSION}")
+    if facts.get("cluster_enabled"):
+        raise _unusable(store, "which is a part of a cluster, but must be a server by itself")
+    if facts.get("role") not in (None, "master"):
+        raise _unusable(store, "which is a copy of another server, and cannot be written")
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if facts.get("maxmemory") and policy != "noeviction":
+        # Without its list of workers, blocks would be taken for those of others.
+        raise _unusable(
+            store,
+            f"which throws keys away when it is full: maxmemory-policy is {policy!r}, but must be 'noeviction'",
+        )
+
+
+def _unusable(store: RedisStore, what: str) -> ConfigError:
+    return ConfigError(f"--index names the server at {store.address}, {what}")

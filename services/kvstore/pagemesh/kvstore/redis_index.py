@@ -10,10 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.kvstore.index import NOTHING_HELD, IndexUsage, not_indexed
-from pagemesh.kvstore.redis_client import RedisStore
-from pagemesh.kvstore.redis_masks import LeadingHolders, SlotTable
-from pagemesh.kvstore.redis_scripts import RedisScripts
-from pagemesh.kvstore.redis_slots import RedisSlots
+from pagemesh.kvstore.redis_client import RedisScripts, RedisStore
+from pagemesh.kvstore.redis_slots import LeadingHolders, RedisSlots, SlotTable
 
 FORMAT = 1
 """Of what lies under the keys. Another one begins with nothing: what it cannot read it must not find."""

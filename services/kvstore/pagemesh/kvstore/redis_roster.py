@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pagemesh.errors import FailedPreconditionError
-from pagemesh.kvstore.redis_client import RedisStore
-from pagemesh.kvstore.redis_scripts import read_script
-from pagemesh.kvstore.refusals import duplicate_worker, layout_mismatch, mismatch, stale_epoch
+from pagemesh.kvstore.redis_client import RedisStore, read_script
+from pagemesh.kvstore.registration import duplicate_worker, layout_mismatch, mismatch, stale_epoch
 from pagemesh.v1 import types_pb2
 
 PREFIX = "pagemesh:roster:"

@@ -11,15 +11,14 @@ import structlog
 import uvloop
 
 from pagemesh.config import KvStoreConfig
-from pagemesh.kvstore.bystanders import Bystanders
+from pagemesh.kvstore.backends import make_index, open_membership, open_store
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.changes import ChangeLog
 from pagemesh.kvstore.description import KvStoreDescriber
-from pagemesh.kvstore.digest_metrics import DigestMetrics
+from pagemesh.kvstore.feed import DigestMetrics
 from pagemesh.kvstore.housekeeping import Housekeeper
-from pagemesh.kvstore.index_choice import make_index, open_store
+from pagemesh.kvstore.known_peers import Bystanders
 from pagemesh.kvstore.members import Members
-from pagemesh.kvstore.membership_choice import open_membership
 from pagemesh.kvstore.tracing import start_tracing
 from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.metrics_server import MetricsServer

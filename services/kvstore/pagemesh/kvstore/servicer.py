@@ -11,11 +11,11 @@ import grpc
 from pagemesh.cache.block_hash import BLOCK_HASH_SIZE, CacheDigest
 from pagemesh.errors import InvalidRequestError
 from pagemesh.identity.roles import MeshRole
-from pagemesh.kvstore.bystanders import watcher_address
 from pagemesh.kvstore.catalog import Catalog
-from pagemesh.kvstore.draining import until_set
-from pagemesh.kvstore.events import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
+from pagemesh.kvstore.changes import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
 from pagemesh.kvstore.feed import Feed
+from pagemesh.kvstore.housekeeping import until_set
+from pagemesh.kvstore.known_peers import watcher_address
 from pagemesh.kvstore.members import PublishStream
 from pagemesh.kvstore.watch_message import watch_response
 from pagemesh.messages import digest_from_proto, digest_to_proto

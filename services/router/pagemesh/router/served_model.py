@@ -17,10 +17,12 @@ from pagemesh.router.openai.truncation import Truncation
 from pagemesh.router.request_lines import RequestLines
 from pagemesh.sampling.params import MAX_BAD_WORDS, MAX_BAD_WORDS_TOKENS
 from pagemesh.sampling.seeds import Seeds
-from pagemesh.tokenizer.bad_words import encode_bad_words
-from pagemesh.tokenizer.generation_defaults import GenerationDefaults, load_generation_defaults
-from pagemesh.tokenizer.matryoshka import Matryoshka
-from pagemesh.tokenizer.tokenizer import NUM_INLINE_CHARS, Tokenizer
+from pagemesh.tokenizer.model_defaults import (
+    GenerationDefaults,
+    Matryoshka,
+    load_generation_defaults,
+)
+from pagemesh.tokenizer.tokenizer import NUM_INLINE_CHARS, Tokenizer, encode_bad_words
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from pagemesh.addresses import parse_addresses
 from pagemesh.config import require
-from pagemesh.config.checks import require_seconds
-from pagemesh.config.mesh_tls import MeshTlsConfig
+from pagemesh.config.connections import MeshTlsConfig
+from pagemesh.config.environment import require_seconds
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 

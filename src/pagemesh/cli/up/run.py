@@ -24,7 +24,7 @@ from pagemesh.cli.up.plan import (
     make_plan,
     num_ports,
 )
-from pagemesh.cli.up.ports import held_ports, require_free
+from pagemesh.cli.up.readiness import held_ports, require_free
 from pagemesh.cli.up.sample import show_sample
 from pagemesh.config import HubConfig
 from pagemesh.errors import ConfigError
@@ -99,7 +99,7 @@ async def _up(
     certificate = None
     if config.tls:
         # What it needs is not loaded without.
-        certificates = importlib.import_module("pagemesh.cli.up.certificates")
+        certificates = importlib.import_module("pagemesh.cli.up.credentials")
         certificate = certificates.issue_certificates(plan)
     mesh = Mesh(plan, log_folder, console, certificate)
     stop = _stop_on_signals(mesh)

@@ -8,8 +8,7 @@ import logging
 import structlog
 
 from pagemesh.errors import ConfigError, UnavailableError
-from pagemesh.kvstore.redis_client import RedisStore
-from pagemesh.kvstore.redis_server import inspect_server
+from pagemesh.kvstore.redis_client import RedisStore, inspect_server
 from pagemesh.telemetry.metrics import Metrics
 
 

@@ -18,7 +18,7 @@ from pagemesh.engine.offline.prompts import EncodedPrompt
 from pagemesh.errors import PagemeshError, UnavailableError
 from pagemesh.sampling.best_of import best_answers
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.tokenizer.answer_text import AnswerText
+from pagemesh.tokenizer.detokenizer import AnswerText
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
 _NAMES: Final[dict[FinishReason, Literal["stop", "length"]]] = {

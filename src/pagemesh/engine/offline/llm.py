@@ -34,7 +34,7 @@ from pagemesh.engine.offline.settings import read_settings
 from pagemesh.engine.offline.submission import Submission
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.telemetry.logs import configure_library_logging
-from pagemesh.tokenizer.generation_defaults import load_generation_defaults
+from pagemesh.tokenizer.model_defaults import load_generation_defaults
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
 _DEFAULT_MAX_TOKENS: Final = 16

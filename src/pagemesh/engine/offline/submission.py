@@ -13,8 +13,7 @@ from pagemesh.engine.offline.prompts import EncodedPrompt, at
 from pagemesh.errors import InvalidRequestError
 from pagemesh.sampling.seeds import Seeds
 from pagemesh.scheduler.admission import check_request
-from pagemesh.tokenizer.bad_words import encode_bad_words
-from pagemesh.tokenizer.tokenizer import Tokenizer
+from pagemesh.tokenizer.tokenizer import Tokenizer, encode_bad_words
 
 
 def for_each(

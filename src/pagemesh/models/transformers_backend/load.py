@@ -17,10 +17,9 @@ from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
-from pagemesh.models.transformers_backend.candidate import read_candidate
-from pagemesh.models.transformers_backend.causal_model import TransformersModel
-from pagemesh.models.transformers_backend.judging import judge
-from pagemesh.models.transformers_backend.reading import read_model
+from pagemesh.models.transformers_backend.judge import judge
+from pagemesh.models.transformers_backend.model import TransformersModel
+from pagemesh.models.transformers_backend.read import read_candidate, read_model
 from pagemesh.models.transformers_backend.self_check import check_logits
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from pagemesh.errors import ConfigError
-from pagemesh.models.transformers_backend.judging import (
+from pagemesh.models.transformers_backend.judge import (
     JudgedModel,
     check_class,
     check_rope,
     judge,
 )
-from pagemesh.models.transformers_backend.reading import model_class
+from pagemesh.models.transformers_backend.read import model_class
 from tests.support.late_imports import transformers
 from tests.unit.models.transformers_backend.tiny_models import make_config, make_model
 

@@ -14,7 +14,7 @@ from pagemesh.core.kv import BlockLayout
 from pagemesh.errors import ConfigError
 from pagemesh.models.decoder import Decoder
 from pagemesh.models.loader import LoadedModel, load_model
-from pagemesh.models.transformers_backend.causal_model import TransformersModel
+from pagemesh.models.transformers_backend.model import TransformersModel
 from tests.unit.models.model_folder import write_model
 from tests.unit.models.transformers_backend.tiny_models import make_model
 

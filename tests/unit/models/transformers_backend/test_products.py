@@ -14,9 +14,13 @@ from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.linear.plain import PlainLinear
 from pagemesh.kernels.target import Target, playing
 from pagemesh.models.loader import load_model
-from pagemesh.models.transformers_backend import causal_model
-from pagemesh.models.transformers_backend.products import RowProducts, replace_products
-from pagemesh.models.transformers_backend.weight_readers import name_of, names_of_read_weights
+from pagemesh.models.transformers_backend import model as causal_model
+from pagemesh.models.transformers_backend.model import (
+    RowProducts,
+    name_of,
+    names_of_read_weights,
+    replace_products,
+)
 from tests.support.late_imports import transformers
 from tests.unit.models.transformers_backend.tiny_models import make_model
 

@@ -5,8 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pagemesh.models.transformers_backend.attention import UnservableError
-from pagemesh.models.transformers_backend.visibility import MaskFunction, sliding_window_of
+from pagemesh.models.transformers_backend.attention import (
+    MaskFunction,
+    UnservableError,
+    sliding_window_of,
+)
 from tests.support.late_imports import masking_utils
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pagemesh.models.transformers_backend.reading import model_class
+from pagemesh.models.transformers_backend.read import model_class
 from tests.support.late_imports import transformers
 
 SMALL: dict[str, Any] = {

@@ -15,8 +15,7 @@ from pagemesh.router.parsers.thinking import thoughts_begun
 from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.structured.outputs import StructuredKind, StructuredOutputs
 from pagemesh.tokenizer import Tokenizer
-from pagemesh.tokenizer.generation_defaults import GenerationDefaults
-from pagemesh.tokenizer.matryoshka import Matryoshka
+from pagemesh.tokenizer.model_defaults import GenerationDefaults, Matryoshka
 from pagemesh.tokenizer.thought_span import ThoughtMarks
 
 TOOLS = {"tools": [{"type": "function", "function": {"name": "add"}}]}

@@ -13,7 +13,7 @@ from pagemesh.router.chat.delta import ChatDelta
 from pagemesh.router.generation.request import ChoiceDelta, StopReason
 from pagemesh.router.parsers.factory import make_parser
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.tokenizer.answer_text import TokenPlace
+from pagemesh.tokenizer.detokenizer import TokenPlace
 
 ONE = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 ODD = ONE.replace('{"a": 1}', '{"a": "}\\"", b: [1,]}')

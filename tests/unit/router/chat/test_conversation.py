@@ -16,8 +16,7 @@ from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.chat_template import ChatTemplate
 from pagemesh.tokenizer.chat_templates import ChatTemplates
-from pagemesh.tokenizer.generation_defaults import GenerationDefaults
-from pagemesh.tokenizer.matryoshka import Matryoshka
+from pagemesh.tokenizer.model_defaults import GenerationDefaults, Matryoshka
 
 # As ChatML; one that always opens thoughts, or writes some of their text; that of a model whose thoughts are left
 # out when they are over; and one that closes thoughts for every answer.

@@ -18,8 +18,7 @@ from pagemesh.router.served_model import ServedModel
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.chat_template import ChatTemplate
 from pagemesh.tokenizer.chat_templates import ChatTemplates
-from pagemesh.tokenizer.generation_defaults import GenerationDefaults
-from pagemesh.tokenizer.matryoshka import Matryoshka
+from pagemesh.tokenizer.model_defaults import GenerationDefaults, Matryoshka
 
 ENDLESS = """{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"""
 HI = [{"role": "user", "content": "hi"}]

@@ -12,7 +12,7 @@ from pagemesh.router.parsers.call_object import is_whole
 from pagemesh.router.parsers.interface import AnswerParser, Span, joined_pieces
 from pagemesh.router.parsers.thought_count import ThoughtCounter
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.tokenizer.answer_text import TokenPlace
+from pagemesh.tokenizer.detokenizer import TokenPlace
 
 
 class ChoiceReader:

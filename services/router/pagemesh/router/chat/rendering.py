@@ -8,7 +8,7 @@ from typing import Final
 
 from pagemesh.router.openai.chat_request import ChatRequest
 from pagemesh.tokenizer.chat_template import ChatTemplate, RenderOptions
-from pagemesh.tokenizer.render_apart import render_apart
+from pagemesh.tokenizer.render_process import render_apart
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
 SLOW_SECONDS: Final = 0.02

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, StopReason
-from pagemesh.tokenizer.answer_text import AnswerText
+from pagemesh.tokenizer.detokenizer import AnswerText
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
 

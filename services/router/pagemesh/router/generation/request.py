@@ -9,7 +9,7 @@ from pagemesh.router.call import Call
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import PARAM as STRUCTURED_OUTPUTS
-from pagemesh.tokenizer.answer_text import TokenPlace
+from pagemesh.tokenizer.detokenizer import TokenPlace
 from pagemesh.tokenizer.thought_span import ThoughtMarks
 
 

@@ -19,7 +19,7 @@ from pagemesh.router.openai.logprobs import (
 )
 from pagemesh.router.openai.responses import CollectedChoice
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.tokenizer.answer_text import AnswerText
+from pagemesh.tokenizer.detokenizer import AnswerText
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
 _NUM_INLINE_TOKENS: Final = 256

@@ -16,7 +16,7 @@ from pagemesh.router.openai.chat_request import read_chat_request
 from pagemesh.router.openai.fields import MAX_INT32, parse_object
 from pagemesh.router.openai.pooling import VectorFields, prompt_usage, read_pooling
 from pagemesh.router.openai.prompts import Prompts, check_prompts, list_prompts
-from pagemesh.tokenizer.matryoshka import shorten
+from pagemesh.tokenizer.model_defaults import shorten
 
 _OF_CHAT: Final = (
     "messages",

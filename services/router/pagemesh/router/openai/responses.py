@@ -10,7 +10,7 @@ from pagemesh.errors import PagemeshError
 from pagemesh.router.generation.request import ChoiceDelta, StopReason, Usage
 from pagemesh.sampling.best_of import best_answers
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.tokenizer.answer_text import TokenPlace
+from pagemesh.tokenizer.detokenizer import TokenPlace
 
 
 @dataclass(slots=True)

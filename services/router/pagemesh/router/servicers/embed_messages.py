@@ -11,7 +11,7 @@ from pagemesh.router.embedding.vectors import MAX_INPUTS, EmbedOptions, Input, u
 from pagemesh.router.generation.request import Usage
 from pagemesh.router.models import ModelService
 from pagemesh.router.servicers.generate_messages import usage_message
-from pagemesh.tokenizer.matryoshka import shorten
+from pagemesh.tokenizer.model_defaults import shorten
 from pagemesh.v1 import inference_pb2
 
 

@@ -1,21 +1,103 @@
-"""Whether requests are traced, which of them, and where their spans go."""
+"""Settings of connections: TLS between the processes of a mesh, where spans go, and where a Redis is.
+
+Settings of TLS between the processes of a mesh.
+
+Where a Redis is, as the command line names it.
+
+Whether requests are traced, which of them, and where their spans go.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import urlsplit
 
-from pagemesh.config.checks import require
 from pagemesh.config.environment import (
     ENDPOINT_VARIABLES,
     HEADERS_VARIABLES,
     TracesProtocol,
+    mesh_file_of_environment,
+    require,
     traces_endpoint_of_environment,
     traces_protocol_of_environment,
     traces_share_of_environment,
 )
 from pagemesh.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class MeshTlsConfig:
+    """Certificates that processes of a mesh show each other; all three files or none.
+
+    Files that are replaced (by a rename, as `mv`, cert-manager and Kubernetes do) are used for new connections
+    without a restart. PAGEMESH_MESH_CERT, PAGEMESH_MESH_KEY and PAGEMESH_MESH_CA name them where no flag does.
+    """
+
+    mesh_cert: str | None = field(default_factory=partial(mesh_file_of_environment, "mesh_cert"))
+    """PEM file with this process's certificate, and those between it and an authority; with it, other processes of
+    the mesh are called and served by TLS alone, and must show a certificate too. Its DNS names say what the process
+    is, such as router.pagemesh."""
+
+    mesh_key: str | None = field(default_factory=partial(mesh_file_of_environment, "mesh_key"))
+    """PEM file with that certificate's private key, which must not be encrypted."""
+
+    mesh_ca: str | None = field(default_factory=partial(mesh_file_of_environment, "mesh_ca"))
+    """PEM file with the authorities whose certificates are accepted."""
+
+    @classmethod
+    def in_folder(cls, folder: Path, name: str) -> Self:
+        """Files that are called after their owner."""
+        return cls(*(str(folder / f"{name}.{kind}") for kind in ("crt", "key", "ca")))
+
+    def __post_init__(self) -> None:
+        paths = {
+            "--mesh-cert": self.mesh_cert,
+            "--mesh-key": self.mesh_key,
+            "--mesh-ca": self.mesh_ca,
+        }
+        missing = [flag for flag, path in paths.items() if path is None]
+        if missing and len(missing) < len(paths):
+            raise ConfigError(
+                f"{' and '.join(missing)} must be given too: --mesh-cert, --mesh-key and --mesh-ca belong together"
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the processes of the mesh speak TLS with each other."""
+        return self.mesh_cert is not None
+
+
+_FORMS = "memory, redis://host:port/db, rediss://host:port/db or unix:///path?db=db"
+
+
+def check_store_url(flag: str, url: str) -> None:
+    """Raise ConfigError unless it names a server and, if at all, a database by its number.
+
+    A client that took no notice of a database that is no number would use database 0, maybe another mesh's.
+    """
+    shown = without_password(url)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        require(False, flag, shown, f"{_FORMS}: {error}")
+        return
+    require(parts.scheme in ("redis", "rediss", "unix"), flag, shown, _FORMS)
+    if parts.scheme == "unix":
+        require(not parts.netloc.rpartition("@")[2] and len(parts.path) > 1, flag, shown, _FORMS)
+    else:
+        is_number = re.fullmatch(r"/?|/\d{1,9}", parts.path) is not None
+        require(is_number, flag, shown, f"{_FORMS}, where db is a number")
+
+
+def without_password(url: str) -> str:
+    """The URL to be shown: a name and a password in it are left out."""
+    return re.sub(r"(?<=//).*@", "", url, count=1)
+
 
 _FLAG: Final = "--otlp-traces-endpoint"
 _HOST: Final = r"(\[[0-9A-Fa-f:.]+\]|[^/\s:\[\]]+)"

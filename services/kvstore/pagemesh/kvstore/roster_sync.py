@@ -10,9 +10,8 @@ import structlog
 from pagemesh.errors import ConfigError, UnavailableError
 from pagemesh.kvstore.changes import ChangeLog, Loaded
 from pagemesh.kvstore.members import Members
-from pagemesh.kvstore.redis_client import RedisStore
+from pagemesh.kvstore.redis_client import RedisStore, inspect_server
 from pagemesh.kvstore.redis_roster import RedisRoster
-from pagemesh.kvstore.redis_server import inspect_server
 from pagemesh.kvstore.shared_membership import SharedMembership
 from pagemesh.v1 import types_pb2
 
