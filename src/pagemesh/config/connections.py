@@ -1,11 +1,4 @@
-"""Settings of connections: TLS between the processes of a mesh, where spans go, and where a Redis is.
-
-Settings of TLS between the processes of a mesh.
-
-Where a Redis is, as the command line names it.
-
-Whether requests are traced, which of them, and where their spans go.
-"""
+"""Settings of connections: TLS between the processes of a mesh, where spans go and which, and where a Redis is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the environment says instead of the command line: what other users of the machine would see there, and what
 is the same for all that runs in a container.
 
-How a wrong setting is refused.
+`require` refuses a wrong setting, wherever it was said.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The router's view of the mesh: which workers there are, how busy, and who holds a prefix.
 
-Owns the channel to the kvstore. Knows nothing of requests or routing.
-
-Whether to ask a kvstore that has not been answering.
-
-A request that waits in vain loses only milliseconds, but every request would lose them: a frozen kvstore is
-not told from a slow one. After a few that waited in vain, one request in each pause tries again for all.
+`Directory` owns the channel to the kvstore and knows nothing of requests or routing. `LookupBreaker` says whether to
+ask a kvstore that has not been answering: a request that waits in vain loses only milliseconds, but every request
+would lose them, since a frozen kvstore is not told from a slow one. After a few that waited in vain, one request in
+each pause tries again for all.
 """
 
 from __future__ import annotations

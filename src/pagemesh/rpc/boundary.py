@@ -10,7 +10,7 @@ garbage collector, so that the `finally` of a cancelled stream would run at some
 `finally` of an async generator is a place where leases can be given back. It runs to its end: when a
 write fails because the peer is gone, grpc cancels the call a little later, which must not cut it off.
 
-Writes the messages of one call; a caller that reads nothing for too long loses it.
+`PatientWriter` writes the messages of one call; a caller that reads nothing for too long loses it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""What a call says of itself to every further hop: request id, trace and deadline.
+"""What a call says of itself to every further hop: request id, trace and deadline; and what its answer says first.
 
-Bound to a task by whoever receives the call, and inherited by the tasks that it starts; log lines carry
+The former is bound to a task by whoever receives the call, and inherited by the tasks that it starts; log lines carry
 it, and outgoing calls take their metadata and deadline from it.
 
-What an answer says before its first message: initial metadata, gathered while the call is worked on.
-
-gRPC sends it once. So whoever has something to say adds it here, and the boundary sends all of it together
-with the first message.
+The latter is the answer's initial metadata, which gRPC sends once. So whoever has something to say adds it here while
+the call is worked on, and the boundary sends all of it together with the first message.
 """
 
 from __future__ import annotations

@@ -6,12 +6,11 @@ is made together with them, so that an installed package has it, and a test comp
 No timeout in it may be shorter than a few seconds: gRPC counts them from a cycle clock that can be two
 seconds off, and calls with 1 s ended with DEADLINE_EXCEEDED at once. Callers set shorter ones.
 
-Where a process runs, as others can compare it.
-
-Methods whose responses are a stream of bytes: for bulk, which protobuf would copy once more a side.
-
-The bytes must be the serialized message that the contract names: any client with generated stubs, and
+`RawStream` is for methods whose responses are a stream of bytes: for bulk, which protobuf would copy once more at each
+end. The bytes must be the serialized message that the contract names: any client with generated stubs, and
 reflection, may be at the other end.
+
+`host_identity` says where a process runs, as others can compare it.
 """
 
 from __future__ import annotations

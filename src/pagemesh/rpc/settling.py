@@ -1,9 +1,7 @@
-"""What a process does when it has loaded everything and serves from now on.
+"""What a process does when it has loaded everything and serves from now on, and what ends it when its loop stands still.
 
-Ends a process whose event loop stands still: gRPC would answer its peers' pings all the same.
-
-Whoever waits for such a process waits until a deadline. Once it is gone, its streams break, and what it had begun
-goes on elsewhere.
+gRPC would answer the pings of a process with such a loop all the same, and whoever waits for it waits until a deadline.
+Once it is gone, its streams break, and what it had begun goes on elsewhere.
 """
 
 from __future__ import annotations

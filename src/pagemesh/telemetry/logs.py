@@ -1,9 +1,8 @@
 """Structured logs on stderr: one JSON object per line, or lines for people.
 
 Everything goes through the standard library's logging, so that libraries are formatted likewise, and is written
-by a thread of its own: a disk that is full, or a pipe that nobody reads, costs lines and nothing else.
-
-Writes log lines on a thread of its own: a caller never waits for a reader of the logs, nor for a disk.
+by a thread of its own: a caller never waits for a reader of the logs, nor for a disk. A disk that is full, or a pipe
+that nobody reads, costs lines and nothing else.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
-"""Turns a growing list of token ids into text pieces that never split a character.
+"""Turns one answer's tokens into text, piece by piece: never a part of a character, nor of a stop string.
 
 The pieces of all calls together equal the decoded whole. Each id is decoded a bounded number of times,
 so the cost is linear in the output. (The idea of decoding a small window against its own beginning is
-that of Hugging Face's text-generation-inference.)
+that of Hugging Face's text-generation-inference.) Where a text is the bytes of its tokens in a row, a table and a
+UTF-8 decoder do.
 
-Turns one answer's tokens into text: detokenizing, stop tokens, stop strings.
-
-Detokenizing where a text is the bytes of its tokens in a row: a table and a UTF-8 decoder.
-
-Finds stop strings in text that arrives in pieces, without ever giving out a part of one.
-
-The text is read character by character with one Knuth-Morris-Pratt automaton per stop string, so the
+Stop strings are looked for character by character with one Knuth-Morris-Pratt automaton each, so the
 result does not depend on how the text is cut into pieces, and the cost is linear.
 """
 

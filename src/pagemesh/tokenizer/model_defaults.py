@@ -1,10 +1,8 @@
 """What a model's folder says of how it wants to be used: sampling defaults, and lengths of embeddings.
 
-Sampling defaults that a model brings along in generation_config.json, read as vLLM reads them.
-
-Shorter embeddings of models that were trained for them, which put first what matters most.
-
-Kusupati et al. 2022, "Matryoshka Representation Learning" (https://arxiv.org/abs/2205.13147).
+Sampling defaults are those of generation_config.json, read as vLLM reads them. Embeddings may be shorter where a model
+was trained for it and puts first what matters most (Kusupati et al. 2022, "Matryoshka Representation Learning",
+https://arxiv.org/abs/2205.13147).
 """
 
 from __future__ import annotations

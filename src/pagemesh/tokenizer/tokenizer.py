@@ -1,14 +1,11 @@
-"""The tokenizer of one model folder.
+"""The tokenizer of one model folder, the bytes of its tokens, and the tokens of forbidden words.
 
 Owns tokenizer.json (through the `tokenizers` library), the special tokens and the chat template.
 Ids equal those of transformers' AutoTokenizer for the same folder.
 
-Forbidden words as the token sequences that would write them.
-
-The bytes of tokens, for tokenizers whose texts are nothing but the bytes of their tokens in a row.
-
-Such are those with byte-level BPE (GPT-2, Llama 3, Qwen, the demo model): a text can grow by a table and a UTF-8
-decoder. All others (SentencePiece, WordPiece) decode a token otherwise at the beginning of a text than within it.
+With byte-level BPE (GPT-2, Llama 3, Qwen, the demo model) a text is nothing but the bytes of its tokens in a row: it
+can grow by a table and a UTF-8 decoder. All others (SentencePiece, WordPiece) decode a token otherwise at the beginning
+of a text than within it.
 """
 
 from __future__ import annotations

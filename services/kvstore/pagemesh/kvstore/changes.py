@@ -1,6 +1,6 @@
-"""The recent past of membership and load, so that watchers can follow it and pick it up again.
+"""What a worker tells of itself, one event at a time, and the recent past of membership and load.
 
-What a worker tells of itself, one event at a time.
+Watchers follow the past by its revisions, and pick it up again where they were cut off.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""What one worker tells of its cache, put into the index and compared with the worker's own count.
+"""What workers tell of their caches, put into the index in the order in which it was said, and compared with their counts.
 
-Where the two differ, the index is wrong, or the worker is; a snapshot makes up for either. It is not put
-into the index as it comes, as others are: it is gathered and counted against what the index believed, so that it
-is known how many blocks were wrong. Only then the index forgets the worker's blocks and is told those that were
+Where a worker's count and the index differ, the index is wrong, or the worker is; a snapshot makes up for either. It is
+not put into the index as it comes, as others are: it is gathered and counted against what the index believed, so that
+it is known how many blocks were wrong. Only then the index forgets the worker's blocks and is told those that were
 gathered, some at a time: lookups meanwhile find less than there is.
-
-What came of comparing the index with what the workers themselves say.
-
-Has the index follow what workers say, in the order in which it was said.
 
 An index that is away, or has lost a worker, is no fault of the worker: what it says meanwhile counts as missed,
 and is made up for by a snapshot once there is somebody to keep it.

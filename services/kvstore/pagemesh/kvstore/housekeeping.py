@@ -1,4 +1,4 @@
-"""What the kvstore does now and then: drop silent workers, free what is left of them, count.
+"""What the kvstore does now and then: drop silent workers, free what is left of them, count; and end streams at its end.
 
 Streams that have no end of their own end when the process drains.
 """

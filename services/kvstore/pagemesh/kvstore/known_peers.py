@@ -1,10 +1,8 @@
 """Those whom a kvstore has to do with and that are no members of its own.
 
-Those whom a kvstore has to do with and that are no members: who watches, who was refused, who has left.
-
-Nothing is decided by it. It is remembered for whoever looks for what is wrong, and only for a while.
-
-Workers that publish to other replicas, as this one knows them; nobody, where it is the only one.
+Some watch, were refused or have left: nothing is decided by that. It is remembered for whoever looks for what is
+wrong, and only for a while. Others are workers that publish to other replicas, as this one knows them; nobody, where
+it is the only one.
 """
 
 from __future__ import annotations

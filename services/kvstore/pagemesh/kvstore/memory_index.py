@@ -4,7 +4,7 @@ Every worker has a bit, every block an int with the bits of its holders, so that
 down the chain. A worker that is dropped or cleared only loses its bit; the bit is used again once it
 was taken out of all blocks, which happens in slices.
 
-Bits of the index in memory: given to workers, taken from them, swept, given again.
+`Bits` gives bits to workers, takes them, sweeps them and gives them again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""The connection to Redis or Valkey that a kvstore's index and its roster share, and whether it answers.
+"""The connection to Redis or Valkey that a kvstore's index and its roster share, and whether the server is fit for it.
 
-Knows no keys. Every command has a deadline, and while Redis is away commands fail at once: whoever asks
-the kvstore must not wait for a server that is gone.
+It knows no keys. Every command has a deadline, and while Redis is away commands fail at once: whoever asks
+the kvstore must not wait for a server that is gone. Whether an index can be kept in a server is asked at the start and
+whenever it comes back.
 
-The Lua scripts of the index on Redis: each of its calls is one script or several, each of which happens
-as a whole.
-
-Whether a Redis is one that an index can be kept in, at the start and whenever it comes back.
+Each call of the index on Redis is one Lua script or several, each of which happens as a whole.
 """
 
 from __future__ import annotations

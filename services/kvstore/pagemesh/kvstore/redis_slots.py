@@ -1,9 +1,8 @@
-"""Which slots of the index on Redis this kvstore may write, and for which workers.
+"""Which slots of the index on Redis this kvstore may write, for which workers, and what their masks say.
 
 A slot's token is its owner's proof: it changes whenever the worker is added or cleared, by whomever, so that
-calls which come late find another one and change nothing.
-
-Who holds how many leading blocks, from the masks that the index on Redis answers a lookup with.
+calls which come late find another one and change nothing. The masks that the index answers a lookup with tell who
+holds how many leading blocks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Whether a worker may become a member, beside those that there are.
-
-Why workers are refused, in one wording wherever that is found out.
-"""
+"""Whether a worker may become a member, beside those that there are, and why it is refused, in one wording."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The key that `pagemesh up` itself sends, and how it shows people to send theirs.
+"""What `pagemesh up` itself and its parts show: the key that it sends, and certificates out of one authority.
 
-Certificates for the parts of one mesh, and for whoever starts it, out of one authority that then is gone.
+The authority is gone when they are made. People are shown how to send keys of their own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keeps the parts of a mesh up: starts them, restarts what dies, stops them in order.
 
-One process of the mesh: started, watched, stopped; its output goes to a log file.
+A part is one process, whose output goes to a log file.
 """
 
 from __future__ import annotations

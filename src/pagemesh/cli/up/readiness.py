@@ -1,7 +1,4 @@
-"""Whether a part serves: gRPC health checks, and an HTTP request to the gateway.
-
-Free ports for the parts of a mesh.
-"""
+"""Free ports for the parts of a mesh, and whether a part serves: gRPC health checks, an HTTP request to the gateway."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Two attention implementations for transformers, which hand every call to whoever runs the model.
 
-Registered as transformers describes: https://huggingface.co/docs/transformers/attention_interface
-
-What a mask of transformers shows: everything up to the query, a sliding window, or something else.
+Registered as transformers describes: https://huggingface.co/docs/transformers/attention_interface. A mask of
+transformers shows everything up to the query, a sliding window, or something else: that is found out here as well.
 """
 
 from __future__ import annotations

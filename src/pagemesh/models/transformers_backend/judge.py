@@ -1,6 +1,6 @@
 """Finds out whether a model of transformers can be served over paged KV, and what its layers need.
 
-Watches one forward pass of a model, to learn what its attention needs and whether it can be had.
+It watches one forward pass, to learn what the model's attention needs and whether it can be had.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""A model of transformers as a `CausalModel`.
+"""A model of transformers as a `CausalModel`, with pagemesh's products, so that a token's bits do not depend on its batch.
 
-Gives a model of transformers pagemesh's products, so that a token's bits do not depend on its batch.
-
-torch multiplies with MKL, oneDNN or cuBLAS, whose order of sums follows the number of rows.
-
-Finds the modules whose weights a model's code reads itself, past the module that has them.
+torch multiplies with MKL, oneDNN or cuBLAS, whose order of sums follows the number of rows. Modules whose weights
+a model's code reads itself, past the module that has them, keep theirs.
 """
 
 from __future__ import annotations

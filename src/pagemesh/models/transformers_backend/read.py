@@ -1,8 +1,7 @@
-"""What a folder's config.json asks transformers for, as far as it can be served without seeing weights.
+"""Reads a model with transformers: from a local folder, safetensors only, never running its own code.
 
-What a model that transformers runs would take, from its config.json alone: it is built without memory.
-
-Reads a model with transformers: from a local folder, safetensors only, never running its own code.
+A folder's config.json alone says what it asks transformers for, as far as it can be served without seeing weights, and
+what the model would take: for that it is built without memory.
 """
 
 from __future__ import annotations
