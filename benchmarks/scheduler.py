@@ -19,11 +19,10 @@ from pagemesh.core.engine import EngineInfo
 from pagemesh.core.kv import BlockLayout
 from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.growth import GrowthForecast, MeanLength
 from pagemesh.scheduler.request import Request
 from pagemesh.scheduler.scheduler import Scheduler
-from pagemesh.scheduler.step_result import StepResult
 
 QUESTION = (
     "Time of the scheduler for a step, and what its admission saves when the cache is too small"

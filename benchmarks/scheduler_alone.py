@@ -15,9 +15,8 @@ from pagemesh.core.engine import EngineInfo
 from pagemesh.core.kv import BlockLayout
 from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
-from pagemesh.scheduler.step_result import StepResult
 
 BLOCK_SIZE = 16
 _VOCAB_SIZE = 100_000

@@ -15,9 +15,8 @@ from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.kv_memory import KvMemory, open_memory
 from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.scheduler.batch import Batch, BlockMoves
+from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
-from pagemesh.scheduler.step_result import StepResult
 
 VOCAB_SIZE = 32_000
 

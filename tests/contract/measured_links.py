@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagemesh.v1 import types_pb2
-from pagemesh.worker.link_meter import ENOUGH_STREAMS
+from pagemesh.worker.links import ENOUGH_STREAMS
 from tests.contract.router_harness import Mesh, eventually
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from pagemesh.core.load import PrefillRate
 from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.scheduler.batch import Batch
-from pagemesh.scheduler.step_result import StepResult
+from pagemesh.scheduler.batch import Batch, StepResult
 from tests.contract.full_mesh import NUM_TAKEN, await_queue, num_queued, occupied, one_seat
 from tests.contract.http_answers import http_body, pairs, read
 from tests.contract.router_harness import Mesh, eventually, running_mesh

@@ -27,10 +27,9 @@ from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.errors import KvIntegrityError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
-from pagemesh.scheduler.batch import Batch, BlockMoves
+from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
 from pagemesh.scheduler.step_costs import StepCosts
-from pagemesh.scheduler.step_result import StepResult
 
 VOCAB_SIZE = 1000
 NUM_SPECIAL_TOKENS = 10

@@ -10,8 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.scheduler.batch import Batch, BlockMoves
-from pagemesh.scheduler.step_result import StepResult
+from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 from tests.fakes.engine import FakeKv, FakeRunner
 
 

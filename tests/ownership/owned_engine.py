@@ -16,8 +16,7 @@ from pagemesh.core.kv import BlockLayout, KvExport
 from pagemesh.core.request import EngineRequest
 from pagemesh.engine.kv_memory import open_memory
 from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.scheduler.batch import Batch
-from pagemesh.scheduler.step_result import StepResult
+from pagemesh.scheduler.batch import Batch, StepResult
 from tests.fakes.engine import FakeEngine, FakeKv
 from tests.ownership.ledger import CheckedRunner, Ledger
 

@@ -9,8 +9,8 @@ from pagemesh.core.engine import EngineInfo
 from pagemesh.core.kv import BlockLayout
 from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
+from pagemesh.scheduler.batch import StepResult
 from pagemesh.scheduler.scheduler import Scheduler
-from pagemesh.scheduler.step_result import StepResult
 from tools.pictures.svg import Drawing
 
 BUDGET: Final = 16

@@ -8,7 +8,7 @@ import torch
 
 from pagemesh.engine.step_rows import Head, StepRows
 from pagemesh.sampling.sampler import HostSampler, sample
-from pagemesh.scheduler.step_result import StepResult
+from pagemesh.scheduler.batch import StepResult
 
 
 class ComputedStep:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.step import PendingStep, Runner
 from pagemesh.errors import InternalError
-from pagemesh.scheduler.batch import Batch
-from pagemesh.scheduler.step_result import StepResult
+from pagemesh.scheduler.batch import Batch, StepResult
 
 
 class Flight:

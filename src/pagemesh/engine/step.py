@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.scheduler.batch import Batch, BlockMoves
-from pagemesh.scheduler.step_result import StepResult
+from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 
 
 class PendingStep(Protocol):

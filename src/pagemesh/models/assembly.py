@@ -10,9 +10,9 @@ from pagemesh.kernels.linear import Linear, make_linear
 from pagemesh.kernels.packed_weights import place_packed
 from pagemesh.models.attention_input import AttentionInput, HeadTurn
 from pagemesh.models.decoder import Decoder, Layer
-from pagemesh.models.layer_output import make_layer_output
 from pagemesh.models.norms import NoNorm
 from pagemesh.models.parameters import Parameters, Part
+from pagemesh.models.residual import make_layer_output
 from pagemesh.models.rope import pair_rows, rotation_table
 from pagemesh.models.spec import AttentionSpec, DecoderSpec, LayerSpec, RopeSpec
 from pagemesh.models.vocabulary import (

@@ -1,14 +1,38 @@
-"""Puts the dense or sparse half of a layer together."""
+"""The second half of a layer: an MLP, or a mixture of experts of which each token uses the best few.
+
+(Shazeer et al. 2017, https://arxiv.org/abs/1701.06538.)
+"""
 
 from __future__ import annotations
 
-from pagemesh.kernels.expert_choice import make_expert_choice
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch.nn import functional
+
+from pagemesh.kernels.expert_choice import ExpertChoice, make_expert_choice
 from pagemesh.kernels.experts import Experts, Stack, make_experts
-from pagemesh.models.expansion import gate_of, make_expansion
-from pagemesh.models.mlp import FeedForward, Mlp
-from pagemesh.models.moe import Mixture, SharedMixture
+from pagemesh.kernels.linear import Gate, Linear, make_gated_linear, make_linear
 from pagemesh.models.parameters import Part
 from pagemesh.models.spec import MlpSpec, MoeSpec
+
+Expansion = Callable[[torch.Tensor], torch.Tensor]
+"""[T, hidden] → [T, intermediate]."""
+
+
+def make_expansion(mlp: MlpSpec, weight: torch.Tensor, bias: torch.Tensor | None) -> Expansion:
+    """Projection and activation; the weight is [2 · intermediate, hidden] when there are gates."""
+    if mlp.activation == "gelu":
+        linear = make_linear(weight, bias)
+        return lambda hidden: functional.gelu(linear(hidden))
+    return make_gated_linear(weight, bias, gate_of(mlp))
+
+
+def gate_of(mlp: MlpSpec) -> Gate:
+    """That of an MLP that has gates."""
+    assert mlp.activation != "gelu"
+    return Gate(mlp.activation, mlp.limit, mlp.alpha)
 
 
 def make_feed_forward(mlp: MlpSpec | MoeSpec, part: Part) -> FeedForward:
@@ -35,3 +59,63 @@ def _make_experts(moe: MoeSpec, part: Part) -> Experts:
         for name in ("experts.up", "experts.down")
     )
     return make_experts(ups, downs, gate_of(moe.expert))
+
+
+class FeedForward(Protocol):
+    """What a layer does after attention: one MLP, or a mixture of them."""
+
+    def compute(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] to [T, hidden]."""
+        ...
+
+    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """The sum of [T, hidden] and `compute`, as a new tensor."""
+        ...
+
+
+class Mlp:
+    """Gate, up and the activation, then down."""
+
+    def __init__(self, expand: Expansion, down: Linear) -> None:
+        self._expand = expand
+        self._down = down
+
+    def compute(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._down(self._expand(hidden))
+
+    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return self._down.add_to(residual, self._expand(hidden))
+
+
+class Mixture:
+    """A router, which gives a logit for each expert, and the experts that are chosen by these."""
+
+    def __init__(self, router: Linear, choose: ExpertChoice, experts: Experts) -> None:
+        self._router = router
+        self._choose = choose
+        self._experts = experts
+
+    def compute(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._experts(hidden, self._choose(self._router(hidden)))
+
+    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return self._experts.add_to(residual, hidden, self._choose(self._router(hidden)))
+
+
+class SharedMixture:
+    """Experts that are chosen and one that all tokens use, weighted by its own gate (Qwen 2 MoE)."""
+
+    def __init__(self, mixture: Mixture, shared: FeedForward, gate: Linear) -> None:
+        """`gate` gives one number."""
+        self._mixture = mixture
+        self._shared = shared
+        self._gate = gate
+
+    def compute(self, hidden: torch.Tensor) -> torch.Tensor:
+        # A sigmoid, row by row: torch's own rounds a row by where it lies among the others.
+        gate = functional.pad(self._gate(hidden), (0, 1))
+        weight = torch.softmax(gate, dim=-1, dtype=torch.float32)[:, :1].to(hidden.dtype)
+        return self._shared.compute(hidden).mul_(weight).add_(self._mixture.compute(hidden))
+
+    def add_to(self, residual: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return self.compute(hidden).add_(residual)

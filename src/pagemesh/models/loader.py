@@ -15,9 +15,8 @@ from pagemesh.kernels.paged_attention import LayerAttention
 from pagemesh.models import choices
 from pagemesh.models.architectures.architecture import Architecture
 from pagemesh.models.assembly import assemble
-from pagemesh.models.checkpoint import Checkpoint
+from pagemesh.models.checkpoint import Checkpoint, fingerprint
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.interface import CausalModel, ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.layer_attention import make_layer_attention

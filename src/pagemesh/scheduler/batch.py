@@ -1,12 +1,21 @@
-"""What one engine step computes: plain ids and numbers, made by the scheduler, read by the runner."""
+"""What one engine step computes, and what it computed: plain ids and numbers.
+
+The scheduler makes batches, with the copies of blocks that a step begins with, and reads results; the runner reads
+batches and makes results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logit_rules import LogitRules
+from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.constraint import TokenConstraint
 
@@ -123,3 +132,58 @@ class Batch:
     def num_tokens(self) -> int:
         """Tokens that the step computes."""
         return sum(len(sequence.token_ids) for sequence in self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The outcome of a batch; the KV of all its tokens is stored. Mappings are by request id."""
+
+    token_ids: Sequence[int] = ()
+    """One for each sequence with `sampling`, in batch order; without meaning for those in `errors`."""
+
+    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
+    """Of the sampled tokens, for the sequences that ask for them."""
+
+    prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
+    """Of the prompt's tokens that follow those of a chunk, for the sequences that ask for them."""
+
+    pooled_states: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    """Normed hidden states [N, hidden] of the tokens in `pooled`."""
+
+    errors: Mapping[str, PagemeshError] = field(default_factory=dict)
+    """Sequences that could not be computed, each for a reason of its own: their KV must not be used."""
+
+
+class MovePlan:
+    """The next `BlockMoves` in the making."""
+
+    def __init__(self) -> None:
+        self._swap_outs: list[tuple[int, int]] = []
+        self._swap_ins: list[tuple[int, int]] = []
+        self._copies: dict[int, int] = {}  # target: source
+
+    def swap_out(self, block_ids: Iterable[int], swap_ids: Iterable[int]) -> None:
+        """Copy blocks of the cache, which may be freed at once, to the swap space."""
+        # Later, a swap block may be one that a swap-in still has to read.
+        assert not self._swap_ins, "a step's swap-outs come before its swap-ins"
+        self._swap_outs += zip(block_ids, swap_ids, strict=True)
+
+    def swap_in(self, swap_ids: Iterable[int], block_ids: Iterable[int]) -> None:
+        """Copy blocks of the swap space, which may be freed at once, back to the cache."""
+        self._swap_ins += zip(swap_ids, block_ids, strict=True)
+
+    def copy(self, source: int, target: int) -> None:
+        """Copy a block of the cache to another; the source must be held until the plan is taken."""
+        # A copy of a copy comes from the first block: the second is only there when all copies are done.
+        self._copies[target] = self._copies.get(source, source)
+
+    def take(self) -> BlockMoves:
+        """Everything since the last call."""
+        if not (self._swap_outs or self._swap_ins or self._copies):
+            return NO_MOVES
+        copies = tuple((source, target) for target, source in self._copies.items())
+        moves = BlockMoves(tuple(self._swap_outs), tuple(self._swap_ins), copies)
+        self._swap_outs.clear()
+        self._swap_ins.clear()
+        self._copies.clear()
+        return moves

@@ -18,13 +18,17 @@ from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError
 from pagemesh.sampling.logit_rules import make_logit_rules
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.constraint import TokenConstraint
-from pagemesh.scheduler.admission import check_fork, check_request, max_total_tokens
-from pagemesh.scheduler.block_tables import BlockTables
+from pagemesh.scheduler.kv_cache import BlockTables
+from pagemesh.scheduler.limits import StopRules, check_fork, check_request, max_total_tokens
 from pagemesh.scheduler.outbox import Outbox
-from pagemesh.scheduler.prompt_vector import PromptVector
-from pagemesh.scheduler.request import Lease, Request, RequestState
-from pagemesh.scheduler.request_queue import RequestQueue, WaitingQueue
-from pagemesh.scheduler.stop import StopRules
+from pagemesh.scheduler.request import (
+    Lease,
+    PromptVector,
+    Request,
+    RequestQueue,
+    RequestState,
+    WaitingQueue,
+)
 
 
 class Lifecycle:

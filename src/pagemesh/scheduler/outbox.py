@@ -11,7 +11,7 @@ from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import FinishReason, RequestOutput
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.scheduler.block_tables import BlockTables
+from pagemesh.scheduler.kv_cache import BlockTables
 from pagemesh.scheduler.request import Request
 
 _NOTHING: Final = RequestOutput("")

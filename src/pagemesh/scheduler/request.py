@@ -1,18 +1,25 @@
-"""The state of one request inside the engine. Plain data; who changes it is written at the fields."""
+"""The state of one request inside the engine, as plain data, and the queue of those that wait.
+
+Who changes what is written at the fields. A request for a vector gathers it from its prompt's hidden states, as chunks
+bring them.
+"""
 
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left, insort
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 
+from pagemesh.core.engine import Pooling
 from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.logit_rules import LogitRules
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.constraint import TokenConstraint
-from pagemesh.scheduler.prompt_vector import PromptVector
 
 
 class RequestState(enum.Enum):
@@ -203,3 +210,119 @@ class Request:
     def outlives_next_token(self) -> bool:
         """Whether the request goes on behind its next token, unless that stops it."""
         return len(self.token_ids) + 1 < self.max_total_tokens
+
+
+by_precedence = attrgetter("precedence")
+"""Sort key of requests."""
+
+
+class RequestQueue:
+    """A sorted set of requests; a request's precedence never changes, so neither does its place."""
+
+    def __init__(self) -> None:
+        self._requests: list[Request] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        """First to last in order of precedence, as they are now: the queue may change meanwhile."""
+        return iter(tuple(self._requests))
+
+    def __reversed__(self) -> Iterator[Request]:
+        return iter(tuple(reversed(self._requests)))
+
+    def add(self, request: Request) -> None:
+        """Put the request at its place."""
+        insort(self._requests, request, key=by_precedence)
+
+    def remove(self, request: Request) -> None:
+        """Take the request out; it must be in."""
+        index = bisect_left(self._requests, request.precedence, key=by_precedence)
+        assert self._requests[index] is request
+        del self._requests[index]
+
+
+class WaitingQueue(RequestQueue):
+    """A queue of requests that wait, with sums over them: nothing of theirs changes while they are in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_pending_tokens = 0
+        """Prompt tokens that are to be computed for them."""
+        self.num_swapped = 0
+        """Requests whose KV is in the swap space."""
+
+    def add(self, request: Request) -> None:
+        """Put the request at its place."""
+        super().add(request)
+        self.num_pending_tokens += _num_pending_tokens(request)
+        self.num_swapped += request.num_swapped_tokens > 0
+
+    def remove(self, request: Request) -> None:
+        """Take the request out; it must be in."""
+        super().remove(request)
+        self.num_pending_tokens -= _num_pending_tokens(request)
+        self.num_swapped -= request.num_swapped_tokens > 0
+
+    def check_integrity(self) -> None:
+        """Assert that the sums are those of the requests that are in."""
+        assert self.num_pending_tokens == sum(map(_num_pending_tokens, self))
+        assert self.num_swapped == sum(request.num_swapped_tokens > 0 for request in self)
+
+
+def _num_pending_tokens(request: Request) -> int:
+    """Of a waiting request: what it will compute, if neither an importer nor a leader brings it."""
+    if request.awaits_kv:
+        return 0
+    if request.leader is not None and request.num_cached_tokens is None:
+        # As if the leader were still there to share with; whether it will be is not known yet.
+        return request.num_uncomputed_tokens - request.num_leader_tokens
+    return request.num_uncomputed_tokens - request.num_swapped_tokens
+
+
+_SMALLEST_LENGTH = 1e-12
+"""Vectors shorter than this are divided by it instead of by their length, as torch's normalize does."""
+
+
+class PromptVector:
+    """The pooled hidden states of one request's prompt.
+
+    A mean is a sum in float64, token by token in the prompt's order, so that it does not depend on how
+    the prompt was cut into chunks. It outlives preemption: a token is summed once.
+    """
+
+    def __init__(self, pooling: Pooling, num_tokens: int) -> None:
+        """For a prompt of `num_tokens` tokens."""
+        self._pooling = pooling
+        self._num_tokens = num_tokens
+        self._num_pooled = 0
+        self._sum: npt.NDArray[np.float64] | None = None
+
+    @property
+    def num_skippable_tokens(self) -> int:
+        """Leading tokens that need not be computed where their KV is there already."""
+        return self._num_tokens - 1 if self._pooling.kind == "last" else self._num_pooled
+
+    def wanted(self, start: int, end: int) -> range | None:
+        """Indices in the chunk [start, end) of the tokens whose hidden states are wanted, if any are."""
+        first = max(start, self.num_skippable_tokens)
+        if self._pooling.kind == "cls":
+            end = min(end, 1)
+        return range(first - start, end - start) if first < end else None
+
+    def add(self, states: npt.NDArray[np.float32]) -> None:
+        """Take the states [N, hidden] that were wanted of a chunk."""
+        if self._sum is None:
+            self._sum = np.zeros(states.shape[1], np.float64)
+        for state in states:
+            self._sum += state
+        self._num_pooled += len(states)
+
+    def result(self) -> bytes:
+        """The vector, float32, little-endian; all wanted states must have been added."""
+        assert self._sum is not None, "no hidden state was added"
+        vector = self._sum / self._num_pooled
+        if self._pooling.normalize:
+            vector /= max(float(np.sqrt(np.dot(vector, vector))), _SMALLEST_LENGTH)
+        return vector.astype("<f4").tobytes()

@@ -22,19 +22,17 @@ from pagemesh.core.engine import EngineInfo, StepOutput
 from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import FinishReason
 from pagemesh.errors import PagemeshError
-from pagemesh.scheduler.batch import Batch
-from pagemesh.scheduler.block_tables import BlockTables
+from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.constraint_gate import ConstraintGate
-from pagemesh.scheduler.flights import Flights
 from pagemesh.scheduler.growth import GrowthForecast, MeanLength
+from pagemesh.scheduler.kv_cache import BlockTables
 from pagemesh.scheduler.lifecycle import Lifecycle
+from pagemesh.scheduler.limits import StopRules
 from pagemesh.scheduler.outbox import Outbox
 from pagemesh.scheduler.preemption import CheaperWay, PreemptionPolicy
 from pagemesh.scheduler.request import Lease, Request, RequestState
 from pagemesh.scheduler.step_costs import StepCosts
-from pagemesh.scheduler.step_plan import StepPlan
-from pagemesh.scheduler.step_result import StepResult
-from pagemesh.scheduler.stop import StopRules
+from pagemesh.scheduler.step_plan import Flights, StepPlan
 
 
 class Scheduler:

@@ -1,17 +1,20 @@
-"""A step in the making: a token budget and what was put into it."""
+"""A step in the making: a token budget and what was put into it; and which requests are in steps not yet computed."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from pagemesh.scheduler.batch import (
     UNKNOWN_TOKEN,
+    Batch,
     ExportedChunk,
     PromptTargets,
     ScheduledSequence,
 )
+from pagemesh.scheduler.limits import StopRules
 from pagemesh.scheduler.request import Request
-from pagemesh.scheduler.stop import StopRules
 
 _UNKNOWN: Final = (UNKNOWN_TOKEN,)
 
@@ -97,3 +100,33 @@ def _prompt_targets(request: Request, start: int, end: int, num_top: int) -> Pro
     first = max(start, request.num_skippable_tokens)
     token_ids = request.token_ids[first + 1 : end + 1]
     return PromptTargets(first - start, token_ids, num_top) if token_ids else None
+
+
+MAX_FLIGHTS: Final = 2
+"""A batch that is computed, and the one behind it: only of the first may tokens be unknown."""
+
+
+class Flights:
+    """Batches in the order of their launches, which is that of their landings.
+
+    A request stays itself in here whatever becomes of it meanwhile; its id may be somebody else's by then.
+    """
+
+    def __init__(self) -> None:
+        self._requests: deque[Sequence[Request]] = deque()
+
+    def check_room(self) -> None:
+        """Assert that one more batch may be planned."""
+        assert len(self._requests) < MAX_FLIGHTS, "too many steps are in flight"
+
+    def launch(self, requests: Sequence[Request]) -> None:
+        """A batch was planned, whose sequences are theirs; none for an empty one."""
+        if requests:
+            self._requests.append(requests)
+
+    def land(self, batch: Batch) -> Sequence[Request]:
+        """The first batch was computed: whose its sequences are, in their order."""
+        requests = self._requests.popleft() if batch.sequences else ()
+        for request in requests:
+            request.num_flights -= 1
+        return requests

@@ -1,6 +1,6 @@
 """Block tables of the jobs of one modelled engine over a real `BlockPool`.
 
-The rules are those of `scheduler.block_tables`, without forks, swap space and the tokens themselves.
+The rules are those of `scheduler.kv_cache`, without forks, swap space and the tokens themselves.
 """
 
 from __future__ import annotations

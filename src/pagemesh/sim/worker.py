@@ -14,7 +14,7 @@ from pagemesh.sim.engine import Engine
 from pagemesh.sim.model import MeshModel, WorkerModel
 from pagemesh.sim.network import Network
 from pagemesh.sim.tokens import TokenTimes
-from pagemesh.worker.link_meter import LinkMeter
+from pagemesh.worker.links import LinkMeter
 
 LOAD_PERIOD: Final = 0.1
 """Least seconds between two reports of a changed load, as `membership.publisher` has it."""

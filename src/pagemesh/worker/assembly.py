@@ -9,11 +9,9 @@ from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.dispatcher import StepDispatcher
 from pagemesh.worker.engine_metrics import EngineMetrics
-from pagemesh.worker.kv_failures import KvFailures
 from pagemesh.worker.kv_transports import KvTransports
 from pagemesh.worker.lease import BlockWorkers
-from pagemesh.worker.link_meter import LinkMeter
-from pagemesh.worker.link_metrics import LinkMetrics
+from pagemesh.worker.links import KvFailures, LinkMeter, LinkMetrics
 from pagemesh.worker.tracing import Tracing
 from pagemesh.worker.worker import Worker
 

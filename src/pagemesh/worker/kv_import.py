@@ -8,8 +8,7 @@ import secrets
 from pagemesh.core.kv import KvGrant
 from pagemesh.core.request import EngineRequest
 from pagemesh.errors import PagemeshError
-from pagemesh.kvship.receive import KvReceiver
-from pagemesh.kvship.received import ReceivedKv
+from pagemesh.kvship.receive import KvReceiver, ReceivedKv
 from pagemesh.messages import logprobs_from_proto
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker.kv_transports import ChooseTransport

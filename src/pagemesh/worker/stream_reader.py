@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pagemesh.errors import UnavailableError
 from pagemesh.kvship.receive import Accepted, KvReceiver
 from pagemesh.rpc.channels import BulkCall, end_bulk_call
-from pagemesh.worker.link_meter import StreamTimer
+from pagemesh.worker.links import StreamTimer
 
 
 class StreamReader:

@@ -13,10 +13,9 @@ from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.advertised import advertised
 from pagemesh.worker.dispatcher import StepDispatcher
-from pagemesh.worker.kv_failures import KvFailures
 from pagemesh.worker.kv_transports import KvTransports
 from pagemesh.worker.lease import BlockWorkers
-from pagemesh.worker.link_meter import LinkMeter
+from pagemesh.worker.links import KvFailures, LinkMeter
 from pagemesh.worker.tracing import Tracing
 
 

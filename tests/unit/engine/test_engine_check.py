@@ -10,10 +10,9 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.errors import DeviceLostError, InternalError, UnavailableError
-from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.request import Request
 from pagemesh.scheduler.scheduler import Scheduler
-from pagemesh.scheduler.step_result import StepResult
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner
 from tests.fakes.inbox import DEADLINE, Inbox
 from tests.unit.scheduler.builders import make_info, make_request

@@ -16,9 +16,8 @@ from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.errors import InternalError, InvalidRequestError, UnavailableError
-from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
-from pagemesh.scheduler.step_result import StepResult
 from tests.fakes.engine import VOCAB_SIZE, FakeEngine, FakeKv, FakeRunner, expected_tokens
 from tests.fakes.inbox import DEADLINE, Inbox
 from tests.support.kv_bytes import read_kv

@@ -17,9 +17,8 @@ from pagemesh.engine import layer_watch
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.errors import InternalError
-from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
-from pagemesh.scheduler.step_result import StepResult
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner, FakeStep
 from tests.fakes.inbox import DEADLINE, Inbox
 from tests.support.kv_bytes import read_kv

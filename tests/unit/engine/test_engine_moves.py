@@ -12,9 +12,8 @@ from pagemesh.core.engine import StepOutput
 from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.scheduler.batch import Batch, BlockMoves
+from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
-from pagemesh.scheduler.step_result import StepResult
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner, expected_tokens
 from tests.fakes.inbox import DEADLINE, Inbox
 from tests.unit.scheduler.builders import FixedGrowth, FixedWay, make_info, make_request

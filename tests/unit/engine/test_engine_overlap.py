@@ -12,9 +12,8 @@ from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.sampling.structured.outputs import StructuredOutputs
-from pagemesh.scheduler.batch import UNKNOWN_TOKEN, Batch
+from pagemesh.scheduler.batch import UNKNOWN_TOKEN, Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
-from pagemesh.scheduler.step_result import StepResult
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner, FakeStep, expected_tokens
 from tests.fakes.grammars import FakeConstraint
 from tests.fakes.inbox import Inbox

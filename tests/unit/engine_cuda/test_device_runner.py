@@ -16,8 +16,13 @@ from pagemesh.engine.step import PendingStep, Runner, compute_step
 from pagemesh.kernels.dispatch import using
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.scheduler.batch import UNKNOWN_TOKEN, Batch, PromptTargets, ScheduledSequence
-from pagemesh.scheduler.step_result import StepResult
+from pagemesh.scheduler.batch import (
+    UNKNOWN_TOKEN,
+    Batch,
+    PromptTargets,
+    ScheduledSequence,
+    StepResult,
+)
 from tests.unit.engine_cuda.device_runners import Made, make_device_runner
 from tests.unit.models.model_folder import break_token, write_model
 

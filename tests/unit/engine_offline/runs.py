@@ -13,9 +13,8 @@ from pagemesh.engine.offline.generation import Answer, PromptRun, run_to_end
 from pagemesh.engine.offline.progress import Progress
 from pagemesh.engine.offline.prompts import EncodedPrompt
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.scheduler.batch import Batch
+from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
-from pagemesh.scheduler.step_result import StepResult
 from pagemesh.tokenizer import Tokenizer
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner
 from tests.fakes.inbox import DEADLINE

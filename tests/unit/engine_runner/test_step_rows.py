@@ -11,8 +11,7 @@ from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.step import compute_step
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence
-from pagemesh.scheduler.step_result import StepResult
+from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence, StepResult
 from tests.unit.models.model_folder import break_token, write_model
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -13,8 +13,7 @@ from pagemesh.core.kv import BlockLayout, KvGrant
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.parts import KvPart
-from pagemesh.kvship.receive import Accepted, KvReceiver
-from pagemesh.kvship.received import ReceivedKv
+from pagemesh.kvship.receive import Accepted, KvReceiver, ReceivedKv
 from pagemesh.kvship.transports import PayloadReceiving, PayloadSending, ReceivingTransport
 from pagemesh.messages import layout_to_proto
 from pagemesh.v1 import kv_transfer_pb2, types_pb2

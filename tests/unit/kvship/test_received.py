@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagemesh.core.kv import BlockLayout, KvGrant
-from pagemesh.kvship.received import BlockRun, ReceivedKv
+from pagemesh.kvship.receive import BlockRun, ReceivedKv
 
 LAYOUT = BlockLayout(block_size=4, num_layers=3, num_kv_heads=1, head_dim=2, dtype="float32")
 NUM_TOKENS = 18

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pagemesh.kernels.write_kv import Turn
 from pagemesh.models.assembly import assemble
 from pagemesh.models.decoder import Decoder
-from pagemesh.models.expansion import make_expansion
+from pagemesh.models.feed_forward import make_expansion
 from pagemesh.models.norms import LayerNorm
 from pagemesh.models.spec import (
     AttentionSpec,

@@ -6,9 +6,8 @@ from pathlib import Path
 import torch
 
 from pagemesh.models.architectures.llama import make_spec
-from pagemesh.models.checkpoint import Checkpoint
+from pagemesh.models.checkpoint import Checkpoint, fingerprint
 from pagemesh.models.config_json import ConfigJson
-from pagemesh.models.fingerprint import fingerprint
 from pagemesh.models.spec import DecoderSpec, LayerSpec, MlpSpec, NormSpec, RopeSpec
 from tests.unit.models.model_folder import (
     CONFIG,

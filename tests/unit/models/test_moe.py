@@ -6,9 +6,7 @@ import torch
 from pagemesh.kernels.expert_choice import ExpertChoice, make_expert_choice
 from pagemesh.kernels.experts import Experts, Stack, make_experts
 from pagemesh.kernels.linear import Gate, make_linear
-from pagemesh.models.expansion import make_expansion
-from pagemesh.models.mlp import Mlp
-from pagemesh.models.moe import Mixture, SharedMixture
+from pagemesh.models.feed_forward import Mixture, Mlp, SharedMixture, make_expansion
 from pagemesh.models.spec import MlpSpec
 
 HIDDEN, INNER, EXPERTS, CHOSEN = 10, 7, 5, 2

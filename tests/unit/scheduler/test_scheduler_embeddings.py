@@ -14,7 +14,7 @@ from pagemesh.core.request import EngineRequest
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs
-from pagemesh.scheduler.prompt_vector import PromptVector
+from pagemesh.scheduler.request import PromptVector
 from tests.unit.scheduler.builders import FixedWay, Stepper, make_info, make_request
 
 PROMPT = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12)

@@ -9,8 +9,7 @@ from typing import Any
 from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.errors import InternalError
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.scheduler.batch import Batch
-from pagemesh.scheduler.step_result import StepResult
+from pagemesh.scheduler.batch import Batch, StepResult
 from tests.unit.scheduler.builders import Stepper, make_info, make_request
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemesh.worker.kv_failures import MAX_SENDERS, KvFailure, KvFailures
+from pagemesh.worker.links import MAX_SENDERS, KvFailure, KvFailures
 from tests.fakes.clock import FakeClock
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagemesh.core.load import LinkSpeed
-from pagemesh.worker.link_meter import LinkMeter
+from pagemesh.worker.links import LinkMeter
 from tests.fakes.clock import FakeClock
 
 MB = 1_000_000

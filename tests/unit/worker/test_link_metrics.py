@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagemesh.core.load import LinkSpeed
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.worker.link_metrics import LinkMetrics
+from pagemesh.worker.links import LinkMetrics
 
 
 def test_a_link_is_shown_until_it_is_forgotten() -> None:

@@ -12,7 +12,7 @@ from pagemesh.engine.cuda.token_inputs import LastTokens
 from pagemesh.engine.cuda.transfers import Download, Transfers
 from pagemesh.engine.step_rows import Head, PromptScores, StepRows
 from pagemesh.sampling.samples import PendingSamples, Sampler
-from pagemesh.scheduler.step_result import StepResult
+from pagemesh.scheduler.batch import StepResult
 
 
 class StepSampling(NamedTuple):

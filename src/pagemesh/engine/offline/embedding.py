@@ -14,7 +14,7 @@ from pagemesh.engine.offline.outputs import EmbeddingOutput, EmbeddingRequestOut
 from pagemesh.engine.offline.progress import Progress
 from pagemesh.engine.offline.prompts import EncodedPrompt, Prompt, at, read_prompts
 from pagemesh.errors import InvalidRequestError, UnavailableError
-from pagemesh.scheduler.admission import check_request
+from pagemesh.scheduler.limits import check_request
 from pagemesh.tokenizer.tokenizer import Tokenizer
 
 

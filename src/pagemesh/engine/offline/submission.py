@@ -12,7 +12,7 @@ from pagemesh.engine.offline.params import SamplingParams
 from pagemesh.engine.offline.prompts import EncodedPrompt, at
 from pagemesh.errors import InvalidRequestError
 from pagemesh.sampling.seeds import Seeds
-from pagemesh.scheduler.admission import check_request
+from pagemesh.scheduler.limits import check_request
 from pagemesh.tokenizer.tokenizer import Tokenizer, encode_bad_words
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from pagemesh.models.architectures.architecture import Architecture
-from pagemesh.models.architectures.fields import read_attention, read_optional_window
+from pagemesh.models.architectures.fields import read_attention, read_mixture, read_optional_window
 from pagemesh.models.architectures.llama_like import Defaults, make_decoder_spec, read_mlp
-from pagemesh.models.architectures.mixtures import read_mixture
 from pagemesh.models.architectures.names import ends, norms, split_attention, split_mixture
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.sources import Source

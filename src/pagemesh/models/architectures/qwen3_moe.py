@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from pagemesh.models.architectures.architecture import Architecture
-from pagemesh.models.architectures.fields import read_attention, read_optional_window
+from pagemesh.models.architectures.fields import (
+    mixture_where_sparse,
+    read_attention,
+    read_mixture,
+    read_optional_window,
+)
 from pagemesh.models.architectures.llama_like import Defaults, make_decoder_spec, read_mlp
-from pagemesh.models.architectures.mixtures import mixture_where_sparse, read_mixture
 from pagemesh.models.architectures.names import llama_sources
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.spec import DecoderSpec, MlpSpec

@@ -13,8 +13,7 @@ import torch
 
 from pagemesh.kernels.arithmetic import arithmetic_of
 from pagemesh.kernels.paged_attention import LayerAttention
-from pagemesh.models.checkpoint import Checkpoint
-from pagemesh.models.fingerprint import fingerprint
+from pagemesh.models.checkpoint import Checkpoint, fingerprint
 from pagemesh.models.interface import ModelShape
 from pagemesh.models.kv_scales import CheckpointScales
 from pagemesh.models.transformers_backend.judge import judge

@@ -1,4 +1,4 @@
-"""How fast KV comes from each other worker, measured where it is received. Plain Python.
+"""How fast KV comes from each other worker, measured where it is received, shown as metrics; and who did not deliver.
 
 A stream whose sender still computes says only "at least so fast". So only messages count that the sender
 had early enough to be here before the one in front of them was: their bytes, and the time between the two
@@ -12,9 +12,11 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from pagemesh.core.load import LinkSpeed
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics import transfer as declared
 
 MIN_BYTES: Final = 64 * 1024
 """Bytes that were ready of a stream from which a rate is taken: fewer tell more of latency than of speed."""
@@ -145,3 +147,54 @@ def _speed(sender: str, link: _Link, doublings: int) -> LinkSpeed:
     factor = 2.0**doublings
     per_second = factor / link.seconds_per_byte if link.seconds_per_byte else 0.0
     return LinkSpeed(sender, per_second, link.latency / factor)
+
+
+class LinkMetrics:
+    """A pair of gauges for each sender that a `LinkMeter` remembers."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._speed = metrics.gauge(declared.LINK_BYTES_PER_SECOND)
+        self._latency = metrics.gauge(declared.LINK_LATENCY_SECONDS)
+
+    def on_measured(self, worker_id: str, link: LinkSpeed | None) -> None:
+        """A link was measured, or forgotten when there is nothing to say of it."""
+        if link is None:
+            self._speed.remove(worker_id)
+            self._latency.remove(worker_id)
+            return
+        self._speed.labels(worker_id).set(link.bytes_per_second)
+        self._latency.labels(worker_id).set(link.latency_seconds)
+
+
+MAX_SENDERS: Final = 64
+"""Senders that are remembered; the one that failed longest ago goes first."""
+
+
+class KvFailure(NamedTuple):
+    """What one sender has to answer for."""
+
+    worker_id: str
+    num_failures: int
+    message: str
+    """Of the last one."""
+    failed_at: float
+
+
+class KvFailures:
+    """The failures of one worker's senders. Belongs to one event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._failures: dict[str, KvFailure] = {}
+
+    def note(self, worker_id: str, message: str) -> None:
+        """A sender did not deliver."""
+        before = self._failures.pop(worker_id, None)
+        count = 1 if before is None else before.num_failures + 1
+        self._failures[worker_id] = KvFailure(worker_id, count, message, self.clock())
+        if len(self._failures) > MAX_SENDERS:
+            del self._failures[next(iter(self._failures))]
+
+    def all(self) -> list[KvFailure]:
+        """Of all senders, those that failed last at the end."""
+        return list(self._failures.values())

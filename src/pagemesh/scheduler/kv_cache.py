@@ -1,17 +1,19 @@
-"""Gives requests their blocks: those that hold KV already, then fresh ones. Names what gets full."""
+"""Gives requests their blocks: those that hold KV already, then fresh ones. Names what gets full.
+
+It finds what there is already of a request's KV, and can check what must hold between the block tables of all requests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
+from pagemesh.cache.block_hash import BlockHasher
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.cache.swap_space import SwapSpace
 from pagemesh.core.engine import EngineInfo
-from pagemesh.scheduler.batch import BlockMoves
-from pagemesh.scheduler.held_kv import HeldKv, Reservation
-from pagemesh.scheduler.integrity import check_shared_blocks, num_unused_slots
-from pagemesh.scheduler.move_plan import MovePlan
-from pagemesh.scheduler.request import Request
+from pagemesh.scheduler.batch import BlockMoves, MovePlan
+from pagemesh.scheduler.request import Request, RequestState
 
 
 class BlockTables:
@@ -160,3 +162,78 @@ class BlockTables:
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)
+
+
+def check_shared_blocks(requests: Iterable[Request], block_size: int) -> None:
+    """Assert that requests which hold the same block have the same tokens in it, and only read it."""
+    holders: dict[int, tuple[int, Request]] = {}
+    for request in requests:
+        for index, block_id in enumerate(request.block_ids):
+            first_index, first = holders.setdefault(block_id, (index, request))
+            if first is request:
+                continue
+            end = (index + 1) * block_size
+            assert index == first_index, f"block {block_id}: at several places"
+            assert request.token_ids[:end] == first.token_ids[:end], f"block {block_id}: mixed"
+            for holder in (first, request):
+                assert holder.num_computed_tokens >= end, f"block {block_id}: shared and written"
+
+
+def num_unused_slots(requests: Iterable[Request], block_size: int) -> int:
+    """Token slots of all tables that hold no KV."""
+    return sum(len(r.block_ids) * block_size - r.num_computed_tokens for r in requests)
+
+
+class Reservation(NamedTuple):
+    """Blocks that a request could get, as long as nobody else gets any."""
+
+    shared: list[int]
+    """The first blocks: full ones with its KV that are cached or held by others."""
+
+    copied: int | None = None
+    """The block behind them, some of whose slots have its KV; cached, or someone else's to write."""
+
+    swapped: Sequence[int] = ()
+    """Swap blocks with its KV, those behind `shared`."""
+
+    num_tokens: int = 0
+    """Leading tokens whose KV is in all these."""
+
+    num_fresh: int = 0
+    """Blocks that are wanted besides the shared ones."""
+
+
+class HeldKv:
+    """Looks into the prefix cache, the request's part of the swap space and its leader's blocks."""
+
+    def __init__(self, pool: BlockPool, hasher: BlockHasher, block_size: int) -> None:
+        self._pool = pool
+        self._hasher = hasher
+        self._block_size = block_size
+
+    def of(self, request: Request) -> Reservation:
+        """Cached blocks, then its own swapped or its leader's; nothing is changed, and no fresh ones are wanted."""
+        self._hasher.extend(request.block_hashes, request.token_ids, salt=request.spec.cache_salt)
+        held = self._cached(request)
+        if request.num_swapped_tokens > held.num_tokens:
+            swapped = request.swap_ids[len(held.shared) :]
+            return Reservation(held.shared, swapped=swapped, num_tokens=request.num_swapped_tokens)
+        leader = request.leader
+        if leader is None or leader.state is not RequestState.RUNNING:
+            return held
+        num_tokens = request.num_leader_tokens
+        if not held.num_tokens < num_tokens <= leader.num_computed_tokens:
+            return held
+        num_full, num_more = divmod(num_tokens, self._block_size)
+        copied = leader.block_ids[num_full] if num_more else None
+        return Reservation(leader.block_ids[:num_full], copied, num_tokens=num_tokens)
+
+    def _cached(self, request: Request) -> Reservation:
+        num_full, num_more = divmod(request.num_skippable_tokens, self._block_size)
+        # What an import lacks is granted, sent and counted in whole blocks.
+        is_copied = num_more > 0 and not request.awaits_kv
+        hits = self._pool.longest_cached_prefix(request.block_hashes[: num_full + is_copied])
+        if len(hits) > num_full:
+            *shared, copied = hits
+            return Reservation(shared, copied, num_tokens=request.num_skippable_tokens)
+        return Reservation(hits, num_tokens=len(hits) * self._block_size)

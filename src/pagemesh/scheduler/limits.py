@@ -1,13 +1,14 @@
-"""Which requests can run at all. Refusals name the field, its value and the limit."""
+"""Which requests can run at all, and when one ends by itself. Refusals name the field, its value and the limit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from pagemesh.core.engine import EngineInfo
-from pagemesh.core.request import EngineRequest
+from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.errors import ContextLengthError, InvalidRequestError, UnsupportedError
 from pagemesh.sampling.validation import check_sampling
+from pagemesh.scheduler.request import Request
 
 
 def max_total_tokens(spec: EngineRequest, max_model_len: int) -> int:
@@ -116,3 +117,45 @@ def _check_length(spec: EngineRequest, info: EngineInfo) -> None:
             f" {capacity}",
             param="max_tokens",
         )
+
+
+class StopRules:
+    """Stop tokens, the model's end-of-sequence tokens and the length limits."""
+
+    def __init__(self, eos_token_ids: Sequence[int]) -> None:
+        self.eos_token_ids = tuple(eos_token_ids)
+        """The model's own."""
+
+    def reason(self, request: Request) -> FinishReason | None:
+        """Why the request ends with its last token, or None when it goes on."""
+        if request.constraint is not None and request.constraint.is_over:
+            return FinishReason.STOP
+        sampling = request.spec.sampling
+        if request.num_generated_tokens > sampling.min_tokens:
+            token_id = request.token_ids[-1]
+            is_eos = token_id in self.eos_token_ids and not sampling.ignore_eos
+            if is_eos or token_id in sampling.stop_token_ids:
+                return FinishReason.STOP
+        if len(request.token_ids) >= request.max_total_tokens:
+            return FinishReason.LENGTH
+        return None
+
+    def suppressed(self, request: Request, num_unknown: int = 0) -> tuple[int, ...]:
+        """Tokens that must not be sampled next: all that would stop the request before min_tokens.
+
+        Next is behind the known tokens and `num_unknown` more.
+
+        An end of sequence is the end of a structured output, so ignoring it means not to sample it.
+        """
+        sampling = request.spec.sampling
+        ignored = sampling.ignore_eos and request.constraint is not None
+        ends = self.eos_token_ids if ignored else ()
+        if request.num_generated_tokens + num_unknown >= sampling.min_tokens:
+            return ends
+        return (*self._stop_token_ids(request), *ends)
+
+    def _stop_token_ids(self, request: Request) -> tuple[int, ...]:
+        sampling = request.spec.sampling
+        if sampling.ignore_eos:
+            return sampling.stop_token_ids
+        return (*sampling.stop_token_ids, *self.eos_token_ids)
