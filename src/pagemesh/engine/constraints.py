@@ -11,11 +11,7 @@ from pagemesh.core.request import EngineRequest
 from pagemesh.engine.commands import CommandQueue
 from pagemesh.errors import InternalError, PagemeshError, UnsupportedError
 from pagemesh.sampling.structured.compiler import GrammarCompiler, GrammarFuture
-from pagemesh.sampling.structured.constraint import (
-    GrammarBackend,
-    TokenConstraint,
-    start_after,
-)
+from pagemesh.sampling.structured.constraint import GrammarBackend, TokenConstraint, start_after
 from pagemesh.sampling.structured.outputs import PARAM
 from pagemesh.scheduler.constraint_gate import ConstraintGate
 

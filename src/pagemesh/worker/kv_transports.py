@@ -18,11 +18,7 @@ from pagemesh.kvship.device_transport import (
     device_memory_receiving,
     device_memory_sending,
 )
-from pagemesh.kvship.host_transport import (
-    host_memory_receiving,
-    host_memory_sending,
-    memory_name,
-)
+from pagemesh.kvship.host_transport import host_memory_receiving, host_memory_sending, memory_name
 from pagemesh.kvship.transports import (
     PayloadReceiving,
     PayloadSending,

@@ -13,10 +13,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from pagemesh.cache.block_hash import (
-    CANARY_VERSION,
-    BlockHasher,
-)
+from pagemesh.cache.block_hash import CANARY_VERSION, BlockHasher
 from pagemesh.errors import UnsupportedError
 from pagemesh.membership.directory import Directory
 from pagemesh.membership.roster import MemberChange, WorkerState
