@@ -8,10 +8,10 @@ import pytest
 
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine import memory_check
+from pagemesh.engine import memory_check, profile_run
 from pagemesh.engine.loading import load_engine
 from pagemesh.engine.machine_memory import MachineMemory, ProcessMemory, process_memory
-from pagemesh.engine.memory_check import check_after_loading, largest_batch, measure_step
+from pagemesh.engine.profile_run import check_after_loading, largest_batch, measure_step
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import load_model
@@ -36,8 +36,8 @@ def test_more_than_the_machine_has_is_refused_before_anything_is_loaded(demo_mod
 def test_what_is_there_after_loading_counts_as_measured(
     runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_check, "measure_step", lambda *_: GIB)
-    monkeypatch.setattr(memory_check, "process_memory", lambda: ProcessMemory(3 * GIB, 9 * GIB))
+    monkeypatch.setattr(profile_run, "measure_step", lambda *_: GIB)
+    monkeypatch.setattr(profile_run, "process_memory", lambda: ProcessMemory(3 * GIB, 9 * GIB))
     monkeypatch.setattr(memory_check, "machine_memory", lambda: MachineMemory(6 * GIB, GIB))
     cache = CacheConfig(kv_cache_memory=1.5, swap_space=0.5)
     check_after_loading(runner, cache, SchedulerConfig().on("cpu"), 2048)

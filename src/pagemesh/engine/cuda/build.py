@@ -23,7 +23,8 @@ from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.peer_pools import PeerPools, name_pool
 from pagemesh.engine.cuda.runner import DeviceRunner
 from pagemesh.engine.gpu import Gpu
-from pagemesh.engine.memory_check import check_swap_space, largest_batch
+from pagemesh.engine.memory_check import check_swap_space
+from pagemesh.engine.profile_run import largest_batch
 from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.engine.start_clock import StartClock
 from pagemesh.errors import ConfigError, InternalError
