@@ -34,9 +34,9 @@ class _Shared(NamedTuple):
 
 def _work(parent: Connection, folder: str, shared: _Shared | None) -> None:
     """Load and say how long it took; then generate when asked, and say the milliseconds per token."""
-    from pagemesh.engine import LLM, SamplingParams
     from pagemesh.engine.shared_weights import SharedWeights
     from pagemesh.kernels.packed_weights import packing_into
+    from pagemesh.llm import LLM, SamplingParams
 
     with ExitStack() as stack:
         started_at = time.perf_counter()

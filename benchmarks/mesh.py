@@ -101,7 +101,7 @@ class Mesh:
                 role, *arguments = command[command.index("pagemesh.cli") + 1 :]
                 flags = dict(pairwise(arguments))
                 parts[flags.get("--worker-id", role)] = Part(child, flags)
-            elif "pagemesh.engine.process" in command:
+            elif "pagemesh.engine_process.server" in command:
                 engines.append(child)
             elif "envoy" in Path(command[0]).name:
                 parts["gateway"] = Part(child, {})

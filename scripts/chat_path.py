@@ -177,7 +177,7 @@ def _name(command: tuple[str, ...]) -> str:
         return " ".join(command)
     module = command[command.index("-m") + 1]
     if module != "pagemesh.cli":
-        return "engine" if module == "pagemesh.engine.process" else module.rpartition(".")[2]
+        return "engine" if module == "pagemesh.engine_process.server" else module.rpartition(".")[2]
     if "--worker-id" in command:
         return _option(command, "--worker-id")
     return command[command.index(module) + 1]

@@ -12,7 +12,7 @@ class PagemeshEngine:
     """`LLM`."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        from pagemesh.engine import LLM
+        from pagemesh.llm import LLM
 
         num_tokens = settings["max_num_batched_tokens"]
         self._llm = LLM(
@@ -29,7 +29,7 @@ class PagemeshEngine:
         )
 
     def generate(self, prompts: Sequence[Sequence[int]], num_tokens: Sequence[int]) -> list[int]:
-        from pagemesh.engine import SamplingParams
+        from pagemesh.llm import SamplingParams
 
         params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in num_tokens]
         outputs = self._llm.generate(prompts, params, use_tqdm=False)

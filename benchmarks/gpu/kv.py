@@ -11,9 +11,9 @@ from random_models import make_model
 
 from gpu.probe import Probe
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig, ServerConfig
-from pagemesh.engine.pipe import EngineSettings
-from pagemesh.engine.remote import EngineProcess, RemoteEngine
-from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.engine_process.client import EngineProcess, RemoteEngine
+from pagemesh.engine_process.pipe import EngineSettings
+from pagemesh.kv_memory.staged import StagedKv
 
 MIB = 2**20
 SIZES = (1 * MIB, 32 * MIB, 256 * MIB)

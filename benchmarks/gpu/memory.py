@@ -9,7 +9,7 @@ import torch
 from random_models import make_model
 
 from gpu.probe import Probe
-from pagemesh.engine import LLM, SamplingParams
+from pagemesh.llm import LLM, SamplingParams
 
 NUM_STREAMS = 64
 PROMPT_TOKENS, OUTPUT_TOKENS = 256, 128

@@ -11,7 +11,7 @@ from pkgutil import extend_path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pagemesh.engine import LLM, SamplingParams
+    from pagemesh.llm import LLM, SamplingParams
 
 __path__ = extend_path(__path__, __name__)
 
@@ -21,7 +21,7 @@ __all__ = ["LLM", "SamplingParams"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("pagemesh.engine"), name)
+    return getattr(import_module("pagemesh.llm"), name)
 
 
 def __dir__() -> list[str]:

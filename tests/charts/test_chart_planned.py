@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from pagemesh.cli.main import main
-from pagemesh.engine.memory_plan import Hardware, MemoryPlan, StepLimits, kv_layout
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
 from pagemesh.plan.deployment import Deployment, plan_deployment
@@ -17,6 +16,7 @@ from pagemesh.plan.settings import DeploymentConfig, GpuConfig
 from pagemesh.plan.values import Served, as_values
 from pagemesh.plan.worker import Subject, make_worker
 from pagemesh.sim.settings import WorkloadConfig
+from pagemesh.sizing.plan import Hardware, MemoryPlan, StepLimits, kv_layout
 from tests.charts.rendering import ROOT, Object, Rendered
 
 RATES = str(ROOT / "docs/examples/demo_rates.yaml")

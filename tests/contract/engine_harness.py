@@ -10,8 +10,8 @@ from pathlib import Path
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
 from pagemesh.core.engine import StepOutput
 from pagemesh.core.request import EngineRequest, RequestOutput
-from pagemesh.engine.pipe import EngineSettings
-from pagemesh.engine.remote import EngineProcess, RemoteEngine
+from pagemesh.engine_process.client import EngineProcess, RemoteEngine
+from pagemesh.engine_process.pipe import EngineSettings
 from pagemesh.sampling.params import SamplingParams
 
 PROMPT = tuple(range(20, 100))

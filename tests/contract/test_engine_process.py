@@ -19,7 +19,7 @@ import pytest_asyncio
 from pagemesh import errors
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.request import FinishReason
-from pagemesh.engine.remote import EngineProcess, RemoteEngine
+from pagemesh.engine_process.client import EngineProcess, RemoteEngine
 from tests.contract.engine_harness import Steps, request, running, settings
 from tests.support.engine_processes import engine_processes, freeze
 from tests.support.kv_bytes import read_kv
@@ -219,7 +219,7 @@ async def test_an_engine_that_is_killed_while_it_loads_is_noticed(demo_model: Pa
 ORPHAN = """
 import sys
 from pathlib import Path
-from pagemesh.engine.remote import EngineProcess
+from pagemesh.engine_process.client import EngineProcess
 from tests.contract.engine_harness import settings
 
 process = EngineProcess(settings(Path(sys.argv[1])))

@@ -10,7 +10,7 @@ import numpy as np
 
 from pagemesh.core.engine import StepOutput
 from pagemesh.core.request import EngineRequest
-from pagemesh.engine.remote import EngineProcess
+from pagemesh.engine_process.client import EngineProcess
 from pagemesh.sampling.params import SamplingParams
 from tests.contract.engine_harness import PROMPT, Steps, settings
 from tests.support.kv_bytes import read_kv

@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from pagemesh.core.kv import KvExport
-from pagemesh.engine import staging_channel
-from pagemesh.engine.device_memory import DeviceMemoryName
-from pagemesh.engine.kv_memory import KvMemory
-from pagemesh.engine.remote import EngineProcess, RemoteEngine
-from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.engine_process import staging_channel
+from pagemesh.engine_process.client import EngineProcess, RemoteEngine
 from pagemesh.errors import KvIntegrityError, UnavailableError
+from pagemesh.kv_memory.device_memory import DeviceMemoryName
+from pagemesh.kv_memory.memory import KvMemory
+from pagemesh.kv_memory.staged import StagedKv
 from tests.contract.engine_harness import Steps, request, running, settings
 from tests.support.engine_processes import engine_processes
 from tests.support.kv_bytes import read_kv
@@ -51,7 +51,7 @@ def read_all(engine: RemoteEngine, exported: KvExport) -> bytes:
 
 async def test_staged_kv_is_what_an_engine_shares_that_can_be_mapped(demo_model: Path) -> None:
     blocks, tokens = [], []
-    for program, kind in ((STAGED, StagedKv), ("pagemesh.engine.process", KvMemory)):
+    for program, kind in ((STAGED, StagedKv), ("pagemesh.engine_process.server", KvMemory)):
         async with running(staged(demo_model, program)) as (engine, steps):
             assert type(engine.kv) is kind
             # On the event loop's own thread, too: no answer needs it.

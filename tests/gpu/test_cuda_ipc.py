@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig, ServerConfig
-from pagemesh.engine.device_memory import DeviceMemoryName
-from pagemesh.engine.pipe import EngineSettings
-from pagemesh.engine.remote import EngineProcess, RemoteEngine
-from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.engine_process.client import EngineProcess, RemoteEngine
+from pagemesh.engine_process.pipe import EngineSettings
 from pagemesh.errors import UnavailableError
 from pagemesh.kernels.block_copy import checksum_of
+from pagemesh.kv_memory.device_memory import DeviceMemoryName
+from pagemesh.kv_memory.staged import StagedKv
 from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 

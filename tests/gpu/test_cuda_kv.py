@@ -15,7 +15,7 @@ from pagemesh.engine.cuda.host_buffers import HostBuffers
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.kv_storage import KvStorage
-from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.kv_memory.staged import StagedKv
 from pagemesh.models.weights import CheckpointParameters
 from pagemesh.scheduler.batch import BlockMoves
 from tests.support.kv_bytes import read_kv

@@ -13,8 +13,8 @@ from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerC
 from pagemesh.engine.device import visible_capability
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.loading import load_engine
-from pagemesh.engine.pipe import EngineSettings
-from pagemesh.engine.remote import EngineProcess
+from pagemesh.engine_process.client import EngineProcess
+from pagemesh.engine_process.pipe import EngineSettings
 from tests.fakes.inbox import Inbox
 from tests.support.kv_bytes import read_kv
 from tests.unit.scheduler.builders import make_request

@@ -25,8 +25,8 @@ _CALLS = {"eval", "exec", "torch.load", "torch.save", "numpy.load", "np.load", "
 _LAST_NAMES = {call.rpartition(".")[2] for call in _CALLS}
 
 _ALLOWED = {
-    ("src/pagemesh/engine/pipe.py", "multiprocessing"),
-    ("src/pagemesh/engine/pipe.py", "pickle"),
+    ("src/pagemesh/engine_process/pipe.py", "multiprocessing"),
+    ("src/pagemesh/engine_process/pipe.py", "pickle"),
 }
 """Says of itself why, and what it does not read."""
 

@@ -69,7 +69,7 @@ import sys
 import pagemesh, pagemesh.router, pagemesh.kernels
 assert {"torch", "grpc", "numpy"}.isdisjoint(sys.modules)
 from pagemesh import LLM, SamplingParams
-from pagemesh.engine import LLM as same
+from pagemesh.llm import LLM as same
 assert LLM is same and "LLM" in dir(pagemesh) and not hasattr(pagemesh, "LLMs")
 """
     subprocess.run([sys.executable, "-P", "-c", program], check=True, timeout=60)

@@ -13,9 +13,9 @@ import torch
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig, ServerConfig
 from pagemesh.core.engine import StepOutput
 from pagemesh.core.request import EngineRequest
-from pagemesh.engine import LLM
-from pagemesh.engine.pipe import EngineSettings
-from pagemesh.engine.remote import EngineProcess
+from pagemesh.engine_process.client import EngineProcess
+from pagemesh.engine_process.pipe import EngineSettings
+from pagemesh.llm import LLM
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.identity.checkpoints import VOCAB_SIZE
 from tests.identity.encoder_checkpoints import (

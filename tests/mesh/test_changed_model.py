@@ -11,7 +11,7 @@ import pytest
 
 from pagemesh.cli.vllm.variants import Changes, make_variant
 from pagemesh.config import HubConfig
-from pagemesh.engine import LLM, SamplingParams
+from pagemesh.llm import LLM, SamplingParams
 from tests.mesh.conftest import DEMO
 from tests.mesh.harness import DEADLINE_S, running_command
 from tests.support.ports import free_port

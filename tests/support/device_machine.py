@@ -12,7 +12,7 @@ from pagemesh.engine.cuda.block_mover import DeviceBlockMover
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.runner import DeviceRunner
-from pagemesh.engine.staged_kv import NUM_SLOTS, StagedKv, staging_area
+from pagemesh.kv_memory.staged import NUM_SLOTS, StagedKv, staging_area
 from pagemesh.models.loader import LoadedModel
 
 

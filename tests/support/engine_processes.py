@@ -10,7 +10,7 @@ import psutil
 
 
 def engine_processes(
-    program: str = "pagemesh.engine.process", *, of: int | None = None
+    program: str = "pagemesh.engine_process.server", *, of: int | None = None
 ) -> list[psutil.Process]:
     """Children that run this program, oldest first, of this process or of the one with that id.
 

@@ -7,8 +7,8 @@ import threading
 from typing import Any
 
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.pipe import EngineSettings
-from pagemesh.engine.process import main
+from pagemesh.engine_process.pipe import EngineSettings
+from pagemesh.engine_process.server import main
 
 
 def hang(*arguments: Any) -> None:

@@ -9,9 +9,9 @@ from unittest.mock import patch
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine.cuda import warm_up
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.kv_memory import open_memory
 from pagemesh.engine.loading import load_engine
-from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.kv_memory.memory import open_memory
+from pagemesh.kv_memory.staged import StagedKv
 from tests.support.host_gpu import HostGpu
 from tests.support.host_sharing import HostSharing
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pagemesh.engine.gpu_budget import GpuReading
+from pagemesh.sizing.gpu_budget import GpuReading
 from tests.support.host_accelerator import HostAccelerator
 from tests.support.host_sharing import HostSharing
 

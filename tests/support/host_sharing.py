@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 
 from pagemesh.engine.cuda.sharing import Exported
-from pagemesh.engine.device_memory import DeviceMemoryName
-from pagemesh.engine.peer_memory import unreachable
+from pagemesh.kv_memory.device_memory import DeviceMemoryName
+from pagemesh.kv_memory.peer import unreachable
 
 
 @dataclass(eq=False)

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.pipe import EngineSettings
-from pagemesh.engine.process import main
+from pagemesh.engine_process.pipe import EngineSettings
+from pagemesh.engine_process.server import main
 from pagemesh.models.spec import DecoderSpec
 
 NAME: Final = "test-coarse-float32"

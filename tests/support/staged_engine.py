@@ -11,11 +11,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.pipe import EngineSettings
-from pagemesh.engine.process import main
-from pagemesh.engine.staged_kv import Piece, StagedKv
+from pagemesh.engine_process.pipe import EngineSettings
+from pagemesh.engine_process.server import main
+from pagemesh.kv_memory.device_memory import DeviceMemoryName
+from pagemesh.kv_memory.staged import Piece, StagedKv
 
 
 class HangingStager:

@@ -26,7 +26,7 @@ def run(config: BenchLatencyConfig) -> None:
     if config.output_json is not None:
         require_writable("--output-json", config.output_json)
     # Imported here: it loads torch.
-    from pagemesh.engine import SamplingParams
+    from pagemesh.llm import SamplingParams
 
     tokenizer = Tokenizer(resolve_model_path(config.model.model, config.model.hub))
     prompts = make_prompts(config, tokenizer)

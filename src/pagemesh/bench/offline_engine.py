@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 
 if TYPE_CHECKING:
-    from pagemesh.engine import LLM
+    from pagemesh.llm import LLM
 
 
 def load_llm(
@@ -16,7 +16,7 @@ def load_llm(
 ) -> LLM:
     """A model with these settings. Raises ConfigError for what cannot be."""
     # Imported here: it loads torch.
-    from pagemesh.engine import LLM
+    from pagemesh.llm import LLM
 
     keywords = _keywords(model) | _keywords(hardware) | _keywords(cache) | _keywords(scheduler)
     return LLM(keywords.pop("model"), **keywords)

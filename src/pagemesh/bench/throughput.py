@@ -23,7 +23,7 @@ def run(config: BenchThroughputConfig) -> None:
     tokenizer = Tokenizer(resolve_model_path(config.model.model, config.model.hub))
     samples = Dataset(config.dataset, PromptWriter(tokenizer)).take(config.dataset.num_prompts)
     # Imported here: it loads torch.
-    from pagemesh.engine import SamplingParams
+    from pagemesh.llm import SamplingParams
 
     params = [
         SamplingParams(

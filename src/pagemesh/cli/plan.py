@@ -11,19 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from pagemesh.cli.settings import PlanConfig
-from pagemesh.engine.machine_memory import machine_memory
-from pagemesh.engine.memory_plan import (
-    GIB,
-    ITEM_BYTES,
-    Hardware,
-    MemoryPlan,
-    StepLimits,
-    make_plan,
-    num_parameters,
-    num_step_tokens,
-    size_text,
-)
-from pagemesh.engine.outline_plan import make_outline_plan
 from pagemesh.errors import ConfigError
 from pagemesh.models.choices import (
     choose_dtype,
@@ -35,6 +22,19 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.spec import DecoderSpec
+from pagemesh.sizing.machine import machine_memory
+from pagemesh.sizing.outline_plan import make_outline_plan
+from pagemesh.sizing.plan import (
+    GIB,
+    ITEM_BYTES,
+    Hardware,
+    MemoryPlan,
+    StepLimits,
+    make_plan,
+    num_parameters,
+    num_step_tokens,
+    size_text,
+)
 
 
 @dataclass(frozen=True, slots=True)

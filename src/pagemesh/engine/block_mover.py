@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.errors import ConfigError
+from pagemesh.kv_memory.memory import KvMemory
 from pagemesh.scheduler.batch import BlockMoves
 
 

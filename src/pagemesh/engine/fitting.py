@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from pagemesh.config import CacheConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.memory_plan import StepLimits, num_step_blocks, num_step_tokens
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import LoadedModel
+from pagemesh.sizing.plan import StepLimits, num_step_blocks, num_step_tokens
 
 
 def layout_of(model: LoadedModel, cache: CacheConfig) -> BlockLayout:

@@ -20,7 +20,7 @@ from pagemesh.engine.cuda.failures import failing_at_start
 from pagemesh.engine.cuda.ipc import CudaSharing
 from pagemesh.engine.cuda.sharing import MemorySharing
 from pagemesh.engine.cuda.toolchain import check_toolchain
-from pagemesh.engine.gpu_budget import GpuReading
+from pagemesh.sizing.gpu_budget import GpuReading
 
 log = structlog.get_logger(__name__)
 

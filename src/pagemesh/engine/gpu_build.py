@@ -10,10 +10,10 @@ from pagemesh.engine.cuda.filler import DeviceFiller
 from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
 from pagemesh.engine.gpu import Gpu
 from pagemesh.engine.identical_loading import check_on_device
-from pagemesh.engine.memory_check import check_before_loading
 from pagemesh.engine.start_clock import StartClock
 from pagemesh.models.loader import load_model
 from pagemesh.models.place import Place
+from pagemesh.sizing.check import check_before_loading
 
 
 def load_on_gpu(

@@ -11,14 +11,14 @@ from pagemesh.engine.block_mover import num_swap_blocks_for
 from pagemesh.engine.built import Built, Loaded
 from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
 from pagemesh.engine.identical_loading import load_identical
-from pagemesh.engine.memory_check import check_before_loading
-from pagemesh.engine.memory_plan import num_kv_blocks
 from pagemesh.engine.profile_run import check_after_loading
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.engine.start_clock import StartClock
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import LoadedModel
+from pagemesh.sizing.check import check_before_loading
+from pagemesh.sizing.plan import num_kv_blocks
 
 
 def load_on_host(

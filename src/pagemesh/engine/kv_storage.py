@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.kv_memory import KvMemory
+from pagemesh.kv_memory.memory import KvMemory
 
 
 class KvStorage(KvMemory):

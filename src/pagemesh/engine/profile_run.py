@@ -9,13 +9,13 @@ import structlog
 
 from pagemesh.config import CacheConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.machine_memory import process_memory, reset_peak
-from pagemesh.engine.memory_check import ACTIVATIONS, check_memory, reserved_bytes
-from pagemesh.engine.memory_plan import GIB, num_step_tokens
 from pagemesh.engine.runner import ModelRunner
 from pagemesh.errors import ConfigError
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
+from pagemesh.sizing.check import ACTIVATIONS, check_memory, reserved_bytes
+from pagemesh.sizing.machine import process_memory, reset_peak
+from pagemesh.sizing.plan import GIB, num_step_tokens
 
 log = structlog.get_logger(__name__)
 

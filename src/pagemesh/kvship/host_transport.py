@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pagemesh.engine.kv_memory import KvMemory, MemoryName
-from pagemesh.engine.peer_memory import PeerMemory
+from pagemesh.kv_memory.memory import KvMemory, MemoryName
+from pagemesh.kv_memory.peer import PeerMemory
 from pagemesh.kvship.named_blocks import NamedBlocksReceiving, NamedBlocksSending
 from pagemesh.v1 import kv_transfer_pb2
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagemesh.config import RoutingConfig
-from pagemesh.engine.memory_plan import ITEM_BYTES
 from pagemesh.errors import ConfigError
 from pagemesh.plan.limits import Binding, what_binds
 from pagemesh.plan.search import Found, Size, search
@@ -17,6 +16,7 @@ from pagemesh.plan.trial import Goal, OutOfTimeError, Trial, Trials
 from pagemesh.plan.worker import Subject, Worker
 from pagemesh.sim.sources import Workload, at_rate, load_workload
 from pagemesh.sim.trace import Trace
+from pagemesh.sizing.plan import ITEM_BYTES
 from pagemesh.workload.slo import Slo
 
 _ALONE_RATE = 0.001

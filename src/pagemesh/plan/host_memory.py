@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from pagemesh.engine.memory_plan import GIB
+from pagemesh.sizing.plan import GIB
 
 ALLOWANCE_GIB: Final = 8
 """Of a worker beside its model: two processes with torch, CUDA's libraries, kernels as they are compiled, 72 MiB

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
-from pagemesh.engine.memory_plan import size_text
 from pagemesh.plan.deployment import Deployment
 from pagemesh.plan.search import Size
 from pagemesh.plan.settings import DeploymentConfig
+from pagemesh.sizing.plan import size_text
 
 _COLUMNS = (("prefill:decode", 22), ("decode", 7), ("prefill", 8), ("devices", 8), ("good", 8))
 _TIMES = (("TTFT", 8), ("TPOT", 8), ("E2E", 8))

@@ -7,7 +7,6 @@ import re
 from typing import Final, NamedTuple
 
 from pagemesh.config.model_names import SHORT_NAMES
-from pagemesh.engine.memory_plan import GIB, size_text
 from pagemesh.plan.commented_yaml import Noted, Tree, as_yaml
 from pagemesh.plan.deployment import Deployment
 from pagemesh.plan.host_memory import ALLOWANCE_GIB, host_memory
@@ -15,6 +14,7 @@ from pagemesh.plan.report import sentence_of_limit
 from pagemesh.plan.settings import DeploymentConfig
 from pagemesh.plan.surroundings import KVSTORE_BYTES
 from pagemesh.plan.worker import Subject
+from pagemesh.sizing.plan import GIB, size_text
 
 _IMAGE_FOLDER: Final = "/opt/pagemesh"
 """Below which the images have the models that ship."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from pagemesh.engine.memory_plan import GIB, ITEM_BYTES, Hardware, MemoryPlan, StepLimits
 from pagemesh.errors import ConfigError
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.plan.roofline import Device, Rates, estimate, work_of
 from pagemesh.plan.settings import GpuConfig
 from pagemesh.sim.model import MAX_KV_TOKENS, MeshModel, WorkerModel, read_model
+from pagemesh.sizing.plan import GIB, ITEM_BYTES, Hardware, MemoryPlan, StepLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import grpc
 import structlog
 
 from pagemesh.core.request import EngineRequest
-from pagemesh.engine.peer_memory import UNREACHABLE
 from pagemesh.errors import PagemeshError, UnavailableError
+from pagemesh.kv_memory.peer import UNREACHABLE
 from pagemesh.messages import sampling_to_proto
 from pagemesh.rpc.call_context import outgoing_metadata
 from pagemesh.rpc.status import as_pagemesh_error

@@ -10,9 +10,9 @@ from typing import Final
 import structlog
 
 from pagemesh.core.kv import BlockLayout, KvAccess
-from pagemesh.engine.kv_memory import KvMemory, MemoryName
-from pagemesh.engine.peer_memory import PeerMemory, unreachable
-from pagemesh.engine.staged_kv import StagedKv
+from pagemesh.kv_memory.memory import KvMemory, MemoryName
+from pagemesh.kv_memory.peer import PeerMemory, unreachable
+from pagemesh.kv_memory.staged import StagedKv
 from pagemesh.kvship.device_transport import (
     device_memory_name,
     device_memory_receiving,

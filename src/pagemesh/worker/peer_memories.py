@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.kv_memory import MemoryName
-from pagemesh.engine.peer_memory import PeerMemory, unreachable
+from pagemesh.kv_memory.memory import MemoryName
+from pagemesh.kv_memory.peer import PeerMemory, unreachable
 
 IDLE_SECONDS: Final = 60.0
 """Without a stream, after which memory is let go of. Reading a page for the first time costs twice as much

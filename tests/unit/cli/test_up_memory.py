@@ -11,8 +11,8 @@ import pytest
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.up.memory import Fit, fit_gpus, fit_host
 from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
-from pagemesh.engine.machine_memory import MachineMemory
 from pagemesh.errors import ConfigError
+from pagemesh.sizing.machine import MachineMemory
 
 GIB = 2**30
 # A Llama of 7 billion parameters, 13.5 GB in 16 bits, with 0.5 MiB of KV for each token.

@@ -13,7 +13,7 @@ SCRIPT = """
 import sys
 sys.modules["triton"] = None
 sys.modules["torch._dynamo"] = None
-from pagemesh.engine import LLM, SamplingParams
+from pagemesh.llm import LLM, SamplingParams
 with LLM(sys.argv[1], device="cpu") as llm:
     params = SamplingParams(temperature=0.7, top_p=0.9, seed=3, logprobs=2, max_tokens=4)
     (output,) = llm.generate(["The capital of France is"], params, use_tqdm=False)

@@ -13,16 +13,17 @@ import pytest
 import structlog
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine import loading, memory_check
+from pagemesh.engine import loading
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.gpu import locked
-from pagemesh.engine.gpu_budget import GpuReading
 from pagemesh.engine.loading import load_engine
-from pagemesh.engine.machine_memory import MachineMemory
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.dispatch import using
 from pagemesh.scheduler.scheduler import Scheduler
+from pagemesh.sizing import check
+from pagemesh.sizing.gpu_budget import GpuReading
+from pagemesh.sizing.machine import MachineMemory
 from tests.fakes.inbox import Inbox
 from tests.identity.encoder_checkpoints import RECIPES, make_encoder
 from tests.support.host_gpu import HostGpu
@@ -121,7 +122,7 @@ def test_a_model_that_cannot_fit_is_refused_before_it_is_loaded(demo_model: Path
 def test_a_swap_space_that_the_machine_has_no_room_for_is_refused(
     demo_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_check, "machine_memory", lambda: MachineMemory(GIB, GIB))
+    monkeypatch.setattr(check, "machine_memory", lambda: MachineMemory(GIB, GIB))
     with pytest.raises(ConfigError, match=r"1\.00 GiB of memory, but .* 1\.00 GiB swap space"):
         load(demo_model, HostGpu(), CacheConfig(kv_cache_memory=0.125, swap_space=1.0))
 

@@ -14,9 +14,9 @@ from pagemesh.engine.cuda.block_mover import DeviceBlockMover, buffer_blocks
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.kv_storage import KvStorage
-from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.dispatch import using
+from pagemesh.kv_memory.staged import StagedKv
 from pagemesh.scheduler.batch import BlockMoves
 from tests.support.host_accelerator import HostAccelerator
 from tests.support.kv_bytes import read_kv

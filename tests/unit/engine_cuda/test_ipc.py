@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from pagemesh.engine.cuda.ipc import CudaSharing
-from pagemesh.engine.device_memory import DeviceMemoryName
 from pagemesh.errors import UnavailableError
+from pagemesh.kv_memory.device_memory import DeviceMemoryName
 
 CPU = torch.device("cpu", 0)
 # With zeros in it, as real ones have.

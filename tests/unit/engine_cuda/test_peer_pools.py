@@ -19,10 +19,10 @@ from pagemesh.engine.cuda import peer_pools
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.peer_pools import PeerPools, name_pool
-from pagemesh.engine.device_memory import DeviceMemoryName
-from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.errors import DeviceLostError, KvIntegrityError, UnavailableError
 from pagemesh.kernels.block_copy import checksum_of
+from pagemesh.kv_memory.device_memory import DeviceMemoryName
+from pagemesh.kv_memory.staged import StagedKv
 from tests.support.host_accelerator import HostAccelerator
 from tests.support.host_device import Device
 from tests.support.host_sharing import HostSharing

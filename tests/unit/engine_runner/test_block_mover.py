@@ -7,8 +7,8 @@ import pytest
 
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.block_mover import BlockMover
-from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.errors import ConfigError
+from pagemesh.kv_memory.memory import KvMemory
 from pagemesh.scheduler.batch import BlockMoves
 
 LAYOUT = BlockLayout(block_size=3, num_layers=2, num_kv_heads=1, head_dim=5, dtype="bfloat16")

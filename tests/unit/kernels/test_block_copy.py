@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.kv_memory import KvMemory
 from pagemesh.kernels.block_copy import check_pairs, checksum_of, make_block_copier
 from pagemesh.kernels.block_copy.reference import ReferenceBlockCopier
+from pagemesh.kv_memory.memory import KvMemory
 from tests.support.kv_bytes import read_kv
 
 # A block's words need not be a power of two, nor fill a program.

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pagemesh.core.kv import BlockLayout, KvGrant
-from pagemesh.engine.kv_memory import open_memory
-from pagemesh.engine.peer_memory import PeerMemory
 from pagemesh.errors import KvIntegrityError
+from pagemesh.kv_memory.memory import open_memory
+from pagemesh.kv_memory.peer import PeerMemory
 from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.host_transport import host_memory_receiving, host_memory_sending, memory_name
 from pagemesh.kvship.parts import KvPart

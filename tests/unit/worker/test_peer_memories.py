@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.kv_memory import KvMemory, MemoryName, open_memory
 from pagemesh.errors import UnavailableError
+from pagemesh.kv_memory.memory import KvMemory, MemoryName, open_memory
 from pagemesh.worker import peer_memories
 from pagemesh.worker.peer_memories import PeerMemories
 from tests.support.mappings import num_descriptors, num_read_only_mappings
@@ -25,7 +25,7 @@ OWNER = ("prefill-0", 7)
 PROGRAM = """
 import os, sys
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.kv_memory import KvMemory, open_memory
+from pagemesh.kv_memory.memory import KvMemory, open_memory
 
 memory = KvMemory(BlockLayout(4, 3, 1, 2, "float32"), 10, open_memory())
 name = memory.share()

@@ -15,12 +15,12 @@ from pagemesh.cli.settings import PlanConfig, UpConfig
 from pagemesh.cli.up.cores import can_share
 from pagemesh.cli.up.gpus import smallest_gpu
 from pagemesh.config import CPU_KV_CACHE_MEMORY
-from pagemesh.engine.machine_memory import MachineMemory, machine_memory
-from pagemesh.engine.memory_plan import GIB, MemoryPlan, size_text
 from pagemesh.errors import ConfigError
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
+from pagemesh.sizing.machine import MachineMemory, machine_memory
+from pagemesh.sizing.plan import GIB, MemoryPlan, size_text
 
 _KV_SHARE: Final = 0.5
 """Of the memory that is free when all models are loaded, as far as requests can use it."""

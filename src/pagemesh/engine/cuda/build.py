@@ -11,7 +11,6 @@ import structlog
 
 from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine import gpu_budget
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.block_mover import num_swap_blocks_for
 from pagemesh.engine.built import Built
@@ -23,13 +22,14 @@ from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.peer_pools import PeerPools, name_pool
 from pagemesh.engine.cuda.runner import DeviceRunner
 from pagemesh.engine.gpu import Gpu
-from pagemesh.engine.memory_check import check_swap_space
 from pagemesh.engine.profile_run import largest_batch
-from pagemesh.engine.staged_kv import StagedKv
 from pagemesh.engine.start_clock import StartClock
 from pagemesh.errors import ConfigError, InternalError
+from pagemesh.kv_memory.staged import StagedKv
 from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.batch import Batch
+from pagemesh.sizing import gpu_budget
+from pagemesh.sizing.check import check_swap_space
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

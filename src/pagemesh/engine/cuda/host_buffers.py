@@ -11,8 +11,8 @@ import torch
 
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.accelerator import Accelerator
-from pagemesh.engine.staged_kv import map_slots, staging_area
 from pagemesh.errors import ConfigError
+from pagemesh.kv_memory.staged import map_slots, staging_area
 
 log = structlog.get_logger(__name__)
 

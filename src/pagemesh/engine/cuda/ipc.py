@@ -17,9 +17,9 @@ import structlog
 import torch
 
 from pagemesh.engine.cuda.sharing import Exported
-from pagemesh.engine.device_memory import DeviceMemoryName
-from pagemesh.engine.peer_memory import unreachable
 from pagemesh.errors import UnavailableError
+from pagemesh.kv_memory.device_memory import DeviceMemoryName
+from pagemesh.kv_memory.peer import unreachable
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ import torch
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.cuda.kv_pool import WORD_BYTES, KvPool
 from pagemesh.engine.cuda.sharing import MemorySharing, OpenedMemory
-from pagemesh.engine.device_memory import DeviceMemoryName
-from pagemesh.engine.peer_memory import unreachable
+from pagemesh.kv_memory.device_memory import DeviceMemoryName
+from pagemesh.kv_memory.peer import unreachable
 
 
 def name_pool(pool: KvPool, sharing: MemorySharing) -> DeviceMemoryName | None:

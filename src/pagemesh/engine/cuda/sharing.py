@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from pagemesh.engine.device_memory import DeviceMemoryName
+from pagemesh.kv_memory.device_memory import DeviceMemoryName
 
 
 class Exported(NamedTuple):

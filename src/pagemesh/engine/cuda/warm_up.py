@@ -10,8 +10,8 @@ from typing import Final
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.staged_kv import Piece, Stager
 from pagemesh.engine.step import Runner
+from pagemesh.kv_memory.staged import Piece, Stager
 from pagemesh.sampling.logprobs import TOP_SIZES
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, BlockMoves, PromptTargets, ScheduledSequence

@@ -11,11 +11,11 @@ import pytest
 
 from pagemesh.config import ModelConfig
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.memory_plan import GIB, Hardware, StepLimits
-from pagemesh.engine.outline_plan import make_outline_plan
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import load_model
 from pagemesh.models.transformers_backend.read import outline
+from pagemesh.sizing.outline_plan import make_outline_plan
+from pagemesh.sizing.plan import GIB, Hardware, StepLimits
 from tests.identity.checkpoints import make_checkpoint
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
 from tests.unit.models.transformers_backend.tiny_models import make_model
