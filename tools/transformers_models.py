@@ -21,7 +21,7 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.runner import ModelRunner
+from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import load_model
 from pagemesh.models.transformers_backend.read import model_class

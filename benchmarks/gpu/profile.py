@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from gpu.batches import GREEDY, TOP_P, decode_batch, prompt
 from gpu.probe import Probe
 from gpu.step import REAL, TOY, Sizes, make_dense, warm
-from pagemesh.engine.step import compute_step
+from pagemesh.engine.runner import compute_step
 from pagemesh.scheduler.batch import Batch
 
 MOST_NAMES = 45

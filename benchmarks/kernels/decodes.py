@@ -14,8 +14,8 @@ from contest import Contest
 from random_models import SHAPES, make_model
 
 from pagemesh.config import ModelConfig
+from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.engine.paged_model import PagedModel, paged_sequences
-from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.step_inputs import StepInputs, make_step_inputs
 from pagemesh.models.loader import load_model
 from pagemesh.sampling.params import SamplingParams

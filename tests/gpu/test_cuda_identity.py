@@ -12,7 +12,7 @@ import pytest
 
 from pagemesh.core.request import EngineRequest
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
-from pagemesh.engine.cuda.filler import DeviceFiller
+from pagemesh.engine.cuda.weight_writer import DeviceFiller
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.models.place import Place
 from tests.identity.answers import (

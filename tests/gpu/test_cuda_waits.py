@@ -9,7 +9,7 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
-from pagemesh.engine.cuda.filler import DeviceFiller
+from pagemesh.engine.cuda.weight_writer import DeviceFiller
 from pagemesh.models.loader import load_model
 from pagemesh.models.place import Place
 from pagemesh.sampling.params import SamplingParams

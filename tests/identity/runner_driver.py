@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.engine.cuda.device_kv import DeviceKv
-from pagemesh.engine.runner import ModelRunner
-from pagemesh.engine.step import Runner, compute_step
+from pagemesh.engine.runner import Runner, compute_step
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence

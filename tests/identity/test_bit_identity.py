@@ -13,7 +13,7 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine import computed_step
-from pagemesh.engine.runner import ModelRunner
+from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.models.interface import CausalModel

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.runner import ModelRunner
+from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.config import ModelConfig, SchedulerConfig
-from pagemesh.engine.runner import ModelRunner
+from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.target import Target, playing
 from pagemesh.models.loader import load_model

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.engine.step import PendingStep
+from pagemesh.engine.runner import PendingStep
 from pagemesh.scheduler.batch import Batch
 
 

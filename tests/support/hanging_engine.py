@@ -17,7 +17,7 @@ def hang(*arguments: Any) -> None:
 
 def make_engine(settings: EngineSettings, memory: int) -> EngineCore:
     from pagemesh.engine import loading
-    from pagemesh.engine.runner import ModelRunner
+    from pagemesh.engine.cpu_runner import ModelRunner
 
     # Only what the settings say.
     loading._STEP_PATIENCE = 0  # type: ignore[misc]

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 from pagemesh.core.engine import Engine
 from pagemesh.engine.engine import EngineCore
-from pagemesh.scheduler.lifecycle import Lifecycle
+from pagemesh.scheduler.request_table import Lifecycle
 
 
 def assert_nothing_leaked(engine: Engine) -> None:

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.kv import KvAccess
-from pagemesh.engine.runner import ModelRunner
-from pagemesh.engine.step import Runner
+from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.runner import Runner
 from pagemesh.models.loader import LoadedModel
 
 

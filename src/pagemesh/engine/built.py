@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.kv import BlockLayout, KvAccess
+from pagemesh.engine.runner import Runner
 from pagemesh.engine.start_clock import Phase
-from pagemesh.engine.step import Runner
 from pagemesh.models.loader import LoadedModel
 
 

@@ -18,12 +18,12 @@ from pagemesh.engine.commands import CommandQueue
 from pagemesh.engine.constraints import ConstraintSource, no_backend
 from pagemesh.engine.delivery import Delivery
 from pagemesh.engine.loop import EngineLoop
+from pagemesh.engine.runner import Runner
 from pagemesh.engine.shared_cores import SharedCores
-from pagemesh.engine.step import Runner
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
-from pagemesh.scheduler.lifecycle import Lifecycle
+from pagemesh.scheduler.request_table import Lifecycle
 from pagemesh.scheduler.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)

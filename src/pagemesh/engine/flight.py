@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.engine.step import PendingStep, Runner
+from pagemesh.engine.runner import PendingStep, Runner
 from pagemesh.errors import InternalError
 from pagemesh.scheduler.batch import Batch, StepResult
 

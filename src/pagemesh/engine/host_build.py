@@ -9,10 +9,10 @@ from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerC
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.block_mover import num_swap_blocks_for
 from pagemesh.engine.built import Built, Loaded
+from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
 from pagemesh.engine.identical_loading import load_identical
 from pagemesh.engine.profile_run import check_after_loading
-from pagemesh.engine.runner import ModelRunner
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.engine.start_clock import StartClock
 from pagemesh.errors import ConfigError

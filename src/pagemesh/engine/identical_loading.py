@@ -14,8 +14,8 @@ from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.built import Built
 from pagemesh.engine.cpu_isa import settle_cpu_isa
+from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.engine.identity_check import find_difference, num_blocks_of_check
-from pagemesh.engine.runner import ModelRunner
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, current_isa, processor_isas, settle_isa
 from pagemesh.models.decoder import Decoder

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagemesh.engine.step import Runner, compute_step
+from pagemesh.engine.runner import Runner, compute_step
 from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
 

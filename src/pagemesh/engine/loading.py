@@ -11,9 +11,9 @@ from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerC
 from pagemesh.core.engine import EngineInfo
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.built import Built, Loaded
+from pagemesh.engine.cuda.device import CudaGpu, Gpu
 from pagemesh.engine.device import choose_device
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.gpu import CudaGpu, Gpu
 from pagemesh.engine.gpu_build import load_on_gpu
 from pagemesh.engine.grammars import make_compiler
 from pagemesh.engine.host_build import load_on_host

@@ -12,8 +12,8 @@ from pagemesh.core.request import FinishReason
 from pagemesh.engine.commands import CommandQueue
 from pagemesh.engine.delivery import Delivery
 from pagemesh.engine.flight import Flight
+from pagemesh.engine.runner import Runner
 from pagemesh.engine.shared_cores import SharedCores
-from pagemesh.engine.step import Runner
 from pagemesh.errors import DeviceLostError, InternalError, PagemeshError
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from pagemesh.scheduler.scheduler import Scheduler

@@ -9,7 +9,7 @@ import structlog
 
 from pagemesh.config import CacheConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.runner import ModelRunner
+from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.errors import ConfigError
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, ScheduledSequence

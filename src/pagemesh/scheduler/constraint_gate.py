@@ -6,9 +6,9 @@ from pagemesh.core.load import GrammarTotals
 from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.structured.constraint import TokenConstraint
-from pagemesh.scheduler.lifecycle import Lifecycle
 from pagemesh.scheduler.limits import StopRules
 from pagemesh.scheduler.request import RequestState
+from pagemesh.scheduler.request_table import Lifecycle
 
 
 class ConstraintGate:

@@ -14,9 +14,9 @@ import structlog
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.engine import loading
+from pagemesh.engine.cuda.device import locked
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.gpu import locked
 from pagemesh.engine.loading import load_engine
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.dispatch import using
@@ -201,7 +201,7 @@ def test_only_one_process_at_a_time_holds_a_lock(tmp_path: Path) -> None:
 import sys
 from functools import partial
 from pathlib import Path
-from pagemesh.engine.gpu import locked
+from pagemesh.engine.cuda.device import locked
 
 with locked(Path(sys.argv[1])):
     print("held", flush=True)

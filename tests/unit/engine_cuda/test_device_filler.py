@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.cuda.filler import DeviceFiller
+from pagemesh.engine.cuda.weight_writer import DeviceFiller
 from pagemesh.errors import ConfigError
 from pagemesh.models.checkpoint import Checkpoint
 from pagemesh.models.filling import HOST, Filler

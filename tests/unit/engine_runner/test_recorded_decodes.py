@@ -12,10 +12,10 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine import recorded_decodes
+from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.engine.paged_model import paged_sequences
 from pagemesh.engine.recorded_decodes import MAX_SEQUENCES
-from pagemesh.engine.runner import ModelRunner
-from pagemesh.engine.step import compute_step
+from pagemesh.engine.runner import compute_step
 from pagemesh.engine.step_inputs import StepInputs, make_step_inputs
 from pagemesh.kernels.jit.parallel import noting_calls
 from pagemesh.models.loader import load_model

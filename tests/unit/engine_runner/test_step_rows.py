@@ -7,8 +7,8 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine import step_rows
-from pagemesh.engine.runner import ModelRunner
-from pagemesh.engine.step import compute_step
+from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.runner import compute_step
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, PromptTargets, ScheduledSequence, StepResult

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.runner import ModelRunner
+from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.kernels.dispatch import using
 from pagemesh.models.loader import load_model
 from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint

@@ -9,9 +9,9 @@ import pytest
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine import profile_run
+from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.engine.loading import load_engine
 from pagemesh.engine.profile_run import check_after_loading, largest_batch, measure_step
-from pagemesh.engine.runner import ModelRunner
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import load_model
 from pagemesh.sizing import check

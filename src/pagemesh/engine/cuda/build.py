@@ -16,12 +16,12 @@ from pagemesh.engine.block_mover import num_swap_blocks_for
 from pagemesh.engine.built import Built
 from pagemesh.engine.cuda import warm_up
 from pagemesh.engine.cuda.block_mover import DeviceBlockMover
+from pagemesh.engine.cuda.device import Gpu
 from pagemesh.engine.cuda.host_buffers import HostBuffers
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.peer_pools import PeerPools, name_pool
 from pagemesh.engine.cuda.runner import DeviceRunner
-from pagemesh.engine.gpu import Gpu
 from pagemesh.engine.profile_run import largest_batch
 from pagemesh.engine.start_clock import StartClock
 from pagemesh.errors import ConfigError, InternalError

@@ -7,7 +7,7 @@ Each slot has a stream of its own. Whoever asks has leased the blocks, which ord
   result is waited for: hence `KvPool.moved`.
 * What is written belongs to nobody else until `finish_import`, which the importer sends after `stage_in`
   has returned, and that is when the device has done it. Steps that might still look at the blocks' former
-  contents were over before the blocks were granted (see `pagemesh.scheduler.lifecycle`).
+  contents were over before the blocks were granted (see `pagemesh.scheduler.request_table`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Computes steps on a device that works beside the host. See `pagemesh.engine.step.Runner`."""
+"""Computes steps on a device that works beside the host. See `pagemesh.engine.runner.Runner`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pagemesh.engine.cuda.token_inputs import LastTokens
 from pagemesh.engine.cuda.transfers import Transfers
 from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.paged_model import AttentionMaker, PagedModel
-from pagemesh.engine.step import compute_step
+from pagemesh.engine.runner import compute_step
 from pagemesh.engine.step_inputs import StepInputs, make_step_inputs
 from pagemesh.engine.step_rows import StepRows
 from pagemesh.kernels.paged_attention import make_paged_attention

@@ -10,7 +10,7 @@ from typing import Final
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.step import Runner
+from pagemesh.engine.runner import Runner
 from pagemesh.kv_memory.staged import Piece, Stager
 from pagemesh.sampling.logprobs import TOP_SIZES
 from pagemesh.sampling.params import SamplingParams

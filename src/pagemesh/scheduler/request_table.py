@@ -20,7 +20,7 @@ from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.constraint import TokenConstraint
 from pagemesh.scheduler.kv_cache import BlockTables
 from pagemesh.scheduler.limits import StopRules, check_fork, check_request, max_total_tokens
-from pagemesh.scheduler.outbox import Outbox
+from pagemesh.scheduler.output import Outbox
 from pagemesh.scheduler.request import (
     Lease,
     PromptVector,
