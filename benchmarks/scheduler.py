@@ -20,7 +20,7 @@ from pagemesh.core.kv import BlockLayout
 from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, StepResult
-from pagemesh.scheduler.growth import GrowthForecast, MeanLength
+from pagemesh.scheduler.estimates import GrowthForecast, MeanLength
 from pagemesh.scheduler.request import Request
 from pagemesh.scheduler.scheduler import Scheduler
 

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from pagemesh.engine.accelerator import Accelerator, Graph
-from pagemesh.engine.cuda.block_mover import DeviceBlockMover
-from pagemesh.engine.cuda.kv_pool import KvPool
+from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
 from pagemesh.engine.cuda.runner import DeviceRunner
 from pagemesh.models.assembly import assemble
 from pagemesh.models.config_json import ConfigJson

@@ -14,8 +14,7 @@ from gpu.limits import Limits, measure_limits
 from gpu.model import LLAMA_8B, QWEN_30B, Subject, sizes_of
 from gpu.probe import Probe
 from pagemesh.engine.accelerator import Graph
-from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.engine.runner import compute_step
+from pagemesh.engine.runner import LayerWatch, compute_step
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch
 

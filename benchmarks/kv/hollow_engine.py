@@ -13,7 +13,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo, StepListener, StepOutput
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.kv_memory.memory import KvMemory, open_memory
 from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 from pagemesh.scheduler.scheduler import Scheduler

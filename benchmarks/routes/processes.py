@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from members import members
 from mesh import START_DEADLINE_S, free_port
 
-from pagemesh.engine_process.thread_policy import SLEEPING_THREADS
+from pagemesh.engine_process.environment import SLEEPING_THREADS
 from pagemesh.local.bound_process import bound_to
 
 _PROBE_S: Final = 2.0

@@ -13,7 +13,7 @@ from pagemesh.core.kv import KvGrant
 from pagemesh.core.request import EngineRequest
 from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.service import DECODE_ROLE
-from pagemesh.engine import layer_watch
+from pagemesh.engine import runner
 from pagemesh.kvship import parts
 from pagemesh.messages import logprobs_from_proto
 from pagemesh.prefill.service import PREFILL_ROLE
@@ -103,7 +103,7 @@ async def test_a_prompt_that_travels_layer_by_layer_is_the_same(
     decode_engine: RecordingEngine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
+    monkeypatch.setattr(runner, "MIN_GROUP_BYTES", 1)
     await assert_same_tokens(decode, prefill.plan)
     assert decode_engine.imported == [150]
     assert prefill.sample("pagemesh:kv_blocks_sent_total", rpc="prefill") == 10
@@ -112,7 +112,7 @@ async def test_a_prompt_that_travels_layer_by_layer_is_the_same(
 async def test_tokens_of_a_chunk_that_fails_are_not_counted_though_layers_of_them_came(
     decode: RunningWorker, decode_engine: RecordingEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
+    monkeypatch.setattr(runner, "MIN_GROUP_BYTES", 1)
     engine = FakeEngine(scheduler=SMALL_CHUNKS)
     steps: list[int] = []
     # Four blocks of both layers, and two of the first one.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pagemesh.config import SchedulerConfig
-from pagemesh.engine import layer_watch
+from pagemesh.engine import runner
 from pagemesh.kvship import parts
 from pagemesh.messages import logprobs_from_proto
 from pagemesh.prefill import servicer
@@ -152,7 +152,7 @@ async def test_blocks_travel_while_later_chunks_are_computed() -> None:
 @pytest.fixture
 def every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have also the fake's tiny layers made known one by one."""
-    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
+    monkeypatch.setattr(runner, "MIN_GROUP_BYTES", 1)
 
 
 @pytest.mark.usefixtures("every_layer")

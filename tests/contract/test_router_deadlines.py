@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pagemesh.core.load import PrefillRate
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.scheduler.batch import Batch, StepResult
 from tests.contract.full_mesh import NUM_TAKEN, await_queue, num_queued, occupied, one_seat
 from tests.contract.http_answers import http_body, pairs, read

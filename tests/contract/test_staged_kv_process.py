@@ -15,9 +15,8 @@ from pagemesh.core.kv import KvExport
 from pagemesh.engine_process import staging_channel
 from pagemesh.engine_process.client import EngineProcess, RemoteEngine
 from pagemesh.errors import KvIntegrityError, UnavailableError
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
 from pagemesh.kv_memory.memory import KvMemory
-from pagemesh.kv_memory.staged import StagedKv
+from pagemesh.kv_memory.staged import DeviceMemoryName, StagedKv
 from tests.contract.engine_harness import Steps, request, running, settings
 from tests.support.engine_processes import engine_processes
 from tests.support.kv_bytes import read_kv

@@ -22,14 +22,14 @@ from pagemesh.core.kv import BlockLayout
 from pagemesh.core.load import PrefillRate
 from pagemesh.core.request import EngineRequest
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kv_memory.memory import KvMemory, open_memory
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
+from pagemesh.scheduler.estimates import StepCosts
 from pagemesh.scheduler.scheduler import Scheduler
-from pagemesh.scheduler.step_costs import StepCosts
 
 VOCAB_SIZE = 1000
 NUM_SPECIAL_TOKENS = 10

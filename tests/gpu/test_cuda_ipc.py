@@ -14,8 +14,7 @@ from pagemesh.engine_process.client import EngineProcess, RemoteEngine
 from pagemesh.engine_process.pipe import EngineSettings
 from pagemesh.errors import UnavailableError
 from pagemesh.kernels.block_copy import checksum_of
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
-from pagemesh.kv_memory.staged import StagedKv
+from pagemesh.kv_memory.staged import DeviceMemoryName, StagedKv
 from tests.support.kv_bytes import read_kv
 from tests.support.waiting import wait_until
 

@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from pagemesh.core.kv import BlockLayout
+from pagemesh.engine.cpu_runner import KvStorage
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
-from pagemesh.engine.cuda.block_mover import DeviceBlockMover
-from pagemesh.engine.cuda.host_buffers import HostBuffers
-from pagemesh.engine.cuda.kv_pool import KvPool
+from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
+from pagemesh.engine.cuda.pinned import HostBuffers
 from pagemesh.engine.cuda.weight_writer import DeviceFiller
-from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.kv_memory.staged import StagedKv
 from pagemesh.models.weights import CheckpointParameters
 from pagemesh.scheduler.batch import BlockMoves

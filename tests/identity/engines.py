@@ -12,13 +12,13 @@ from typing import Any
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo, StepOutput
 from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
+from pagemesh.engine.constraints import load_backend
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.grammars import load_backend
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.scheduler.batch import Batch
-from pagemesh.scheduler.preemption import PreemptionPolicy
+from pagemesh.scheduler.estimates import PreemptionPolicy
 from pagemesh.scheduler.request import RequestState
 from pagemesh.scheduler.scheduler import Scheduler
 from tests.support.machine import MakeRunner, on_cpu

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine import computed_step
+from pagemesh.engine import cpu_runner
 from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
@@ -115,7 +115,7 @@ def logits_as_served(
         steps.append(logits.clone())
         return sample(logits, rows)
 
-    monkeypatch.setattr(computed_step, "sample", keep_and_sample)
+    monkeypatch.setattr(cpu_runner, "sample", keep_and_sample)
     Driver(ModelRunner(model, block_size=16, num_blocks=60), WHOLE).generate(prompts, NUM_TOKENS)
     monkeypatch.undo()
     return torch.stack(steps)

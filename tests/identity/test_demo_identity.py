@@ -10,7 +10,7 @@ import pytest
 
 from pagemesh.config import ModelConfig
 from pagemesh.core.request import EngineRequest
-from pagemesh.engine import layer_watch
+from pagemesh.engine import runner
 from pagemesh.models.loader import LoadedModel, load_model
 from tests.identity.answers import (
     Answers,
@@ -106,7 +106,7 @@ def test_prefilling_on_another_engine_does_not_matter(
     case: Case, num_tokens: int, num_blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Layer by layer, while later ones are computed, however short the prompt is.
-    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
+    monkeypatch.setattr(runner, "MIN_GROUP_BYTES", 1)
     prefill = Peer(case.model, num_blocks=num_blocks, max_num_batched_tokens=num_tokens)
     courier = Courier(prefill, Peer(case.model, num_blocks=num_blocks), case.requests)
     courier.run()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from pagemesh.core.request import EngineRequest
-from pagemesh.engine import layer_watch
+from pagemesh.engine import runner
 from pagemesh.kernels.dispatch import using
 from pagemesh.models.loader import LoadedModel
 from tests.identity.answers import (
@@ -93,7 +93,7 @@ def test_kv_from_another_engine_does_not_matter(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Layer by layer, as soon as the device has written them.
-    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
+    monkeypatch.setattr(runner, "MIN_GROUP_BYTES", 1)
     # Without graphs, whose padding needs Triton: its interpreter is for one thread.
     prefill, decode = (
         Peer(

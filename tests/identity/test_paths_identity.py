@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.core.request import FinishReason
-from pagemesh.engine import layer_watch
+from pagemesh.engine import runner
 from tests.identity.answers import (
     answers_of,
     answers_together,
@@ -178,7 +178,7 @@ def test_resuming_with_kv_from_another_engine_does_not_matter(subject: Subject) 
 def test_prefilling_on_another_engine_does_not_matter(
     subject: Subject, num_tokens: int, num_blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
+    monkeypatch.setattr(runner, "MIN_GROUP_BYTES", 1)
     prefill = Peer(subject.model, num_blocks=num_blocks, max_num_batched_tokens=num_tokens)
     # Log probabilities of a prompt come from one place alone.
     requests = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 from tests.fakes.engine import FakeKv, FakeRunner
 

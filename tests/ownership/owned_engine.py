@@ -14,7 +14,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import StepListener, StepOutput
 from pagemesh.core.kv import BlockLayout, KvExport
 from pagemesh.core.request import EngineRequest
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.kv_memory.memory import open_memory
 from pagemesh.scheduler.batch import Batch, StepResult
 from tests.fakes.engine import FakeEngine, FakeKv

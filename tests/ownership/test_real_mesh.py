@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 
-from pagemesh.engine import layer_watch
+from pagemesh.engine import runner
 from pagemesh.kvship import host_transport, parts
 from pagemesh.rpc import channels, server
 from pagemesh.worker import kv_streams
@@ -31,7 +31,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have also tiny blocks leave in several messages, and while layers compute."""
     monkeypatch.setattr(parts, "MAX_PAYLOAD_BYTES", 256)
     monkeypatch.setattr(host_transport, "MAX_PART_BYTES", 256)
-    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
+    monkeypatch.setattr(runner, "MIN_GROUP_BYTES", 1)
 
 
 class FailedError(Exception):

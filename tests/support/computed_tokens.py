@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.engine.runner import PendingStep
+from pagemesh.engine.runner import LayerWatch, PendingStep
 from pagemesh.scheduler.batch import Batch
 
 

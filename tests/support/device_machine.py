@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.kv import KvAccess
 from pagemesh.engine.accelerator import Accelerator
-from pagemesh.engine.cuda.block_mover import DeviceBlockMover
-from pagemesh.engine.cuda.kv_pool import KvPool
+from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.runner import DeviceRunner
 from pagemesh.kv_memory.staged import NUM_SLOTS, StagedKv, staging_area

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pagemesh.engine.cuda.sharing import Exported
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
+from pagemesh.engine.cuda.peer_pools import Exported
 from pagemesh.kv_memory.peer import unreachable
+from pagemesh.kv_memory.staged import DeviceMemoryName
 
 
 @dataclass(eq=False)

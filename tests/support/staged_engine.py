@@ -14,8 +14,7 @@ from dataclasses import replace
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine_process.pipe import EngineSettings
 from pagemesh.engine_process.server import main
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
-from pagemesh.kv_memory.staged import Piece, StagedKv
+from pagemesh.kv_memory.staged import DeviceMemoryName, Piece, StagedKv
 
 
 class HangingStager:

@@ -23,13 +23,13 @@ from pagemesh.models.registry import find_architecture
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.models.spec import DecoderSpec
 from pagemesh.sizing.machine import machine_memory
-from pagemesh.sizing.outline_plan import make_outline_plan
 from pagemesh.sizing.plan import (
     GIB,
     ITEM_BYTES,
     Hardware,
     MemoryPlan,
     StepLimits,
+    make_outline_plan,
     make_plan,
     num_parameters,
     num_step_tokens,

@@ -8,12 +8,13 @@ from functools import partial
 import structlog
 
 from pagemesh.core.request import EngineRequest
-from pagemesh.engine.commands import CommandQueue
+from pagemesh.engine.loop import CommandQueue
 from pagemesh.errors import InternalError, PagemeshError, UnsupportedError
+from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.structured.compiler import GrammarCompiler, GrammarFuture
 from pagemesh.sampling.structured.constraint import GrammarBackend, TokenConstraint, start_after
 from pagemesh.sampling.structured.outputs import PARAM
-from pagemesh.scheduler.constraint_gate import ConstraintGate
+from pagemesh.scheduler.request_table import ConstraintGate
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -79,3 +80,16 @@ class ConstraintSource:
             outcome = InternalError(f"the constraint could not be made: {type(error).__name__}")
         waited = None if asked_at is None else time.perf_counter() - asked_at
         self._commands.put(partial(self._gate.open, request, outcome, waited))
+
+
+def make_compiler(model: LoadedModel) -> GrammarCompiler:
+    """A compiler for the model's vocabulary."""
+    return GrammarCompiler(partial(load_backend, model))
+
+
+def load_backend(model: LoadedModel) -> GrammarBackend:
+    """What compiles grammars for a model; UnsupportedError when its tokenizer is of no use for that."""
+    # Here, because few engines ever need the library and the tokenizer.
+    from pagemesh.sampling.structured.guidance import GuidanceBackend
+
+    return GuidanceBackend(model.folder, model.vocab_size, model.eos_token_ids)

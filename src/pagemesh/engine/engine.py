@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
+from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo, StepListener, StepOutput
-from pagemesh.core.kv import KvAccess
+from pagemesh.core.kv import BlockLayout, KvAccess
 from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import EngineRequest
-from pagemesh.engine.commands import CommandQueue
 from pagemesh.engine.constraints import ConstraintSource, no_backend
-from pagemesh.engine.delivery import Delivery
-from pagemesh.engine.loop import EngineLoop
+from pagemesh.engine.loop import CommandQueue, Delivery, EngineLoop
 from pagemesh.engine.runner import Runner
 from pagemesh.engine.shared_cores import SharedCores
+from pagemesh.engine.start_clock import Phase
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
+from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.scheduler.request_table import Lifecycle
@@ -182,3 +183,39 @@ def _pin(
 
 def _nobody(output: StepOutput) -> None:
     """Listens to an engine that was never started."""
+
+
+class Built(NamedTuple):
+    """A runner with its KV cache, and what is known of them."""
+
+    runner: Runner
+    kv: KvAccess
+    num_blocks: int
+    num_swap_blocks: int
+
+    largest_step_seconds: float
+    """How long the largest step took; on a CPU with what happens only the first time."""
+
+    works_beside_host: bool
+    """Whether steps are computed while the host does something else."""
+
+    release: Callable[[], None]
+    """Gives the memory of the KV cache back, when nobody computes any more."""
+
+
+class Loaded(NamedTuple):
+    """A model, and what it is computed with."""
+
+    model: LoadedModel
+    layout: BlockLayout
+
+    scheduler: SchedulerConfig
+    """With limits that fit the model."""
+
+    built: Built
+
+    identity_trouble: str
+    """See `EngineInfo`."""
+
+    seconds: Mapping[Phase, float]
+    """What it took, by phase."""

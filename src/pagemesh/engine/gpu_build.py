@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine.built import Loaded
 from pagemesh.engine.cuda.build import GpuBuilder
 from pagemesh.engine.cuda.device import Gpu
 from pagemesh.engine.cuda.failures import failing_at_start
 from pagemesh.engine.cuda.weight_writer import DeviceFiller
+from pagemesh.engine.engine import Loaded
 from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
 from pagemesh.engine.identical_loading import check_on_device
 from pagemesh.engine.start_clock import StartClock

@@ -1,26 +1,38 @@
-"""Builds a real engine from settings. The one module of the engine that brings the numerics in."""
+"""Builds a real engine from settings, on a CPU or a GPU. The one module of the engine that brings the numerics in."""
 
 from __future__ import annotations
 
+import os
+import warnings
 from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from time import perf_counter
 from typing import Final
 
 import structlog
+import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.engine import EngineInfo
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.built import Built, Loaded
+from pagemesh.engine.constraints import make_compiler
+from pagemesh.engine.cpu_runner import ModelRunner, num_swap_blocks_for
 from pagemesh.engine.cuda.device import CudaGpu, Gpu
-from pagemesh.engine.device import choose_device
-from pagemesh.engine.engine import EngineCore
+from pagemesh.engine.engine import Built, EngineCore, Loaded
+from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
 from pagemesh.engine.gpu_build import load_on_gpu
-from pagemesh.engine.grammars import make_compiler
-from pagemesh.engine.host_build import load_on_host
+from pagemesh.engine.identical_loading import load_identical
+from pagemesh.engine.profile_run import check_after_loading
 from pagemesh.engine.shared_cores import SharedCores
+from pagemesh.engine.start_clock import StartClock
+from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.parallel import release_threads
+from pagemesh.models.choices import choose_kv_dtype
 from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.scheduler import Scheduler
+from pagemesh.sizing.check import check_before_loading
+from pagemesh.sizing.plan import num_kv_blocks
 
 log = structlog.get_logger(__name__)
 
@@ -111,3 +123,147 @@ def _make_info(
         arithmetic=model.arithmetic,
     )
     return replace(info, canary=info.hasher().canary())
+
+
+_LEAST_CAPABILITY: Final = (8, 0)
+"""Ampere's: the kernels load ahead by its asynchronous copies and multiply bfloat16, and older ones can neither."""
+
+_FP8_CAPABILITY: Final = (8, 9)
+"""The first compute capability whose instructions convert e4m3 (CUDA C++ Programming Guide); on older
+ones Triton compiles no kernel with it."""
+
+_DRIVER_FILE: Final = Path("/dev/nvidiactl")
+"""There where NVIDIA's driver is loaded."""
+
+
+def choose_device(hardware: HardwareConfig, cache: CacheConfig) -> torch.device:
+    """The device that is asked for, or the best that there is.
+
+    ConfigError for a GPU where torch sees none or too old a one, and for KV of a type that the device has no
+    kernels for.
+    """
+    capability = None if hardware.device == "cpu" else visible_capability()
+    if hardware.device == "cuda" and capability is None:
+        raise ConfigError(
+            f"--device is 'cuda', but torch sees no GPU on this machine: {why_no_gpu()}"
+        )
+    if capability is None:
+        if hardware.device == "auto" and _DRIVER_FILE.exists():
+            log.warning(
+                "the CPU computes, beside a GPU that torch does not see", reason=why_no_gpu()
+            )
+        choose_kv_dtype(cache.kv_cache_dtype, "float32", "cpu")
+        return torch.device("cpu")
+    if capability < _LEAST_CAPABILITY:
+        raise ConfigError(
+            f"this machine's GPU has compute capability {capability[0]}.{capability[1]}, but the kernels are for"
+            f" {_LEAST_CAPABILITY[0]}.{_LEAST_CAPABILITY[1]} and later; --device cpu does without"
+        )
+    if cache.kv_cache_dtype != "auto" and capability < _FP8_CAPABILITY:
+        raise ConfigError(
+            f"--kv-cache-dtype is {cache.kv_cache_dtype!r}, but must be auto on this GPU: it has compute"
+            f" capability {capability[0]}.{capability[1]}, and 8-bit floats begin with"
+            f" {_FP8_CAPABILITY[0]}.{_FP8_CAPABILITY[1]}"
+        )
+    return torch.device("cuda", 0)
+
+
+def visible_capability() -> tuple[int, int] | None:
+    """Compute capability of the first GPU that torch sees; None without one."""
+    with warnings.catch_warnings():
+        # What torch has to say where it sees none, `why_no_gpu` says in a sentence.
+        warnings.simplefilter("ignore")
+        return torch.cuda.get_device_capability(0) if torch.cuda.is_available() else None
+
+
+def why_no_gpu() -> str:
+    """What keeps torch from seeing one: its own build, the driver, or a variable that hides them all."""
+    if torch.version.cuda is None:
+        return f"PyTorch {torch.__version__} is built for CPUs alone"
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        # "... is too old (found version 11040). Please update ...", and the like.
+        reason = str(error).split(". ")[0].removesuffix(".")
+    else:
+        reason = "CUDA finds no device"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return reason if hidden is None else f"{reason} (CUDA_VISIBLE_DEVICES is {hidden!r})"
+
+
+def load_on_host(
+    model: ModelConfig,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    hardware: HardwareConfig,
+    kv_descriptor: int | None,
+    cores: SharedCores | None,
+) -> Loaded:
+    """Load a model and build what computes it; ConfigError when the settings do not fit it or the machine."""
+    check_before_loading(model, cache, scheduler)
+    clock = StartClock()
+    with clock.phase("read"):
+        loaded, trouble = load_identical(model, hardware)
+    layout = layout_of(loaded, cache)
+    limits = fitting(scheduler, loaded)
+    most = max_num_blocks(loaded, layout, limits)
+    with clock.phase("measure"):
+        built = build_on_host(loaded, layout, cache, scheduler, most, kv_descriptor, cores)
+    return Loaded(loaded, layout, limits, built, trouble, clock.seconds)
+
+
+def build_on_host(
+    model: LoadedModel,
+    layout: BlockLayout,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    max_num_blocks: int | None,
+    kv_descriptor: int | None,
+    cores: SharedCores | None = None,
+) -> Built:
+    """Reserve the KV cache, of `max_num_blocks` at most, and compute the largest step once.
+
+    The KV lies in the memory behind `kv_descriptor` (see `kv_memory`), or in memory of its own. With `cores`,
+    steps are computed on those that are granted there. Raises ConfigError when one request of full length does not fit, or all of it together is more than the
+    machine's memory.
+    """
+    num_blocks = num_kv_blocks(layout, cache.cpu_kv_memory)
+    check_cache_size(layout, num_blocks, model.max_model_len, cache.cpu_kv_memory)
+    num_blocks = min(num_blocks, max_num_blocks or num_blocks)
+    num_swap_blocks = num_swap_blocks_for(layout, cache.swap_space)
+    runner = ModelRunner(
+        model,
+        layout.block_size,
+        num_blocks,
+        kv_descriptor=kv_descriptor,
+        num_swap_blocks=num_swap_blocks,
+        cores=cores,
+    )
+    started_at = perf_counter()
+    check_after_loading(runner, cache, scheduler, model.max_model_len)
+    seconds = perf_counter() - started_at
+    # The mapping goes when the last view of it does.
+    return Built(
+        runner,
+        runner.kv,
+        num_blocks,
+        num_swap_blocks,
+        seconds,
+        works_beside_host=runner.works_beside_host,
+        release=lambda: None,
+    )
+
+
+def check_cache_size(
+    layout: BlockLayout, num_blocks: int, max_model_len: int, kv_cache_memory: float
+) -> None:
+    """Raise ConfigError unless a request of `max_model_len` tokens fits into the blocks."""
+    num_tokens = num_blocks * layout.block_size
+    if num_tokens < max_model_len:
+        num_needed = -(-max_model_len // layout.block_size)
+        gib_needed = ceil(num_needed * layout.num_bytes / 2**30 * 1000) / 1000
+        raise ConfigError(
+            f"--kv-cache-memory {kv_cache_memory:g} GiB holds the KV of {num_tokens} tokens, but"
+            f" requests may have {max_model_len}: raise --kv-cache-memory to at least"
+            f" {gib_needed:g} or lower --max-model-len"
+        )

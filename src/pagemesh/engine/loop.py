@@ -1,21 +1,28 @@
-"""The engine's loop: commands, schedule, launch, land, deliver; and again."""
+"""The engine's loop: commands, schedule, launch, complete, deliver; and again.
+
+Commands come from any thread and are run in order by the engine's own. What becomes known goes to one listener, one
+message at a time. What fails in a step shows when the step completes, in its turn.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
-from pagemesh.core.engine import StepListener
+from pagemesh.core.engine import StepListener, StepOutput
+from pagemesh.core.kv import BlockLayout, KvProgress
+from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import FinishReason
-from pagemesh.engine.commands import CommandQueue
-from pagemesh.engine.delivery import Delivery
-from pagemesh.engine.flight import Flight
-from pagemesh.engine.runner import Runner
+from pagemesh.engine.runner import LayerWatch, PendingStep, Runner, watched_layers
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.errors import DeviceLostError, InternalError, PagemeshError
-from pagemesh.scheduler.batch import Batch, BlockMoves
+from pagemesh.scheduler.batch import Batch, BlockMoves, ExportedChunk, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
@@ -154,3 +161,141 @@ class EngineLoop:
             load = replace(load, cores=self._cores.count())
         output = self._scheduler.take_output(load, load_is_news=load_is_news)
         self._delivery.tell(load, output)
+
+
+Command = Callable[[], None]
+
+
+class CommandQueue:
+    """A queue of calls that can be closed; what was queued before is still run."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._commands: deque[Command] = deque()
+        self._closed = False
+
+    def put(self, command: Command) -> bool:
+        """Queue a call; False, without effect, once the queue is closed."""
+        with self._changed:
+            if self._closed:
+                return False
+            self._commands.append(command)
+            self._changed.notify()
+            return True
+
+    def run(self, wait: bool) -> bool:
+        """Run everything queued, first waiting for something if told so; False once it is closed.
+
+        A call that raises is gone, the ones behind it are still queued.
+        """
+        with self._changed:
+            # Without a deadline: an engine with nothing to compute can only be changed by a command,
+            # and closing ends the wait as well.
+            self._changed.wait_for(lambda: self._commands or self._closed or not wait)
+            num_commands = len(self._commands)
+            is_open = not self._closed
+        for _ in range(num_commands):
+            self._commands.popleft()()
+        return is_open
+
+    def close(self) -> None:
+        """Refuse further commands. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+
+class Delivery:
+    """Calls the listener: between steps by the loop, and within steps by whoever sees layers get ready."""
+
+    def __init__(self, layout: BlockLayout, load: EngineLoad) -> None:
+        self.load = load
+        """The load after the last step; replaced as a whole, so any thread may read it."""
+        self._layout = layout
+        self._listener: StepListener | None = None
+        # Also for the load: an old one must not be told behind a new one.
+        self._telling = threading.Lock()
+
+    def open(self, listener: StepListener) -> None:
+        """Tell this listener from now on."""
+        self._listener = listener
+
+    def close(self) -> None:
+        """Tell nobody any more: whoever waits for a device may be late."""
+        with self._telling:
+            self._listener = None
+
+    def tell(self, load: EngineLoad, output: StepOutput | None) -> None:
+        """The load, and everything that became known with it, if anything did."""
+        with self._telling:
+            self.load = load
+            if output is not None:
+                self._call(output)
+
+    def watch(self, batch: Batch) -> LayerWatch | None:
+        """Tells of the batch's exports, layer by layer; None for a batch with nothing to tell of so early."""
+        if not batch.exports:
+            return None
+        num_tokens = sum(chunk.num_new_tokens for chunk in batch.exports)
+        num_layers = watched_layers(self._layout, num_tokens)
+        if not num_layers:
+            return None
+        return LayerWatch(num_layers, partial(self._tell_layers, batch.exports))
+
+    def _tell_layers(self, exports: tuple[ExportedChunk, ...], num_layers: int) -> None:
+        progress = tuple(KvProgress(e.request_id, e.num_tokens, num_layers) for e in exports)
+        with self._telling:
+            self._call(StepOutput(progress=progress, load=self.load))
+
+    def _call(self, output: StepOutput) -> None:
+        if self._listener is None:
+            return
+        try:
+            self._listener(output)
+        except Exception:
+            # Boundary to the service: its bug must not end other requests.
+            log.exception("engine listener failed")
+
+
+class Flight:
+    """One batch on the device."""
+
+    def __init__(
+        self, runner: Runner, batch: Batch, move_seconds: float, watch: LayerWatch | None = None
+    ) -> None:
+        """Launch the batch, whose moves took so long; see `Runner.launch`."""
+        self.batch = batch
+        self.move_seconds = move_seconds
+        self._step: PendingStep | None = None
+        self._error: Exception | None = None
+        try:
+            self._step = runner.launch(batch, watch)
+        except Exception as error:
+            # Boundary to the device, like those below.
+            self._error = error
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is known already that `result` will raise: no step can build on this one."""
+        return self._error is not None
+
+    def sample(self) -> None:
+        """See `PendingStep`; after a failure there is nothing to sample."""
+        if self._step is None or self._error is not None:
+            return
+        try:
+            self._step.sample()
+        except Exception as error:
+            self._error = error
+
+    def result(self) -> StepResult:
+        """Wait for the batch; raises what it failed with, here or earlier."""
+        if self._error is not None:
+            raise self._error
+        assert self._step is not None, "it was launched"
+        result = self._step.result()
+        num_sampled = len(result.token_ids)
+        num_expected = sum(sequence.sampling is not None for sequence in self.batch.sequences)
+        if num_sampled != num_expected:
+            raise InternalError(f"{num_sampled} tokens sampled for {num_expected} sequences")
+        return result

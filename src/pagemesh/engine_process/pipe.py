@@ -26,8 +26,7 @@ from pagemesh.config import (
 from pagemesh.core.engine import EngineInfo
 from pagemesh.engine.shared_cores import CorePlace
 from pagemesh.errors import PagemeshError
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
-from pagemesh.kv_memory.staged import StagingArea
+from pagemesh.kv_memory.staged import DeviceMemoryName, StagingArea
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ import structlog
 
 from pagemesh.engine_process.pipe import Pipe
 from pagemesh.errors import KvIntegrityError, UnavailableError
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
-from pagemesh.kv_memory.staged import Piece, Stager
+from pagemesh.kv_memory.staged import DeviceMemoryName, Piece, Stager
 
 log = structlog.get_logger(__name__)
 

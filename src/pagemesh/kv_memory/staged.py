@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from pagemesh.core.kv import BlockLayout
 from pagemesh.errors import ConfigError, UnavailableError
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
-from pagemesh.kv_memory.kv_ranges import check_blocks, check_layers, check_payload
+from pagemesh.kv_memory.memory import check_blocks, check_layers, check_payload
 
 SLOT_BYTES: Final = 4 << 20
 """Of a buffer: several of the parts that KV travels in (about 1 MiB), for wide blocks a part of one."""
@@ -232,3 +231,15 @@ def cut_into_pieces(
         for begin in range(0, len(block_ids), room):
             ids = block_ids[begin : begin + room]
             yield Piece(ids, plane, min(planes_each, end_plane - plane))
+
+
+class DeviceMemoryName(NamedTuple):
+    """Where a KV cache lies: [layer, 2 (keys, values), block, bytes of a block]."""
+
+    process_id: int
+    """Of the process that has it; when that ends, nobody may read it any more."""
+    handle: bytes
+    """Of the allocation, as the device's driver makes and opens it."""
+    offset: int
+    """Of the cache within the allocation, in bytes."""
+    num_blocks: int

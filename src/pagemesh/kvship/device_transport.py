@@ -8,8 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
-from pagemesh.kv_memory.staged import StagedKv
+from pagemesh.kv_memory.staged import DeviceMemoryName, StagedKv
 from pagemesh.kvship.named_blocks import NamedBlocksReceiving, NamedBlocksSending
 from pagemesh.v1 import kv_transfer_pb2
 

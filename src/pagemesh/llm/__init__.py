@@ -10,8 +10,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-from pagemesh.engine_process.library_caches import BOUNDED_CACHES
-from pagemesh.engine_process.thread_policy import SPINNING_BRIEFLY
+from pagemesh.engine_process.environment import BOUNDED_CACHES, SPINNING_BRIEFLY
 
 if TYPE_CHECKING:
     from pagemesh.llm.llm import LLM

@@ -10,9 +10,8 @@ from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.core.request import RequestOutput as EngineOutput
 from pagemesh.engine.engine import EngineCore
 from pagemesh.errors import InvalidRequestError, UnavailableError
-from pagemesh.llm.deliveries import Deliveries
+from pagemesh.llm.inbox import Deliveries, Progress
 from pagemesh.llm.outputs import EmbeddingOutput, EmbeddingRequestOutput
-from pagemesh.llm.progress import Progress
 from pagemesh.llm.prompts import EncodedPrompt, Prompt, at, read_prompts
 from pagemesh.scheduler.limits import check_request
 from pagemesh.tokenizer.tokenizer import Tokenizer

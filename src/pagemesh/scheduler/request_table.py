@@ -1,8 +1,9 @@
 """How requests begin and end, and who keeps their blocks: everything that is asked for from outside.
 
 A request that is over gives its blocks back, unless somebody outside still reads or writes them: then
-the end of that lease does. Or the device does, because it ended while a step was in flight: then the landing
-of that step does. Each submitted request gets exactly one output with a finish reason.
+the end of that lease does. Or the device does, because it ended while a step was in flight: then the completion
+of that step does. Each submitted request gets exactly one output with a finish reason. A request with a structured
+output enters the queue when its grammar is compiled.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import count
 
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.core.engine import EngineInfo
+from pagemesh.core.load import GrammarTotals
 from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError
 from pagemesh.sampling.logit_rules import make_logit_rules
@@ -256,3 +258,38 @@ def _refused(constraint: TokenConstraint, token_id: int) -> PagemeshError | None
     except InvalidRequestError as error:
         return error
     return InternalError(f"token {token_id} is none that the structured output allows")
+
+
+class ConstraintGate:
+    """Until then they are in no queue, so that others overtake them; after that, they have their places."""
+
+    def __init__(self, requests: Lifecycle, stop_rules: StopRules) -> None:
+        self._requests = requests
+        self._stop_rules = stop_rules
+        self.totals = GrammarTotals()
+
+    def open(
+        self,
+        spec: EngineRequest,
+        outcome: TokenConstraint | PagemeshError,
+        waited: float | None = None,
+    ) -> None:
+        """A submitted request's constraint, which has accepted its resumed tokens, or why there is none.
+
+        Counted, with the seconds that it waited, and then ignored when the request is over. Told apart by
+        the object, as another may have its id by now.
+        """
+        self.totals = self.totals.plus(waited)
+        request = next((r for r in self._requests.compiling if r.spec is spec), None)
+        if request is None:
+            return
+        if isinstance(outcome, PagemeshError):
+            self._requests.finish(request, FinishReason.ERROR, outcome)
+            return
+        request.constraint = outcome
+        self._requests.compiling.remove(request)
+        request.state = RequestState.WAITING
+        self._requests.waiting.add(request)
+        reason = self._stop_rules.reason(request)
+        if reason is not None:
+            self._requests.finish(request, reason)

@@ -23,15 +23,18 @@ from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import FinishReason
 from pagemesh.errors import PagemeshError
 from pagemesh.scheduler.batch import Batch, StepResult
-from pagemesh.scheduler.constraint_gate import ConstraintGate
-from pagemesh.scheduler.growth import GrowthForecast, MeanLength
+from pagemesh.scheduler.estimates import (
+    CheaperWay,
+    GrowthForecast,
+    MeanLength,
+    PreemptionPolicy,
+    StepCosts,
+)
 from pagemesh.scheduler.kv_cache import BlockTables
 from pagemesh.scheduler.limits import StopRules
 from pagemesh.scheduler.output import Outbox
-from pagemesh.scheduler.preemption import CheaperWay, PreemptionPolicy
 from pagemesh.scheduler.request import Lease, Request, RequestState
-from pagemesh.scheduler.request_table import Lifecycle
-from pagemesh.scheduler.step_costs import StepCosts
+from pagemesh.scheduler.request_table import ConstraintGate, Lifecycle
 from pagemesh.scheduler.step_plan import Flights, StepPlan
 
 

@@ -1,6 +1,6 @@
 """How jobs begin and end on a modelled engine, and who keeps their blocks: everything that is asked from outside.
 
-The rules are those of `scheduler.lifecycle`. All methods are called between two steps.
+The rules are those of `scheduler.request_table`. All methods are called between two steps.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pagemesh.core.load import EngineLoad
-from pagemesh.scheduler.step_costs import MEMORY
+from pagemesh.scheduler.estimates import STEP_MEMORY
 from pagemesh.sim.job import JobState
 from pagemesh.sim.model import PrefillModel, WorkerModel
 from pagemesh.sim.planner import StepPlanner
@@ -35,10 +35,10 @@ class EngineMeter:
         num_tokens = step.num_prompt_tokens
         self.num_computed_tokens += num_tokens + step.num_decodes * step.num_steps
         if num_tokens:
-            self._prompt_tokens = MEMORY * self._prompt_tokens + num_tokens
-            self._prompt_pairs = MEMORY * self._prompt_pairs + step.num_prompt_pairs
-            self._prompt_seconds = MEMORY * self._prompt_seconds + seconds
-            self._prompt_elapsed = MEMORY * self._prompt_elapsed + elapsed
+            self._prompt_tokens = STEP_MEMORY * self._prompt_tokens + num_tokens
+            self._prompt_pairs = STEP_MEMORY * self._prompt_pairs + step.num_prompt_pairs
+            self._prompt_seconds = STEP_MEMORY * self._prompt_seconds + seconds
+            self._prompt_elapsed = STEP_MEMORY * self._prompt_elapsed + elapsed
 
     def load(self, planner: StepPlanner, num_free_blocks: int) -> EngineLoad:
         """As a real engine reports it, of the last step boundary."""

@@ -11,7 +11,7 @@ from collections import deque
 from operator import attrgetter
 from typing import Final
 
-from pagemesh.scheduler.growth import MEMORY, PRIOR_LENGTH, SHARE
+from pagemesh.scheduler.estimates import LENGTH_MEMORY, PRIOR_LENGTH, SHARE
 from pagemesh.sim.job import Job, JobState
 from pagemesh.sim.model import WorkerModel
 from pagemesh.sim.step import Chunk, Step
@@ -58,7 +58,7 @@ class StepPlanner:
 
     def observe_length(self, num_tokens: int) -> None:
         """An answer ended with so many tokens."""
-        self._mean_length = MEMORY * self._mean_length + (1 - MEMORY) * num_tokens
+        self._mean_length = LENGTH_MEMORY * self._mean_length + (1 - LENGTH_MEMORY) * num_tokens
 
     def plan(self, now: float) -> Step | None:
         """The next step, or run of steps; None when nothing can be computed."""

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from pagemesh.core.kv import BlockLayout
 from pagemesh.errors import ConfigError
 from pagemesh.models.spec import DecoderSpec, MlpSpec, MoeSpec
+
+if TYPE_CHECKING:
+    from pagemesh.models.transformers_backend.read import Outline
+
 
 GIB: Final = 2**30
 
@@ -310,3 +314,44 @@ class _Share:
             own, all_heads = self._qkv
             return size // all_heads * own
         return -(-size // self._size)
+
+
+def make_outline_plan(
+    outline: Outline,
+    dtype: str,
+    block_size: int,
+    limits: StepLimits,
+    on: Hardware,
+    kv_dtype: str | None = None,
+) -> MemoryPlan:
+    """Plan such a model; its KV is of its own type unless told otherwise.
+
+    ConfigError for more than one device, over which it cannot be split.
+    """
+    if on.tensor_parallel_size > 1:
+        raise ConfigError(
+            f"--tensor-parallel-size is {on.tensor_parallel_size}, but must be 1 for"
+            f" {outline.architecture}, which transformers runs"
+        )
+    heads = outline.num_heads + outline.num_kv_heads
+    widths = StepWidths(
+        hidden=outline.hidden_size,
+        attending=2 * heads * outline.head_dim,
+        inner=3 * outline.inner_size + outline.hidden_size,
+        vocab=outline.vocab_size,
+    )
+    return MemoryPlan(
+        usable_bytes=on.usable_bytes,
+        weight_bytes=ITEM_BYTES[dtype] * outline.num_parameters,
+        runtime_bytes=RUNTIME_BYTES[on.kind],
+        table_bytes=0,
+        activation_bytes=step_bytes(widths, dtype, limits),
+        layout=BlockLayout(
+            block_size=block_size,
+            num_layers=outline.num_layers,
+            num_kv_heads=outline.num_kv_heads,
+            head_dim=outline.head_dim,
+            dtype=kv_dtype or dtype,
+        ),
+        max_model_len=limits.max_model_len,
+    )

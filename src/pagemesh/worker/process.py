@@ -9,13 +9,12 @@ from pagemesh.config import WorkerConfig
 from pagemesh.config.environment import core_place_of_environment, shared_weights_of_environment
 from pagemesh.engine.shared_cores import CorePlace
 from pagemesh.engine_process.client import EngineProcess, RemoteEngine
-from pagemesh.engine_process.library_caches import BOUNDED_CACHES
+from pagemesh.engine_process.environment import BOUNDED_CACHES, SLEEPING_THREADS
 from pagemesh.engine_process.pipe import EngineSettings
-from pagemesh.engine_process.thread_policy import SLEEPING_THREADS
 from pagemesh.errors import InternalError, WorkerLostError
 from pagemesh.rpc.server import stop_on_signals
 from pagemesh.rpc.settling import settle
-from pagemesh.sizing.machine_cores import core_limit
+from pagemesh.sizing.machine import core_limit
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.worker.heap import keep_freed_memory
 from pagemesh.worker.server import Role, WorkerServer

@@ -8,7 +8,7 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.errors import DeviceLostError, InternalError, UnavailableError
 from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.request import Request

@@ -14,7 +14,7 @@ from pagemesh.core.engine import Engine, StepOutput
 from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.errors import InternalError, InvalidRequestError, UnavailableError
 from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler

@@ -7,7 +7,7 @@ import threading
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.load import CoreTotals
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler

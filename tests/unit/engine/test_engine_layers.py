@@ -13,9 +13,9 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import StepOutput
 from pagemesh.core.kv import BlockLayout, KvExport, KvProgress
 from pagemesh.core.request import FinishReason
-from pagemesh.engine import layer_watch
+from pagemesh.engine import runner
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.errors import InternalError
 from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
@@ -87,7 +87,7 @@ class Fixture:
 
 @pytest.fixture(params=[False, True], ids=["step by step", "overlapped"])
 def layered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fixture]:
-    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
+    monkeypatch.setattr(runner, "MIN_GROUP_BYTES", 1)
     fixture = Fixture(overlaps=request.param)
     yield fixture
     fixture.runner.gate.set()

@@ -11,7 +11,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import StepOutput
 from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner, expected_tokens

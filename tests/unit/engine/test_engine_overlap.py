@@ -10,7 +10,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import StepOutput
 from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.scheduler.batch import UNKNOWN_TOKEN, Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler

@@ -12,8 +12,8 @@ import torch
 from structlog.testing import capture_logs
 
 from pagemesh.config import HardwareConfig, ModelConfig
-from pagemesh.engine.built import Built
 from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.engine import Built
 from pagemesh.engine.identical_loading import check_on_device, check_on_host, load_identical
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.cpu_isa import current_isa, processor_isas, using_isa

@@ -9,9 +9,9 @@ import pytest
 from pagemesh.core.engine import StepOutput
 from pagemesh.core.kv import BlockLayout, KvProgress
 from pagemesh.core.load import EngineLoad
-from pagemesh.engine import layer_watch
-from pagemesh.engine.delivery import Delivery
-from pagemesh.engine.layer_watch import watched_layers
+from pagemesh.engine import runner
+from pagemesh.engine.loop import Delivery
+from pagemesh.engine.runner import watched_layers
 from pagemesh.scheduler.batch import Batch, ExportedChunk
 
 # 2 KiB of KV for a token in each layer.
@@ -44,7 +44,7 @@ def test_layers_are_grouped_into_what_is_worth_sending(
 
 @pytest.fixture
 def every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_watch, "MIN_GROUP_BYTES", 1)
+    monkeypatch.setattr(runner, "MIN_GROUP_BYTES", 1)
 
 
 def make_batch(*chunks: ExportedChunk) -> Batch:

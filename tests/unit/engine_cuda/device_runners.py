@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagemesh.engine.block_mover import BlockMover
+from pagemesh.engine.cpu_runner import BlockMover, KvStorage
 from pagemesh.engine.cuda.runner import DeviceRunner
-from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.kernels.dispatch import using
 from pagemesh.models.loader import LoadedModel
 from tests.support.host_accelerator import HostAccelerator

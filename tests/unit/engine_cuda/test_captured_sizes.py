@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagemesh.engine.cuda.captured_sizes import chunk_sizes, decode_sizes, padded_size
+from pagemesh.engine.cuda.step_graphs import chunk_sizes, decode_sizes, padded_size
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from structlog.testing import capture_logs
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.cuda.capturing import TrialSpace, trial_inputs
+from pagemesh.engine.cuda.step_graphs import TrialSpace, trial_inputs
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.paged_attention import Capacity
 from pagemesh.models.interface import CausalModel, StepAttention

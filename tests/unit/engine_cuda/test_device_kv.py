@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.cuda import block_mover
-from pagemesh.engine.cuda.block_mover import DeviceBlockMover, buffer_blocks
-from pagemesh.engine.cuda.kv_pool import KvPool
+from pagemesh.engine.cpu_runner import KvStorage
+from pagemesh.engine.cuda import kv_pool
+from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool, buffer_blocks
 from pagemesh.engine.cuda.kv_stager import KvStager
-from pagemesh.engine.kv_storage import KvStorage
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.dispatch import using
 from pagemesh.kv_memory.staged import StagedKv
@@ -152,7 +151,7 @@ class Swapping:
 def swapping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Swapping:
     """With buffers for so many blocks, and with those kernels."""
     num_blocks, backend = request.param
-    monkeypatch.setattr(block_mover, "BUFFER_BYTES", num_blocks * LAYOUT.num_bytes)
+    monkeypatch.setattr(kv_pool, "BUFFER_BYTES", num_blocks * LAYOUT.num_bytes)
     with using(backend, "block_copy"):
         return Swapping()
 
@@ -198,7 +197,7 @@ def test_what_a_list_of_moves_writes_the_next_one_reads(swapping: Swapping) -> N
 def test_copies_over_pcie_wait_for_the_blocks_and_the_blocks_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(block_mover, "BUFFER_BYTES", LAYOUT.num_bytes)
+    monkeypatch.setattr(kv_pool, "BUFFER_BYTES", LAYOUT.num_bytes)
     swapping = Swapping()
     steps, copies = swapping.accelerator, swapping.mover._copies
     assert isinstance(copies, HostAccelerator)

@@ -11,8 +11,7 @@ import pytest
 from pagemesh.config import ModelConfig
 from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.engine.cuda.runner import MOST_UNTOLD
-from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.engine.runner import PendingStep, Runner, compute_step
+from pagemesh.engine.runner import LayerWatch, PendingStep, Runner, compute_step
 from pagemesh.kernels.dispatch import using
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams

@@ -5,7 +5,7 @@ import structlog
 import torch
 
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.cuda.host_buffers import HostBuffers
+from pagemesh.engine.cuda.pinned import HostBuffers
 from tests.support.host_accelerator import HostAccelerator
 
 LAYOUT = BlockLayout(num_layers=2, num_kv_heads=1, head_dim=8, block_size=16, dtype="float32")

@@ -14,7 +14,7 @@ import torch
 
 from pagemesh.engine.cuda.ipc import CudaSharing
 from pagemesh.errors import UnavailableError
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
+from pagemesh.kv_memory.staged import DeviceMemoryName
 
 CPU = torch.device("cpu", 0)
 # With zeros in it, as real ones have.

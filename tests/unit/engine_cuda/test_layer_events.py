@@ -11,7 +11,7 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine.accelerator import Event
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, ScheduledSequence

@@ -21,8 +21,7 @@ from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.peer_pools import PeerPools, name_pool
 from pagemesh.errors import DeviceLostError, KvIntegrityError, UnavailableError
 from pagemesh.kernels.block_copy import checksum_of
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
-from pagemesh.kv_memory.staged import StagedKv
+from pagemesh.kv_memory.staged import DeviceMemoryName, StagedKv
 from tests.support.host_accelerator import HostAccelerator
 from tests.support.host_device import Device
 from tests.support.host_sharing import HostSharing

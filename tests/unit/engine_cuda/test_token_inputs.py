@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from pagemesh.engine.cuda.token_inputs import LastTokens
+from pagemesh.engine.cuda.steps import LastTokens
 
 
 def test_unknown_tokens_are_those_that_were_sampled_at_their_place_in_the_batch() -> None:

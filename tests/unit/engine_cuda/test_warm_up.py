@@ -10,7 +10,7 @@ import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.cuda import warm_up
+from pagemesh.engine.cuda.build import warm_up_batches
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.runner import DeviceRunner
 from pagemesh.engine.loading import load_engine
@@ -22,7 +22,7 @@ LAYOUT = BlockLayout(num_layers=2, num_kv_heads=1, head_dim=8, block_size=16, dt
 
 def batches(max_num_batched_tokens: int, generates: bool = True) -> list[Batch]:
     scheduler = SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=max_num_batched_tokens)
-    return warm_up.batches(LAYOUT, scheduler, 100, generates=generates)
+    return warm_up_batches(LAYOUT, scheduler, 100, generates=generates)
 
 
 def test_prompts_double_up_to_the_longest_step_and_a_decode_ends_the_longest_request() -> None:

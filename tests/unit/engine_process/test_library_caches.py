@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from pagemesh.engine_process.library_caches import BOUNDED_CACHES
+from pagemesh.engine_process.environment import BOUNDED_CACHES
 
 PROGRAM = """
 import psutil, torch

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.block_mover import BlockMover
+from pagemesh.engine.cpu_runner import BlockMover
 from pagemesh.errors import ConfigError
 from pagemesh.kv_memory.memory import KvMemory
 from pagemesh.scheduler.batch import BlockMoves

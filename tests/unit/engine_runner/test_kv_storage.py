@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.kv_storage import KvStorage
+from pagemesh.engine.cpu_runner import KvStorage
 from pagemesh.errors import ConfigError, KvIntegrityError
 from pagemesh.kv_memory.memory import KvMemory, open_memory
 from tests.support.kv_bytes import read_kv

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine import step_rows
+from pagemesh.engine import step_inputs
 from pagemesh.engine.cpu_runner import ModelRunner
 from pagemesh.engine.runner import compute_step
 from pagemesh.models.loader import LoadedModel, load_model
@@ -95,7 +95,7 @@ def test_the_logits_of_a_prompt_are_made_in_pieces(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (whole,) = run(model, [chunk(PROMPT, 0, 8, (3, 1), num_top=1)])
-    monkeypatch.setattr(step_rows, "MAX_SCORED_LOGITS", 3 * model.vocab_size + 1)
+    monkeypatch.setattr(step_inputs, "MAX_SCORED_LOGITS", 3 * model.vocab_size + 1)
     num_rows = []
     logits = model.decoder.logits
 

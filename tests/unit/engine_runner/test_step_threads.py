@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pagemesh.engine.step_threads import (
+from pagemesh.engine.cpu_runner import (
     MIN_SHARED_IN_ONE_CALL,
     MIN_SHARED_WEIGHTS,
     MIN_SHARED_WORK,

@@ -9,7 +9,7 @@ import pytest
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine.cpu_runner import ModelRunner
-from pagemesh.engine.layer_watch import LayerWatch
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.models.transformers_backend.model import TransformersModel
 from pagemesh.sampling.params import SamplingParams

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.request import EngineRequest
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.layer_watch import LayerWatch
-from pagemesh.llm.deliveries import Deliveries
+from pagemesh.engine.runner import LayerWatch
 from pagemesh.llm.generation import Answer, PromptRun, run_to_end
-from pagemesh.llm.progress import Progress
+from pagemesh.llm.inbox import Deliveries, Progress
 from pagemesh.llm.prompts import EncodedPrompt
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, StepResult

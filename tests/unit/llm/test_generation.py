@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.errors import ContextLengthError, UnavailableError
-from pagemesh.llm.deliveries import Deliveries
+from pagemesh.llm.inbox import Deliveries
 from pagemesh.tokenizer import Tokenizer
 from tests.fakes.engine import FakeEngine, expected_tokens
 from tests.unit.llm.runs import make_run, run, settle

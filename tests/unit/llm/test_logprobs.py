@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pagemesh.core.request import EngineRequest, FinishReason, RequestOutput
 from pagemesh.llm.generation import Answer
-from pagemesh.llm.logprobs import Logprob, read_logprobs
+from pagemesh.llm.outputs import Logprob, read_logprobs
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.tokenizer import Tokenizer

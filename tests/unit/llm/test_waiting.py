@@ -14,7 +14,7 @@ import pytest
 from pagemesh.core.engine import StepOutput
 from pagemesh.core.request import FinishReason, RequestOutput
 from pagemesh.errors import InternalError, UnavailableError
-from pagemesh.llm.deliveries import Deliveries
+from pagemesh.llm.inbox import Deliveries
 from pagemesh.tokenizer import Tokenizer
 from tests.fakes.engine import expected_tokens
 from tests.fakes.inbox import DEADLINE

@@ -14,8 +14,7 @@ from pagemesh.core.request import EngineRequest, RequestOutput
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.scheduler.batch import NO_MOVES, Batch
-from pagemesh.scheduler.growth import GrowthForecast
-from pagemesh.scheduler.preemption import PreemptionPolicy
+from pagemesh.scheduler.estimates import GrowthForecast, PreemptionPolicy
 from pagemesh.scheduler.request import Request
 from pagemesh.scheduler.scheduler import Scheduler
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner, FakeStep

@@ -6,7 +6,7 @@ import pytest
 
 from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.block_mover import num_swap_blocks_for
+from pagemesh.engine.cpu_runner import num_swap_blocks_for
 from pagemesh.errors import ConfigError
 from tests.fakes.engine import expected_tokens
 from tests.unit.scheduler.builders import Stepper, make_info, make_request

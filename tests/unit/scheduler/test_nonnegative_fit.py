@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagemesh.scheduler.nonnegative_fit import NonNegativeFit
+from pagemesh.scheduler.estimates import NonNegativeFit
 
 
 def make_fit(num_quantities: int = 3) -> NonNegativeFit:

@@ -2,8 +2,7 @@
 
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, BlockMoves, ScheduledSequence
-from pagemesh.scheduler.preemption import CheaperWay
-from pagemesh.scheduler.step_costs import StepCosts
+from pagemesh.scheduler.estimates import CheaperWay, StepCosts
 
 BLOCK_BYTES = 1_000_000  # one millisecond, as long as no copy was measured
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagemesh.scheduler.growth import MeanLength
+from pagemesh.scheduler.estimates import MeanLength
 from pagemesh.scheduler.request import Lease, Request
 from tests.fakes.engine import expected_tokens
 from tests.unit.scheduler.builders import FixedGrowth, FixedWay, Stepper, make_info, make_request

@@ -6,7 +6,7 @@ import pytest
 
 from pagemesh.core.load import EngineLoad, PrefillRate
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
-from pagemesh.scheduler.step_costs import StepCosts
+from pagemesh.scheduler.estimates import StepCosts
 
 
 def make_batch(*shares: tuple[int, int]) -> Batch:

@@ -10,7 +10,7 @@ import pytest
 
 from pagemesh.core.request import EngineRequest
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.scheduler.growth import MeanLength
+from pagemesh.scheduler.estimates import MeanLength
 from pagemesh.sim.clock import Clock
 from pagemesh.sim.cores import Cores
 from pagemesh.sim.engine import Engine

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pagemesh.sizing.machine_cores import core_limit, usable_cores
+from pagemesh.sizing.machine import core_limit, usable_cores
 
 
 def write(root: Path, path: str, text: str) -> None:

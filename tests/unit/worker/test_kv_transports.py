@@ -11,9 +11,8 @@ from structlog.testing import capture_logs
 
 from pagemesh.core.kv import BlockLayout, KvAccess
 from pagemesh.errors import UnavailableError
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
 from pagemesh.kv_memory.memory import KvMemory, open_memory
-from pagemesh.kv_memory.staged import Piece, StagedKv
+from pagemesh.kv_memory.staged import DeviceMemoryName, Piece, StagedKv
 from pagemesh.kvship.device_transport import device_memory_name
 from pagemesh.kvship.named_blocks import NamedBlocksReceiving, NamedBlocksSending
 from pagemesh.kvship.transports import PayloadReceiving, PayloadSending

@@ -11,7 +11,7 @@ from pagemesh.cli.settings import UpConfig
 from pagemesh.config.environment import CORES_VARIABLE, WEIGHTS_VARIABLE
 from pagemesh.engine.shared_cores import core_table
 from pagemesh.engine.shared_weights import weight_memory
-from pagemesh.sizing.machine_cores import usable_cores
+from pagemesh.sizing.machine import usable_cores
 
 
 class Shared(NamedTuple):

@@ -26,7 +26,7 @@ from pagemesh.config import (
 )
 from pagemesh.config.environment import API_KEY_VARIABLE
 from pagemesh.config.served import NamedModel
-from pagemesh.engine_process.thread_policy import SLEEPING_THREADS
+from pagemesh.engine_process.environment import SLEEPING_THREADS
 from pagemesh.identity.roles import MeshRole
 
 LOOPBACK: Final = "127.0.0.1"

@@ -9,13 +9,20 @@ from typing import Final, NamedTuple
 import torch
 
 from pagemesh.engine.accelerator import Accelerator
-from pagemesh.engine.cuda.captured_sizes import chunk_sizes, decode_sizes
-from pagemesh.engine.cuda.capturing import TrialSpace, capture_steps
-from pagemesh.engine.cuda.step_graphs import Compute, GraphInputs, PaddedStep, Results, StepGraphs
-from pagemesh.engine.cuda.token_inputs import LastTokens
+from pagemesh.engine.cuda.step_graphs import (
+    Compute,
+    GraphInputs,
+    PaddedStep,
+    Results,
+    StepGraphs,
+    TrialSpace,
+    capture_steps,
+    chunk_sizes,
+    decode_sizes,
+)
+from pagemesh.engine.cuda.steps import LastTokens
 from pagemesh.engine.cuda.transfers import Transfers
-from pagemesh.engine.kv_probe import KvProbe
-from pagemesh.engine.paged_model import PagedModel, paged_sequences
+from pagemesh.engine.paged_model import KvProbe, PagedModel, paged_sequences
 from pagemesh.engine.step_inputs import StepInputs
 from pagemesh.kernels.paged_attention import AttentionPlan, Capacity
 

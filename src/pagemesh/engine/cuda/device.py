@@ -18,7 +18,7 @@ from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
 from pagemesh.engine.cuda.failures import failing_at_start
 from pagemesh.engine.cuda.ipc import CudaSharing
-from pagemesh.engine.cuda.sharing import MemorySharing
+from pagemesh.engine.cuda.peer_pools import MemorySharing
 from pagemesh.engine.cuda.toolchain import check_toolchain
 from pagemesh.sizing.gpu_budget import GpuReading
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 import structlog
 import torch
 
-from pagemesh.engine.cuda.sharing import Exported
+from pagemesh.engine.cuda.peer_pools import Exported
 from pagemesh.errors import UnavailableError
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
 from pagemesh.kv_memory.peer import unreachable
+from pagemesh.kv_memory.staged import DeviceMemoryName
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

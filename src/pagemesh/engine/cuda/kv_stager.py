@@ -22,9 +22,8 @@ from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.peer_pools import PeerPools
 from pagemesh.engine.cuda.transfers import Transfers
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
 from pagemesh.kv_memory.peer import unreachable
-from pagemesh.kv_memory.staged import Piece
+from pagemesh.kv_memory.staged import DeviceMemoryName, Piece
 
 COPY_PATIENCE: Final = 30.0
 """Seconds for some MiB over PCIe, which takes milliseconds; a device that needs longer hangs."""

@@ -8,14 +8,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.cuda.kv_pool import WORD_BYTES, KvPool
-from pagemesh.engine.cuda.sharing import MemorySharing, OpenedMemory
-from pagemesh.kv_memory.device_memory import DeviceMemoryName
 from pagemesh.kv_memory.peer import unreachable
+from pagemesh.kv_memory.staged import DeviceMemoryName
 
 
 def name_pool(pool: KvPool, sharing: MemorySharing) -> DeviceMemoryName | None:
@@ -144,3 +144,38 @@ def _has_ended(process: int) -> bool:
     poll = select.poll()
     poll.register(process, select.POLLIN)
     return bool(poll.poll(0))
+
+
+class Exported(NamedTuple):
+    """Where memory is found by other processes, see `DeviceMemoryName`."""
+
+    handle: bytes
+    offset: int
+
+
+class OpenedMemory(Protocol):
+    """Memory of another process."""
+
+    @property
+    def memory(self) -> torch.Tensor:
+        """uint8 [N], on the device of whoever opened it; until `close`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; nothing that was asked of the device uses it any more. Idempotent."""
+        ...
+
+
+class MemorySharing(Protocol):
+    """One device's memory, and what it can reach of others'. Any thread."""
+
+    def export(self, memory: torch.Tensor) -> Exported | None:
+        """Let other processes open it; None when they cannot. It must not be freed any more then."""
+        ...
+
+    def open(self, name: DeviceMemoryName, num_bytes: int) -> OpenedMemory:
+        """So many bytes of another process's memory, from the offset on.
+
+        Raises UnavailableError when the device does not reach it, or there is not so much.
+        """
+        ...

@@ -12,16 +12,12 @@ import torch
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cuda.captured_steps import CapturedSteps, StepLimits
 from pagemesh.engine.cuda.device_kv import DeviceKv, Mover
-from pagemesh.engine.cuda.device_step import DeviceStep, StepSampling
-from pagemesh.engine.cuda.eager_steps import EagerSteps
 from pagemesh.engine.cuda.failures import failing_alone
-from pagemesh.engine.cuda.token_inputs import LastTokens
+from pagemesh.engine.cuda.steps import DeviceStep, EagerSteps, LastTokens, StepSampling
 from pagemesh.engine.cuda.transfers import Transfers
-from pagemesh.engine.layer_watch import LayerWatch
 from pagemesh.engine.paged_model import AttentionMaker, PagedModel
-from pagemesh.engine.runner import compute_step
-from pagemesh.engine.step_inputs import StepInputs, make_step_inputs
-from pagemesh.engine.step_rows import StepRows
+from pagemesh.engine.runner import LayerWatch, compute_step
+from pagemesh.engine.step_inputs import StepInputs, StepRows, make_step_inputs
 from pagemesh.kernels.paged_attention import make_paged_attention
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.make_sampler import make_sampler

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from pagemesh.engine.accelerator import Accelerator, Event
-from pagemesh.engine.cuda.host_memory import PinnedMemory
+from pagemesh.engine.cuda.pinned import PinnedMemory
 
 _ALIGNMENT: Final = 16
 """Bytes: what a thread of a kernel reads at once."""

@@ -14,8 +14,7 @@ from pagemesh.core.kv import BlockLayout
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import load_model
 from pagemesh.models.transformers_backend.read import outline
-from pagemesh.sizing.outline_plan import make_outline_plan
-from pagemesh.sizing.plan import GIB, Hardware, StepLimits
+from pagemesh.sizing.plan import GIB, Hardware, StepLimits, make_outline_plan
 from tests.identity.checkpoints import make_checkpoint
 from tests.identity.transformers_recipes import TRANSFORMERS_RECIPES
 from tests.unit.models.transformers_backend.tiny_models import make_model
