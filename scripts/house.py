@@ -162,7 +162,7 @@ def _measure_classes(
     structure.count(
         "wrappers (constructors that take `inner`)", (n for n, c in classes if _wraps(c))
     )
-    _measure_protocols(structure, classes, [_members(node) for t in tests for node in _classes(t)])
+    _measure_protocols(structure, classes, [node for t in tests for node in _classes(t)])
     times = Counter(node.name for _, node in classes if not node.name.startswith("_"))
     structure.count(
         "class names that are used twice", (name for name, number in times.items() if number > 1)
@@ -187,13 +187,19 @@ def _is_protocol(node: ast.ClassDef) -> bool:
 
 
 def _measure_protocols(
-    structure: Structure, classes: Sequence[tuple[str, ast.ClassDef]], fakes: Sequence[Members]
+    structure: Structure, classes: Sequence[tuple[str, ast.ClassDef]], tests: Sequence[ast.ClassDef]
 ) -> None:
-    real = [_members(node) for _, node in classes if not _is_protocol(node) and not _wraps(node)]
+    bases = {node.name: node for node in (*(node for _, node in classes), *tests)}
+    fakes = [_members(node, bases) for node in tests]
+    real = [
+        _members(node, bases)
+        for _, node in classes
+        if not _is_protocol(node) and not _wraps(node)
+    ]
     lone: list[str] = []
     faked: list[str] = []
     for name, node in classes:
-        wanted = _members(node)
+        wanted = _members(node, bases)
         if _is_protocol(node) and sum(_fits(has, wanted) for has in real) <= 1:
             has_fake = any(_fits(has, wanted) for has in fakes)
             (faked if has_fake else lone).append(name)
@@ -201,13 +207,18 @@ def _measure_protocols(
     structure.count("Protocols with one implementor and a fake", faked)
 
 
-def _members(node: ast.ClassDef) -> Members:
+def _members(node: ast.ClassDef, bases: Mapping[str, ast.ClassDef]) -> Members:
+    """Its own, and those of the bases that are classes of the repository."""
+    inherited: dict[str, object] = {}
+    for base in node.bases:
+        if isinstance(base, ast.Name) and (other := bases.get(base.id, node)) is not node:
+            inherited |= _members(other, bases)
     stored = (
         each
         for each in ast.walk(node)
         if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
     )
-    found: dict[str, object] = {each.attr: None for each in stored}
+    found = inherited | {each.attr: None for each in stored}
     for each in node.body:
         if isinstance(each, Function):
             is_property = any(ast.unparse(d).endswith("property") for d in each.decorator_list)

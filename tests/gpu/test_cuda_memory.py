@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig, ServerConfig
+from pagemesh.engine.cuda.device import visible_capability
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.loading import load_engine, visible_capability
+from pagemesh.engine.loading import load_engine
 from pagemesh.engine_process.client import EngineProcess
 from pagemesh.engine_process.pipe import EngineSettings
 from tests.fakes.inbox import Inbox

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pagemesh.engine.cpu_runner import ModelRunner
-from pagemesh.engine.cuda.device_kv import DeviceKv
+from pagemesh.engine.cuda.runner import DeviceKv
 from pagemesh.engine.runner import Runner, compute_step
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.params import SamplingParams

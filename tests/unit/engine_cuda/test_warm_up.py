@@ -10,10 +10,10 @@ import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.cuda.build import warm_up_batches
 from pagemesh.engine.cuda.kv_pool import KvPool
 from pagemesh.engine.cuda.runner import DeviceRunner
 from pagemesh.engine.loading import load_engine
+from pagemesh.engine.profile_run import warm_up_batches
 from pagemesh.scheduler.batch import Batch, BlockMoves
 from tests.support.host_gpu import HostGpu
 

@@ -1,8 +1,6 @@
 """Builds what an engine computes with on a GPU: a KV cache of what a trial of the largest step leaves.
 
-Then the device computes steps of all kinds, so that no kernel is compiled while a request waits for a token. Triton
-compiles a kernel when it is started for the first time, which takes seconds: once for each size of its tiles, which
-follow the number of tokens, and for each number of likeliest tokens that is looked for.
+Nobody else does so on the same GPU meanwhile.
 """
 
 from __future__ import annotations
@@ -10,34 +8,73 @@ from __future__ import annotations
 import gc
 from functools import partial
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
-from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
+from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cpu_runner import num_swap_blocks_for
 from pagemesh.engine.cuda.device import Gpu
+from pagemesh.engine.cuda.failures import failing_at_start
 from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.peer_pools import PeerPools, name_pool
 from pagemesh.engine.cuda.pinned import HostBuffers
 from pagemesh.engine.cuda.runner import DeviceRunner
-from pagemesh.engine.engine import Built
-from pagemesh.engine.profile_run import largest_batch
-from pagemesh.engine.runner import Runner
+from pagemesh.engine.cuda.weight_writer import DeviceFiller
+from pagemesh.engine.engine import Built, Loaded
+from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
+from pagemesh.engine.identical_loading import check_on_device
+from pagemesh.engine.profile_run import largest_batch, move_blocks, warm_up_batches
 from pagemesh.engine.start_clock import StartClock
 from pagemesh.errors import ConfigError, InternalError
-from pagemesh.kv_memory.staged import Piece, StagedKv, Stager
-from pagemesh.models.loader import LoadedModel
-from pagemesh.sampling.logprobs import TOP_SIZES
-from pagemesh.sampling.params import SamplingParams
-from pagemesh.scheduler.batch import Batch, BlockMoves, PromptTargets, ScheduledSequence
+from pagemesh.kv_memory.staged import StagedKv
+from pagemesh.models.loader import LoadedModel, load_model
+from pagemesh.models.place import Place
+from pagemesh.scheduler.batch import Batch
 from pagemesh.sizing import gpu_budget
-from pagemesh.sizing.check import check_swap_space
+from pagemesh.sizing.check import check_before_loading, check_swap_space
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+def load_on_gpu(
+    model: ModelConfig,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    hardware: HardwareConfig,
+    kv_descriptor: int | None,
+    gpu: Gpu,
+) -> Loaded:
+    """Load a model and build what computes it, with the KV cache that the GPU's memory leaves room for.
+
+    The buffers to it lie in the memory behind `kv_descriptor`, or in memory of their own, see `GpuBuilder`. By
+    config.json alone it is decided first whether there can be room, before weights are read.
+
+    Raises ConfigError when the settings fit neither the model nor the GPU, others have its memory, or, where equal
+    tokens are required, when its kernels do not keep bits.
+    """
+    check_before_loading(model, cache, scheduler, hardware, gpu.total_bytes)
+    clock = StartClock()
+    with gpu.alone():
+        # Straight into the GPU's memory: a host may have less than the model takes.
+        with clock.phase("read"), failing_at_start("the model's weights"):
+            place = Place(DeviceFiller(gpu.accelerator), cache.kv_cache_dtype)
+            loaded = load_model(model, place)
+        layout = layout_of(loaded, cache)
+        limits = fitting(scheduler, loaded)
+        builder = GpuBuilder(loaded, layout, (cache, limits, hardware), gpu, clock)
+        built = builder.build(max_num_blocks(loaded, layout, limits), kv_descriptor)
+        trouble = check_on_device(
+            loaded,
+            layout,
+            built,
+            gpu.accelerator,
+            required=hardware.require_identical_tokens,
+        )
+    return Loaded(loaded, layout, limits, built, trouble, clock.seconds)
 
 
 class _Parts(NamedTuple):
@@ -250,62 +287,3 @@ def _release(
     buffers.unpin(accelerator)
     if pool is not None:
         pool.free()
-
-
-_MOST_SCORED: Final = 1024
-"""Rows of the output head at once: its tiles are then as large as any."""
-
-
-def warm_up_batches(
-    layout: BlockLayout, scheduler: SchedulerConfig, max_model_len: int, *, generates: bool
-) -> list[Batch]:
-    """One prompt of 1, 2, 3, 4, 8, … tokens up to the longest of a step, then a decode of the longest
-    request.
-
-    All over the first blocks of a cache that one request of full length fits.
-    """
-    longest = min(scheduler.max_num_batched_tokens, max_model_len)
-    # Mixtures have tiles of their own for 3. At least as many as there are numbers of likeliest tokens.
-    powers = range(max(longest.bit_length() + 1, len(TOP_SIZES)))
-    sizes = sorted([3, *(1 << power for power in powers)])
-    made = []
-    for index, size in enumerate(sizes):
-        num_tokens = min(size, longest)
-        num_top = TOP_SIZES[index % len(TOP_SIZES)] if generates else None
-        made.append(Batch([_sequence(layout, 0, num_tokens, num_top)]))
-    if generates:
-        # Programs share so long a context, and their sums are merged.
-        made.append(Batch([_sequence(layout, max_model_len - 1, 1, 0)]))
-    return made
-
-
-def move_blocks(runner: Runner, stager: Stager, num_blocks: int, num_swap_blocks: int) -> None:
-    """Every way in which blocks are moved, once, while they are all alike."""
-    swaps = ((0, 0),) if num_swap_blocks else ()
-    copies = ((0, 1),) if num_blocks > 1 else ()
-    runner.move(BlockMoves(swaps, swaps, copies))
-    keys = Piece((0,), first_plane=0, num_planes=1)
-    stager.stage_out(0, keys)
-    stager.stage_in(0, keys)
-
-
-def _sequence(
-    layout: BlockLayout, start: int, num_tokens: int, num_top: int | None
-) -> ScheduledSequence:
-    """Zeros, all of which are scored and of which the last is sampled from; or all pooled."""
-    sampling = targets = None
-    if num_top is not None:
-        sampling = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, logprobs=num_top)
-        if num_tokens > 1:
-            targets = PromptTargets(0, [0] * min(num_tokens - 1, _MOST_SCORED), num_top)
-    return ScheduledSequence(
-        request_id="warm-up",
-        token_ids=[0] * num_tokens,
-        start=start,
-        block_ids=range(-(-(start + num_tokens) // layout.block_size)),
-        sampling=sampling,
-        # A device edits copies of logits.
-        suppressed_token_ids=() if sampling is None else (0,),
-        pooled=range(num_tokens) if sampling is None else None,
-        prompt_targets=targets,
-    )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import torch
 
+from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cuda.captured_steps import CapturedSteps, StepLimits
-from pagemesh.engine.cuda.device_kv import DeviceKv, Mover
 from pagemesh.engine.cuda.failures import failing_alone
 from pagemesh.engine.cuda.steps import DeviceStep, EagerSteps, LastTokens, StepSampling
 from pagemesh.engine.cuda.transfers import Transfers
@@ -29,6 +29,34 @@ one by one than their KV takes to be sent behind it."""
 
 DEVICE_TIMEOUT: Final = 600.0
 """Seconds after which a device that was asked for a step does nothing any more."""
+
+
+class DeviceKv(Protocol):
+    """The KV memory on a device."""
+
+    @property
+    def layout(self) -> BlockLayout:
+        """Shape of its blocks."""
+        ...
+
+    @property
+    def num_blocks(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def layers(self) -> Sequence[torch.Tensor]:
+        """Per layer: [2 (keys, values), block, slot, kv head, head_dim]."""
+        ...
+
+
+class Mover(Protocol):
+    """Copies KV blocks."""
+
+    def move(self, moves: BlockMoves) -> None:
+        """See `Runner.move`. Called within `Accelerator.computing`: the steps launched so far are in front
+        on torch's current stream, those that rely on the moves come behind."""
+        ...
 
 
 class DeviceRunner:
