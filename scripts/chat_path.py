@@ -51,8 +51,8 @@ SHARE: Final = 0.75
 NUM_TOKENS: Final = 64
 """At most, of an answer: costs of decodes are fitted anew at every 16th step, and so in each chat."""
 BY_CHANCE: Final = {
-    "nonnegative_fit:NonNegativeFit._explained": "the best fit has a negative coefficient",
-    "nonnegative_fit:_present": "likewise",
+    "estimates:NonNegativeLeastSquares._explained": "the best fit has a negative coefficient",
+    "estimates:_present": "likewise",
     "read_ahead:merge": "a token waits when the router comes to read it",
     "read_ahead:can_follow": "likewise",
     "chat_response:ChatResponder._frame": "the last token, which has no text, does not come alone",

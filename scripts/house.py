@@ -192,9 +192,7 @@ def _measure_protocols(
     bases = {node.name: node for node in (*(node for _, node in classes), *tests)}
     fakes = [_members(node, bases) for node in tests]
     real = [
-        _members(node, bases)
-        for _, node in classes
-        if not _is_protocol(node) and not _wraps(node)
+        _members(node, bases) for _, node in classes if not _is_protocol(node) and not _wraps(node)
     ]
     lone: list[str] = []
     faked: list[str] = []

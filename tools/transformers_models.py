@@ -21,7 +21,7 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.errors import ConfigError
 from pagemesh.models.loader import load_model
 from pagemesh.models.transformers_backend.read import model_class
@@ -131,7 +131,7 @@ def try_model(model_type: str) -> str:
         reference = cls.from_pretrained(folder).eval()
         model = load_model(ModelConfig(folder, model_impl="transformers", max_model_len=256))
     prompts = [random.Random(9 + n).choices(range(3, VOCAB_SIZE), k=n) for n in PROMPT_LENGTHS]
-    ours = Driver(ModelRunner(model, 16, 32), chunk_size=5).generate(prompts, NUM_TOKENS)
+    ours = Driver(CpuRunner(model, 16, 32), chunk_size=5).generate(prompts, NUM_TOKENS)
     if model_class(config)._can_set_attn_implementation():  # type: ignore[union-attr]
         reference.set_attn_implementation("eager")
     answers = [continuation(reference, prompt) for prompt in prompts]

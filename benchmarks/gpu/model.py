@@ -11,7 +11,7 @@ import torch
 
 from pagemesh.engine.accelerator import Accelerator, Graph
 from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
-from pagemesh.engine.cuda.runner import DeviceRunner
+from pagemesh.engine.cuda.runner import CudaRunner
 from pagemesh.models.assembly import assemble
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.interface import ModelShape
@@ -144,14 +144,14 @@ class Subject:
             self.model = _load(self.spec, max_model_len, accelerator.device)
         layout = self.model.block_layout(block_size)
         pool = KvPool(layout, num_blocks, accelerator.device)
-        accelerator.settle()
+        accelerator.synchronize()
         with accelerator.computing():
             for layer in pool.layers:
                 layer.normal_()
         no_swap_space = accelerator.pin(0).view(0, layout.num_bytes)
         as_accelerator: Any = keeping
         mover = DeviceBlockMover(pool, as_accelerator, no_swap_space)
-        self.runner = DeviceRunner(
+        self.runner = CudaRunner(
             self.model,
             pool,
             mover,
@@ -159,7 +159,7 @@ class Subject:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
         )
-        accelerator.settle()
+        accelerator.synchronize()
 
     def capture(self, sizes: Sequence[int], chunk_sizes: Sequence[int] = ()) -> dict[int, Graph]:
         """Capture decodes of these sizes and steps of so many tokens, ascending; by size, the graphs of those decodes

@@ -14,7 +14,7 @@ from gpu.limits import Limits, measure_limits
 from gpu.model import LLAMA_8B, QWEN_30B, Subject, sizes_of
 from gpu.probe import Probe
 from pagemesh.engine.accelerator import Graph
-from pagemesh.engine.runner import LayerWatch, compute_step
+from pagemesh.engine.runner import LayerProgress, compute_step
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch
 
@@ -195,13 +195,15 @@ class Series:
 
     def eager(self, batch: Batch, kind: str) -> None:
         """A step whose kernels are started one by one, as all are whose layers somebody watches."""
-        self._step(batch, f"{self._name}, eager, {kind}", LayerWatch(frozenset(), lambda _: None))
+        self._step(
+            batch, f"{self._name}, eager, {kind}", LayerProgress(frozenset(), lambda _: None)
+        )
 
     def captured(self, batch: Batch, kind: str) -> None:
         """The same step, as it was captured."""
         self._step(batch, f"{self._name}, captured, {kind}", None)
 
-    def _step(self, batch: Batch, name: str, watch: LayerWatch | None) -> None:
+    def _step(self, batch: Batch, name: str, watch: LayerProgress | None) -> None:
         probe, runner = self._probe, self._subject.runner
         if not probe.has_time():
             return

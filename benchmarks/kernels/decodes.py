@@ -14,7 +14,7 @@ from contest import Contest
 from random_models import SHAPES, make_model
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.paged_model import PagedModel, paged_sequences
 from pagemesh.engine.step_inputs import StepInputs, make_step_inputs
 from pagemesh.models.loader import load_model
@@ -38,7 +38,7 @@ def contests(device: torch.device, *, quick: bool) -> Iterator[Contest]:
         num_weights += shape.vocab_size * shape.hidden_size
         for number in (1, 8) if quick else (1, 4, 16, 64):
             num_blocks = number * (CONTEXT // BLOCK_SIZE + 1)
-            runner = ModelRunner(model, BLOCK_SIZE, num_blocks)
+            runner = CpuRunner(model, BLOCK_SIZE, num_blocks)
             inputs = _inputs(number, num_blocks, model.vocab_size)
             columns = torch.from_numpy(inputs.columns)
             yield Contest(

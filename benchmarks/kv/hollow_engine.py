@@ -13,7 +13,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo, StepListener, StepOutput
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.kv_memory.memory import KvMemory, open_memory
 from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
@@ -66,7 +66,7 @@ class _HollowRunner:
     def move(self, moves: BlockMoves) -> None:
         """No KV is worth moving."""
 
-    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> _HollowStep:
+    def launch(self, batch: Batch, watch: LayerProgress | None = None) -> _HollowStep:
         # Against a clock, not by a sleep of its own for each step: late wake-ups must not add up.
         now = time.perf_counter()
         self._busy_until = max(self._busy_until, now) + batch.num_tokens * self._seconds_per_token

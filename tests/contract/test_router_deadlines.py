@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pagemesh.core.load import PrefillRate
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.scheduler.batch import Batch, StepResult
 from tests.contract.full_mesh import NUM_TAKEN, await_queue, num_queued, occupied, one_seat
 from tests.contract.http_answers import http_body, pairs, read
@@ -92,7 +92,7 @@ async def test_a_worker_computes_nothing_of_what_waits_there_beyond_its_deadline
         engine = mesh.workers["decode-0"].engine
         execute = engine.runner.execute
 
-        def watched(batch: Batch, watch: LayerWatch | None = None) -> StepResult:
+        def watched(batch: Batch, watch: LayerProgress | None = None) -> StepResult:
             lengths.extend(len(sequence.token_ids) for sequence in batch.sequences)
             return execute(batch, watch)
 

@@ -22,7 +22,7 @@ from pagemesh.core.kv import BlockLayout
 from pagemesh.core.load import PrefillRate
 from pagemesh.core.request import EngineRequest
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.errors import KvIntegrityError
 from pagemesh.kv_memory.memory import KvMemory, open_memory
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -80,9 +80,9 @@ class FakeStep:
 
     def __init__(
         self,
-        compute: Callable[[Batch, LayerWatch | None], StepResult],
+        compute: Callable[[Batch, LayerProgress | None], StepResult],
         batch: Batch,
-        watch: LayerWatch | None = None,
+        watch: LayerProgress | None = None,
     ) -> None:
         self._compute = compute
         self._watch = watch
@@ -127,10 +127,10 @@ class FakeRunner:
         for content, (_, target) in zip(sources, moves.copies, strict=True):
             cache[:, :, target] = content
 
-    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> FakeStep:
+    def launch(self, batch: Batch, watch: LayerProgress | None = None) -> FakeStep:
         return FakeStep(self.execute, batch, watch)
 
-    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerProgress | None = None) -> StepResult:
         """Compute a batch at once."""
         self.hurries.wait(self.pace)
         self._write(batch, watch)
@@ -163,7 +163,7 @@ class FakeRunner:
         self._sampled = sampled
         return StepResult(sampled, logprobs, prompt_logprobs, pooled)
 
-    def _write(self, batch: Batch, watch: LayerWatch | None) -> None:
+    def _write(self, batch: Batch, watch: LayerProgress | None) -> None:
         """Layer by layer, as models do."""
         for layer, memory in enumerate(self._kv.memory):
             self.before_layer(layer)

@@ -43,7 +43,7 @@ def test_copies_and_kernels_follow_each_other(accelerator: CudaAccelerator) -> N
         accelerator.copy(there, source)
         accelerator.copy(target, there)
         there.zero_()
-        accelerator.settle()
+        accelerator.synchronize()
         target.zero_()
         sleep(MANY_CYCLES)
         accelerator.copy(there, source)
@@ -77,12 +77,12 @@ def test_a_graph_reads_what_is_there_when_it_is_replayed(accelerator: CudaAccele
         work()
         doubled.fill_(7.0)
         graph = accelerator.capture(work)
-        accelerator.settle()
+        accelerator.synchronize()
         assert doubled.tolist() == [7.0, 7.0, 7.0]
         for value in (1.0, 4.0):
             given.fill_(value)
             graph.replay()
-            accelerator.settle()
+            accelerator.synchronize()
             assert doubled.tolist() == [2 * value] * 3
 
 

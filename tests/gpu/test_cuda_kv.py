@@ -57,6 +57,6 @@ def test_blocks_are_moved_read_and_written_as_on_the_host(
     for source, target in ((8, 3), (8, 5), (1, 1)):
         read = read_kv(kv, [target], 0, layout.num_layers)
         assert read == read_kv(host, [source], 0, layout.num_layers)
-    accelerator.settle()
+    accelerator.synchronize()
     assert bytes(buffers.swap_space[4].numpy()) == read_kv(host, [1], 0, layout.num_layers)
     buffers.unpin(accelerator)

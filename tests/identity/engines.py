@@ -41,9 +41,9 @@ class PreemptingScheduler(Scheduler):
         self.num_unknown_tokens = 0
 
     def schedule(self) -> Batch:
-        running = [r for r in self.requests.seated if r.state is RequestState.RUNNING]
+        running = [r for r in self.requests.active if r.state is RequestState.RUNNING]
         if self.num_batches in self._preempt_at and running and not running[-1].leases:
-            if running[-1].num_flights:
+            if running[-1].num_in_flight:
                 # As a scheduler that needs its blocks does: the step in flight lands first.
                 return Batch(())
             self._preempt(running[-1])

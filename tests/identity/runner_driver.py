@@ -1,4 +1,4 @@
-"""Drives a ModelRunner by hand: batches of chunks and decodes over shuffled block tables."""
+"""Drives a runner by hand: batches of chunks and decodes over shuffled block tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.cuda.runner import DeviceKv
 from pagemesh.engine.runner import Runner, compute_step
 from pagemesh.models.loader import LoadedModel
@@ -90,5 +90,5 @@ def logprobs_of(model: LoadedModel, prompt: list[int]) -> list[float]:
     """Of each of the prompt's tokens but the first, computed in one piece."""
     targets = PromptTargets(0, prompt[1:], 0)
     sequence = ScheduledSequence("r", prompt, 0, range(20), None, prompt_targets=targets)
-    result = compute_step(ModelRunner(model, block_size=16, num_blocks=20), Batch([sequence]))
+    result = compute_step(CpuRunner(model, block_size=16, num_blocks=20), Batch([sequence]))
     return [score.logprob for score in result.prompt_logprobs["r"]]

@@ -13,7 +13,7 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine import cpu_runner
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.kernels.jit.cpu_isa import CpuIsa, using_isa
 from pagemesh.models.interface import CausalModel
@@ -100,7 +100,7 @@ def logits_of(
     """Logits of all sampled tokens: [tokens, prompts, vocab]."""
     recorder = Recorder(model.decoder)
     recording = dataclasses.replace(model, decoder=recorder)
-    runner = ModelRunner(recording, block_size, num_blocks=60, cores=cores)
+    runner = CpuRunner(recording, block_size, num_blocks=60, cores=cores)
     Driver(runner, chunk_size).generate(prompts, NUM_TOKENS)
     return torch.stack(recorder.steps)
 
@@ -116,7 +116,7 @@ def logits_as_served(
         return sample(logits, rows)
 
     monkeypatch.setattr(cpu_runner, "sample", keep_and_sample)
-    Driver(ModelRunner(model, block_size=16, num_blocks=60), WHOLE).generate(prompts, NUM_TOKENS)
+    Driver(CpuRunner(model, block_size=16, num_blocks=60), WHOLE).generate(prompts, NUM_TOKENS)
     monkeypatch.undo()
     return torch.stack(steps)
 

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.kernels.paged_attention.reference import ReferencePagedAttention
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
@@ -98,12 +98,12 @@ def case(
 @pytest.mark.product
 @pytest.mark.parametrize("chunk_size", [1, 5, 16, WHOLE])
 def test_tokens_are_those_of_transformers_for_any_chunk_size(case: Case, chunk_size: int) -> None:
-    driver = Driver(ModelRunner(case.model, block_size=16, num_blocks=64), chunk_size)
+    driver = Driver(CpuRunner(case.model, block_size=16, num_blocks=64), chunk_size)
     assert driver.generate(case.prompts, NUM_TOKENS) == case.expected
 
 
 def test_a_prompt_alone_gives_the_tokens_that_it_gives_in_a_batch(case: Case) -> None:
-    runner = ModelRunner(case.model, block_size=16, num_blocks=64)
+    runner = CpuRunner(case.model, block_size=16, num_blocks=64)
     alone = [Driver(runner, WHOLE).generate([prompt], NUM_TOKENS)[0] for prompt in case.prompts]
     assert alone == case.expected
 
@@ -111,18 +111,18 @@ def test_a_prompt_alone_gives_the_tokens_that_it_gives_in_a_batch(case: Case) ->
 @pytest.mark.product
 @pytest.mark.parametrize("block_size", [1, 7])
 def test_block_size_does_not_matter(case: Case, block_size: int) -> None:
-    runner = ModelRunner(case.model, block_size, num_blocks=300)
+    runner = CpuRunner(case.model, block_size, num_blocks=300)
     assert Driver(runner, 16).generate(case.prompts, NUM_TOKENS) == case.expected
 
 
 def test_blocks_may_be_reused_in_any_order(case: Case) -> None:
-    driver = Driver(ModelRunner(case.model, block_size=4, num_blocks=80), 16)
+    driver = Driver(CpuRunner(case.model, block_size=4, num_blocks=80), 16)
     for _ in range(2):
         assert driver.generate(case.prompts, NUM_TOKENS) == case.expected
 
 
 def test_the_reference_attention_gives_the_same_tokens(case: Case) -> None:
-    runner = ModelRunner(
+    runner = CpuRunner(
         case.model, 16, 64, make_attention=lambda shape, device: ReferencePagedAttention(shape)
     )
     assert Driver(runner, 16).generate(case.prompts, NUM_TOKENS) == case.expected
@@ -133,7 +133,7 @@ def test_seeded_tokens_do_not_depend_on_chunks_or_batches(case: Case) -> None:
         SamplingParams(temperature=0.9, top_p=0.95, top_k=60, seed=seed)
         for seed in range(len(case.prompts))
     ]
-    runner = ModelRunner(case.model, block_size=16, num_blocks=64)
+    runner = CpuRunner(case.model, block_size=16, num_blocks=64)
     together = Driver(runner, 5).generate(case.prompts, NUM_TOKENS, sampling)
     alone = [
         Driver(runner, WHOLE).generate([prompt], NUM_TOKENS, [params])[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagemesh.config import ModelConfig, SchedulerConfig
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.kernels.dispatch import using
 from pagemesh.kernels.target import Target, playing
 from pagemesh.models.loader import load_model
@@ -38,7 +38,7 @@ def test_all_of_triton_gives_the_tokens_of_the_cpu(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, TINY)
     prompts = [random.Random(9).choices(range(VOCAB_SIZE), k=length) for length in (5, 18, 2)]
     config = ModelConfig(str(tmp_path))
-    expected = Driver(ModelRunner(load_model(config), 16, 8), 12).generate(prompts, 3)
+    expected = Driver(CpuRunner(load_model(config), 16, 8), 12).generate(prompts, 3)
     assert len({tuple(token_ids) for token_ids in expected}) == 3
     with using("cuda"), playing(SMALL_GPU):
         machine = DeviceMachine(HostAccelerator(), chunk_sizes=(16,))

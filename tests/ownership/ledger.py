@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 from tests.fakes.engine import FakeKv, FakeRunner
 
@@ -113,7 +113,7 @@ class CheckedRunner(FakeRunner):
             self._ledger.check_engine_write(target, 0, "a move")
         super().move(moves)
 
-    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerProgress | None = None) -> StepResult:
         for sequence in batch.sequences:
             for position in range(sequence.start, sequence.start + len(sequence.token_ids)):
                 index, slot = divmod(position, self._block_size)

@@ -14,7 +14,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import StepListener, StepOutput
 from pagemesh.core.kv import BlockLayout, KvExport
 from pagemesh.core.request import EngineRequest
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.kv_memory.memory import open_memory
 from pagemesh.scheduler.batch import Batch, StepResult
 from tests.fakes.engine import FakeEngine, FakeKv
@@ -98,7 +98,7 @@ class _PacedRunner(CheckedRunner):
         super().__init__(kv, ledger)
         self._times = pace
 
-    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerProgress | None = None) -> StepResult:
         self._times.wait(self._times.step)
         return super().execute(batch, watch)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.runner import LayerWatch, PendingStep
+from pagemesh.engine.runner import LayerProgress, PendingStep
 from pagemesh.scheduler.batch import Batch
 
 
@@ -15,9 +15,9 @@ class ComputedTokens:
     def __init__(self, engine: EngineCore) -> None:
         runner = engine._loop._runner
         self.count = 0
-        self._launch: Callable[[Batch, LayerWatch | None], PendingStep] = runner.launch
+        self._launch: Callable[[Batch, LayerProgress | None], PendingStep] = runner.launch
         runner.launch = self._counted  # type: ignore[method-assign]
 
-    def _counted(self, batch: Batch, watch: LayerWatch | None = None) -> PendingStep:
+    def _counted(self, batch: Batch, watch: LayerProgress | None = None) -> PendingStep:
         self.count += sum(len(sequence.token_ids) for sequence in batch.sequences)
         return self._launch(batch, watch)

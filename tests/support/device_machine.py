@@ -10,7 +10,7 @@ from pagemesh.core.kv import KvAccess
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
-from pagemesh.engine.cuda.runner import DeviceRunner
+from pagemesh.engine.cuda.runner import CudaRunner
 from pagemesh.kv_memory.staged import NUM_SLOTS, StagedKv, staging_area
 from pagemesh.models.loader import LoadedModel
 
@@ -31,17 +31,17 @@ class DeviceMachine:
         block_size: int,
         num_blocks: int,
         num_swap_blocks: int = 0,
-    ) -> tuple[DeviceRunner, KvAccess]:
+    ) -> tuple[CudaRunner, KvAccess]:
         accelerator = self.accelerator
         layout = model.block_layout(block_size)
         pool = KvPool(layout, num_blocks, accelerator.device)
         swap_space = accelerator.pin(num_swap_blocks * layout.num_bytes)
         slots = accelerator.pin(NUM_SLOTS * staging_area(layout).slot_bytes).view(NUM_SLOTS, -1)
-        accelerator.settle()
+        accelerator.synchronize()
         mover = DeviceBlockMover(
             pool, accelerator, swap_space.view(num_swap_blocks, layout.num_bytes)
         )
-        runner = DeviceRunner(
+        runner = CudaRunner(
             model,
             pool,
             mover,

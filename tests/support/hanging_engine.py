@@ -17,14 +17,14 @@ def hang(*arguments: Any) -> None:
 
 def make_engine(settings: EngineSettings, memory: int) -> EngineCore:
     from pagemesh.engine import loading
-    from pagemesh.engine.cpu_runner import ModelRunner
+    from pagemesh.engine.cpu_runner import CpuRunner
 
     # Only what the settings say.
     loading._STEP_PATIENCE = 0  # type: ignore[misc]
     engine = loading.load_engine(
         settings.model, settings.cache, settings.scheduler, settings.hardware, memory
     )
-    ModelRunner.launch = hang  # type: ignore[method-assign, assignment]
+    CpuRunner.launch = hang  # type: ignore[method-assign, assignment]
     return engine
 
 

@@ -155,7 +155,7 @@ class HostAccelerator:
     def abandon(self, memory: torch.Tensor) -> None:
         self._pinned[:] = [each for each in self._pinned if each is not memory]
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         event = self.record()
         self.wait(event, 0.0)
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 from pagemesh.core.engine import Engine
 from pagemesh.engine.engine import EngineCore
-from pagemesh.scheduler.request_table import Lifecycle
+from pagemesh.scheduler.request_table import RequestTable
 
 
 def assert_nothing_leaked(engine: Engine) -> None:
@@ -44,7 +44,7 @@ async def _known(engine: Engine) -> object:
     return None if is_idle and not load.num_running else load
 
 
-def _look(requests: Lifecycle, known: Future[object]) -> None:
+def _look(requests: RequestTable, known: Future[object]) -> None:
     try:
         requests.check_integrity()
     except AssertionError as error:
@@ -53,11 +53,11 @@ def _look(requests: Lifecycle, known: Future[object]) -> None:
         known.set_result(_whom(requests))
 
 
-def _whom(requests: Lifecycle) -> list[object]:
+def _whom(requests: RequestTable) -> list[object]:
     return [*requests._requests, *requests._in_flight, *requests._pins]
 
 
-def _check_tables(requests: Lifecycle) -> None:
+def _check_tables(requests: RequestTable) -> None:
     requests.check_integrity()
     known = _whom(requests)
     assert not known, f"the engine still knows {known}"

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.kv import KvAccess
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.runner import Runner
 from pagemesh.models.loader import LoadedModel
 
@@ -28,6 +28,6 @@ def on_cpu(
     block_size: int,
     num_blocks: int,
     num_swap_blocks: int = 0,
-) -> tuple[ModelRunner, KvAccess]:
-    runner = ModelRunner(model, block_size, num_blocks, num_swap_blocks=num_swap_blocks)
+) -> tuple[CpuRunner, KvAccess]:
+    runner = CpuRunner(model, block_size, num_blocks, num_swap_blocks=num_swap_blocks)
     return runner, runner.kv

@@ -104,7 +104,7 @@ class EngineLoad:
     num_running: int = 0
     num_waiting: int = 0
     num_queued: int = 0
-    """Of the waiting requests, those without a seat."""
+    """Of the waiting requests, those without a place in the batch."""
     num_free_blocks: int = 0
     """Blocks that no request owns, cached ones included."""
     num_pending_prefill_tokens: int = 0

@@ -99,6 +99,6 @@ class Accelerator(Protocol):
         """Undo `adopt`; no copy from or to the memory is in flight."""
         ...
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until everything is done that anybody asked of the device. Not for steps."""
         ...

@@ -15,7 +15,7 @@ import torch
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.paged_model import AttentionMaker, PagedModel, paged_sequences
 from pagemesh.engine.recorded_decodes import RecordedDecodes
-from pagemesh.engine.runner import LayerWatch, compute_step
+from pagemesh.engine.runner import LayerProgress, compute_step
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.engine.step_inputs import Head, StepInputs, StepRows, make_step_inputs
 from pagemesh.errors import ConfigError
@@ -26,7 +26,7 @@ from pagemesh.sampling.sampler import HostSampler, sample
 from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 
 
-class ModelRunner:
+class CpuRunner:
     """Runs batches on one model and one KV cache. One thread at a time, apart from `kv`."""
 
     def __init__(
@@ -62,7 +62,7 @@ class ModelRunner:
         self._mover.move(moves)
 
     @torch.inference_mode()
-    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> ComputedStep:
+    def launch(self, batch: Batch, watch: LayerProgress | None = None) -> ComputedStep:
         """Compute all tokens of the batch and store their KV: everything but the sampling is then done.
 
         Requests whose KV or logits are not finite are among the errors of the result. Unknown tokens are those
@@ -88,7 +88,7 @@ class ModelRunner:
         return self._launched
 
     def _compute(
-        self, inputs: StepInputs, columns: torch.Tensor, rows: StepRows, watch: LayerWatch | None
+        self, inputs: StepInputs, columns: torch.Tensor, rows: StepRows, watch: LayerProgress | None
     ) -> torch.Tensor:
         token_ids, positions, slots = columns
         plan = self._model.attention.plan(paged_sequences(inputs.sequences))
@@ -96,7 +96,7 @@ class ModelRunner:
         needed = None if selection is None else torch.from_numpy(selection)
         return self._model.forward(token_ids, positions, slots, plan, needed, watch, rows.probe)
 
-    def rehearse(self, batch: Batch) -> None:
+    def dummy_run(self, batch: Batch) -> None:
         """Compute a batch for its cost alone; afterwards it is as if it had never been.
 
         On any thread, as long as no other one computes. The blocks of the batch must be nobody's.

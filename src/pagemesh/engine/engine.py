@@ -16,7 +16,7 @@ from pagemesh.core.kv import BlockLayout, KvAccess
 from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import EngineRequest
 from pagemesh.engine.constraints import ConstraintSource, no_backend
-from pagemesh.engine.loop import CommandQueue, Delivery, EngineLoop
+from pagemesh.engine.loop import CommandQueue, EngineLoop, StepNotifier
 from pagemesh.engine.runner import Runner
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.engine.start_clock import Phase
@@ -24,7 +24,7 @@ from pagemesh.errors import InternalError, PagemeshError, UnavailableError
 from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
-from pagemesh.scheduler.request_table import Lifecycle
+from pagemesh.scheduler.request_table import RequestTable
 from pagemesh.scheduler.scheduler import Scheduler
 
 log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ class EngineCore:
         cores: SharedCores | None = None,
     ) -> None:
         """`overlaps` says whether a step is prepared and launched while the one before it computes;
-        `release` is called once when nothing is computed any more, see `Built`. `cores` are those that
+        `release` is called once when nothing is computed any more, see `EngineParts`. `cores` are those that
         the runner computes on, where other workers use them as well."""
         self._info = info
         self._requests = scheduler.requests
@@ -63,9 +63,9 @@ class EngineCore:
         self._constraints = ConstraintSource(
             grammars or GrammarCompiler(no_backend), self._commands, scheduler.constraints
         )
-        self._delivery = Delivery(info.layout, scheduler.load())
+        self._notifier = StepNotifier(info.layout, scheduler.load())
         self._loop = EngineLoop(
-            scheduler, runner, self._commands, self._delivery, overlaps=overlaps, cores=cores
+            scheduler, runner, self._commands, self._notifier, overlaps=overlaps, cores=cores
         )
         self._thread: threading.Thread | None = None
         self._release = release
@@ -83,7 +83,7 @@ class EngineCore:
 
     def load(self) -> EngineLoad:
         """The load after the last step."""
-        return self._delivery.load
+        return self._notifier.load
 
     def start(self, listener: StepListener) -> None:
         """Start the thread; once."""
@@ -167,7 +167,7 @@ class EngineCore:
 
 
 def _pin(
-    requests: Lifecycle,
+    requests: RequestTable,
     future: Future[tuple[int, ...]],
     pin_id: str,
     block_hashes: tuple[bytes, ...],
@@ -183,39 +183,3 @@ def _pin(
 
 def _nobody(output: StepOutput) -> None:
     """Listens to an engine that was never started."""
-
-
-class Built(NamedTuple):
-    """A runner with its KV cache, and what is known of them."""
-
-    runner: Runner
-    kv: KvAccess
-    num_blocks: int
-    num_swap_blocks: int
-
-    largest_step_seconds: float
-    """How long the largest step took; on a CPU with what happens only the first time."""
-
-    works_beside_host: bool
-    """Whether steps are computed while the host does something else."""
-
-    release: Callable[[], None]
-    """Gives the memory of the KV cache back, when nobody computes any more."""
-
-
-class Loaded(NamedTuple):
-    """A model, and what it is computed with."""
-
-    model: LoadedModel
-    layout: BlockLayout
-
-    scheduler: SchedulerConfig
-    """With limits that fit the model."""
-
-    built: Built
-
-    identity_trouble: str
-    """See `EngineInfo`."""
-
-    seconds: Mapping[Phase, float]
-    """What it took, by phase."""

@@ -12,8 +12,8 @@ import torch
 from pagemesh.config import CpuIsaName, HardwareConfig, ModelConfig
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.accelerator import Accelerator
-from pagemesh.engine.cpu_runner import ModelRunner
-from pagemesh.engine.engine import Built
+from pagemesh.engine.cpu_runner import CpuRunner
+from pagemesh.engine.engine import EngineParts
 from pagemesh.engine.identity_check import find_difference, num_blocks_of_check
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.cpu_isa import (
@@ -61,7 +61,7 @@ def check_on_host(model: LoadedModel) -> str | None:
         part = replace(model, decoder=decoder, shape=shape, layer_attention=attention)
     block_size = min(_BLOCK_SIZE, model.max_model_len)
     num_threads = torch.get_num_threads()
-    runner = ModelRunner(part, block_size, num_blocks_of_check(block_size))
+    runner = CpuRunner(part, block_size, num_blocks_of_check(block_size))
     try:
         with torch.inference_mode():
             return find_difference(
@@ -75,7 +75,7 @@ def check_on_host(model: LoadedModel) -> str | None:
 def check_on_device(
     model: LoadedModel,
     layout: BlockLayout,
-    built: Built,
+    built: EngineParts,
     accelerator: Accelerator,
     *,
     required: bool,

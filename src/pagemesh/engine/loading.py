@@ -13,10 +13,10 @@ from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerC
 from pagemesh.core.engine import EngineInfo
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.constraints import make_compiler
-from pagemesh.engine.cpu_runner import ModelRunner, num_swap_blocks_for
+from pagemesh.engine.cpu_runner import CpuRunner, num_swap_blocks_for
 from pagemesh.engine.cuda.build import load_on_gpu
 from pagemesh.engine.cuda.device import CudaGpu, Gpu, choose_device
-from pagemesh.engine.engine import Built, EngineCore, Loaded
+from pagemesh.engine.engine import EngineCore, EngineParts, Loaded
 from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
 from pagemesh.engine.identical_loading import load_identical
 from pagemesh.engine.profile_run import check_after_loading
@@ -96,7 +96,7 @@ def _start_up(loaded: Loaded, cache: CacheConfig, cores: SharedCores | None) -> 
     )
 
 
-def _overlaps(scheduler: SchedulerConfig, built: Built) -> bool:
+def _overlaps(scheduler: SchedulerConfig, built: EngineParts) -> bool:
     if scheduler.async_scheduling == "auto":
         return built.works_beside_host
     return scheduler.async_scheduling == "on"
@@ -149,7 +149,7 @@ def build_on_host(
     max_num_blocks: int | None,
     kv_descriptor: int | None,
     cores: SharedCores | None = None,
-) -> Built:
+) -> EngineParts:
     """Reserve the KV cache, of `max_num_blocks` at most, and compute the largest step once.
 
     The KV lies in the memory behind `kv_descriptor` (see `kv_memory`), or in memory of its own. With `cores`,
@@ -160,7 +160,7 @@ def build_on_host(
     check_cache_size(layout, num_blocks, model.max_model_len, cache.cpu_kv_memory)
     num_blocks = min(num_blocks, max_num_blocks or num_blocks)
     num_swap_blocks = num_swap_blocks_for(layout, cache.swap_space)
-    runner = ModelRunner(
+    runner = CpuRunner(
         model,
         layout.block_size,
         num_blocks,
@@ -172,7 +172,7 @@ def build_on_host(
     check_after_loading(runner, cache, scheduler, model.max_model_len)
     seconds = perf_counter() - started_at
     # The mapping goes when the last view of it does.
-    return Built(
+    return EngineParts(
         runner,
         runner.kv,
         num_blocks,

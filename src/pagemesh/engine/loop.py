@@ -19,7 +19,7 @@ from pagemesh.core.engine import StepListener, StepOutput
 from pagemesh.core.kv import BlockLayout, KvProgress
 from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import FinishReason
-from pagemesh.engine.runner import LayerWatch, PendingStep, Runner, watched_layers
+from pagemesh.engine.runner import LayerProgress, PendingStep, Runner, watched_layers
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.errors import DeviceLostError, InternalError, PagemeshError
 from pagemesh.scheduler.batch import Batch, BlockMoves, ExportedChunk, StepResult
@@ -31,8 +31,8 @@ log = structlog.get_logger(__name__)
 class EngineLoop:
     """Runs on the engine thread, to which scheduler and runner belong.
 
-    Where steps overlap, a batch is planned and launched while the one before it computes, and lands when
-    that has landed: the device always has the next one waiting. Else each lands before the next is planned.
+    Where steps overlap, a batch is planned and launched while the one before it computes, and is completed when
+    that one is: the device always has the next one waiting. Else each is completed before the next is planned.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class EngineLoop:
         scheduler: Scheduler,
         runner: Runner,
         commands: CommandQueue,
-        delivery: Delivery,
+        notifier: StepNotifier,
         *,
         overlaps: bool = False,
         cores: SharedCores | None = None,
@@ -48,10 +48,10 @@ class EngineLoop:
         self._scheduler = scheduler
         self._runner = runner
         self._commands = commands
-        self._delivery = delivery
+        self._notifier = notifier
         self._overlaps = overlaps
         self._cores = cores
-        self._flight: Flight | None = None
+        self._in_flight: InFlightStep | None = None
         self._computing_since: float | None = None
 
     def seconds_in_step(self) -> float:
@@ -61,7 +61,7 @@ class EngineLoop:
 
     def run(self, listener: StepListener) -> None:
         """Loop until the commands are closed; every request has ended when this returns."""
-        self._delivery.open(listener)
+        self._notifier.open(listener)
         error: PagemeshError | None = None
         try:
             computed = True
@@ -69,8 +69,8 @@ class EngineLoop:
                 computed = self._step()
                 if not computed and self._cores is not None:
                     self._cores.rest()
-            if self._flight is not None:
-                self._land(self._flight)
+            if self._in_flight is not None:
+                self._complete(self._in_flight)
         except DeviceLostError as lost:
             # Whatever is tried next would fail as well. The process ends, and another one may do better.
             log.critical("engine stopped: its device is lost", error=lost.message)
@@ -91,26 +91,26 @@ class EngineLoop:
                 # those behind it must not wait for ever.
                 log.exception("request could not be given up", request_id=request.request_id)
         self._deliver()
-        self._delivery.close()
+        self._notifier.close()
         if self._cores is not None:
             self._cores.rest()
 
     def _step(self) -> bool:
-        """Launch one batch and land one; False when there was nothing to compute."""
-        earlier = self._flight
+        """Launch one batch and complete one; False when there was nothing to compute."""
+        earlier = self._in_flight
         batch = self._scheduler.schedule()
         move_seconds = self._move(batch.moves)
         # What commands and admissions made known does not wait for the device; the load alone does.
         self._deliver(load_is_news=not (batch.sequences or earlier))
-        flight = self._flight = self._launch(batch, move_seconds) if batch.sequences else None
+        step = self._in_flight = self._launch(batch, move_seconds) if batch.sequences else None
         if earlier is not None:
-            self._land(earlier)
-        if flight is None:
+            self._complete(earlier)
+        if step is None:
             return earlier is not None
-        flight.sample()
-        if not self._overlaps or flight.has_failed:
-            self._flight = None
-            self._land(flight)
+        step.sample()
+        if not self._overlaps or step.has_failed:
+            self._in_flight = None
+            self._complete(step)
         return True
 
     def _move(self, moves: BlockMoves) -> float:
@@ -125,33 +125,33 @@ class EngineLoop:
         self._runner.move(moves)
         return time.perf_counter() - started_at
 
-    def _launch(self, batch: Batch, move_seconds: float) -> Flight:
+    def _launch(self, batch: Batch, move_seconds: float) -> InFlightStep:
         if self._computing_since is None:
             self._computing_since = time.perf_counter()
-        return Flight(self._runner, batch, move_seconds, self._delivery.watch(batch))
+        return InFlightStep(self._runner, batch, move_seconds, self._notifier.progress(batch))
 
-    def _land(self, flight: Flight) -> None:
+    def _complete(self, step: InFlightStep) -> None:
         """Wait for the first batch in flight and make known what it brought."""
-        batch = flight.batch
+        batch = step.batch
         try:
-            result = flight.result()
+            result = step.result()
         except DeviceLostError:
             raise
         except Exception as error:
             # Boundary to the device: a failing batch costs its own requests, not the worker.
-            self._end_step(flight)
+            self._end_step(step)
             log.exception("batch failed", request_ids=[s.request_id for s in batch.sequences])
             message = f"the batch could not be computed: {type(error).__name__}: {error}"
             self._scheduler.fail(batch, InternalError(message))
         else:
-            self._scheduler.observe(batch, flight.move_seconds, self._end_step(flight))
+            self._scheduler.observe(batch, step.move_seconds, self._end_step(step))
             self._scheduler.update(batch, result)
         self._deliver()
 
-    def _end_step(self, flight: Flight) -> float:
+    def _end_step(self, step: InFlightStep) -> float:
         """Seconds that the batch was computing; if another is in flight, that one is from now on."""
         seconds = self.seconds_in_step()
-        is_last = self._flight is None or self._flight is flight
+        is_last = self._in_flight is None or self._in_flight is step
         self._computing_since = None if is_last else time.perf_counter()
         return seconds
 
@@ -160,7 +160,7 @@ class EngineLoop:
         if self._cores is not None:
             load = replace(load, cores=self._cores.count())
         output = self._scheduler.take_output(load, load_is_news=load_is_news)
-        self._delivery.tell(load, output)
+        self._notifier.tell(load, output)
 
 
 Command = Callable[[], None]
@@ -205,7 +205,7 @@ class CommandQueue:
             self._changed.notify()
 
 
-class Delivery:
+class StepNotifier:
     """Calls the listener: between steps by the loop, and within steps by whoever sees layers get ready."""
 
     def __init__(self, layout: BlockLayout, load: EngineLoad) -> None:
@@ -232,7 +232,7 @@ class Delivery:
             if output is not None:
                 self._call(output)
 
-    def watch(self, batch: Batch) -> LayerWatch | None:
+    def progress(self, batch: Batch) -> LayerProgress | None:
         """Tells of the batch's exports, layer by layer; None for a batch with nothing to tell of so early."""
         if not batch.exports:
             return None
@@ -240,7 +240,7 @@ class Delivery:
         num_layers = watched_layers(self._layout, num_tokens)
         if not num_layers:
             return None
-        return LayerWatch(num_layers, partial(self._tell_layers, batch.exports))
+        return LayerProgress(num_layers, partial(self._tell_layers, batch.exports))
 
     def _tell_layers(self, exports: tuple[ExportedChunk, ...], num_layers: int) -> None:
         progress = tuple(KvProgress(e.request_id, e.num_tokens, num_layers) for e in exports)
@@ -257,11 +257,15 @@ class Delivery:
             log.exception("engine listener failed")
 
 
-class Flight:
+class InFlightStep:
     """One batch on the device."""
 
     def __init__(
-        self, runner: Runner, batch: Batch, move_seconds: float, watch: LayerWatch | None = None
+        self,
+        runner: Runner,
+        batch: Batch,
+        move_seconds: float,
+        progress: LayerProgress | None = None,
     ) -> None:
         """Launch the batch, whose moves took so long; see `Runner.launch`."""
         self.batch = batch
@@ -269,7 +273,7 @@ class Flight:
         self._step: PendingStep | None = None
         self._error: Exception | None = None
         try:
-            self._step = runner.launch(batch, watch)
+            self._step = runner.launch(batch, progress)
         except Exception as error:
             # Boundary to the device, like those below.
             self._error = error

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.kernels.paged_attention import (
     AttentionPlan,
@@ -72,8 +72,8 @@ class PagedModel:
         slots: torch.Tensor,
         plan: AttentionPlan,
         rows: torch.Tensor | None,
-        watch: LayerWatch | None = None,
-        probe: KvProbe | None = None,
+        watch: LayerProgress | None = None,
+        probe: KvFiniteCheck | None = None,
     ) -> torch.Tensor:
         """Run tokens, each int64 [T], and store their KV in the slots; see `CausalModel.forward`.
 
@@ -89,8 +89,8 @@ class PagedModel:
         self,
         places: torch.Tensor,
         plan: AttentionPlan,
-        watch: LayerWatch | None = None,
-        probe: KvProbe | None = None,
+        watch: LayerProgress | None = None,
+        probe: KvFiniteCheck | None = None,
     ) -> StepAttention:
         """What a step's layers write to and read from."""
         observers = watch, probe, self._on_layer
@@ -123,7 +123,7 @@ class _PagedStep:
         writer: KvWriter,
         places: torch.Tensor,
         plan: AttentionPlan,
-        observers: tuple[LayerWatch | None, KvProbe | None, Callable[[], None] | None],
+        observers: tuple[LayerProgress | None, KvFiniteCheck | None, Callable[[], None] | None],
     ) -> None:
         self._layers = layers
         self._layer_attention = layer_attention
@@ -146,7 +146,7 @@ class _PagedStep:
         return self._plan.attend(query, self._layers[layer], self._layer_attention[layer])
 
 
-class KvProbe:
+class KvFiniteCheck:
     """Looks at chunks from which nothing is sampled yet. Of others the logits tell: their token attends to all.
 
     The last layer tells of all: a token attends to itself, so that what is not finite in one layer of its

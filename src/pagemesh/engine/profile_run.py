@@ -13,7 +13,7 @@ import structlog
 
 from pagemesh.config import CacheConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.runner import Runner
 from pagemesh.errors import ConfigError
 from pagemesh.kv_memory.staged import Piece, Stager
@@ -31,7 +31,7 @@ _MOST_SCORED: Final = 1024
 
 
 def check_after_loading(
-    runner: ModelRunner, cache: CacheConfig, scheduler: SchedulerConfig, max_model_len: int
+    runner: CpuRunner, cache: CacheConfig, scheduler: SchedulerConfig, max_model_len: int
 ) -> None:
     """Compute the largest step once and raise ConfigError when so much memory is not there.
 
@@ -57,7 +57,7 @@ def check_after_loading(
     )
 
 
-def measure_step(runner: ModelRunner, scheduler: SchedulerConfig, max_model_len: int) -> int | None:
+def measure_step(runner: CpuRunner, scheduler: SchedulerConfig, max_model_len: int) -> int | None:
     """Bytes that the largest step adds to the process while it runs; None where nobody tells.
 
     It computes as many tokens as a step may, for as many requests, and samples one for each in the most
@@ -73,7 +73,7 @@ def measure_step(runner: ModelRunner, scheduler: SchedulerConfig, max_model_len:
     can_tell = reset_peak()
     before = process_memory()
     try:
-        runner.rehearse(batch)
+        runner.dummy_run(batch)
     except (RuntimeError, MemoryError) as error:
         # What torch raises when there is no memory for a tensor.
         raise ConfigError(
@@ -106,7 +106,7 @@ def largest_batch(
     return Batch(
         [
             ScheduledSequence(
-                request_id=f"rehearsal-{index}",
+                request_id=f"dummy-run-{index}",
                 token_ids=[0] * num_tokens,
                 start=0,
                 block_ids=[(index * blocks_each + i) % num_blocks for i in range(blocks_each)],

@@ -42,7 +42,7 @@ class Runner(Protocol):
         """
         ...
 
-    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> PendingStep:
+    def launch(self, batch: Batch, watch: LayerProgress | None = None) -> PendingStep:
         """Have the device write the batch's KV and compute its logits; does not wait for it.
 
         The batch's lists, block tables among them, are read before this returns: they change later. What
@@ -68,7 +68,7 @@ than the network takes it."""
 
 
 @dataclass(frozen=True, slots=True)
-class LayerWatch:
+class LayerProgress:
     """Asks a runner to say how far a batch has got."""
 
     num_layers: frozenset[int]

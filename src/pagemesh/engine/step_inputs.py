@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagemesh.engine.paged_model import KvProbe
+from pagemesh.engine.paged_model import KvFiniteCheck
 from pagemesh.errors import InternalError, PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.params import SamplingParams
@@ -117,7 +117,7 @@ class StepRows:
             else:
                 sampled_rows.append(num_tokens - 1)
                 self.sampled.append(_sampled_row(sequence, sequence.sampling))
-        self.probe = KvProbe(chunks) if chunks else None
+        self.probe = KvFiniteCheck(chunks) if chunks else None
         """What looks at the KV of chunks from which nothing is sampled, if there are any."""
         self._num_scored = len(scored_rows)
         self._rows = sampled_rows + scored_rows + pooled_rows

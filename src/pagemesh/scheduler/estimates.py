@@ -39,8 +39,8 @@ class StepCosts:
     def __init__(self, max_num_batched_tokens: int) -> None:
         self._max_num_batched_tokens = max_num_batched_tokens
         # Quantities: tokens, pairs, steps.
-        self._prompts = NonNegativeFit(3, STEP_MEMORY)
-        self._decodes = NonNegativeFit(3, STEP_MEMORY, SOLVE_EVERY)
+        self._prompts = NonNegativeLeastSquares(3, STEP_MEMORY)
+        self._decodes = NonNegativeLeastSquares(3, STEP_MEMORY, SOLVE_EVERY)
         self._prompt_tokens = 0.0
         self._prompt_pairs = 0.0
         self._pairs_per_decode = 0.0
@@ -163,7 +163,7 @@ class PreemptionPolicy(Protocol):
         ...
 
 
-class CheaperWay:
+class SwapOrRecompute:
     """Implements `PreemptionPolicy`: whichever is predicted to take less time, from measured rates.
 
     To compute again takes what a prompt of so many tokens does; to swap takes two copies of the blocks.
@@ -214,7 +214,7 @@ MAX_SURPRISE: Final = 3.0
 counts as little as a slow step; what is slower from now on is believed step by step."""
 
 
-class NonNegativeFit:
+class NonNegativeLeastSquares:
     """Learns c in `seconds = c[0] * x[0] + c[1] * x[1] + …` from one measurement after the other.
 
     Older measurements count less and less. Errors are taken relative to the seconds, so that short steps

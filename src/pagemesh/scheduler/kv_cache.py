@@ -16,7 +16,7 @@ from pagemesh.scheduler.batch import BlockMoves, MovePlan
 from pagemesh.scheduler.request import Request, RequestState
 
 
-class BlockTables:
+class KvCacheManager:
     """Block tables of all requests over one pool and one swap space.
 
     A request writes only into blocks that it alone holds: shared are full blocks in front of the first

@@ -11,18 +11,18 @@ from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import FinishReason, RequestOutput
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
-from pagemesh.scheduler.kv_cache import BlockTables
+from pagemesh.scheduler.kv_cache import KvCacheManager
 from pagemesh.scheduler.request import Request
 
 _NOTHING: Final = RequestOutput("")
 
 
-class Outbox:
+class StepOutputBuilder:
     """The next StepOutput in the making: at most one output per request."""
 
-    def __init__(self, pool: BlockPool, tables: BlockTables, num_layers: int) -> None:
+    def __init__(self, pool: BlockPool, kv_cache: KvCacheManager, num_layers: int) -> None:
         self._pool = pool
-        self._tables = tables
+        self._kv_cache = kv_cache
         self._num_layers = num_layers
         self._outputs: dict[str, RequestOutput] = {}
         self._exports: list[KvExport] = []
@@ -73,7 +73,7 @@ class Outbox:
 
     def add_export(self, request: Request) -> None:
         """An export has its blocks, of which those with cached KV can be read."""
-        block_ids, block_hashes = self._tables.given_blocks(request)
+        block_ids, block_hashes = self._kv_cache.given_blocks(request)
         num_held_tokens = request.num_computed_tokens
         self._exports.append(KvExport(request.request_id, block_ids, block_hashes, num_held_tokens))
         if request.num_computed_tokens:
@@ -86,7 +86,7 @@ class Outbox:
 
     def add_grant(self, request: Request) -> None:
         """An import's blocks can be written behind the held ones."""
-        block_ids, block_hashes = self._tables.given_blocks(request)
+        block_ids, block_hashes = self._kv_cache.given_blocks(request)
         num_held_tokens = request.num_computed_tokens
         self._grants.append(KvGrant(request.request_id, num_held_tokens, block_ids, block_hashes))
 

@@ -88,12 +88,12 @@ class Request:
     rules: LogitRules | None = None
     """What changes the logits before a token is sampled; told of every generated token."""
 
-    vector: PromptVector | None = None
+    vector: Pooler | None = None
     """The embedding in the making, if that is what is asked for: then no token is sampled."""
 
     state: RequestState = RequestState.WAITING
 
-    num_flights: int = 0
+    num_in_flight: int = 0
     """Steps with this request that were planned and not computed yet."""
 
     num_launched_tokens: int = 0
@@ -104,7 +104,7 @@ class Request:
     """Place of the token in flight among all that its step samples."""
 
     num_computed_tokens: int = 0
-    """Leading tokens whose KV is in the blocks; grows by `BlockTables`, like the fields below."""
+    """Leading tokens whose KV is in the blocks; grows by `KvCacheManager`, like the fields below."""
 
     block_ids: list[int] = field(default_factory=list)
     """The block table: block i holds the KV of tokens [i * block_size, (i + 1) * block_size)."""
@@ -285,7 +285,7 @@ _SMALLEST_LENGTH = 1e-12
 """Vectors shorter than this are divided by it instead of by their length, as torch's normalize does."""
 
 
-class PromptVector:
+class Pooler:
     """The pooled hidden states of one request's prompt.
 
     A mean is a sum in float64, token by token in the prompt's order, so that it does not depend on how

@@ -20,12 +20,12 @@ from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError
 from pagemesh.sampling.logit_rules import make_logit_rules
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.constraint import TokenConstraint
-from pagemesh.scheduler.kv_cache import BlockTables
+from pagemesh.scheduler.kv_cache import KvCacheManager
 from pagemesh.scheduler.limits import StopRules, check_fork, check_request, max_total_tokens
-from pagemesh.scheduler.output import Outbox
+from pagemesh.scheduler.output import StepOutputBuilder
 from pagemesh.scheduler.request import (
     Lease,
-    PromptVector,
+    Pooler,
     Request,
     RequestQueue,
     RequestState,
@@ -33,11 +33,11 @@ from pagemesh.scheduler.request import (
 )
 
 
-class Lifecycle:
+class RequestTable:
     """All requests and pins that the engine knows.
 
-    `compiling`, `waiting` and `seated` hold the live requests; a seat is a place in the batch, which
-    RUNNING and WAITING_KV requests have. The scheduler moves requests between the latter two, the
+    `compiling`, `waiting` and `active` hold the live requests; the active ones, which are RUNNING or WAITING_KV, have
+    a place in the batch. The scheduler moves requests between the latter two, the
     constraint gate from the first to the second.
     """
 
@@ -46,25 +46,25 @@ class Lifecycle:
         info: EngineInfo,
         vocab_size: int,
         pool: BlockPool,
-        tables: BlockTables,
+        kv_cache: KvCacheManager,
         stop_rules: StopRules,
-        outbox: Outbox,
+        outputs: StepOutputBuilder,
     ) -> None:
         self.compiling = WaitingQueue()
         self.waiting = WaitingQueue()
-        self.seated = RequestQueue()
+        self.active = RequestQueue()
         self._queues = {
             RequestState.WAITING_GRAMMAR: self.compiling,
             RequestState.WAITING: self.waiting,
-            RequestState.WAITING_KV: self.seated,
-            RequestState.RUNNING: self.seated,
+            RequestState.WAITING_KV: self.active,
+            RequestState.RUNNING: self.active,
         }
         self._info = info
         self._vocab_size = vocab_size
         self._pool = pool
-        self._tables = tables
+        self._kv_cache = kv_cache
         self._stop_rules = stop_rules
-        self._outbox = outbox
+        self._outputs = outputs
         self._requests: dict[str, Request] = {}
         # Nobody's any more, but steps in flight use their blocks.
         self._in_flight: set[Request] = set()
@@ -83,7 +83,7 @@ class Lifecycle:
             if leader is not None:
                 check_fork(spec, leader.spec)
         except PagemeshError as error:
-            self._outbox.add_refusal(spec.request_id, error)
+            self._outputs.add_refusal(spec.request_id, error)
             return
         request = Request(
             spec,
@@ -163,7 +163,7 @@ class Lifecycle:
         num_held_tokens = request.num_computed_tokens
         if num_held_tokens <= num_valid_tokens <= request.num_given_tokens:
             request.num_received_tokens = num_valid_tokens - num_held_tokens
-            self._tables.mark_computed(request, min(num_valid_tokens, request.num_tokens - 1))
+            self._kv_cache.mark_computed(request, min(num_valid_tokens, request.num_tokens - 1))
         elif request.state is RequestState.WAITING_KV:
             message = (
                 f"import ended with {num_valid_tokens} valid tokens, but {num_held_tokens} were held"
@@ -173,7 +173,7 @@ class Lifecycle:
         if request.state is RequestState.WAITING_KV:
             request.state = RequestState.RUNNING
             if request.spec.hold_blocks:
-                self._outbox.add_progress(request)
+                self._outputs.add_progress(request)
         request.leases &= ~Lease.IMPORT
         self._forget_if_over(request)
 
@@ -189,7 +189,7 @@ class Lifecycle:
             request.rules.add(token_id)
         if logprobs is not None:
             request.cumulative_logprob += logprobs.logprob
-        self._outbox.add_output(request, (token_id,), logprobs=logprobs)
+        self._outputs.add_output(request, (token_id,), logprobs=logprobs)
         reason = self._stop_rules.reason(request)
         if reason is not None:
             self.finish(request, reason)
@@ -202,27 +202,27 @@ class Lifecycle:
         error: PagemeshError | None = None,
         embedding: bytes | None = None,
     ) -> None:
-        """End a live request: report it, give up its seat, and its blocks unless they are leased."""
+        """End a live request: report it, free its place in the batch, and its blocks unless they are leased."""
         self._queues[request.state].remove(request)
         request.state = RequestState.FINISHED
-        self._outbox.add_output(request, reason=reason, error=error, embedding=embedding)
+        self._outputs.add_output(request, reason=reason, error=error, embedding=embedding)
         self._forget_if_over(request)
 
-    def land(self, request: Request) -> None:
+    def complete(self, request: Request) -> None:
         """A step with a request that is over was computed: if it was the last one, its blocks are free."""
-        if request.num_flights == 0 and request in self._in_flight:
+        if request.num_in_flight == 0 and request in self._in_flight:
             self._in_flight.remove(request)
-            self._tables.free(request)
+            self._kv_cache.free(request)
 
     def live(self) -> Sequence[Request]:
         """All requests that have not ended."""
-        return (*self.compiling, *self.waiting, *self.seated)
+        return (*self.compiling, *self.waiting, *self.active)
 
     def check_integrity(self) -> None:
         """Assert that the pool's blocks are held by known requests and pins alone."""
         requests = [*self._requests.values(), *self._in_flight]
         self._pool.check_integrity([*(r.block_ids for r in requests), *self._pins.values()])
-        self._tables.check_integrity(requests)
+        self._kv_cache.check_integrity(requests)
         self.compiling.check_integrity()
         self.waiting.check_integrity()
 
@@ -234,20 +234,20 @@ class Lifecycle:
         if request.state is not RequestState.FINISHED or request.leases:
             return
         del self._requests[request.request_id]
-        if request.num_flights:
+        if request.num_in_flight:
             self._in_flight.add(request)
         else:
-            self._tables.free(request)
+            self._kv_cache.free(request)
 
 
-def _make_vector(spec: EngineRequest, info: EngineInfo) -> PromptVector | None:
+def _make_vector(spec: EngineRequest, info: EngineInfo) -> Pooler | None:
     if not spec.embed:
         return None
     assert info.pooling is not None, "the request was checked"
     pooling = info.pooling
     if spec.normalize is not None:
         pooling = replace(pooling, normalize=spec.normalize)
-    return PromptVector(pooling, len(spec.prompt_token_ids))
+    return Pooler(pooling, len(spec.prompt_token_ids))
 
 
 def _refused(constraint: TokenConstraint, token_id: int) -> PagemeshError | None:
@@ -263,7 +263,7 @@ def _refused(constraint: TokenConstraint, token_id: int) -> PagemeshError | None
 class ConstraintGate:
     """Until then they are in no queue, so that others overtake them; after that, they have their places."""
 
-    def __init__(self, requests: Lifecycle, stop_rules: StopRules) -> None:
+    def __init__(self, requests: RequestTable, stop_rules: StopRules) -> None:
         self._requests = requests
         self._stop_rules = stop_rules
         self.totals = GrammarTotals()

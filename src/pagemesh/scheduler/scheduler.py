@@ -24,18 +24,18 @@ from pagemesh.core.request import FinishReason
 from pagemesh.errors import PagemeshError
 from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.estimates import (
-    CheaperWay,
     GrowthForecast,
     MeanLength,
     PreemptionPolicy,
     StepCosts,
+    SwapOrRecompute,
 )
-from pagemesh.scheduler.kv_cache import BlockTables
+from pagemesh.scheduler.kv_cache import KvCacheManager
 from pagemesh.scheduler.limits import StopRules
-from pagemesh.scheduler.output import Outbox
+from pagemesh.scheduler.output import StepOutputBuilder
 from pagemesh.scheduler.request import Lease, Request, RequestState
-from pagemesh.scheduler.request_table import ConstraintGate, Lifecycle
-from pagemesh.scheduler.step_plan import Flights, StepPlan
+from pagemesh.scheduler.request_table import ConstraintGate, RequestTable
+from pagemesh.scheduler.step_plan import InFlightSteps, StepPlan
 
 
 class Scheduler:
@@ -62,17 +62,17 @@ class Scheduler:
         self._is_causal = info.causal
         self._pool = BlockPool(info.num_blocks, enable_prefix_caching and info.causal)
         self._swap = SwapSpace(num_swap_blocks)
-        self._tables = BlockTables(self._pool, self._swap, info)
+        self._kv_cache = KvCacheManager(self._pool, self._swap, info)
         self._costs = costs or StepCosts(config.max_num_batched_tokens)
-        self._preemption = preemption or CheaperWay(info.layout.num_bytes, self._costs)
+        self._preemption = preemption or SwapOrRecompute(info.layout.num_bytes, self._costs)
         self._forecast = forecast or MeanLength()
         self._block_size = info.layout.block_size
         self._stop_rules = StopRules(eos_token_ids)
         self._num_preemptions = 0
-        self._outbox = Outbox(self._pool, self._tables, info.layout.num_layers)
-        self._flights = Flights()
-        self.requests = Lifecycle(
-            info, vocab_size, self._pool, self._tables, self._stop_rules, self._outbox
+        self._outputs = StepOutputBuilder(self._pool, self._kv_cache, info.layout.num_layers)
+        self._in_flight = InFlightSteps()
+        self.requests = RequestTable(
+            info, vocab_size, self._pool, self._kv_cache, self._stop_rules, self._outputs
         )
         self.constraints = ConstraintGate(self.requests, self._stop_rules)
 
@@ -82,14 +82,14 @@ class Scheduler:
         The batch's sequences share their block tables with the scheduler: read them before the next call.
         An empty batch takes no `update`.
         """
-        self._flights.check_room()
+        self._in_flight.check_room()
         budget = self._config.max_num_batched_tokens
         plan = StepPlan(budget, self._stop_rules, cuts_prompts=self._is_causal)
         prefilling = self._plan_decodes(plan)
         if prefilling is not None:
             self._plan_prefills(plan, prefilling)
-        self._flights.launch(plan.requests)
-        return Batch(tuple(plan.sequences), self._tables.take_moves(), tuple(plan.exports))
+        self._in_flight.launch(plan.requests)
+        return Batch(tuple(plan.sequences), self._kv_cache.take_moves(), tuple(plan.exports))
 
     def update(self, batch: Batch, result: StepResult) -> None:
         """The batch, the first in flight, was computed, but for the sequences among the result's errors.
@@ -98,17 +98,17 @@ class Scheduler:
         """
         next_tokens = iter(result.token_ids)
         errors, pooled = result.errors, result.pooled_states
-        for request, sequence in zip(self._flights.land(batch), batch.sequences, strict=True):
+        for request, sequence in zip(self._in_flight.complete(batch), batch.sequences, strict=True):
             token_id = next(next_tokens) if sequence.sampling is not None else None
             if request.state is RequestState.FINISHED:
-                self.requests.land(request)
+                self.requests.complete(request)
                 continue
             if errors and (error := errors.get(sequence.request_id)) is not None:
                 self.requests.finish(request, FinishReason.ERROR, error)
                 continue
-            self._tables.mark_computed(request, sequence.start + len(sequence.token_ids))
+            self._kv_cache.mark_computed(request, sequence.start + len(sequence.token_ids))
             if request.spec.hold_blocks:
-                self._outbox.add_progress(request)
+                self._outputs.add_progress(request)
             if pooled and (states := pooled.get(sequence.request_id)) is not None:
                 vector = request.add_states(states)
                 if vector is not None:
@@ -122,9 +122,9 @@ class Scheduler:
 
     def fail(self, batch: Batch, error: PagemeshError) -> None:
         """The batch, the first in flight, could not be computed: its requests end with the error."""
-        for request in self._flights.land(batch):
+        for request in self._in_flight.complete(batch):
             if request.state is RequestState.FINISHED:
-                self.requests.land(request)
+                self.requests.complete(request)
             else:
                 self.requests.finish(request, FinishReason.ERROR, error)
 
@@ -135,20 +135,20 @@ class Scheduler:
 
     def load(self) -> EngineLoad:
         """The present load."""
-        seated = self.requests.seated
+        active = self.requests.active
         queues = (self.requests.waiting, self.requests.compiling)
         num_queued = sum(map(len, queues))
-        running = [r for r in seated if r.state is RequestState.RUNNING]
+        running = [r for r in active if r.state is RequestState.RUNNING]
         # All tokens that are missing but the last known one of each decode.
         prefilling = [n for r in running if (n := r.num_uncomputed_tokens) != 1]
         return EngineLoad(
             num_running=len(running),
-            num_waiting=num_queued + len(seated) - len(running),
+            num_waiting=num_queued + len(active) - len(running),
             num_queued=num_queued,
             num_free_blocks=self._pool.num_free_blocks,
             num_pending_prefill_tokens=sum(prefilling) + sum(q.num_pending_tokens for q in queues),
             num_swapped=sum(queue.num_swapped for queue in queues),
-            num_unused_slots=self._tables.num_unused_slots,
+            num_unused_slots=self._kv_cache.num_unused_slots,
             num_preemptions=self._num_preemptions,
             swap=self._swap.totals,
             grammars=self.constraints.totals,
@@ -157,11 +157,11 @@ class Scheduler:
 
     def want_snapshot(self) -> None:
         """Have the next output name all cached blocks."""
-        self._outbox.want_snapshot()
+        self._outputs.want_snapshot()
 
     def take_output(self, load: EngineLoad, *, load_is_news: bool = True) -> StepOutput | None:
-        """Everything that became known since the last call, or None; see `Outbox.take`."""
-        return self._outbox.take(load, load_is_news=load_is_news)
+        """Everything that became known since the last call, or None; see `StepOutputBuilder.take`."""
+        return self._outputs.take(load, load_is_news=load_is_news)
 
     def _plan_decodes(self, plan: StepPlan) -> list[Request] | None:
         """Add the decodes; gives the running requests that are not there yet.
@@ -170,7 +170,7 @@ class Scheduler:
         they may change hands.
         """
         prefilling = []
-        for request in self.requests.seated:
+        for request in self.requests.active:
             # Asked anew for each: making room for one may have preempted another.
             if request.state is not RequestState.RUNNING:
                 continue
@@ -200,32 +200,32 @@ class Scheduler:
             plan.add(request)
 
     def _admit(self, request: Request, plan: StepPlan) -> bool:
-        """Give a waiting request blocks and a seat, if there are any and it could use them now.
+        """Give a waiting request blocks and a place in the batch, if there are any and it could use them now.
 
         Late is good for a prefill: requests before it may still fill the prefix cache. An import needs
         no budget, and the sooner it begins the better.
         """
         if not (plan.has_room(request) or request.awaits_kv):
             return False
-        if len(self.requests.seated) >= self._config.max_num_seqs:
+        if len(self.requests.active) >= self._config.max_num_seqs:
             return False
-        reservation = self._tables.propose(request)
-        if not self._tables.can_take(reservation):
+        reservation = self._kv_cache.propose(request)
+        if not self._kv_cache.can_take(reservation):
             return False
-        if not self._tables.can_take(reservation, self._num_blocks_to_grow(request)):
+        if not self._kv_cache.can_take(reservation, self._num_blocks_to_grow(request)):
             return False
         self.requests.waiting.remove(request)
-        self.requests.seated.add(request)
-        self._tables.take(request, reservation)
+        self.requests.active.add(request)
+        self._kv_cache.take(request, reservation)
         if request.awaits_kv:
             request.state = RequestState.WAITING_KV
             request.leases |= Lease.IMPORT
             request.num_received_tokens = request.num_given_tokens - request.num_computed_tokens
-            self._outbox.add_grant(request)
+            self._outputs.add_grant(request)
         else:
             request.state = RequestState.RUNNING
         if request.spec.hold_blocks:
-            self._outbox.add_export(request)
+            self._outputs.add_export(request)
         return True
 
     def _num_blocks_to_grow(self, request: Request) -> int:
@@ -233,10 +233,10 @@ class Scheduler:
 
         Without them a full cache would thrash: who was admitted would take blocks from each other.
         """
-        seated = self.requests.seated
-        if not len(seated):
+        active = self.requests.active
+        if not len(active):
             return 0
-        num_tokens = sum(self._forecast.num_growth_tokens(r) for r in (request, *seated))
+        num_tokens = sum(self._forecast.num_growth_tokens(r) for r in (request, *active))
         return num_tokens // self._block_size
 
     def _make_room(self, request: Request) -> bool:
@@ -244,9 +244,9 @@ class Scheduler:
 
         False when the one who should give its blocks is in flight.
         """
-        while not self._tables.grow(request):
+        while not self._kv_cache.grow(request):
             victim = self._last_preemptible()
-            if victim.num_flights:
+            if victim.num_in_flight:
                 return False
             self._preempt(victim)
             if victim is request:
@@ -257,21 +257,21 @@ class Scheduler:
         # There always is one, the request that wants to grow. Leased blocks are used from outside.
         return next(
             request
-            for request in reversed(self.requests.seated)
+            for request in reversed(self.requests.active)
             if request.state is RequestState.RUNNING and not request.leases
         )
 
     def _preempt(self, request: Request) -> None:
-        """Take blocks and seat away; the KV comes back later, with the same result. Not in flight."""
-        assert not request.num_flights, "a step in flight uses the blocks"
+        """Take blocks and place away; the KV comes back later, with the same result. Not in flight."""
+        assert not request.num_in_flight, "a step in flight uses the blocks"
         num_tokens, num_blocks = request.num_computed_tokens, len(request.block_ids)
-        if self._tables.can_swap_out(request) and self._preemption.should_swap(
+        if self._kv_cache.can_swap_out(request) and self._preemption.should_swap(
             num_tokens, num_blocks
         ):
-            self._tables.swap_out(request)
+            self._kv_cache.swap_out(request)
         else:
-            self._tables.free(request)
+            self._kv_cache.free(request)
         self._num_preemptions += 1
         request.state = RequestState.WAITING
-        self.requests.seated.remove(request)
+        self.requests.active.remove(request)
         self.requests.waiting.add(request)

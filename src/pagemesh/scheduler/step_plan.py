@@ -87,7 +87,7 @@ class StepPlan:
         if request.spec.hold_blocks:
             num_exported = min(end, request.num_given_tokens)
             self.exports.append(ExportedChunk(request.request_id, num_exported, end - start))
-        request.num_flights += 1
+        request.num_in_flight += 1
         request.num_launched_tokens = end
         if is_sampled:
             request.sampled_row = self._num_sampled
@@ -102,12 +102,12 @@ def _prompt_targets(request: Request, start: int, end: int, num_top: int) -> Pro
     return PromptTargets(first - start, token_ids, num_top) if token_ids else None
 
 
-MAX_FLIGHTS: Final = 2
+MAX_IN_FLIGHT: Final = 2
 """A batch that is computed, and the one behind it: only of the first may tokens be unknown."""
 
 
-class Flights:
-    """Batches in the order of their launches, which is that of their landings.
+class InFlightSteps:
+    """Batches in the order of their launches, in which they are completed.
 
     A request stays itself in here whatever becomes of it meanwhile; its id may be somebody else's by then.
     """
@@ -117,16 +117,16 @@ class Flights:
 
     def check_room(self) -> None:
         """Assert that one more batch may be planned."""
-        assert len(self._requests) < MAX_FLIGHTS, "too many steps are in flight"
+        assert len(self._requests) < MAX_IN_FLIGHT, "too many steps are in flight"
 
     def launch(self, requests: Sequence[Request]) -> None:
         """A batch was planned, whose sequences are theirs; none for an empty one."""
         if requests:
             self._requests.append(requests)
 
-    def land(self, batch: Batch) -> Sequence[Request]:
+    def complete(self, batch: Batch) -> Sequence[Request]:
         """The first batch was computed: whose its sequences are, in their order."""
         requests = self._requests.popleft() if batch.sequences else ()
         for request in requests:
-            request.num_flights -= 1
+            request.num_in_flight -= 1
         return requests

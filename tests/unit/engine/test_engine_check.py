@@ -8,7 +8,7 @@ import pytest
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.errors import DeviceLostError, InternalError, UnavailableError
 from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.request import Request
@@ -26,7 +26,7 @@ class LosingRunner(FakeRunner):
         self.entered = threading.Event()
         self.gate = threading.Event()
 
-    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerProgress | None = None) -> StepResult:
         self.entered.set()
         assert self.gate.wait(DEADLINE)
         raise RuntimeError("device lost")
@@ -56,7 +56,7 @@ def test_only_a_step_in_progress_can_hang_and_only_a_stopped_engine_is_dead() ->
 class LostRunner(FakeRunner):
     """Its device is lost in the first batch."""
 
-    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerProgress | None = None) -> StepResult:
         raise DeviceLostError("cuda:0 computes nothing any more: illegal memory access")
 
 

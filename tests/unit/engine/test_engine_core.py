@@ -14,7 +14,7 @@ from pagemesh.core.engine import Engine, StepOutput
 from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.errors import InternalError, InvalidRequestError, UnavailableError
 from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
@@ -34,7 +34,7 @@ class GatedRunner(FakeRunner):
         self.error: Exception | None = None
         self.num_extra_tokens = 0
 
-    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerProgress | None = None) -> StepResult:
         self.entered.release()
         assert self.gate.acquire(timeout=DEADLINE)
         if self.error is not None:

@@ -7,7 +7,7 @@ import threading
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.load import CoreTotals
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.engine.shared_cores import SharedCores
 from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
@@ -39,7 +39,7 @@ class NotingRunner(FakeRunner):
         super().__init__(kv)
         self._cores = cores
 
-    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerProgress | None = None) -> StepResult:
         self._cores.notes.append("step")
         self._cores.totals = CoreTotals(self._cores.totals.borrowed_seconds + 0.5)
         return super().execute(batch, watch)

@@ -15,7 +15,7 @@ from pagemesh.core.kv import BlockLayout, KvExport, KvProgress
 from pagemesh.core.request import FinishReason
 from pagemesh.engine import runner
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.errors import InternalError
 from pagemesh.scheduler.batch import Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
@@ -39,13 +39,13 @@ class LayerRunner(FakeRunner):
         self.wrong_request: str | None = None
         self.entered = threading.Event()
         self.gate = threading.Event()
-        self.watches: list[LayerWatch | None] = []
+        self.watches: list[LayerProgress | None] = []
 
-    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> FakeStep:
+    def launch(self, batch: Batch, watch: LayerProgress | None = None) -> FakeStep:
         self.watches.append(watch)
         return super().launch(batch, watch)
 
-    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerProgress | None = None) -> StepResult:
         result = super().execute(batch, watch)
         if self.wrong_request is None:
             return result

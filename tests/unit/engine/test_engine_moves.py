@@ -11,7 +11,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import StepOutput
 from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.scheduler.batch import Batch, BlockMoves, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
 from tests.fakes.engine import VOCAB_SIZE, FakeKv, FakeRunner, expected_tokens
@@ -33,7 +33,7 @@ class SteppedRunner(FakeRunner):
             raise OSError("the memory is gone")
         super().move(moves)
 
-    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerProgress | None = None) -> StepResult:
         self.computing.set()
         assert self.go_on.wait(DEADLINE)
         return super().execute(batch, watch)

@@ -10,7 +10,7 @@ from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import StepOutput
 from pagemesh.core.request import EngineRequest, FinishReason
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 from pagemesh.scheduler.batch import UNKNOWN_TOKEN, Batch, StepResult
 from pagemesh.scheduler.scheduler import Scheduler
@@ -26,7 +26,7 @@ TOKENS = expected_tokens(PROMPT, 9)
 class LoggedStep(FakeStep):
     """Writes down when it is sampled and read; fails where it is told to."""
 
-    def __init__(self, runner: LoggingRunner, batch: Batch, watch: LayerWatch | None) -> None:
+    def __init__(self, runner: LoggingRunner, batch: Batch, watch: LayerProgress | None) -> None:
         super().__init__(runner.execute, batch, watch)
         self._runner = runner
         self._number = runner.num_launched
@@ -59,7 +59,7 @@ class LoggingRunner(FakeRunner):
         if self.log[-1] == self.failing:
             raise RuntimeError("device lost")
 
-    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> FakeStep:
+    def launch(self, batch: Batch, watch: LayerProgress | None = None) -> FakeStep:
         self.num_launched += 1
         self.batches.append(batch)
         self.note("launch", self.num_launched)

@@ -12,8 +12,8 @@ import torch
 from structlog.testing import capture_logs
 
 from pagemesh.config import HardwareConfig, ModelConfig
-from pagemesh.engine.cpu_runner import ModelRunner
-from pagemesh.engine.engine import Built
+from pagemesh.engine.cpu_runner import CpuRunner
+from pagemesh.engine.engine import EngineParts
 from pagemesh.engine.identical_loading import check_on_device, check_on_host, load_identical
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.cpu_isa import current_isa, processor_isas, using_isa
@@ -138,8 +138,10 @@ def test_identical_tokens_can_be_required(demo_model: Path) -> None:
 
 def test_a_gpu_is_looked_at_as_well(model: LoadedModel) -> None:
     def check(model: LoadedModel, *, required: bool) -> str:
-        runner = ModelRunner(model, 16, num_blocks=10)
-        built = Built(runner, runner.kv, 10, 0, 0.0, works_beside_host=True, release=lambda: None)
+        runner = CpuRunner(model, 16, num_blocks=10)
+        built = EngineParts(
+            runner, runner.kv, 10, 0, 0.0, works_beside_host=True, release=lambda: None
+        )
         return check_on_device(model, runner.kv.layout, built, HostAccelerator(), required=required)
 
     assert check(model, required=True) == ""

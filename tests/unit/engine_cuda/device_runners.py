@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pagemesh.engine.cpu_runner import BlockMover, KvStorage
-from pagemesh.engine.cuda.runner import DeviceRunner
+from pagemesh.engine.cuda.runner import CudaRunner
 from pagemesh.kernels.dispatch import using
 from pagemesh.models.loader import LoadedModel
 from tests.support.host_accelerator import HostAccelerator
@@ -15,7 +15,7 @@ from tests.support.host_accelerator import HostAccelerator
 class Made:
     """A runner and what is below it."""
 
-    runner: DeviceRunner
+    runner: CudaRunner
     kv: KvStorage
     accelerator: HostAccelerator
 
@@ -33,7 +33,7 @@ def make_device_runner(
     kv = KvStorage(model.block_layout(block_size), num_blocks)
     accelerator = accelerator or HostAccelerator()
     with using("cuda", "sampling", "logprobs"), using("reference", "write_kv"):
-        runner = DeviceRunner(
+        runner = CudaRunner(
             model,
             kv,
             BlockMover(kv, 0),

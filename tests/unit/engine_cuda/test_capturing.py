@@ -58,7 +58,7 @@ class Wrapped:
         rows: torch.Tensor | None,
     ) -> torch.Tensor:
         if self.waits:
-            self.accelerator.settle()
+            self.accelerator.synchronize()
         if self.remembers and self.accelerator.captures:
             self.remembered = token_ids.clone()
         if self.remembered is not None and len(self.remembered) == len(token_ids):

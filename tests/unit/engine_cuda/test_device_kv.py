@@ -144,7 +144,7 @@ class Swapping:
 
     def settle(self) -> None:
         for accelerator in (self.accelerator, self.mover._copies):
-            accelerator.settle()
+            accelerator.synchronize()
 
 
 @pytest.fixture(params=[(1, "cpu"), (100, "cpu"), (2, "cuda")], ids=str)

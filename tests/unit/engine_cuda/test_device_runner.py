@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.cuda.runner import MOST_UNTOLD
-from pagemesh.engine.runner import LayerWatch, PendingStep, Runner, compute_step
+from pagemesh.engine.runner import LayerProgress, PendingStep, Runner, compute_step
 from pagemesh.kernels.dispatch import using
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
@@ -87,7 +87,7 @@ def generate_overlapped(runner: Runner) -> list[list[int]]:
 
 @pytest.fixture
 def expected(model: LoadedModel) -> list[list[int]]:
-    steps = generate(ModelRunner(model, block_size=4, num_blocks=16))
+    steps = generate(CpuRunner(model, block_size=4, num_blocks=16))
     assert len({tuple(step) for step in steps}) > 2
     return steps
 
@@ -107,7 +107,7 @@ def test_tokens_are_those_of_the_cpus_runner(made: Made, expected: list[list[int
 def test_the_kv_is_that_of_the_cpus_runner(made: Made, model: LoadedModel) -> None:
     # The CPU's own turns of keys round otherwise than the definition, which the other runner has.
     with using("reference", "write_kv"):
-        cpu = ModelRunner(model, block_size=4, num_blocks=16)
+        cpu = CpuRunner(model, block_size=4, num_blocks=16)
     generate(cpu)
     num_trials = made.accelerator.num_replays
     generate(made.runner)
@@ -163,7 +163,7 @@ def test_a_batch_may_change_when_it_is_launched(made: Made, expected: list[list[
 
 
 def test_a_rehearsal_leaves_nothing_behind(made: Made, expected: list[list[int]]) -> None:
-    made.runner.rehearse(prefill())
+    made.runner.dummy_run(prefill())
     assert not made.kv.bytes.any()
     assert generate(made.runner) == expected
 
@@ -177,7 +177,7 @@ def test_a_failing_row_fails_alone(tmp_path: Path) -> None:
     assert set(result.errors) == {"b"}
     known = dict(zip("abc", result.token_ids, strict=True))
     later = compute_step(made.runner, decode(0, "abc", known))
-    healthy = ModelRunner(load_model(ModelConfig(str(tmp_path))), block_size=4, num_blocks=16)
+    healthy = CpuRunner(load_model(ModelConfig(str(tmp_path))), block_size=4, num_blocks=16)
     expected = generate(healthy)
     assert [later.token_ids[i] for i in (0, 2)] == [expected[1][i] for i in (0, 2)]
 
@@ -200,7 +200,7 @@ def test_prompts_are_scored_and_states_pooled_as_on_the_cpu(model: LoadedModel, 
         "a", PROMPTS["a"], 0, BLOCKS["a"], GREEDY, prompt_targets=PromptTargets(2, (9, 4, 4), 3)
     )
     pooled = ScheduledSequence("c", PROMPTS["c"], 0, BLOCKS["c"], None, pooled=range(1, 4))
-    runners: list[Runner] = [ModelRunner(model, 4, 16), made.runner]
+    runners: list[Runner] = [CpuRunner(model, 4, 16), made.runner]
     mine, theirs = (compute_step(runner, Batch([scored, pooled])) for runner in runners)
     for one, other in zip(mine.prompt_logprobs["a"], theirs.prompt_logprobs["a"], strict=True):
         assert (one.token_id, one.rank, one.top_token_ids) == (
@@ -223,7 +223,7 @@ def test_a_long_step_whose_layers_are_watched_is_not_computed_in_a_graph(
     made.runner.capture()
     before = made.accelerator.num_replays
     told = threading.Event()
-    step = made.runner.launch(prefill(), LayerWatch(frozenset({1}), lambda _: told.set()))
+    step = made.runner.launch(prefill(), LayerProgress(frozenset({1}), lambda _: told.set()))
     step.sample()
     assert step.result().token_ids == expected[0]
     is_short = most == MOST_UNTOLD

@@ -11,7 +11,7 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine.accelerator import Event
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, ScheduledSequence
@@ -78,7 +78,7 @@ def test_a_layer_is_told_of_when_others_can_see_it(model: LoadedModel) -> None:
         assert accelerator.seen is not None
         seen[num_layers] = accelerator.seen[:, :, list(BLOCKS)]
 
-    step = made.runner.launch(make_batch(), LayerWatch(frozenset({1, 4}), tell))
+    step = made.runner.launch(make_batch(), LayerProgress(frozenset({1, 4}), tell))
     join_layers_thread()
     assert list(seen) == [1, 4]
     step.sample()
@@ -94,7 +94,7 @@ def test_the_host_goes_on_while_a_layer_is_waited_for(model: LoadedModel) -> Non
     made, _ = make_late(model)
     step_was_launched = threading.Event()
     told: list[bool] = []
-    watch = LayerWatch(frozenset({2}), lambda _: told.append(step_was_launched.wait(DEADLINE)))
+    watch = LayerProgress(frozenset({2}), lambda _: told.append(step_was_launched.wait(DEADLINE)))
     made.runner.launch(make_batch(), watch)
     step_was_launched.set()
     join_layers_thread()
@@ -106,7 +106,7 @@ def test_a_step_that_nobody_watches_records_nothing_more(model: LoadedModel) -> 
     before = accelerator.num_recorded
     made.runner.launch(make_batch())
     plain = accelerator.num_recorded - before
-    made.runner.launch(make_batch(), LayerWatch(frozenset({1, 4}), lambda _: None))
+    made.runner.launch(make_batch(), LayerProgress(frozenset({1, 4}), lambda _: None))
     join_layers_thread()
     assert accelerator.num_recorded - before == 2 * plain + 2
 
@@ -122,7 +122,7 @@ def test_of_a_device_that_fails_nothing_is_told(model: LoadedModel) -> None:
         original(event, timeout)
 
     accelerator.wait = wait  # type: ignore[method-assign]
-    made.runner.launch(make_batch(), LayerWatch(frozenset({1, 4}), told.append))
+    made.runner.launch(make_batch(), LayerProgress(frozenset({1, 4}), told.append))
     accelerator.is_lost = True
     launched.set()
     join_layers_thread()

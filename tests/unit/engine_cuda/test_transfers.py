@@ -82,7 +82,7 @@ def test_pinned_memory_is_not_written_while_a_copy_from_it_is_in_flight(
     for value in range(5):
         transfers.upload([np.full(10, value, np.int64)])
     # Here the accelerator compares what was sent with what is in the memory now.
-    accelerator.settle()
+    accelerator.synchronize()
     assert accelerator.num_pinned == 5
     transfers.upload([np.full(10, 9, np.int64)])
     assert accelerator.num_pinned == 5
@@ -93,7 +93,7 @@ def test_what_was_read_is_not_overwritten_by_the_next_one(
 ) -> None:
     first = transfers.download([torch.tensor([1, 2])])
     second = transfers.download([torch.tensor([3, 4])])
-    accelerator.settle()
+    accelerator.synchronize()
     third = transfers.download([torch.tensor([5, 6])])
     assert [download.read()[0].tolist() for download in (third, first, second)] == [
         [5, 6],
@@ -111,5 +111,5 @@ def test_memory_that_was_too_small_makes_room_for_larger(
 ) -> None:
     for size in (10, 20_000, 20_000):
         transfers.upload([np.arange(size, dtype=np.int64)])
-        accelerator.settle()
+        accelerator.synchronize()
     assert accelerator.num_pinned == 2

@@ -11,7 +11,7 @@ import torch
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.cuda.kv_pool import KvPool
-from pagemesh.engine.cuda.runner import DeviceRunner
+from pagemesh.engine.cuda.runner import CudaRunner
 from pagemesh.engine.loading import load_engine
 from pagemesh.engine.profile_run import warm_up_batches
 from pagemesh.scheduler.batch import Batch, BlockMoves
@@ -72,18 +72,18 @@ class Notes(NamedTuple):
 def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     """What runners were asked for."""
     noted = Notes([], [])
-    rehearse, move = DeviceRunner.rehearse, DeviceRunner.move
+    dummy_run, move = CudaRunner.dummy_run, CudaRunner.move
 
-    def note(runner: DeviceRunner, batch: Batch) -> None:
+    def note(runner: CudaRunner, batch: Batch) -> None:
         noted.rehearsed.append((len(batch.sequences), batch.num_tokens))
-        rehearse(runner, batch)
+        dummy_run(runner, batch)
 
-    def note_moves(runner: DeviceRunner, moves: BlockMoves) -> None:
+    def note_moves(runner: CudaRunner, moves: BlockMoves) -> None:
         noted.moved.append(moves)
         move(runner, moves)
 
-    monkeypatch.setattr(DeviceRunner, "rehearse", note)
-    monkeypatch.setattr(DeviceRunner, "move", note_moves)
+    monkeypatch.setattr(CudaRunner, "dummy_run", note)
+    monkeypatch.setattr(CudaRunner, "move", note_moves)
     return noted
 
 

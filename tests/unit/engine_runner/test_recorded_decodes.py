@@ -12,7 +12,7 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine import recorded_decodes
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.paged_model import paged_sequences
 from pagemesh.engine.recorded_decodes import MAX_SEQUENCES
 from pagemesh.engine.runner import compute_step
@@ -38,9 +38,9 @@ def inference() -> Iterator[None]:
 
 def make_runner(
     name: str, folder: Path, dtype: Literal["float32", "bfloat16"] = "float32"
-) -> ModelRunner:
+) -> CpuRunner:
     make_checkpoint(folder, RECIPES[name])
-    runner = ModelRunner(load_model(ModelConfig(str(folder), dtype=dtype)), BLOCK_SIZE, NUM_BLOCKS)
+    runner = CpuRunner(load_model(ModelConfig(str(folder), dtype=dtype)), BLOCK_SIZE, NUM_BLOCKS)
     for layer in runner.kv.layers:
         layer.copy_(torch.randn(layer.shape))
     return runner
@@ -58,7 +58,7 @@ def decodes(draw: random.Random, number: int, longest: int) -> StepInputs:
     return make_step_inputs(sequences, BLOCK_SIZE)
 
 
-def by_kernels(runner: ModelRunner, inputs: StepInputs) -> torch.Tensor:
+def by_kernels(runner: CpuRunner, inputs: StepInputs) -> torch.Tensor:
     token_ids, positions, slots = torch.from_numpy(inputs.columns)
     plan = runner._model.attention.plan(paged_sequences(inputs.sequences))
     return runner._model.logits(runner._model.forward(token_ids, positions, slots, plan, None))

@@ -8,7 +8,7 @@ import torch
 from pagemesh.config import ModelConfig, SchedulerConfig
 from pagemesh.core.engine import EngineInfo
 from pagemesh.core.request import EngineRequest, FinishReason
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.runner import compute_step
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
@@ -25,8 +25,8 @@ def model(tmp_path: Path) -> LoadedModel:
     return load_model(ModelConfig(str(write_model(tmp_path))))
 
 
-def make_runner(model: LoadedModel) -> ModelRunner:
-    return ModelRunner(model, block_size=4, num_blocks=16)
+def make_runner(model: LoadedModel) -> CpuRunner:
+    return CpuRunner(model, block_size=4, num_blocks=16)
 
 
 def make_sequence(
@@ -40,7 +40,7 @@ def make_sequence(
     return ScheduledSequence(request_id, token_ids, start, block_ids, sampling, suppressed)
 
 
-def sampled(runner: ModelRunner, *sequences: ScheduledSequence) -> list[int]:
+def sampled(runner: CpuRunner, *sequences: ScheduledSequence) -> list[int]:
     return list(compute_step(runner, Batch(sequences)).token_ids)
 
 
@@ -182,7 +182,7 @@ def test_weights_are_not_changed_by_a_step(model: LoadedModel) -> None:
 def test_a_rehearsal_leaves_nothing_behind(model: LoadedModel) -> None:
     runner, fresh = make_runner(model), make_runner(model)
     num_threads = torch.get_num_threads()
-    runner.rehearse(Batch([make_sequence(token_ids=[7] * 12)]))
+    runner.dummy_run(Batch([make_sequence(token_ids=[7] * 12)]))
     assert not runner.kv.bytes.any()
     assert torch.get_num_threads() == num_threads
     assert sampled(runner, make_sequence()) == sampled(fresh, make_sequence())
@@ -193,6 +193,6 @@ def test_a_rehearsal_that_fails_leaves_nothing_behind(model: LoadedModel) -> Non
     runner = make_runner(model)
     num_threads = torch.get_num_threads()
     with pytest.raises(IndexError):
-        runner.rehearse(Batch([make_sequence(token_ids=[99_999] * 12)]))
+        runner.dummy_run(Batch([make_sequence(token_ids=[99_999] * 12)]))
     assert not runner.kv.bytes.any()
     assert torch.get_num_threads() == num_threads

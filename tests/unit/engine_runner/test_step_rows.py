@@ -7,7 +7,7 @@ import torch
 
 from pagemesh.config import ModelConfig
 from pagemesh.engine import step_inputs
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.runner import compute_step
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.sampling.params import SamplingParams
@@ -41,7 +41,7 @@ def chunk(
 
 
 def run(model: LoadedModel, *batches: list[ScheduledSequence]) -> list[StepResult]:
-    runner = ModelRunner(model, block_size=4, num_blocks=16)
+    runner = CpuRunner(model, block_size=4, num_blocks=16)
     return [compute_step(runner, Batch(sequences)) for sequences in batches]
 
 

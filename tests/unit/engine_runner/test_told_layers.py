@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.cpu_runner import ModelRunner
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.cpu_runner import CpuRunner
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.models.loader import LoadedModel, load_model
 from pagemesh.models.transformers_backend.model import TransformersModel
 from pagemesh.sampling.params import SamplingParams
@@ -43,7 +43,7 @@ def make_batch() -> Batch:
 
 
 def test_told_layers_are_written_and_later_ones_are_not_yet(model: LoadedModel) -> None:
-    runner = ModelRunner(model, block_size=16, num_blocks=8)
+    runner = CpuRunner(model, block_size=16, num_blocks=8)
     num_layers = model.shape.num_layers
     read: dict[int, bytes] = {}
     behind: dict[int, bytes] = {}
@@ -54,7 +54,7 @@ def test_told_layers_are_written_and_later_ones_are_not_yet(model: LoadedModel) 
         behind[num_layers_told] = read_kv(runner.kv, EXPORTED, num_layers_told, rest)
 
     watched = frozenset({1, num_layers - 1})
-    runner.launch(make_batch(), LayerWatch(watched, tell))
+    runner.launch(make_batch(), LayerProgress(watched, tell))
     assert set(read) == watched
     for number in watched:
         assert read[number] == read_kv(runner.kv, EXPORTED, 0, number)
@@ -69,8 +69,8 @@ def test_told_layers_are_written_and_later_ones_are_not_yet(model: LoadedModel) 
 
 def test_a_watched_batch_gives_the_same_tokens_and_kv(model: LoadedModel) -> None:
     results = []
-    for watch in (None, LayerWatch(frozenset(range(1, 6)), lambda num_layers: None)):
-        runner = ModelRunner(model, block_size=16, num_blocks=8)
+    for watch in (None, LayerProgress(frozenset(range(1, 6)), lambda num_layers: None)):
+        runner = CpuRunner(model, block_size=16, num_blocks=8)
         step = runner.launch(make_batch(), watch)
         step.sample()
         results.append((step.result().token_ids, runner.kv.bytes.tobytes()))

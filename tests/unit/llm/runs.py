@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.request import EngineRequest
 from pagemesh.engine.engine import EngineCore
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.llm.generation import Answer, PromptRun, run_to_end
 from pagemesh.llm.inbox import Deliveries, Progress
 from pagemesh.llm.prompts import EncodedPrompt
@@ -60,7 +60,7 @@ class ActingRunner(FakeRunner):
         self._act = act
         self._num_steps = 0
 
-    def execute(self, batch: Batch, watch: LayerWatch | None = None) -> StepResult:
+    def execute(self, batch: Batch, watch: LayerProgress | None = None) -> StepResult:
         self._num_steps += 1
         if self._num_steps == 3:
             self._act()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pagemesh.config import ModelConfig
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.kernels.dispatch import using
 from pagemesh.models.loader import load_model
 from tests.identity.checkpoints import RECIPES, VOCAB_SIZE, make_checkpoint
@@ -30,10 +30,10 @@ def test_a_decoder_computes_the_same_with_all_kernels(name: str, tmp_path: Path)
     prompt = torch.randint(VOCAB_SIZE, (19,)).tolist()
     model = load_model(config)
     expected = logprobs_of(model, prompt)
-    [tokens] = Driver(ModelRunner(model, 16, 20), 100).generate([prompt], 2)
+    [tokens] = Driver(CpuRunner(model, 16, 20), 100).generate([prompt], 2)
     with using(
         "cuda", "expert_choice", "experts", "gated_activation", "linear", "rms_norm", "write_kv"
     ):
         model = load_model(config)
         assert logprobs_of(model, prompt) == pytest.approx(expected, abs=TOLERANCE)
-        assert Driver(ModelRunner(model, 16, 20), 100).generate([prompt, [1]], 2)[0] == tokens
+        assert Driver(CpuRunner(model, 16, 20), 100).generate([prompt, [1]], 2)[0] == tokens

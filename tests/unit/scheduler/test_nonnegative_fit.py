@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagemesh.scheduler.estimates import NonNegativeFit
+from pagemesh.scheduler.estimates import NonNegativeLeastSquares
 
 
-def make_fit(num_quantities: int = 3) -> NonNegativeFit:
-    return NonNegativeFit(num_quantities, memory=0.98)
+def make_fit(num_quantities: int = 3) -> NonNegativeLeastSquares:
+    return NonNegativeLeastSquares(num_quantities, memory=0.98)
 
 
 def test_nothing_is_expected_before_the_first_measurement() -> None:
@@ -91,7 +91,7 @@ def test_what_is_slower_or_faster_from_now_on_is_believed() -> None:
 
 
 def test_coefficients_are_computed_anew_only_now_and_then() -> None:
-    fit = NonNegativeFit(1, memory=0.98, solve_every=4)
+    fit = NonNegativeLeastSquares(1, memory=0.98, solve_every=4)
     seen = []
     for tokens in (1, 1, 1, 1, 2, 2, 2, 2):
         fit.observe((1,), 0.1 * tokens)

@@ -2,7 +2,7 @@
 
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.scheduler.batch import Batch, BlockMoves, ScheduledSequence
-from pagemesh.scheduler.estimates import CheaperWay, StepCosts
+from pagemesh.scheduler.estimates import StepCosts, SwapOrRecompute
 
 BLOCK_BYTES = 1_000_000  # one millisecond, as long as no copy was measured
 
@@ -15,15 +15,15 @@ def make_batch(*num_tokens: int, moves: int = 0) -> Batch:
     return Batch(sequences, BlockMoves(copies=tuple((i, i + moves) for i in range(moves))))
 
 
-def make_policy() -> CheaperWay:
+def make_policy() -> SwapOrRecompute:
     """A policy beside an engine whose tokens take 0.1 ms each."""
     costs = StepCosts(512)
     costs.observe(make_batch(500), 0.05)
-    return CheaperWay(BLOCK_BYTES, costs)
+    return SwapOrRecompute(BLOCK_BYTES, costs)
 
 
 def test_before_any_prefill_was_measured_requests_are_swapped() -> None:
-    policy = CheaperWay(BLOCK_BYTES, StepCosts(512))
+    policy = SwapOrRecompute(BLOCK_BYTES, StepCosts(512))
     assert policy.should_swap(num_tokens=1, num_blocks=1000)
 
 

@@ -7,7 +7,7 @@ from tests.unit.scheduler.builders import Stepper, make_info, make_request
 
 def tables(stepper: Stepper) -> dict[str, list[int]]:
     """Block tables of the requests with a seat."""
-    return {request.request_id: request.block_ids for request in stepper.requests.seated}
+    return {request.request_id: request.block_ids for request in stepper.requests.active}
 
 
 def test_a_prompt_is_computed_in_chunks_and_sampled_at_its_end() -> None:

@@ -14,7 +14,7 @@ from pagemesh.core.request import EngineRequest
 from pagemesh.errors import InvalidRequestError, UnsupportedError
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.sampling.structured.outputs import StructuredOutputs
-from pagemesh.scheduler.request import PromptVector
+from pagemesh.scheduler.request import Pooler
 from tests.unit.scheduler.builders import FixedWay, Stepper, make_info, make_request
 
 PROMPT = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
@@ -88,7 +88,7 @@ def test_a_preempted_mean_counts_every_token_once(swaps: bool) -> None:
     stepper.submit(embed("a"))
     for _ in range(3):
         stepper.step()
-        (request,) = stepper.requests.seated
+        (request,) = stepper.requests.active
         stepper.scheduler._preempt(request)
     stepper.run()
     assert vector(stepper, "a") == MEAN
@@ -182,7 +182,7 @@ def test_a_mean_has_the_same_bits_however_its_prompt_is_cut() -> None:
     states[::7] *= 1e6
     results = set()
     for size in (1, 13, 64, 100):
-        pooled = PromptVector(Pooling("mean", normalize=True), 100)
+        pooled = Pooler(Pooling("mean", normalize=True), 100)
         for start in range(0, 100, size):
             pooled.add(states[start : start + size])
         results.add(pooled.result())
@@ -193,7 +193,7 @@ def test_a_mean_has_the_same_bits_however_its_prompt_is_cut() -> None:
 
 
 def test_a_vector_of_zeros_stays_one() -> None:
-    pooled = PromptVector(Pooling("last", normalize=True), 1)
+    pooled = Pooler(Pooling("last", normalize=True), 1)
     pooled.add(np.zeros((1, 2), np.float32))
     assert pooled.result() == bytes(8)
 

@@ -10,7 +10,7 @@ PROMPT = range(100, 110)  # two blocks of 4 and a half
 
 
 def tables(stepper: Stepper) -> dict[str, list[int]]:
-    return {request.request_id: request.block_ids for request in stepper.requests.seated}
+    return {request.request_id: request.block_ids for request in stepper.requests.active}
 
 
 def submit_family(stepper: Stepper, num_forks: int = 1, max_tokens: int = 4) -> None:

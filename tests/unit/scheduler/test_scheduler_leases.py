@@ -277,7 +277,7 @@ def test_an_import_in_progress_is_not_preempted() -> None:
     stepper.step()
     assert "import" in stepper.grants
     assert stepper.step() == []  # a needs a third block and gets none
-    assert [request.request_id for request in stepper.requests.seated] == ["import"]
+    assert [request.request_id for request in stepper.requests.active] == ["import"]
     stepper.requests.cancel("import")
     stepper.requests.finish_import("import", 0)
     stepper.run()

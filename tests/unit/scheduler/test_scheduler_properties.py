@@ -289,7 +289,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 known = self.specs[request_id].resume_token_ids
                 assert self.constraints[request_id].accepted == [*known, *tokens]
         assert stepper.num_free_blocks == stepper.info.num_blocks
-        assert len(stepper.requests.waiting) == len(stepper.requests.seated) == 0
+        assert len(stepper.requests.waiting) == len(stepper.requests.active) == 0
         assert len(stepper.requests.compiling) == 0
 
     def take_in(self, spec: EngineRequest, tokens: tuple[int, ...]) -> None:

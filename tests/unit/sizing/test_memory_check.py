@@ -9,7 +9,7 @@ import pytest
 from pagemesh.config import CacheConfig, ModelConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine import profile_run
-from pagemesh.engine.cpu_runner import ModelRunner
+from pagemesh.engine.cpu_runner import CpuRunner
 from pagemesh.engine.loading import load_engine
 from pagemesh.engine.profile_run import check_after_loading, largest_batch, measure_step
 from pagemesh.errors import ConfigError
@@ -21,8 +21,8 @@ GIB = 2**30
 
 
 @pytest.fixture(scope="module")
-def runner(demo_model: Path) -> ModelRunner:
-    return ModelRunner(load_model(ModelConfig(str(demo_model))), 16, 64)
+def runner(demo_model: Path) -> CpuRunner:
+    return CpuRunner(load_model(ModelConfig(str(demo_model))), 16, 64)
 
 
 def test_more_than_the_machine_has_is_refused_before_anything_is_loaded(demo_model: Path) -> None:
@@ -35,7 +35,7 @@ def test_more_than_the_machine_has_is_refused_before_anything_is_loaded(demo_mod
 
 
 def test_what_is_there_after_loading_counts_as_measured(
-    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+    runner: CpuRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profile_run, "measure_step", lambda *_: GIB)
     monkeypatch.setattr(profile_run, "process_memory", lambda: ProcessMemory(3 * GIB, 9 * GIB))
@@ -52,7 +52,7 @@ def test_what_is_there_after_loading_counts_as_measured(
     )
 
 
-def test_a_larger_step_takes_more_memory(runner: ModelRunner) -> None:
+def test_a_larger_step_takes_more_memory(runner: CpuRunner) -> None:
     small = measure_step(runner, SchedulerConfig(1, 16), 2048)
     large = measure_step(runner, SchedulerConfig(64, 8192), 2048)
     assert small is not None and large is not None

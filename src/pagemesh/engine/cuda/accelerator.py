@@ -107,7 +107,7 @@ class CudaAccelerator:
         runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         runtime.cudaHostUnregister(memory.data_ptr())
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         torch.cuda.synchronize(self._device)
 
 

@@ -22,9 +22,9 @@ from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.peer_pools import PeerPools, name_pool
 from pagemesh.engine.cuda.pinned import HostBuffers
-from pagemesh.engine.cuda.runner import DeviceRunner
+from pagemesh.engine.cuda.runner import CudaRunner
 from pagemesh.engine.cuda.weight_writer import DeviceFiller
-from pagemesh.engine.engine import Built, Loaded
+from pagemesh.engine.engine import EngineParts, Loaded
 from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
 from pagemesh.engine.identical_loading import check_on_device
 from pagemesh.engine.profile_run import largest_batch, move_blocks, warm_up_batches
@@ -80,7 +80,7 @@ def load_on_gpu(
 class _Parts(NamedTuple):
     pool: KvPool
     stager: KvStager
-    runner: DeviceRunner
+    runner: CudaRunner
 
 
 class GpuBuilder:
@@ -102,7 +102,7 @@ class GpuBuilder:
         self._gpu = gpu
         self._clock = clock
 
-    def build(self, max_num_blocks: int | None, kv_descriptor: int | None) -> Built:
+    def build(self, max_num_blocks: int | None, kv_descriptor: int | None) -> EngineParts:
         """Reserve the KV cache, of `max_num_blocks` at most; nobody else may load on the device meanwhile.
 
         The buffers through which KV is read and written lie in the memory behind `kv_descriptor`, or in
@@ -134,15 +134,15 @@ class GpuBuilder:
         # memory shall be as large as any step needs it, rather than grow while requests are served.
         with self._clock.phase("compile"):
             for batch in (*self._first_steps(), self._largest_batch(num_blocks)):
-                self._rehearse(parts.runner, batch)
+                self._dummy_run(parts.runner, batch)
             move_blocks(parts.runner, parts.stager, num_blocks, num_swap_blocks)
-            parts.stager.rehearse()
+            parts.stager.dummy_run()
         self._capture(parts.runner)
         name = None if kv_descriptor is None else name_pool(parts.pool, self._gpu.sharing)
         kv = StagedKv(layout, num_blocks, buffers.slots.numpy(), parts.stager, name)
         own_pool = parts.pool if name is None else None
         release = partial(_release, own_pool, peers, buffers, accelerator)
-        return Built(
+        return EngineParts(
             parts.runner,
             kv,
             num_blocks,
@@ -161,10 +161,10 @@ class GpuBuilder:
     ) -> _Parts:
         pool = KvPool(self._layout, num_blocks, accelerator.device)
         # Zeros are there before any stream looks.
-        accelerator.settle()
+        accelerator.synchronize()
         mover = DeviceBlockMover(pool, accelerator, buffers.swap_space)
         stager = KvStager(pool, accelerator, buffers.slots, peers)
-        runner = DeviceRunner(
+        runner = CudaRunner(
             self._model,
             pool,
             mover,
@@ -188,15 +188,15 @@ class GpuBuilder:
         first = self._first_steps()
         with self._clock.phase("compile"):
             for each in (*first, batch):
-                self._rehearse(parts.runner, each)
+                self._dummy_run(parts.runner, each)
         # What stays from step to step is there by now, and nothing is compiled any more.
         idle = gpu.read()
         gpu.reset_peak()
         with self._clock.phase("measure"):
             for each in first:
-                self._rehearse(parts.runner, each)
+                self._dummy_run(parts.runner, each)
             started_at = perf_counter()
-            self._rehearse(parts.runner, batch)
+            self._dummy_run(parts.runner, batch)
             seconds = perf_counter() - started_at
         activations = gpu.peak() - idle.reserved
         self._capture(parts.runner)
@@ -239,14 +239,14 @@ class GpuBuilder:
             generates=self._model.generates,
         )
 
-    def _capture(self, runner: DeviceRunner) -> None:
+    def _capture(self, runner: CudaRunner) -> None:
         if not self._hardware.enforce_eager:
             with self._clock.phase("capture"):
                 runner.capture()
 
-    def _rehearse(self, runner: DeviceRunner, batch: Batch) -> None:
+    def _dummy_run(self, runner: CudaRunner, batch: Batch) -> None:
         try:
-            runner.rehearse(batch)
+            runner.dummy_run(batch)
         except InternalError as error:
             if error.reason != "OUT_OF_MEMORY":
                 raise
@@ -279,7 +279,7 @@ def _release(
     """Without a pool when others may have it open: to free it then is undefined."""
     peers.close()
     try:
-        accelerator.settle()
+        accelerator.synchronize()
     except RuntimeError:
         # A device that computes nothing any more gives nothing back, and has said why before.
         log.warning("the GPU's memory is left to the end of the process", exc_info=True)

@@ -22,7 +22,7 @@ from pagemesh.engine.cuda.step_graphs import (
 )
 from pagemesh.engine.cuda.steps import LastTokens
 from pagemesh.engine.cuda.transfers import Transfers
-from pagemesh.engine.paged_model import KvProbe, PagedModel, paged_sequences
+from pagemesh.engine.paged_model import KvFiniteCheck, PagedModel, paged_sequences
 from pagemesh.engine.step_inputs import StepInputs
 from pagemesh.kernels.paged_attention import AttentionPlan, Capacity
 
@@ -91,7 +91,7 @@ class CapturedSteps:
         return None if results is None else results[0]
 
     def run(self, inputs: StepInputs) -> Results | None:
-        """Of any tokens the hidden states, [T, hidden], and `KvProbe.sums`, there until the next run; None when their
+        """Of any tokens the hidden states, [T, hidden], and `KvFiniteCheck.sums`, there until the next run; None when their
         step was not captured."""
         return self._run(self._chunks, inputs)
 
@@ -130,6 +130,6 @@ class CapturedSteps:
         slots: torch.Tensor,
         plan: AttentionPlan,
     ) -> Results:
-        probe = KvProbe(())
+        probe = KvFiniteCheck(())
         hidden = self._model.forward(token_ids, positions, slots, plan, None, probe=probe)
         return hidden, probe.sums

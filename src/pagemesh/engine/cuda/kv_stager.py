@@ -68,7 +68,7 @@ class KvStager:
         with self._peers.use(peer) as planes:
             return self._slots[slot].copy(planes, source_ids, piece)
 
-    def rehearse(self) -> None:
+    def dummy_run(self) -> None:
         """Do `sum` and `copy` once, with the first block, so that what they need is compiled."""
         keys = Piece((0,), first_plane=0, num_planes=1)
         self.sum(0, keys)

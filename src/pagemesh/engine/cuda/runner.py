@@ -16,7 +16,7 @@ from pagemesh.engine.cuda.failures import failing_alone
 from pagemesh.engine.cuda.steps import DeviceStep, EagerSteps, LastTokens, StepSampling
 from pagemesh.engine.cuda.transfers import Transfers
 from pagemesh.engine.paged_model import AttentionMaker, PagedModel
-from pagemesh.engine.runner import LayerWatch, compute_step
+from pagemesh.engine.runner import LayerProgress, compute_step
 from pagemesh.engine.step_inputs import StepInputs, StepRows, make_step_inputs
 from pagemesh.kernels.paged_attention import make_paged_attention
 from pagemesh.models.loader import LoadedModel
@@ -59,7 +59,7 @@ class Mover(Protocol):
         ...
 
 
-class DeviceRunner:
+class CudaRunner:
     """Runs batches on one model and one KV cache. One thread at a time, apart from `kv`.
 
     What one step asks of the device is done before what the next one asks, so that tensors which stay (the
@@ -112,7 +112,7 @@ class DeviceRunner:
         limits = StepLimits(model.max_model_len, model.vocab_size, *steps, *blocks)
         self._captured = CapturedSteps(self._model, self._transfers, self._last_tokens, limits)
         # What was loaded on other streams is used on the steps' own from now on.
-        accelerator.settle()
+        accelerator.synchronize()
 
     def move(self, moves: BlockMoves) -> None:
         with self._working():
@@ -130,9 +130,9 @@ class DeviceRunner:
             return
         with self._working():
             self._captured.capture(self._accelerator, self._clear, num_sequences, num_tokens)
-        self._accelerator.settle()
+        self._accelerator.synchronize()
 
-    def launch(self, batch: Batch, watch: LayerWatch | None = None) -> DeviceStep:
+    def launch(self, batch: Batch, watch: LayerProgress | None = None) -> DeviceStep:
         """See `Runner`. Of captured steps no layers are told: short ones would be over before."""
         with self._working():
             inputs = make_step_inputs(batch.sequences, self.kv.layout.block_size)
@@ -142,7 +142,9 @@ class DeviceRunner:
             hidden = self._states(inputs, rows, watch) if logits is None else None
             return DeviceStep(self._sampling, rows, places, hidden, logits)
 
-    def _states(self, inputs: StepInputs, rows: StepRows, watch: LayerWatch | None) -> torch.Tensor:
+    def _states(
+        self, inputs: StepInputs, rows: StepRows, watch: LayerProgress | None
+    ) -> torch.Tensor:
         """Hidden states [R, hidden] of the rows. A graph tells of no layers while it runs."""
         is_told = watch is not None and inputs.columns.shape[1] > MOST_UNTOLD
         results = None if is_told else self._captured.run(inputs)
@@ -157,7 +159,7 @@ class DeviceRunner:
         (indices,) = self._transfers.upload([selection])
         return hidden.index_select(0, indices)
 
-    def rehearse(self, batch: Batch) -> None:
+    def dummy_run(self, batch: Batch) -> None:
         """Compute a batch for its cost alone; afterwards it is as if it had never been.
 
         On any thread, as long as no other one computes. The blocks of the batch must be nobody's.

@@ -50,7 +50,7 @@ class GraphInputs(NamedTuple):
 
 Results = tuple[torch.Tensor, ...]
 """What a step leaves, each [T, …] in the order of its tokens: of decodes their logits, of others the hidden states and
-`KvProbe.sums`."""
+`KvFiniteCheck.sums`."""
 
 Compute = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, AttentionPlan], Results]
 """Runs token ids, positions and slots, each [T]."""

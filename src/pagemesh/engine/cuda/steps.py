@@ -14,7 +14,7 @@ import torch
 from pagemesh.engine.accelerator import Accelerator, Event
 from pagemesh.engine.cuda.transfers import Download, Transfers
 from pagemesh.engine.paged_model import PagedModel, paged_sequences
-from pagemesh.engine.runner import LayerWatch
+from pagemesh.engine.runner import LayerProgress
 from pagemesh.engine.step_inputs import Head, PromptScores, StepInputs, StepRows
 from pagemesh.sampling.samples import PendingSamples, Sampler
 from pagemesh.scheduler.batch import StepResult
@@ -114,7 +114,7 @@ class EagerSteps:
         self._accelerator = accelerator
         self._timeout = timeout
 
-    def run(self, inputs: StepInputs, rows: StepRows, watch: LayerWatch | None) -> torch.Tensor:
+    def run(self, inputs: StepInputs, rows: StepRows, watch: LayerProgress | None) -> torch.Tensor:
         """Hidden states [R, hidden] of the rows; layers are told of when the device has written them."""
         if watch is None:
             return self._forward(inputs, rows, None)
@@ -124,7 +124,7 @@ class EagerSteps:
         return hidden
 
     def _forward(
-        self, inputs: StepInputs, rows: StepRows, watch: LayerWatch | None
+        self, inputs: StepInputs, rows: StepRows, watch: LayerProgress | None
     ) -> torch.Tensor:
         # Unknown tokens are decodes, which are in front.
         num_mixed = inputs.unknown[-1] + 1 if inputs.unknown else 0
@@ -146,13 +146,13 @@ class LayerEvents:
     The thread ends with the step, and there is none for steps that nobody watches.
     """
 
-    def __init__(self, watch: LayerWatch, accelerator: Accelerator, timeout: float) -> None:
+    def __init__(self, watch: LayerProgress, accelerator: Accelerator, timeout: float) -> None:
         """A step that takes longer than `timeout` seconds is not told of any more."""
         self._told = watch
         self._accelerator = accelerator
         self._timeout = timeout
         self._events: list[tuple[int, Event]] = []
-        self.watch = LayerWatch(watch.num_layers, self._record)
+        self.watch = LayerProgress(watch.num_layers, self._record)
         """For `PagedModel.forward`, within `Accelerator.computing`."""
 
     def follow(self) -> None:

@@ -10,7 +10,7 @@ from pagemesh.core.engine import StepOutput
 from pagemesh.core.kv import BlockLayout, KvProgress
 from pagemesh.core.load import EngineLoad
 from pagemesh.engine import runner
-from pagemesh.engine.loop import Delivery
+from pagemesh.engine.loop import StepNotifier
 from pagemesh.engine.runner import watched_layers
 from pagemesh.scheduler.batch import Batch, ExportedChunk
 
@@ -54,9 +54,9 @@ def make_batch(*chunks: ExportedChunk) -> Batch:
 @pytest.mark.usefixtures("every_layer")
 def test_all_exports_of_a_batch_are_told_of_together_with_the_last_load() -> None:
     told: list[StepOutput] = []
-    delivery = Delivery(TWO, OLD)
+    delivery = StepNotifier(TWO, OLD)
     delivery.open(told.append)
-    watch = delivery.watch(make_batch(ExportedChunk("a", 40, 8), ExportedChunk("b", 5, 5)))
+    watch = delivery.progress(make_batch(ExportedChunk("a", 40, 8), ExportedChunk("b", 5, 5)))
     assert watch is not None
     assert watch.num_layers == {1}
     delivery.tell(NEW, None)
@@ -67,17 +67,17 @@ def test_all_exports_of_a_batch_are_told_of_together_with_the_last_load() -> Non
 
 
 def test_a_batch_without_exports_or_with_small_ones_is_not_watched() -> None:
-    delivery = Delivery(TWO, OLD)
-    assert delivery.watch(make_batch()) is None
-    assert delivery.watch(make_batch(ExportedChunk("a", 40, 8))) is None
+    delivery = StepNotifier(TWO, OLD)
+    assert delivery.progress(make_batch()) is None
+    assert delivery.progress(make_batch(ExportedChunk("a", 40, 8))) is None
 
 
 @pytest.mark.usefixtures("every_layer")
 def test_what_is_told_too_late_reaches_nobody() -> None:
     told: list[StepOutput] = []
-    delivery = Delivery(TWO, OLD)
+    delivery = StepNotifier(TWO, OLD)
     delivery.open(told.append)
-    watch = delivery.watch(make_batch(ExportedChunk("a", 40, 8)))
+    watch = delivery.progress(make_batch(ExportedChunk("a", 40, 8)))
     assert watch is not None
     delivery.close()
     watch.tell(1)
@@ -98,9 +98,9 @@ def test_calls_of_two_threads_do_not_overlap() -> None:
             other.start()
             overlapped.append(second_is_there.wait(0.2))
 
-    delivery = Delivery(TWO, OLD)
+    delivery = StepNotifier(TWO, OLD)
     delivery.open(listener)
-    watch = delivery.watch(make_batch(ExportedChunk("a", 40, 8)))
+    watch = delivery.progress(make_batch(ExportedChunk("a", 40, 8)))
     assert watch is not None
     other = threading.Thread(target=watch.tell, args=(1,))
     delivery.tell(NEW, StepOutput(load=NEW))
