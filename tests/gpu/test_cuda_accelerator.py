@@ -19,7 +19,7 @@ MANY_CYCLES = 400_000_000
 LOSE_DEVICE = """
 import torch
 from pagemesh.engine.cuda.accelerator import CudaAccelerator
-from pagemesh.engine.cuda.failures import failing_alone
+from pagemesh.engine.cuda.accelerator import failing_alone
 from pagemesh.errors import DeviceLostError
 
 accelerator = CudaAccelerator(torch.device("cuda"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig, ServerConfig
-from pagemesh.engine.cuda.device import visible_capability
+from pagemesh.engine.cuda.load import visible_capability
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.loading import load_engine
 from pagemesh.engine_process.client import EngineProcess

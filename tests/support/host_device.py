@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine.cuda import build
+from pagemesh.engine import profile_run
 from pagemesh.engine.engine import EngineCore
 from pagemesh.engine.loading import load_engine
 from pagemesh.kv_memory.memory import open_memory
@@ -23,7 +23,7 @@ class Device:
         self.sharing = sharing or HostSharing()
         descriptor = open_memory()
         # A CPU compiles no kernels for the sizes of steps: the largest one alone is computed at load.
-        with patch.object(build, "warm_up_batches", return_value=[]):
+        with patch.object(profile_run, "warm_up_batches", return_value=[]):
             self.engine: EngineCore = load_engine(
                 ModelConfig(model=str(model), threads=1),
                 CacheConfig(kv_cache_memory=0.02),

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
-from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo, StepListener, StepOutput
-from pagemesh.core.kv import BlockLayout, KvAccess
+from pagemesh.core.kv import KvAccess
 from pagemesh.core.load import EngineLoad
 from pagemesh.core.request import EngineRequest
 from pagemesh.engine.constraints import ConstraintSource, no_backend
 from pagemesh.engine.loop import CommandQueue, EngineLoop, StepNotifier
 from pagemesh.engine.runner import Runner
 from pagemesh.engine.shared_cores import SharedCores
-from pagemesh.engine.start_clock import Phase
 from pagemesh.errors import InternalError, PagemeshError, UnavailableError
-from pagemesh.models.loader import LoadedModel
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.compiler import GrammarCompiler
 from pagemesh.scheduler.request_table import RequestTable

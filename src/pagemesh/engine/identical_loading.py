@@ -13,8 +13,8 @@ from pagemesh.config import CpuIsaName, HardwareConfig, ModelConfig
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cpu_runner import CpuRunner
-from pagemesh.engine.engine import EngineParts
 from pagemesh.engine.identity_check import find_difference, num_blocks_of_check
+from pagemesh.engine.parts import EngineParts
 from pagemesh.errors import ConfigError
 from pagemesh.kernels.jit.cpu_isa import (
     CpuIsa,

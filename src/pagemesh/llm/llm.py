@@ -9,21 +9,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import count
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar, get_type_hints
+from typing import Any, Final, Self
 
-import pydantic
-import structlog
-
-from pagemesh.config import CacheConfig, HardwareConfig, HubConfig, ModelConfig, SchedulerConfig
+from pagemesh.config import HubConfig
 from pagemesh.engine.loading import load_engine
-from pagemesh.errors import ConfigError
 from pagemesh.llm.embedding import Embedder
 from pagemesh.llm.generation import Submission, run_to_end
 from pagemesh.llm.inbox import Deliveries, Progress
-from pagemesh.llm.outputs import EmbeddingRequestOutput, RequestOutput
+from pagemesh.llm.outputs import EmbeddingRequestOutput, RequestOutput, without_failures
 from pagemesh.llm.params import SamplingParams
 from pagemesh.llm.prompts import (
     Conversation,
@@ -32,6 +28,7 @@ from pagemesh.llm.prompts import (
     read_conversations,
     read_prompts,
 )
+from pagemesh.llm.settings import read_settings
 from pagemesh.models.resolve import resolve_model_path
 from pagemesh.telemetry.logs import configure_library_logging
 from pagemesh.tokenizer.model_defaults import load_generation_defaults
@@ -170,82 +167,3 @@ class LLM:
         with Progress(len(runs), shown=use_tqdm) as progress:
             run_to_end(self._engine, self._deliveries, runs, progress)
         return without_failures([run.output() for run in runs])
-
-
-Area = TypeVar("Area")
-
-_STRICT = pydantic.ConfigDict(strict=True)
-
-
-class OfflineSettings(NamedTuple):
-    """All that an engine is made from."""
-
-    model: ModelConfig
-    cache: CacheConfig
-    scheduler: SchedulerConfig
-    hardware: HardwareConfig
-
-
-_AREAS = (ModelConfig, CacheConfig, SchedulerConfig, HardwareConfig)
-
-
-def read_settings(model: str | os.PathLike[str], settings: Mapping[str, Any]) -> OfflineSettings:
-    """Sort settings into their areas; ConfigError naming the first that is unknown or cannot be."""
-    known = {name for area in _AREAS for name in _names(area)}
-    for name in settings:
-        if name not in known:
-            raise ConfigError(f"LLM has no setting {name!r}; there are {', '.join(sorted(known))}")
-    given = {"model": os.fspath(model), **settings}
-    return OfflineSettings(
-        _read(ModelConfig, given),
-        _read(CacheConfig, given),
-        _read(SchedulerConfig, given),
-        _read(HardwareConfig, given),
-    )
-
-
-def _names(area: type[Any]) -> list[str]:
-    """Settings of an area and of the areas in it, side by side as on the command line."""
-    names: list[str] = []
-    hint: Any  # a type, or what stands for several
-    for name, hint in get_type_hints(area).items():
-        names += _names(hint) if _is_area(hint) else [name]
-    return names
-
-
-def _is_area(hint: Any) -> bool:
-    return dataclasses.is_dataclass(hint)
-
-
-def _read(area: type[Area], given: Mapping[str, Any]) -> Area:
-    values: dict[str, Any] = {}
-    hint: Any
-    for name, hint in get_type_hints(area).items():
-        if _is_area(hint):
-            values[name] = _read(hint, given)
-        elif name in given:
-            values[name] = _check(name, hint, given[name])
-    return area(**values)
-
-
-def _check(name: str, hint: Any, value: object) -> object:
-    try:
-        return pydantic.TypeAdapter(hint, config=_STRICT).validate_python(value)
-    except pydantic.ValidationError as error:
-        raise ConfigError(f"{name} is {value!r}: {error.errors()[0]['msg']}") from error
-
-
-log = structlog.get_logger(__name__)
-
-Output = TypeVar("Output", RequestOutput, EmbeddingRequestOutput)
-
-
-def without_failures(outputs: list[Output]) -> list[Output]:
-    """The outputs, with a word about those that failed; raises when there are no others."""
-    failed = [output for output in outputs if output.error is not None]
-    for output in failed:
-        log.warning("request failed", request_id=output.request_id, error=str(output.error))
-    if failed and len(failed) == len(outputs):
-        assert failed[0].error is not None
-        raise failed[0].error
-    return outputs

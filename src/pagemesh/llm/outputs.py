@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
+
+import structlog
 
 from pagemesh.errors import PagemeshError
 from pagemesh.sampling.logprobs import TokenLogprobs
@@ -119,3 +121,19 @@ def _read(position: TokenLogprobs, tokenizer: Tokenizer) -> Position:
         token_id: Logprob(logprob, rank, token_text(tokenizer, token_id))
         for token_id, (logprob, rank) in found.items()
     }
+
+
+log = structlog.get_logger(__name__)
+
+Output = TypeVar("Output", RequestOutput, EmbeddingRequestOutput)
+
+
+def without_failures(outputs: list[Output]) -> list[Output]:
+    """The outputs, with a word about those that failed; raises when there are no others."""
+    failed = [output for output in outputs if output.error is not None]
+    for output in failed:
+        log.warning("request failed", request_id=output.request_id, error=str(output.error))
+    if failed and len(failed) == len(outputs):
+        assert failed[0].error is not None
+        raise failed[0].error
+    return outputs

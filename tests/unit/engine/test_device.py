@@ -9,8 +9,8 @@ import structlog
 import torch
 
 from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
-from pagemesh.engine.cuda import device as device_module
-from pagemesh.engine.cuda.device import choose_device
+from pagemesh.engine.cuda import load as device_module
+from pagemesh.engine.cuda.load import choose_device
 from pagemesh.engine.loading import load_engine
 from pagemesh.errors import ConfigError
 from pagemesh.models.choices import choose_kv_dtype

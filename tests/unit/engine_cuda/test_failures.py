@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pagemesh.engine.cuda.failures import failing_alone, failing_at_start
+from pagemesh.engine.cuda.accelerator import failing_alone, failing_at_start
 from pagemesh.errors import ConfigError, DeviceLostError, InternalError
 from tests.support.host_accelerator import HostAccelerator
 

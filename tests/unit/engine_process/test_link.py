@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pagemesh.core.load import EngineLoad
-from pagemesh.engine_process.client import EngineLink
+from pagemesh.engine_process.link import EngineLink
 from pagemesh.engine_process.pipe import Pipe
 from pagemesh.errors import UnavailableError
 

@@ -23,7 +23,7 @@ from pagemesh.errors import (
     UnsupportedError,
 )
 from pagemesh.llm import LLM, RequestOutput, SamplingParams, StructuredOutputs
-from pagemesh.llm.llm import without_failures
+from pagemesh.llm.outputs import without_failures
 from pagemesh.llm.prompts import Prompt
 from tests.unit.models.model_folder import write_model
 

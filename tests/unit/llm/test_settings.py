@@ -9,7 +9,7 @@ import pytest
 
 from pagemesh.config import CacheConfig, HardwareConfig, HubConfig, ModelConfig, SchedulerConfig
 from pagemesh.errors import ConfigError
-from pagemesh.llm.llm import OfflineSettings, read_settings
+from pagemesh.llm.settings import OfflineSettings, read_settings
 
 
 def test_settings_find_their_areas() -> None:

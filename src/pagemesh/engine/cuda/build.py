@@ -12,69 +12,26 @@ from typing import NamedTuple
 
 import structlog
 
-from pagemesh.config import CacheConfig, HardwareConfig, ModelConfig, SchedulerConfig
+from pagemesh.config import CacheConfig, HardwareConfig, SchedulerConfig
 from pagemesh.core.kv import BlockLayout
+from pagemesh.engine import profile_run
 from pagemesh.engine.accelerator import Accelerator
 from pagemesh.engine.cpu_runner import num_swap_blocks_for
 from pagemesh.engine.cuda.device import Gpu
-from pagemesh.engine.cuda.failures import failing_at_start
 from pagemesh.engine.cuda.kv_pool import DeviceBlockMover, KvPool
 from pagemesh.engine.cuda.kv_stager import KvStager
 from pagemesh.engine.cuda.peer_pools import PeerPools, name_pool
 from pagemesh.engine.cuda.pinned import HostBuffers
 from pagemesh.engine.cuda.runner import CudaRunner
-from pagemesh.engine.cuda.weight_writer import DeviceFiller
-from pagemesh.engine.engine import EngineParts, Loaded
-from pagemesh.engine.fitting import fitting, layout_of, max_num_blocks
-from pagemesh.engine.identical_loading import check_on_device
-from pagemesh.engine.profile_run import largest_batch, move_blocks, warm_up_batches
-from pagemesh.engine.start_clock import StartClock
+from pagemesh.engine.parts import EngineParts, StartClock
 from pagemesh.errors import ConfigError, InternalError
 from pagemesh.kv_memory.staged import StagedKv
-from pagemesh.models.loader import LoadedModel, load_model
-from pagemesh.models.place import Place
+from pagemesh.models.loader import LoadedModel
 from pagemesh.scheduler.batch import Batch
 from pagemesh.sizing import gpu_budget
-from pagemesh.sizing.check import check_before_loading, check_swap_space
+from pagemesh.sizing.check import check_swap_space
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-def load_on_gpu(
-    model: ModelConfig,
-    cache: CacheConfig,
-    scheduler: SchedulerConfig,
-    hardware: HardwareConfig,
-    kv_descriptor: int | None,
-    gpu: Gpu,
-) -> Loaded:
-    """Load a model and build what computes it, with the KV cache that the GPU's memory leaves room for.
-
-    The buffers to it lie in the memory behind `kv_descriptor`, or in memory of their own, see `GpuBuilder`. By
-    config.json alone it is decided first whether there can be room, before weights are read.
-
-    Raises ConfigError when the settings fit neither the model nor the GPU, others have its memory, or, where equal
-    tokens are required, when its kernels do not keep bits.
-    """
-    check_before_loading(model, cache, scheduler, hardware, gpu.total_bytes)
-    clock = StartClock()
-    with gpu.alone():
-        # Straight into the GPU's memory: a host may have less than the model takes.
-        with clock.phase("read"), failing_at_start("the model's weights"):
-            place = Place(DeviceFiller(gpu.accelerator), cache.kv_cache_dtype)
-            loaded = load_model(model, place)
-        layout = layout_of(loaded, cache)
-        limits = fitting(scheduler, loaded)
-        builder = GpuBuilder(loaded, layout, (cache, limits, hardware), gpu, clock)
-        built = builder.build(max_num_blocks(loaded, layout, limits), kv_descriptor)
-        trouble = check_on_device(
-            loaded,
-            layout,
-            built,
-            gpu.accelerator,
-            required=hardware.require_identical_tokens,
-        )
-    return Loaded(loaded, layout, limits, built, trouble, clock.seconds)
 
 
 class _Parts(NamedTuple):
@@ -135,7 +92,7 @@ class GpuBuilder:
         with self._clock.phase("compile"):
             for batch in (*self._first_steps(), self._largest_batch(num_blocks)):
                 self._dummy_run(parts.runner, batch)
-            move_blocks(parts.runner, parts.stager, num_blocks, num_swap_blocks)
+            profile_run.move_blocks(parts.runner, parts.stager, num_blocks, num_swap_blocks)
             parts.stager.dummy_run()
         self._capture(parts.runner)
         name = None if kv_descriptor is None else name_pool(parts.pool, self._gpu.sharing)
@@ -223,7 +180,7 @@ class GpuBuilder:
         return self._largest_batch(num_blocks), num_blocks
 
     def _largest_batch(self, num_blocks: int) -> Batch:
-        return largest_batch(
+        return profile_run.largest_batch(
             self._layout,
             num_blocks,
             self._scheduler,
@@ -232,7 +189,7 @@ class GpuBuilder:
         )
 
     def _first_steps(self) -> list[Batch]:
-        return warm_up_batches(
+        return profile_run.warm_up_batches(
             self._layout,
             self._scheduler,
             self._model.max_model_len,

@@ -11,8 +11,8 @@ import torch
 
 from pagemesh.core.kv import BlockLayout
 from pagemesh.engine.accelerator import Accelerator
+from pagemesh.engine.cuda.accelerator import failing_alone
 from pagemesh.engine.cuda.captured_steps import CapturedSteps, StepLimits
-from pagemesh.engine.cuda.failures import failing_alone
 from pagemesh.engine.cuda.steps import DeviceStep, EagerSteps, LastTokens, StepSampling
 from pagemesh.engine.cuda.transfers import Transfers
 from pagemesh.engine.paged_model import AttentionMaker, PagedModel
