@@ -13,8 +13,7 @@ from typing import Final
 from pagemesh.cli.settings import UpConfig
 from pagemesh.cli.vllm.environment import READ
 from pagemesh.cli.vllm.flags import MODES, RULES
-from pagemesh.cli.vllm.own_flags import own_flags
-from pagemesh.cli.vllm.rules import Fate, Rule
+from pagemesh.cli.vllm.rules import Fate, Rule, own_flags
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs/from-vllm.md"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pagemesh.telemetry.metrics.catalog import ABSENT, AREAS, specs_of
+from pagemesh.telemetry.metrics.registry import ABSENT, AREAS
 from pagemesh.telemetry.metrics.specs import ForeignSpec, HistogramSpec, Label, Spec, kind_of
 from tools.monitoring.alert import Alert
 from tools.monitoring.recording import RECORDING_RULES
@@ -52,7 +52,7 @@ def metrics_page() -> str:
     for title, area in AREAS.items():
         doc = (area.__doc__ or "").strip()
         parts.append(f"## {title}\n\n{doc}\n\n")
-        parts += [_metric(spec) for spec in specs_of(area)]
+        parts += [_metric(spec) for spec in area]
     parts.append(_RECORDED_HEAD)
     parts += [f"| `{rule.name}` | {rule.help} |\n" for rule in RECORDING_RULES]
     parts.append("\n" + _VLLM_HEAD)

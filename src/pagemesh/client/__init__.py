@@ -10,7 +10,7 @@
 """
 
 from pagemesh.client.aio import AsyncClient
-from pagemesh.client.requests import Settings, TokenizeSettings
+from pagemesh.client.requests import EmbedSettings, Settings, TextSettings, TokenizeSettings
 from pagemesh.client.results import (
     Chunk,
     Completion,
@@ -23,7 +23,6 @@ from pagemesh.client.results import (
     Usage,
 )
 from pagemesh.client.sync import Client
-from pagemesh.client.texts import EmbedSettings, TextSettings
 from pagemesh.sampling.logprobs import TokenLogprobs
 from pagemesh.sampling.structured.outputs import StructuredOutputs
 

@@ -8,10 +8,17 @@ from typing import Self, TypeVar, Unpack
 
 import grpc
 
-from pagemesh.client import credentials, requests, results, texts
-from pagemesh.client.requests import DEFAULT_TIMEOUT_S, Settings, TokenizeSettings
+from pagemesh.client import credentials, requests, results
+from pagemesh.client import requests as texts
+from pagemesh.client.requests import (
+    DEFAULT_TIMEOUT_S,
+    EmbedSettings,
+    Inputs,
+    Settings,
+    TextSettings,
+    TokenizeSettings,
+)
 from pagemesh.client.results import Chunk, Completion, Embeddings, ModelInfo, Ranking, Scores
-from pagemesh.client.texts import EmbedSettings, Inputs, TextSettings
 from pagemesh.config import MeshTlsConfig
 from pagemesh.rpc.status import from_rpc_error
 from pagemesh.v1 import inference_pb2, inference_pb2_grpc

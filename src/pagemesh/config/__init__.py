@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pagemesh.addresses import parse_addresses
-from pagemesh.config.api import ApiConfig
-from pagemesh.config.chat import ChatConfig
 from pagemesh.config.connections import MeshTlsConfig, TracesConfig, check_store_url
 from pagemesh.config.engine import (
     CPU_KV_CACHE_MEMORY,
@@ -25,8 +23,7 @@ from pagemesh.config.engine import (
 )
 from pagemesh.config.environment import require, require_seconds
 from pagemesh.config.gateway import CorsConfig, GatewayConfig, HttpLimitsConfig, TlsConfig
-from pagemesh.config.generation import GenerationConfig
-from pagemesh.config.request_log import RequestLogConfig
+from pagemesh.config.router import ApiConfig, ChatConfig, GenerationConfig, RequestLogConfig
 from pagemesh.config.served import ServedModels, read_served_models, require_for_one
 from pagemesh.config.tenants import TenantsConfig
 

@@ -13,7 +13,7 @@ from pagemesh.errors import PermissionDeniedError
 from pagemesh.identity.certificates import Certificates, Credentials
 from pagemesh.identity.roles import MeshRole, may_call, roles_of
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.metrics.security import CALLS_REFUSED, CERTIFICATE_EXPIRY
+from pagemesh.telemetry.metrics.process import CALLS_REFUSED, CERTIFICATE_EXPIRY
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

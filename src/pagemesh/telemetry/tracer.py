@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pagemesh.config import TracesConfig
 from pagemesh.config.environment import traces_headers_of_environment
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.metrics.tracing import SPANS_DROPPED
+from pagemesh.telemetry.metrics.process import SPANS_DROPPED
 
 if TYPE_CHECKING:
     from pagemesh.telemetry.otlp import OtlpTracer

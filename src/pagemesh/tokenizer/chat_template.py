@@ -21,8 +21,7 @@ import jinja2.parser
 
 from pagemesh.errors import ConfigError, InvalidRequestError
 from pagemesh.tokenizer.bounded_jinja import MAX_SOURCE_CHARS, BoundedEnvironment
-from pagemesh.tokenizer.content_format import takes_parts
-from pagemesh.tokenizer.message_shape import Message, MessageShape, is_plain
+from pagemesh.tokenizer.message_shape import Message, MessageShape, is_plain, takes_parts
 
 RESERVED: Final = frozenset({"conversation", "messages", "tools", "chat_template", "tokenize"})
 """What requests have fields of their own for, or nobody may choose."""

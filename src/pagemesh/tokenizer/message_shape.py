@@ -3,6 +3,8 @@
 A content that is absent, null or empty stays that, unless the template cannot do with it: some look for calls
 where the content is null, others write a null out. (transformers has left nulls out since its version 5, and some
 of its older templates fail for it.) A call's arguments are an object, as in vLLM, unless the template needs text.
+
+Whether a template takes a message's content apart itself is found in its text, as vLLM does.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+import jinja2.nodes
 
 Message = Mapping[str, Any]
 
@@ -169,3 +173,35 @@ def _arguments_text(given: Any) -> str:
     if not isinstance(given, str):
         return json.dumps(given or {}, ensure_ascii=False)
     return "{}" if given.strip() in ("", "null") else given
+
+
+def takes_parts(template: jinja2.nodes.Template) -> bool:
+    """Whether it goes through the parts of a content, `{% for part in message.content %}` or the like.
+
+    Such a template wants a list of `{"type": "text", "text": …}`; any other one wants text.
+    """
+    contents = {
+        assign.target.name
+        for assign in template.find_all(jinja2.nodes.Assign)
+        if isinstance(assign.target, jinja2.nodes.Name) and _is_content(assign.node, frozenset())
+    }
+    return any(
+        _is_content(loop.iter, frozenset(contents)) for loop in template.find_all(jinja2.nodes.For)
+    )
+
+
+def _is_content(node: jinja2.nodes.Node, names: frozenset[str]) -> bool:
+    """Whether it is some message's content, or a variable of one of these names."""
+    # `content | selectattr(…)` and `content[1:]` are of the content, too.
+    while isinstance(node, jinja2.nodes.Filter) and node.node is not None:
+        node = node.node
+    if isinstance(node, jinja2.nodes.Getitem) and isinstance(node.arg, jinja2.nodes.Slice):
+        node = node.node
+    match node:
+        case jinja2.nodes.Name():
+            return node.name in names
+        case jinja2.nodes.Getattr():
+            return node.attr == "content"
+        case jinja2.nodes.Getitem():
+            return isinstance(node.arg, jinja2.nodes.Const) and node.arg.value == "content"
+    return False

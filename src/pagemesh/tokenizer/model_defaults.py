@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from pagemesh.config.generation import GenerationConfig, check_generation_value
+from pagemesh.config.router import GenerationConfig, check_generation_value
 from pagemesh.errors import ConfigError, InvalidRequestError
 from pagemesh.tokenizer.folder import read_json
 

@@ -18,7 +18,7 @@ from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics import engine as declared
 from pagemesh.telemetry.metrics import requests as request_metrics
 from pagemesh.telemetry.metrics.labels import ENGINE
-from pagemesh.telemetry.metrics.of_model import ModelMetrics
+from pagemesh.telemetry.metrics.registry import ModelMetrics
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

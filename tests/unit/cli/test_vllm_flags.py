@@ -17,8 +17,7 @@ from pagemesh.cli.up import memory
 from pagemesh.cli.vllm.adapt import Adapted, adapt, plain_number
 from pagemesh.cli.vllm.environment import add_environment
 from pagemesh.cli.vllm.flags import RULES
-from pagemesh.cli.vllm.own_flags import Kind, own_flags
-from pagemesh.cli.vllm.rules import Fate
+from pagemesh.cli.vllm.rules import Fate, Kind, own_flags
 from pagemesh.config import SchedulerConfig
 from pagemesh.config.environment import API_KEY_VARIABLE
 from tests.support.guide_commands import SERVERS

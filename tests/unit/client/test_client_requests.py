@@ -8,11 +8,13 @@ import pytest
 from pagemesh.client.requests import (
     Settings,
     detokenize_request,
+    embed_request,
     generate_request,
+    rerank_request,
+    score_request,
     tokenize_request,
 )
 from pagemesh.client.results import Chunk, Completion, ToolCall, Usage, join_chunks
-from pagemesh.client.texts import embed_request, rerank_request, score_request
 from pagemesh.errors import InternalError, InvalidRequestError
 from pagemesh.messages import sampling_from_proto
 from pagemesh.sampling.logprobs import TokenLogprobs

@@ -6,8 +6,8 @@ import pytest
 
 from pagemesh.router.mesh_page import mesh_page
 from pagemesh.telemetry.metrics import Metrics, admission, engine, requests
-from pagemesh.telemetry.metrics.of_model import ModelMetrics
-from pagemesh.telemetry.metrics.security import CERTIFICATE_EXPIRY
+from pagemesh.telemetry.metrics.process import CERTIFICATE_EXPIRY
+from pagemesh.telemetry.metrics.registry import ModelMetrics
 from pagemesh.telemetry.older_names import show_older_names
 from tests.fakes.clock import FakeClock
 from tests.support.metrics import metric

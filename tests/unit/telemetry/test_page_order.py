@@ -7,7 +7,7 @@ from itertools import permutations
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics.admission import ADMISSION_REJECTIONS
 from pagemesh.telemetry.metrics.engine import NUM_REQUESTS_WAITING, NUM_WAITING_BY_REASON
-from pagemesh.telemetry.metrics.of_model import ModelMetrics
+from pagemesh.telemetry.metrics.registry import ModelMetrics
 from pagemesh.telemetry.page_order import in_order
 
 PARTS = {

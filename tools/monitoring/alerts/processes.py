@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pagemesh.telemetry.metrics import admission, process, security
+from pagemesh.telemetry.metrics import admission, process
+from pagemesh.telemetry.metrics import process as security
 from pagemesh.telemetry.metrics.specs import Process
 from tools.monitoring.alert import Alert
 from tools.monitoring.query import COMPONENT

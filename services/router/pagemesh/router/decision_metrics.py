@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pagemesh.router.routing.decision import Decision
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics import routing as declared
-from pagemesh.telemetry.metrics.of_model import ModelMetrics
+from pagemesh.telemetry.metrics.registry import ModelMetrics
 
 
 class DecisionMetrics:

@@ -17,8 +17,7 @@ from pagemesh.telemetry.cache_size import CacheSize
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics import engine as declared
 from pagemesh.telemetry.metrics.labels import ENGINE
-from pagemesh.telemetry.metrics.of_model import ModelMetrics
-from pagemesh.telemetry.metrics.registry import Reading
+from pagemesh.telemetry.metrics.registry import ModelMetrics, Reading
 from pagemesh.telemetry.metrics.routing import WORKERS, WORKERS_DEGRADED
 
 

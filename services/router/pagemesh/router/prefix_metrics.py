@@ -9,7 +9,7 @@ from pagemesh.router.path_metrics import path_of
 from pagemesh.router.routing.decision import Decision
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics import routing as declared
-from pagemesh.telemetry.metrics.of_model import ModelMetrics
+from pagemesh.telemetry.metrics.registry import ModelMetrics
 from pagemesh.telemetry.metrics.requests import PREFIX_CACHE_HITS, PREFIX_CACHE_QUERIES
 from pagemesh.v1 import types_pb2
 

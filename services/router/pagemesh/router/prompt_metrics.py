@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagemesh.telemetry.metrics import requests as declared
-from pagemesh.telemetry.metrics.of_model import ModelMetrics
+from pagemesh.telemetry.metrics.registry import ModelMetrics
 
 
 class PromptMetrics:

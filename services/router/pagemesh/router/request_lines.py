@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from pagemesh.config.request_log import RequestLogConfig
+from pagemesh.config.router import RequestLogConfig
 from pagemesh.router.call import Call
 from pagemesh.router.embedding.vectors import Embeddings, EmbedOptions, Input, PromptEmbedder
 from pagemesh.router.generation.interface import RunningGeneration, TextGenerator

@@ -21,8 +21,7 @@ from pagemesh.cli.vllm.flags import (
     SWITCHES,
     UNSET_VALUES,
 )
-from pagemesh.cli.vllm.own_flags import Kind, own_flags
-from pagemesh.cli.vllm.rules import Fate, Rule
+from pagemesh.cli.vllm.rules import Fate, Kind, Rule, own_flags
 from pagemesh.cli.vllm.variants import Changes
 
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")

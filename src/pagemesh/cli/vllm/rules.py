@@ -1,10 +1,14 @@
-"""What a flag of vLLM's may mean here."""
+"""What becomes of each flag of vLLM's; and the flags that settings make, as far as reading arguments needs them."""
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
+from types import UnionType
+from typing import Any
 
 
 class Fate(StrEnum):
@@ -79,3 +83,41 @@ def planned(says: str, *neutral: str) -> Rule:
 def refused(says: str, *neutral: str) -> Rule:
     """What is not to be."""
     return Rule(Fate.REFUSED, says, takes_value=bool(neutral), neutral=neutral)
+
+
+class Kind(Enum):
+    """What follows a flag."""
+
+    SWITCH = 0
+    """Nothing; --no-… is the opposite."""
+
+    TEXT = 1
+    NUMBER = 2
+    """An integer."""
+
+    LIST = 3
+    """Any number of values."""
+
+
+def own_flags(settings: type[Any]) -> Mapping[str, Kind]:
+    """By flag, those of the areas within `settings` included."""
+    found: dict[str, Kind] = {}
+    types = typing.get_type_hints(settings)
+    for each in dataclasses.fields(settings):
+        of = types[each.name]
+        if dataclasses.is_dataclass(of):
+            assert isinstance(of, type)
+            found |= own_flags(of)
+        else:
+            found[f"--{each.name.replace('_', '-')}"] = _kind(of)
+    return found
+
+
+def _kind(of: Any) -> Kind:
+    origin, choices = typing.get_origin(of), typing.get_args(of)
+    if origin in (typing.Union, UnionType):
+        (of,) = (each for each in choices if each is not type(None))
+        origin = typing.get_origin(of)
+    if origin is tuple:
+        return Kind.LIST
+    return {bool: Kind.SWITCH, int: Kind.NUMBER}.get(of, Kind.TEXT)

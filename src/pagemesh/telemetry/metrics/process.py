@@ -1,11 +1,21 @@
-"""What Prometheus' client library says of each Python process. An engine's own process is not in these."""
+"""What each process shows: its memory and files (by Prometheus' client library), certificates, spans that got lost.
+
+An engine's own process is in none of these.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Final
 
-from pagemesh.telemetry.metrics.specs import ForeignSpec, Process, Unit
+from pagemesh.telemetry.metrics.specs import (
+    CounterSpec,
+    ForeignSpec,
+    GaugeSpec,
+    Label,
+    Process,
+    Unit,
+)
 
 _declare = partial(
     ForeignSpec,
@@ -55,3 +65,44 @@ MAX_FDS: Final = _declare(
     help="Files and connections that the process may have open.",
     look_at="nothing: it is a limit of the system",
 )
+PROCESSES: Final = (RESIDENT_MEMORY, VIRTUAL_MEMORY, START_TIME, CPU_SECONDS, OPEN_FDS, MAX_FDS)
+
+
+_TLS: Final = "--mesh-cert"
+_SPEAKING: Final = (Process.ROUTER, Process.PREFILL, Process.DECODE, Process.KVSTORE)
+
+CALLS_REFUSED: Final = CounterSpec(
+    name="pagemesh:calls_refused",
+    help="Calls of other processes that what they are, by their certificates, does not allow.",
+    unit=Unit.COUNT,
+    labels=(
+        Label("method", source="RPCs that the process serves"),
+        Label(
+            "roles",
+            source="roles that certificates of the mesh name, at most seven, and what they combine to",
+        ),
+    ),
+    processes=_SPEAKING,
+    only_with=_TLS,
+    look_at="the log, which names the caller: a certificate with the wrong DNS names, or an intruder",
+)
+CERTIFICATE_EXPIRY: Final = GaugeSpec(
+    name="pagemesh:certificate_expiry_timestamp_seconds",
+    help="When the certificate that this process shows to others expires, in seconds since 1970.",
+    unit=Unit.TIMESTAMP,
+    processes=_SPEAKING,
+    only_with=_TLS,
+    look_at="nothing: when it comes near, whether cert-manager or whoever else renews it, and replaces the file",
+)
+CERTIFICATES: Final = (CALLS_REFUSED, CERTIFICATE_EXPIRY)
+
+
+SPANS_DROPPED: Final = CounterSpec(
+    name="pagemesh:spans_dropped",
+    help="Spans that were recorded and that no collector took: it was away, or too slow for them.",
+    unit=Unit.COUNT,
+    processes=(Process.ROUTER, Process.PREFILL, Process.DECODE, Process.KVSTORE),
+    only_with="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    look_at="whether the collector runs and takes so many; else sample fewer requests",
+)
+TRACES: Final = (SPANS_DROPPED,)

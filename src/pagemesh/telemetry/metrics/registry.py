@@ -1,9 +1,11 @@
-"""Makes the declared metrics of one process."""
+"""Makes the declared metrics of one process, and the series of one model; all declarations, by area."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from types import ModuleType
+from typing import Final, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,6 +20,18 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from pagemesh.telemetry.metrics import (
+    admission,
+    compatibility,
+    engine,
+    gateway,
+    kvstore,
+    process,
+    requests,
+    routing,
+    transfer,
+)
+from pagemesh.telemetry.metrics.labels import ENGINE
 from pagemesh.telemetry.metrics.specs import CounterSpec, GaugeSpec, HistogramSpec, Spec
 from pagemesh.telemetry.page_order import in_order
 
@@ -133,3 +147,79 @@ def _with_known_series(metric: _Made, spec: Spec) -> _Made:
         for values in spec.known_values():
             metric.labels(*values)
     return metric
+
+
+class ModelMetrics:
+    """Gives the series of declarations whose first label is model_name."""
+
+    def __init__(self, metrics: Metrics, model_name: str) -> None:
+        self._metrics = metrics
+        self._filled_in = {"model_name": model_name, "engine": ENGINE}
+
+    def counter(self, spec: CounterSpec) -> Counter:
+        """The model's only series."""
+        return self._metrics.counter(spec).labels(*self._own(spec))
+
+    def counters(self, spec: CounterSpec) -> dict[tuple[str, ...], Counter]:
+        """All series of the model, by the values of its other labels, which are all known."""
+        counter, own = self._metrics.counter(spec), self._own(spec)
+        return {values: counter.labels(*own, *values) for values in self._other_values(spec)}
+
+    def gauge(self, spec: GaugeSpec) -> Gauge:
+        """The model's only series."""
+        return self._metrics.gauge(spec).labels(*self._own(spec))
+
+    def gauges(self, spec: GaugeSpec) -> dict[tuple[str, ...], Gauge]:
+        """All series of the model, as `counters` has them."""
+        gauge, own = self._metrics.gauge(spec), self._own(spec)
+        return {values: gauge.labels(*own, *values) for values in self._other_values(spec)}
+
+    def histogram(self, spec: HistogramSpec) -> Histogram:
+        """The model's only series."""
+        return self._metrics.histogram(spec).labels(*self._own(spec))
+
+    def _other_values(self, spec: Spec) -> Iterator[tuple[str, ...]]:
+        return product(
+            *(label.values for label in spec.labels if label.name not in self._filled_in)
+        )
+
+    def _own(self, spec: Spec) -> list[str]:
+        return [self._filled_in[name] for name in spec.label_names if name in self._filled_in]
+
+
+def specs_of(module: ModuleType) -> list[Spec]:
+    """What a module declares, in its order."""
+    return [value for value in vars(module).values() if isinstance(value, Spec)]
+
+
+AREAS: Final[Mapping[str, Sequence[Spec]]] = {
+    "Requests and tokens": specs_of(requests),
+    "Engines": specs_of(engine),
+    "KV between workers": specs_of(transfer),
+    "Routing": specs_of(routing),
+    "Admission": specs_of(admission),
+    "Index and membership": specs_of(kvstore),
+    "Certificates": process.CERTIFICATES,
+    "Traces": process.TRACES,
+    "Gateway": specs_of(gateway),
+    "Processes": process.PROCESSES,
+    "vLLM's older names": specs_of(compatibility),
+}
+"""By titles for people, in the order of their documentation."""
+
+ABSENT: Final = {
+    "vllm:prompt_tokens_recomputed": "a prompt's last token is always computed, and never counted as cached",
+    "vllm:engine_sleep_state": "engines do not sleep",
+    "vllm:lora_requests_info": "there are no adapters",
+    "vllm:mm_cache_queries": "there are no images",
+    "vllm:mm_cache_hits": "there are no images",
+    "vllm:spec_decode_num_drafts": "there is no speculative decoding",
+    "vllm:kv_block_lifetime_seconds": "an option of vLLM's that samples single blocks",
+    "vllm:corrupted_requests": "an option of vLLM's that looks for NaNs",
+}
+"""Why vLLM's other metrics are not here."""
+
+
+def all_specs() -> list[Spec]:
+    """Everything that is declared."""
+    return [spec for area in AREAS.values() for spec in area]

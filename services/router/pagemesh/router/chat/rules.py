@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pagemesh.config import ChatConfig
-from pagemesh.config.chat import ContentFormat
+from pagemesh.config.router import ContentFormat
 from pagemesh.errors import ConfigError, InvalidRequestError, UnsupportedError
 from pagemesh.router.parsers.factory import parser_markers
 from pagemesh.tokenizer.chat_template import RESERVED, ChatTemplate

@@ -23,7 +23,7 @@ from pagemesh.telemetry.metrics.admission import (
     REQUESTS_QUEUED,
     REQUESTS_REFUSED,
 )
-from pagemesh.telemetry.metrics.of_model import ModelMetrics
+from pagemesh.telemetry.metrics.registry import ModelMetrics
 from pagemesh.telemetry.metrics.requests import REQUEST_QUEUE_TIME
 
 NOBODY_S: Final = 5.0

@@ -19,7 +19,7 @@ from pagemesh.router.served_model import ServedModel
 from pagemesh.router.tenants.caller import current_caller
 from pagemesh.router.workers import Workers
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.metrics.of_model import ModelMetrics
+from pagemesh.telemetry.metrics.registry import ModelMetrics
 from pagemesh.telemetry.metrics.requests import (
     E2E_REQUEST_LATENCY,
     REQUEST_PROMPT_TOKENS,

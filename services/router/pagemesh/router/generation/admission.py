@@ -18,7 +18,7 @@ from pagemesh.telemetry.metrics.admission import (
     REQUESTS_IN_PROGRESS,
     REQUESTS_REFUSED,
 )
-from pagemesh.telemetry.metrics.of_model import ModelMetrics
+from pagemesh.telemetry.metrics.registry import ModelMetrics
 
 _QUEUE_FULL = "queue_full"
 

@@ -8,7 +8,7 @@ from pagemesh.router.generation.request import GenerationRequest
 from pagemesh.router.prompt_metrics import PromptMetrics
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics import requests as declared
-from pagemesh.telemetry.metrics.of_model import ModelMetrics
+from pagemesh.telemetry.metrics.registry import ModelMetrics
 
 
 class Progress:
