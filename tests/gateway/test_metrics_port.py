@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pagemesh.config import HttpLimitsConfig
 from pagemesh.identity.roles import MeshRole
 from pagemesh.telemetry.metrics import gateway as envoy
-from pagemesh.telemetry.metrics.registry import specs_of
+from pagemesh.telemetry.metrics.catalog import specs_of
 from tests.gateway.conftest import Gateway, running_gateway
 from tests.support.mesh_certificates import MeshAuthority
 from tests.support.metrics import metric

@@ -14,8 +14,8 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from pagemesh.telemetry.metrics.catalog import all_specs
 from pagemesh.telemetry.metrics.engine import ITERATION_TOKENS
-from pagemesh.telemetry.metrics.registry import all_specs
 from pagemesh.telemetry.metrics.specs import Process, Spec, kind_of
 from tests.observability.conftest import PARTS, ObservedMesh
 from tests.support.metrics import metric

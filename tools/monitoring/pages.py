@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from pagemesh.telemetry.metrics.registry import ABSENT, AREAS
+from pagemesh.telemetry.metrics.catalog import ABSENT, AREAS
 from pagemesh.telemetry.metrics.specs import ForeignSpec, HistogramSpec, Label, Spec, kind_of
 from tools.monitoring.alert import Alert
 from tools.monitoring.recording import RECORDING_RULES

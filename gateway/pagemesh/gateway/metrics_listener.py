@@ -15,7 +15,7 @@ from pagemesh.config.connections import MeshTlsConfig
 from pagemesh.gateway.names import CLUSTER, MANAGER, TYPE
 from pagemesh.gateway.tls import mesh_certificates
 from pagemesh.telemetry.metrics import gateway
-from pagemesh.telemetry.metrics.registry import specs_of
+from pagemesh.telemetry.metrics.catalog import specs_of
 
 ADMIN_CLUSTER: Final = "admin"
 

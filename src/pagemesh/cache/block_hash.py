@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import xor
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 BLOCK_HASH_SIZE = 16
 """Bytes of a name."""
@@ -63,6 +63,19 @@ def hash_blocks(root: bytes, token_ids: Sequence[int], block_size: int) -> list[
     return names
 
 
+class Hasher(Protocol):
+    """Names the blocks of one engine: by their tokens, or by what a trace says of them."""
+
+    def extend(
+        self, hashes: list[bytes], token_ids: Sequence[int], *, salt: bytes = b"", adapter: str = ""
+    ) -> None:
+        """Append the names of the full blocks of `token_ids` that are new; `hashes` has those of the first ones.
+
+        `salt` is the tenant's; `adapter` is the LoRA adapter's name, empty for the model itself.
+        """
+        ...
+
+
 class BlockHasher:
     """Names the blocks of one model and layout, as tokens become known; routers and schedulers use the same."""
 
@@ -78,7 +91,6 @@ class BlockHasher:
     def extend(
         self, hashes: list[bytes], token_ids: Sequence[int], *, salt: bytes = b"", adapter: str = ""
     ) -> None:
-        """Append the names of the full blocks of `token_ids` that are new; `hashes` has those of the first ones."""
         num_named_tokens = len(hashes) * self._block_size
         if len(token_ids) - num_named_tokens >= self._block_size:
             parent = hashes[-1] if hashes else self._root(salt, adapter)

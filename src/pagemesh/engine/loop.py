@@ -298,8 +298,13 @@ class InFlightStep:
             raise self._error
         assert self._step is not None, "it was launched"
         result = self._step.result()
-        num_sampled = len(result.token_ids)
+        num_sampled, counts = len(result.token_ids), result.num_sampled
         num_expected = sum(sequence.sampling is not None for sequence in self.batch.sequences)
-        if num_sampled != num_expected:
+        fits = (
+            num_sampled == num_expected
+            if counts is None
+            else num_sampled == sum(counts) and num_expected == len(counts)
+        )
+        if not fits:
             raise InternalError(f"{num_sampled} tokens sampled for {num_expected} sequences")
         return result

@@ -139,7 +139,7 @@ class StepResult:
     """The outcome of a batch; the KV of all its tokens is stored. Mappings are by request id."""
 
     token_ids: Sequence[int] = ()
-    """One for each sequence with `sampling`, in batch order; without meaning for those in `errors`."""
+    """Of the sequences with `sampling`, in batch order; without meaning for those in `errors`."""
 
     logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
     """Of the sampled tokens, for the sequences that ask for them."""
@@ -152,6 +152,10 @@ class StepResult:
 
     errors: Mapping[str, PagemeshError] = field(default_factory=dict)
     """Sequences that could not be computed, each for a reason of its own: their KV must not be used."""
+
+    num_sampled: Sequence[int] | None = None
+    """How many of the tokens each sequence with `sampling` has, at least one; None for one each. The KV of all but a sequence's
+    last is stored as well: its blocks had room (`KvCacheManager.grow`). One that wants log probabilities has one."""
 
 
 class MovePlan:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from pagemesh.cache.block_hash import BlockHasher
+from pagemesh.cache.block_hash import Hasher
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.cache.swap_space import SwapSpace
-from pagemesh.core.engine import EngineInfo
 from pagemesh.scheduler.batch import BlockMoves, MovePlan
 from pagemesh.scheduler.request import Request, RequestState
 
@@ -26,13 +25,13 @@ class KvCacheManager:
     only its last token is computed then.
     """
 
-    def __init__(self, pool: BlockPool, swap: SwapSpace, info: EngineInfo) -> None:
+    def __init__(self, pool: BlockPool, swap: SwapSpace, hasher: Hasher, block_size: int) -> None:
         self._pool = pool
         self._swap = swap
         self._moves = MovePlan()
-        self._hasher = info.hasher()
-        self._block_size = info.layout.block_size
-        self._held = HeldKv(pool, self._hasher, self._block_size)
+        self._hasher = hasher
+        self._block_size = block_size
+        self._held = HeldKv(pool, hasher, block_size)
         self._copied: list[int] = []
         """Blocks that the next moves copy, held until then."""
         self.num_unused_slots = 0
@@ -86,10 +85,10 @@ class KvCacheManager:
         self._copied.clear()
         return self._moves.take()
 
-    def grow(self, request: Request) -> bool:
-        """Make room for the KV of one token more; False when the pool has too few blocks."""
-        num_tokens = request.num_launched_tokens + 1
-        num_missing = self._num_blocks(num_tokens) - len(request.block_ids)
+    def grow(self, request: Request, num_tokens: int = 1) -> bool:
+        """Make room for the KV of so many tokens more; False when the pool has too few blocks."""
+        num_wanted = self._num_blocks(request.num_launched_tokens + num_tokens)
+        num_missing = num_wanted - len(request.block_ids)
         if num_missing <= 0:
             return True
         if not self._pool.can_allocate(num_missing):
@@ -206,7 +205,7 @@ class Reservation(NamedTuple):
 class HeldKv:
     """Looks into the prefix cache, the request's part of the swap space and its leader's blocks."""
 
-    def __init__(self, pool: BlockPool, hasher: BlockHasher, block_size: int) -> None:
+    def __init__(self, pool: BlockPool, hasher: Hasher, block_size: int) -> None:
         self._pool = pool
         self._hasher = hasher
         self._block_size = block_size

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
+from pagemesh.cache.block_hash import Hasher
 from pagemesh.cache.block_pool import BlockPool
 from pagemesh.cache.swap_space import SwapSpace
 from pagemesh.config import SchedulerConfig
@@ -57,12 +59,16 @@ class Scheduler:
         preemption: PreemptionPolicy | None = None,
         forecast: GrowthForecast | None = None,
         costs: StepCosts | None = None,
+        hasher: Hasher | None = None,
     ) -> None:
+        """`hasher` names blocks otherwise than by the engine's model and layout."""
         self._config = config
         self._is_causal = info.causal
         self._pool = BlockPool(info.num_blocks, enable_prefix_caching and info.causal)
         self._swap = SwapSpace(num_swap_blocks)
-        self._kv_cache = KvCacheManager(self._pool, self._swap, info)
+        self._kv_cache = KvCacheManager(
+            self._pool, self._swap, hasher or info.hasher(), info.layout.block_size
+        )
         self._costs = costs or StepCosts(config.max_num_batched_tokens)
         self._preemption = preemption or SwapOrRecompute(info.layout.num_bytes, self._costs)
         self._forecast = forecast or MeanLength()
@@ -97,9 +103,13 @@ class Scheduler:
         Those end. Of requests that ended meanwhile nothing is used.
         """
         next_tokens = iter(result.token_ids)
+        counts = None if result.num_sampled is None else iter(result.num_sampled)
         errors, pooled = result.errors, result.pooled_states
         for request, sequence in zip(self._in_flight.complete(batch), batch.sequences, strict=True):
-            token_id = next(next_tokens) if sequence.sampling is not None else None
+            token_ids: tuple[int, ...] = ()
+            if sequence.sampling is not None:
+                num_sampled = 1 if counts is None else next(counts)
+                token_ids = tuple(islice(next_tokens, num_sampled))
             if request.state is RequestState.FINISHED:
                 self.requests.complete(request)
                 continue
@@ -115,9 +125,9 @@ class Scheduler:
                     self.requests.finish(request, FinishReason.STOP, embedding=vector)
             if result.prompt_logprobs:
                 request.prompt_logprobs += result.prompt_logprobs.get(sequence.request_id, ())
-            if token_id is not None:
+            if token_ids:
                 logprobs = result.logprobs.get(sequence.request_id)
-                if self.requests.append_token(request, token_id, logprobs):
+                if self.requests.append_tokens(request, token_ids, logprobs):
                     self._forecast.observe(request.num_generated_tokens)
 
     def fail(self, batch: Batch, error: PagemeshError) -> None:

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Sequence
 from itertools import cycle
 
-from pagemesh.cache.block_hash import CacheDigest, xor_names
+from pagemesh.cache.block_hash import CacheDigest, Hasher, xor_names
 from pagemesh.config import SchedulerConfig
 from pagemesh.core.engine import EngineInfo
 from pagemesh.core.kv import BlockLayout, KvExport, KvGrant, KvProgress
@@ -122,6 +122,7 @@ class Stepper:
         num_swap_blocks: int = 0,
         preemption: PreemptionPolicy | None = None,
         forecast: GrowthForecast | None = None,
+        hasher: Hasher | None = None,
         device: Device = Device.NONE,
     ) -> None:
         self.info = info or make_info()
@@ -137,6 +138,7 @@ class Stepper:
             num_swap_blocks=num_swap_blocks,
             preemption=preemption,
             forecast=forecast or FixedGrowth(0),
+            hasher=hasher,
         )
         self.requests = self.scheduler.requests
         self.kv = FakeKv(self.info.layout, self.info.num_blocks)

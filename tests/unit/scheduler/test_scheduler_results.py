@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -260,3 +261,53 @@ def test_kv_of_a_prompt_that_is_to_be_scored_does_not_travel() -> None:
     stepper.collect()
     errors = [stepper.ends[name][0].error for name in "ab"]
     assert [error.param for error in errors if error is not None] == ["prompt_logprobs"] * 2
+
+
+def test_a_step_may_sample_several_tokens_of_a_sequence() -> None:
+    stepper = Stepper()
+    stepper.submit(make_request("several", 7, max_tokens=20), make_request("one", 8, max_tokens=20))
+    batch = stepper.scheduler.schedule()
+    assert stepper.scheduler._kv_cache.grow(stepper.requests["several"], 4)
+    stepper.scheduler.update(batch, StepResult([50, 51, 52, 60], num_sampled=(3, 1)))
+    stepper.collect()
+    assert stepper.tokens == {"several": [50, 51, 52], "one": [60]}
+    # The KV of all but the last is stored, and fills a block of four: of each prompt as well as of the answer.
+    following = [
+        (s.request_id, s.start, s.token_ids) for s in stepper.scheduler.schedule().sequences
+    ]
+    assert following == [("several", 9, [52]), ("one", 8, [60])]
+    stored = [*stepper.requests["several"].block_hashes, *stepper.requests["one"].block_hashes]
+    assert set(stored) == stepper.cached and len(stored) == 4
+
+
+def test_what_a_step_samples_behind_the_last_token_is_thrown_away() -> None:
+    stepper = Stepper(eos_token_ids=[51])
+    stepper.submit(make_request("a", 8, max_tokens=20), make_request("b", 8, max_tokens=2))
+    batch = stepper.scheduler.schedule()
+    for name in "ab":
+        assert stepper.scheduler._kv_cache.grow(stepper.requests[name], 4)
+    result = StepResult([50, 51, 52, 60, 61, 62, 63], num_sampled=(3, 4))
+    stepper.scheduler.update(batch, result)
+    stepper.collect()
+    assert stepper.tokens == {"a": [50, 51], "b": [60, 61]}
+    reasons = {name: end.finish_reason for name, (end,) in stepper.ends.items()}
+    assert reasons == {"a": FinishReason.STOP, "b": FinishReason.LENGTH}
+    assert stepper.num_free_blocks == 16
+
+
+class NumberedBlocks:
+    """Names blocks by their place, as a trace does that knows nothing of tokens."""
+
+    def extend(
+        self, hashes: list[bytes], token_ids: Sequence[int], *, salt: bytes = b"", adapter: str = ""
+    ) -> None:
+        hashes += [b"%16d" % index for index in range(len(hashes), len(token_ids) // 4)]
+
+
+def test_blocks_may_be_named_otherwise_than_by_their_tokens() -> None:
+    stepper = Stepper(hasher=NumberedBlocks())
+    stepper.submit(make_request("first", 9, max_tokens=1))
+    stepper.run()
+    assert stepper.cached == {b"%16d" % 0, b"%16d" % 1}
+    stepper.submit(make_request("other", range(30, 39), max_tokens=1))
+    assert stepper.step() == [("other", 8, 1)]

@@ -8,8 +8,9 @@ import pytest
 from prometheus_client.exposition import generate_latest
 
 from pagemesh.telemetry.metrics import Metrics, transfer
+from pagemesh.telemetry.metrics.catalog import ABSENT, all_specs
 from pagemesh.telemetry.metrics.labels import PATH, ROLE
-from pagemesh.telemetry.metrics.registry import ABSENT, ModelMetrics, all_specs
+from pagemesh.telemetry.metrics.registry import ModelMetrics
 from pagemesh.telemetry.metrics.requests import GENERATION_TOKENS, REQUEST_SUCCESS
 from pagemesh.telemetry.metrics.routing import KV_PATH_SECONDS, WORKERS
 from pagemesh.telemetry.metrics.specs import (

@@ -9,7 +9,8 @@ import pytest
 from pagemesh.config import MetricsConfig
 from pagemesh.telemetry.metrics import Metrics, engine, requests
 from pagemesh.telemetry.metrics import compatibility as older
-from pagemesh.telemetry.metrics.registry import ModelMetrics, specs_of
+from pagemesh.telemetry.metrics.catalog import specs_of
+from pagemesh.telemetry.metrics.registry import ModelMetrics
 from pagemesh.telemetry.older_names import make_metrics, show_older_names
 from tests.fakes.clock import FakeClock
 

@@ -1,0 +1,58 @@
+"""All declared metrics, by area; and vLLM's that pagemesh does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Final
+
+from pagemesh.telemetry.metrics import (
+    admission,
+    compatibility,
+    engine,
+    gateway,
+    kvstore,
+    process,
+    requests,
+    routing,
+    transfer,
+)
+from pagemesh.telemetry.metrics.specs import Spec
+
+
+def specs_of(module: ModuleType) -> list[Spec]:
+    """What a module declares, in its order."""
+    return [value for value in vars(module).values() if isinstance(value, Spec)]
+
+
+AREAS: Final[Mapping[str, Sequence[Spec]]] = {
+    "Requests and tokens": specs_of(requests),
+    "Engines": specs_of(engine),
+    "KV between workers": specs_of(transfer),
+    "Routing": specs_of(routing),
+    "Admission": specs_of(admission),
+    "Index and membership": specs_of(kvstore),
+    "Certificates": process.CERTIFICATES,
+    "Traces": process.TRACES,
+    "Gateway": specs_of(gateway),
+    "Processes": process.PROCESSES,
+    "vLLM's older names": specs_of(compatibility),
+}
+"""By titles for people, in the order of their documentation."""
+
+ABSENT: Final = {
+    "vllm:prompt_tokens_recomputed": "a prompt's last token is always computed, and never counted as cached",
+    "vllm:engine_sleep_state": "engines do not sleep",
+    "vllm:lora_requests_info": "there are no adapters",
+    "vllm:mm_cache_queries": "there are no images",
+    "vllm:mm_cache_hits": "there are no images",
+    "vllm:spec_decode_num_drafts": "there is no speculative decoding",
+    "vllm:kv_block_lifetime_seconds": "an option of vLLM's that samples single blocks",
+    "vllm:corrupted_requests": "an option of vLLM's that looks for NaNs",
+}
+"""Why vLLM's other metrics are not here."""
+
+
+def all_specs() -> list[Spec]:
+    """Everything that is declared."""
+    return [spec for area in AREAS.values() for spec in area]
