@@ -148,7 +148,7 @@ class RequestTable:
             return
         if request.constraint is not None and not request.constraint.allows(token_id):
             return
-        self.append_tokens(request, (token_id,), logprobs)
+        self.append_token(request, token_id, logprobs)
 
     def finish_import(self, request_id: str, num_valid_tokens: int) -> None:
         """End an import's lease; KV of the first `num_valid_tokens` of prompt and resumed tokens is in the blocks.
@@ -177,30 +177,23 @@ class RequestTable:
         request.leases &= ~Lease.IMPORT
         self._forget_if_over(request)
 
-    def append_tokens(
-        self, request: Request, token_ids: Sequence[int], logprobs: TokenLogprobs | None = None
+    def append_token(
+        self, request: Request, token_id: int, logprobs: TokenLogprobs | None = None
     ) -> bool:
-        """Add and report the next tokens; ends the request when a stop rule says so, and gives whether.
-
-        What follows the last one is thrown away. The KV of all but the last is in the blocks.
-        """
-        for index, token_id in enumerate(token_ids):
-            if index:
-                self._kv_cache.mark_computed(request, request.num_computed_tokens + 1)
-            if request.constraint is not None and (error := _refused(request.constraint, token_id)):
-                self.finish(request, FinishReason.ERROR, error)
-                return True
-            request.token_ids.append(token_id)
-            if request.rules is not None:
-                request.rules.add(token_id)
-            if logprobs is not None:
-                request.cumulative_logprob += logprobs.logprob
-            self._outputs.add_output(request, (token_id,), logprobs=logprobs)
-            reason = self._stop_rules.reason(request)
-            if reason is not None:
-                self.finish(request, reason)
-                return True
-        return False
+        """Add and report the next token; ends the request when a stop rule says so, and gives whether."""
+        if request.constraint is not None and (error := _refused(request.constraint, token_id)):
+            self.finish(request, FinishReason.ERROR, error)
+            return True
+        request.token_ids.append(token_id)
+        if request.rules is not None:
+            request.rules.add(token_id)
+        if logprobs is not None:
+            request.cumulative_logprob += logprobs.logprob
+        self._outputs.add_output(request, (token_id,), logprobs=logprobs)
+        reason = self._stop_rules.reason(request)
+        if reason is not None:
+            self.finish(request, reason)
+        return reason is not None
 
     def finish(
         self,

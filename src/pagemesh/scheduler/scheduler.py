@@ -106,10 +106,12 @@ class Scheduler:
         counts = None if result.num_sampled is None else iter(result.num_sampled)
         errors, pooled = result.errors, result.pooled_states
         for request, sequence in zip(self._in_flight.complete(batch), batch.sequences, strict=True):
-            token_ids: tuple[int, ...] = ()
+            token_id = None
+            more: Iterable[int] = ()
             if sequence.sampling is not None:
-                num_sampled = 1 if counts is None else next(counts)
-                token_ids = tuple(islice(next_tokens, num_sampled))
+                token_id = next(next_tokens)
+                if counts is not None:
+                    more = tuple(islice(next_tokens, next(counts) - 1))
             if request.state is RequestState.FINISHED:
                 self.requests.complete(request)
                 continue
@@ -125,9 +127,16 @@ class Scheduler:
                     self.requests.finish(request, FinishReason.STOP, embedding=vector)
             if result.prompt_logprobs:
                 request.prompt_logprobs += result.prompt_logprobs.get(sequence.request_id, ())
-            if token_ids:
+            if token_id is not None:
                 logprobs = result.logprobs.get(sequence.request_id)
-                if self.requests.append_tokens(request, token_ids, logprobs):
+                has_ended = self.requests.append_token(request, token_id, logprobs)
+                for next_id in more:
+                    if has_ended:
+                        break
+                    # The KV of the one before it is stored as well.
+                    self._kv_cache.mark_computed(request, request.num_computed_tokens + 1)
+                    has_ended = self.requests.append_token(request, next_id)
+                if has_ended:
                     self._forecast.observe(request.num_generated_tokens)
 
     def fail(self, batch: Batch, error: PagemeshError) -> None:
