@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
+from opentelemetry import trace
 
 from pagemesh.config import SchedulerConfig
 from pagemesh.decode.service import DECODE_ROLE
@@ -16,7 +17,7 @@ from pagemesh.prefill.service import PREFILL_ROLE
 from pagemesh.prefill.servicer import PrefillServicer
 from pagemesh.rpc.call_context import CallContext, current_call
 from pagemesh.rpc.server import GrpcServer
-from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
+from pagemesh.telemetry.spans import write_trace
 from pagemesh.v1 import decode_pb2, prefill_pb2, types_pb2
 from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.kv_importer import KvImporter
@@ -28,7 +29,21 @@ from tests.support.waiting import wait_until
 from tests.support.workers import RouterSession, RunningWorker, running_worker
 
 PROMPT = [10 + (7 * i) % 900 for i in range(70)]
-TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1,b=2")
+TRACE = {
+    "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "tracestate": "a=1,b=2",
+}
+
+
+class Told(NamedTuple):
+    """What the task that serves a call knows of it."""
+
+    call: CallContext
+    trace: dict[str, str]
+
+
+def told() -> Told:
+    return Told(current_call(), write_trace(trace.get_current_span()))
 
 
 class Witness(PrefillServicer):
@@ -36,7 +51,7 @@ class Witness(PrefillServicer):
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker, KvImporter(worker, "remote_pull"))
-        self.calls: list[CallContext] = []
+        self.calls: list[Told] = []
 
     async def Prefill(  # noqa: N802  # the name of the RPC
         self, request: prefill_pb2.PrefillRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -44,7 +59,7 @@ class Witness(PrefillServicer):
         async for message in super().Prefill(request, context):
             yield message
         # By then it is what the servicer's own lines and calls said.
-        self.calls.append(current_call())
+        self.calls.append(told())
 
 
 @pytest.fixture
@@ -65,11 +80,11 @@ def witnessed_role(witnesses: list[Witness]) -> Role:
     ("sent", "arrives"),
     [
         pytest.param(TRACE, TRACE, id="valid"),
-        pytest.param(TraceContext("00-malformed", "a=1"), NO_TRACE, id="malformed"),
+        pytest.param({"traceparent": "00-malformed", "tracestate": "a=1"}, {}, id="malformed"),
     ],
 )
 async def test_a_prefill_worker_is_told_the_trace_and_the_time_that_is_left(
-    decode: RunningWorker, sent: TraceContext, arrives: TraceContext
+    decode: RunningWorker, sent: dict[str, str], arrives: dict[str, str]
 ) -> None:
     witnesses: list[Witness] = []
     async with (
@@ -78,11 +93,11 @@ async def test_a_prefill_worker_is_told_the_trace_and_the_time_that_is_left(
     ):
         loop = asyncio.get_running_loop()
         before = loop.time()
-        await session.submit(7, PROMPT, plan=prefill.plan, trace=sent, time_limit=9.0)
+        await session.submit(7, PROMPT, plan=prefill.plan, time_limit=9.0, trace=sent)
         assert (await session.over(7)).is_finished
         await wait_until(lambda: bool(witnesses[0].calls), "the call was seen")
-        (call,) = witnesses[0].calls
-    assert (call.request_id, call.trace) == ("client-7", arrives)
+        ((call, arrived),) = witnesses[0].calls
+    assert (call.request_id, arrived) == ("client-7", arrives)
     assert call.deadline is not None
     assert before + 8.0 < call.deadline <= loop.time() + 9.0
 
@@ -91,11 +106,11 @@ async def test_a_prefill_worker_is_told_the_trace_and_the_time_that_is_left(
 async def test_a_holder_of_kv_is_told_likewise(
     decode: RunningWorker, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    calls: list[CallContext] = []
+    calls: list[Told] = []
     honest = KvTransferServicer.Fetch
 
     async def fetch(self: Any, request: Any, context: Any) -> AsyncGenerator[Any]:
-        calls.append(current_call())
+        calls.append(told())
         async for message in honest(self, request, context):
             yield message
 
@@ -110,13 +125,13 @@ async def test_a_holder_of_kv_is_told_likewise(
         plan = decode_pb2.PrefillPlan(source=holder.source(4))
         if by == "prefill":
             plan.workers.append(prefill.peer)
-        received = await session.generate(7, PROMPT, plan=plan, trace=TRACE, time_limit=9.0)
+        received = await session.generate(7, PROMPT, plan=plan, time_limit=9.0, trace=TRACE)
     assert received.kv is not None
     path = types_pb2.KV_PATH_REMOTE_PULL if by == "prefill" else types_pb2.KV_PATH_PULL
     assert received.kv.path == path
-    assert [(call.request_id, call.trace) for call in calls] == [("client-7", TRACE)]
-    assert calls[0].deadline is not None
-    assert calls[0].deadline <= asyncio.get_running_loop().time() + 9.0
+    assert [(call.request_id, arrived) for call, arrived in calls] == [("client-7", TRACE)]
+    assert calls[0].call.deadline is not None
+    assert calls[0].call.deadline <= asyncio.get_running_loop().time() + 9.0
 
 
 async def test_a_request_whose_time_is_over_ends_on_the_prefill_worker_too(

@@ -44,7 +44,7 @@ SHARED = {
 EXPORTERS = tuple(
     f"opentelemetry.exporter.otlp.proto.{protocol}.trace_exporter" for protocol in ("grpc", "http")
 )
-"""What `telemetry.span_export` loads once the protocol is known."""
+"""What `telemetry.otlp` loads once the protocol is known."""
 
 # For each list of distributions and modules: imports the modules where nothing can be found but the standard library,
 # pagemesh, and these distributions with what they require. Prints for each list what went wrong.

@@ -111,8 +111,10 @@ def test_pure_parts_never_load_grpc() -> None:
     assert loaded("grpc,torch", modules) == ""
 
 
-def test_a_router_without_traces_loads_nothing_for_them() -> None:
-    assert loaded("opentelemetry", ["pagemesh.router.service"]) == ""
+@pytest.mark.parametrize("service", ["router", "prefill", "decode", "kvstore"])
+def test_without_traces_nothing_loads_what_records_them(service: str) -> None:
+    modules = [f"pagemesh.{service}.service", "pagemesh.telemetry.tracer"]
+    assert loaded("opentelemetry.sdk,opentelemetry.exporter", modules) == ""
 
 
 def test_a_kvstore_loads_no_redis_before_it_is_told_to_use_one() -> None:

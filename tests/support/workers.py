@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 import grpc
 from google.protobuf import duration_pb2
+from opentelemetry.trace import INVALID_SPAN
 
 from pagemesh.config import ModelConfig, ServerConfig, WorkerConfig
 from pagemesh.core.engine import Engine
 from pagemesh.rpc.call_context import CallContext, bind_call
 from pagemesh.rpc.channels import open_channel
-from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc, kv_transfer_pb2, types_pb2
 from pagemesh.worker.server import Role, WorkerServer
 from pagemesh.worker.worker import Worker
 from tests.support.leaks import assert_nothing_leaked
 from tests.support.waiting import wait_until
+
+NO_TRACE: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class RunningWorker:
 
 def direct_call(seconds: float = 20.0) -> grpc.aio.ServicerContext[Any, Any]:
     """For servicers called directly whose RPC does not look at its context: the task works for a call."""
-    bind_call(CallContext(deadline=asyncio.get_running_loop().time() + seconds))
+    deadline = asyncio.get_running_loop().time() + seconds
+    bind_call(CallContext(deadline=deadline), INVALID_SPAN)
     return cast(grpc.aio.ServicerContext[Any, Any], None)
 
 
@@ -149,7 +152,7 @@ class RouterSession:
         sampling: types_pb2.SamplingParams | None = None,
         cache_salt: bytes = b"",
         fork_of: int = 0,
-        trace: TraceContext = NO_TRACE,
+        trace: Mapping[str, str] = NO_TRACE,
         priority: int = 0,
     ) -> None:
         submit = decode_pb2.Submit(
@@ -161,8 +164,8 @@ class RouterSession:
             cache_salt=cache_salt,
             prefill_plan=plan,
             fork_of_handle=fork_of,
-            traceparent=trace.traceparent,
-            tracestate=trace.tracestate,
+            traceparent=trace.get("traceparent", ""),
+            tracestate=trace.get("tracestate", ""),
             priority=priority,
         )
         if time_limit is not None:

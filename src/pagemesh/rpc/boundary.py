@@ -118,7 +118,7 @@ class RpcBoundary(grpc.aio.ServerInterceptor):
 
         async def call(raw: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             self._note_call()
-            bind_call(read_metadata(context.invocation_metadata() or (), context.time_remaining()))
+            bind_call(*read_metadata(context.invocation_metadata() or (), context.time_remaining()))
             try:
                 if self._identity is not None:
                     self._identity.check(method, context.auth_context())

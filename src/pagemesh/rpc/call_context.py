@@ -1,7 +1,8 @@
 """What a call says of itself to every further hop: request id, trace and deadline; and what its answer says first.
 
 The former is bound to a task by whoever receives the call, and inherited by the tasks that it starts; log lines carry
-it, and outgoing calls take their metadata and deadline from it.
+it, and outgoing calls take their metadata and deadline from it. The trace is OpenTelemetry's present span: the caller's,
+or one of this process below it.
 
 The latter is the answer's initial metadata, which gRPC sends once. So whoever has something to say adds it here while
 the call is worked on, and the boundary sends all of it together with the first message.
@@ -11,14 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final, ParamSpec, TypeVar
+
+from opentelemetry import context, trace
+from opentelemetry.trace import Span
 
 from pagemesh.errors import DeadlineError
 from pagemesh.telemetry.logs import bind_call_ids
-from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext, parse_trace
+from pagemesh.telemetry.spans import (
+    TRACEPARENT,
+    TRACESTATE,
+    read_trace,
+    trace_id_of,
+    within,
+    write_trace,
+)
 
 Pairs = Iterable[tuple[str, str]]
 Source = Callable[[], Pairs]
@@ -51,8 +61,6 @@ SESSION_ID_KEY: Final = "x-session-id"
 """Metadata key of what several requests of a client belong to; goes no further than to its first hop."""
 TIMEOUT_KEY: Final = "x-request-timeout"
 """Metadata key of the seconds that the client gives its request, for clients that know no deadline of gRPC's."""
-TRACEPARENT_KEY: Final = "traceparent"
-TRACESTATE_KEY: Final = "tracestate"
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -63,7 +71,6 @@ class CallContext:
 
     request_id: str = ""
     """The client's; empty when there is none."""
-    trace: TraceContext = NO_TRACE
     deadline: float | None = None
     """Loop time at which the caller gives up; None when it waits for ever."""
     session_id: str = ""
@@ -81,67 +88,56 @@ def current_call() -> CallContext:
     return _current.get()
 
 
-def bind_call(call: CallContext) -> None:
-    """Have this task, and tasks that it starts from now on, work for `call`."""
+def bind_call(call: CallContext, span: Span) -> None:
+    """Have this task, and tasks that it starts from now on, work for `call`, and below `span`."""
     _current.set(call)
-    bind_call_ids(call.request_id, call.trace.trace_id)
+    context.attach(within(span))
+    bind_call_ids(call.request_id, trace_id_of(span))
 
 
-def run_for(call: CallContext, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function` for another call than this task's; tasks that it starts work for that one."""
+def run_for(
+    call: CallContext, span: Span, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Call `function` for another call and below another span than this task's; tasks that it starts work for those."""
 
     def bound() -> T:
-        bind_call(call)
+        bind_call(call, span)
         return function(*args, **kwargs)
 
     return contextvars.copy_context().run(bound)
 
 
-@contextmanager
-def working_within(trace: TraceContext) -> Iterator[None]:
-    """Have this task work, within the block, for a part of its call: what it calls is told that this is its parent."""
-    call = replace(_current.get(), trace=trace)
-    token = _current.set(call)
-    bind_call_ids(call.request_id, trace.trace_id)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
 def read_metadata(
     metadata: Iterable[tuple[str, str | bytes]], time_remaining: float | None
-) -> CallContext:
-    """The call that arrived with this metadata and so many seconds; None means no deadline."""
+) -> tuple[CallContext, Span]:
+    """The call that arrived with this metadata and so many seconds, and its caller's span; None means no deadline."""
     values: dict[str, str] = {}
     states: list[str] = []
     for key, value in metadata:
-        if key == TRACESTATE_KEY:
+        if key == TRACESTATE:
             states.append(str(value))  # several headers are one list
         else:
             values[key] = str(value)
     deadline = None
     if time_remaining is not None:
         deadline = asyncio.get_running_loop().time() + time_remaining
-    return CallContext(
+    call = CallContext(
         request_id=values.get(REQUEST_ID_KEY, ""),
-        trace=parse_trace(values.get(TRACEPARENT_KEY, ""), ",".join(states)),
         deadline=deadline,
         session_id=values.get(SESSION_ID_KEY, ""),
         timeout=values.get(TIMEOUT_KEY, ""),
     )
+    return call, read_trace(values.get(TRACEPARENT, ""), ",".join(states))
 
 
 def outgoing_metadata() -> Metadata:
     """Metadata of a call to another process on behalf of the present one."""
-    call = _current.get()
-    pairs = (
-        (REQUEST_ID_KEY, call.request_id),
-        (TRACEPARENT_KEY, call.trace.traceparent),
-        (TRACESTATE_KEY, call.trace.tracestate),
-    )
+    request_id = _current.get().request_id
+    pairs = tuple(write_trace(trace.get_current_span()).items())
     # Anything but printable ASCII would make the call fail, and no id is worth that.
-    return tuple(pair for pair in pairs if pair[1] and pair[1].isascii() and pair[1].isprintable())
+    if request_id and request_id.isascii() and request_id.isprintable():
+        return ((REQUEST_ID_KEY, request_id), *pairs)
+    return pairs
 
 
 def call_timeout(own_limit: float) -> float:

@@ -133,6 +133,8 @@ def configure_logging(config: ServerConfig, service: str) -> None:
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("pagemesh").setLevel(config.log_level.upper())
+    # What callers send that is no trace is ignored, and not quoted.
+    logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
 
 
 def console_renderer(*, colors: bool) -> structlog.dev.ConsoleRenderer:

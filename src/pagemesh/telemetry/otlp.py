@@ -1,33 +1,53 @@
 """Spans that are exported by OTLP, over gRPC or HTTP. Loads OpenTelemetry's SDK, so it is imported where spans are wanted.
 
-Nothing here waits for the receiver but `close`: spans go through a bounded queue to a thread of their own, and
-are dropped when that is full or nobody takes them.
+Nothing here waits for the receiver but `close`: spans go through the SDK's bounded queue to a thread of its own, and
+are dropped when that is full or nobody takes them. How many, and why, is said once, and not for each batch.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from opentelemetry import trace as api
+import structlog
+from opentelemetry.sdk.environment_variables import OTEL_BSP_MAX_QUEUE_SIZE
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-from pagemesh.errors import PagemeshError
-from pagemesh.telemetry.span_export import BoundedQueue, CountedExporter, Receiver
-from pagemesh.telemetry.span_names import ERROR_TYPE
-from pagemesh.telemetry.spans import Attributes, BegunSpan, Span, SpanKind, use_span
-from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
+from pagemesh.config.environment import TracesProtocol
+from pagemesh.errors import ConfigError
 
 CLOSE_TIMEOUT: Final = 1.0
 """Seconds in which the last spans are sent when the process stops."""
 
+EXPORT_TIMEOUT: Final = 5.0
+"""Seconds for one batch, attempts included."""
 
-class OtlpTracer:
-    """Makes the spans of one process. Spans may be made and ended on any thread."""
+_QUEUE_SIZE: Final = 2048
+"""Spans that wait at most, unless the environment says it: OpenTelemetry's default."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Where spans go, and how."""
+
+    endpoint: str
+    """A URL; with https, TLS as OpenTelemetry's environment variables say."""
+    protocol: TracesProtocol = "grpc"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What goes with each batch, by lower-case names. May be keys."""
+
+
+class OtlpTraces:
+    """The spans of one process, which may be made and ended on any thread."""
 
     def __init__(
         self,
@@ -42,42 +62,20 @@ class OtlpTracer:
         Of the traces that begin here, `share` is recorded. `on_lost` is told, on any thread, how many spans nobody
         took.
         """
-        self._exporter = CountedExporter(receiver, on_lost)
+        queue_size = _queue_size()
+        self._exporter = CountedExporter(_exporter(receiver), receiver.endpoint, on_lost)
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(share)),
             resource=Resource.create({SERVICE_NAME: service_name, SERVICE_VERSION: version}),
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(BoundedQueue(self._exporter, on_lost))
-        self._tracer = self._provider.get_tracer("pagemesh", version)
-        self._closed = False
-
-    def begin(
-        self, name: str, parent: TraceContext, attributes: Attributes, kind: SpanKind = "server"
-    ) -> BegunSpan:
-        """A span below one of this or another process, or of a trace that begins with it.
-
-        It is recorded if its parent is.
-        """
-        return _OtlpSpan(
-            self._tracer,
-            self._tracer.start_span(
-                name,
-                context=api.set_span_in_context(api.NonRecordingSpan(_remote(parent))),
-                kind=_KINDS[kind],
-                attributes=attributes,
-            ),
-            name,
-            parent.tracestate,
+        self._provider.add_span_processor(QueueWatch(self._exporter, queue_size, on_lost))
+        self._provider.add_span_processor(
+            BatchSpanProcessor(self._exporter, max_queue_size=queue_size)
         )
-
-    @contextmanager
-    def span(
-        self, name: str, parent: TraceContext, attributes: Attributes, kind: SpanKind = "server"
-    ) -> Iterator[Span]:
-        """Likewise, the present one within the block, and ended with it."""
-        with _running(self.begin(name, parent, attributes, kind)) as running:
-            yield running
+        self.tracer = self._provider.get_tracer("pagemesh", version)
+        """What makes them. A span is recorded if its parent is."""
+        self._closed = False
 
     def close(self) -> None:
         """Send what is left, for as long as `CLOSE_TIMEOUT`. Blocks; idempotent."""
@@ -93,82 +91,129 @@ class OtlpTracer:
             stopping.join(CLOSE_TIMEOUT)
 
 
-_KINDS: Final[Mapping[SpanKind, api.SpanKind]] = {
-    "server": api.SpanKind.SERVER,
-    "client": api.SpanKind.CLIENT,
-}
+def _queue_size() -> int:
+    """As the SDK's queue would read it, which tells nobody how long it is."""
+    text = os.environ.get(OTEL_BSP_MAX_QUEUE_SIZE) or str(_QUEUE_SIZE)
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ConfigError(f"{OTEL_BSP_MAX_QUEUE_SIZE} is {text!r}, but must be a number above 0")
+    return int(text)
 
 
-@contextmanager
-def _running(span: BegunSpan) -> Iterator[Span]:
-    try:
-        with use_span(span):
-            yield span
-    except PagemeshError as error:
-        span.fail(error)
-        raise
-    finally:
-        span.end()
+def _exporter(receiver: Receiver) -> SpanExporter:
+    """The library's own for the protocol, which loads what only that one needs."""
+    headers = dict(receiver.headers)
+    if receiver.protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc
+
+        return grpc.OTLPSpanExporter(receiver.endpoint, headers=headers, timeout=EXPORT_TIMEOUT)
+    from opentelemetry.exporter.otlp.proto.http import trace_exporter as http
+
+    return http.OTLPSpanExporter(receiver.endpoint, headers=headers, timeout=EXPORT_TIMEOUT)
 
 
-class _OtlpSpan:
-    """Implements `BegunSpan`."""
+_EXPORTER_LOGS: Final = (
+    "opentelemetry.exporter.otlp.proto.grpc.exporter",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+)
+_OTHER_LOGS: Final = (
+    "opentelemetry.sdk._shared_internal",
+    "opentelemetry.util.re",
+    "urllib3.connectionpool",
+)
+"""Of the queue, of headers that the library finds odd, which it quotes, and of each call by HTTP."""
 
-    def __init__(self, tracer: api.Tracer, span: api.Span, name: str, tracestate: str) -> None:
-        """`tracestate` is the vendors' data that came with the trace, unchanged."""
-        self._tracer = tracer
-        self._span = span
-        self._name = name
-        self._sums: dict[str, int] = {}
-        context = span.get_span_context()
-        self.trace = TraceContext(
-            f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}",
-            tracestate,
-        )
+
+class _Words(logging.Filter):
+    """Keeps what the SDK says of each lost batch and span out of the log, but for one look at why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_batch: list[str] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Never."""
+        if record.name in _EXPORTER_LOGS and record.args:
+            self._of_batch.append(record.getMessage())
+        return False
+
+    def begin_batch(self) -> None:
+        """Forget what was said of others."""
+        self._of_batch.clear()
 
     @property
-    def is_recording(self) -> bool:
-        return self._span.is_recording()
-
-    def about(self, subject: str) -> None:
-        self._span.update_name(f"{self._name} {subject}")
-
-    def set(self, attributes: Attributes) -> None:
-        self._span.set_attributes(attributes)
-
-    def add(self, attributes: Mapping[str, int]) -> None:
-        for name, number in attributes.items():
-            self._sums[name] = self._sums.get(name, 0) + number
-            self._span.set_attribute(name, self._sums[name])
-
-    def event(self, name: str, attributes: Attributes) -> None:
-        self._span.add_event(name, attributes)
-
-    def fail(self, error: PagemeshError) -> None:
-        """See `Span`. As for servers of HTTP, only what is the server's fault makes the span an error."""
-        self._span.set_attribute(ERROR_TYPE, error.reason)
-        if error.http_status >= 500:
-            self._span.set_status(api.StatusCode.ERROR, error.message)
-
-    @contextmanager
-    def child(self, name: str) -> Iterator[Span]:
-        span = self._tracer.start_span(name, context=api.set_span_in_context(self._span))
-        with _running(_OtlpSpan(self._tracer, span, name, self.trace.tracestate)) as running:
-            yield running
-
-    def end(self) -> None:
-        self._span.end()
+    def error(self) -> str:
+        """Why the batch was lost: by HTTP, the last words may be that there was no time left to try again."""
+        first_and_last = dict.fromkeys((*self._of_batch[:1], *self._of_batch[-1:]))
+        return "; ".join(first_and_last)
 
 
-def _remote(trace: TraceContext) -> api.SpanContext:
-    """Of another process's span; an invalid one, which has no children, for no trace."""
-    if trace == NO_TRACE:
-        return api.SpanContext(0, 0, is_remote=True)
-    _, trace_id, span_id, flags = trace.traceparent.split("-")[:4]
-    return api.SpanContext(
-        int(trace_id, 16),
-        int(span_id, 16),
-        is_remote=True,
-        trace_flags=api.TraceFlags(int(flags, 16)),
-        trace_state=api.TraceState.from_header([trace.tracestate]) if trace.tracestate else None,
-    )
+_WORDS: Final = _Words()
+
+
+class CountedExporter(SpanExporter):
+    """The library's own exporter, whose failures are logged as they begin and are over, and not for each batch."""
+
+    def __init__(self, inner: SpanExporter, endpoint: str, on_lost: Callable[[int], None]) -> None:
+        for name in (*_EXPORTER_LOGS, *_OTHER_LOGS):
+            logging.getLogger(name).addFilter(_WORDS)
+        self._inner = inner
+        self._endpoint = endpoint
+        self._on_lost = on_lost
+        self._lock = threading.Lock()
+        self._num_waiting = 0
+        self._num_lost = 0
+
+    def expect(self, most: int) -> bool:
+        """One more span waits to be exported; whether it took the place of another, as `most` did already."""
+        with self._lock:
+            is_full = self._num_waiting >= most
+            self._num_waiting += not is_full
+            return is_full
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """As the inner exporter's."""
+        with self._lock:
+            # What ended since these were taken out of a full queue was counted as if it were full still.
+            self._num_waiting = max(0, self._num_waiting - len(spans))
+        _WORDS.begin_batch()
+        result = self._inner.export(spans)
+        if result is not SpanExportResult.SUCCESS:
+            if not self._num_lost:
+                log.warning(
+                    "traces cannot be exported", endpoint=self._endpoint, error=_WORDS.error
+                )
+            self._num_lost += len(spans)
+            self._on_lost(len(spans))
+        elif self._num_lost:
+            log.info(
+                "traces are exported again", endpoint=self._endpoint, num_lost_spans=self._num_lost
+            )
+            self._num_lost = 0
+        return result
+
+    def shutdown(self) -> None:
+        """As the inner exporter's."""
+        self._inner.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """As the inner exporter's."""
+        return self._inner.force_flush(timeout_millis)
+
+
+class QueueWatch(SpanProcessor):
+    """Stands in front of the queue and says how many spans it drops, which the SDK only logs."""
+
+    def __init__(
+        self, exporter: CountedExporter, queue_size: int, on_lost: Callable[[int], None]
+    ) -> None:
+        self._exporter = exporter
+        self._queue_size = queue_size
+        self._on_lost = on_lost
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """It is about to be queued, if it is recorded."""
+        context = span.context
+        if context is None or not context.trace_flags.sampled:
+            return
+        if self._exporter.expect(self._queue_size):
+            self._on_lost(1)

@@ -1,111 +1,72 @@
-"""Spans as the code around them sees them: what is going on, as part of a trace. Knows no way to export them.
+"""Spans are opentelemetry-api's; here is how a trace goes from one process to the next, and how an error is told to a span.
 
-Whoever makes spans puts the present one here, and whoever knows something of it finds it here. Where nobody
-records, that is `NO_SPAN`, which costs nothing.
+W3C trace context (https://www.w3.org/TR/trace-context/) is read and written by the library. Where a process makes
+no span of its own, its caller's is the present one, and goes on.
 """
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Final, Literal, Protocol
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pagemesh.errors import PagemeshError
-from pagemesh.telemetry.trace_context import NO_TRACE, TraceContext
+from pagemesh.telemetry.span_names import ERROR_TYPE
 
-AttributeValue = str | bool | int | float | Sequence[str]
-Attributes = Mapping[str, AttributeValue]
+Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
 
-SpanKind = Literal["server", "client"]
-"""Whether a span is that of a call as it is served, or as its caller sees it."""
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
 
-
-class Span(Protocol):
-    """One operation, from when it was made until it is ended."""
-
-    @property
-    def is_recording(self) -> bool:
-        """Whether what is told is kept; else there is no need to work it out."""
-        ...
-
-    @property
-    def trace(self) -> TraceContext:
-        """What is told to whoever works for it, so that their spans become its children."""
-        ...
-
-    def about(self, subject: str) -> None:
-        """Say what it works on, which becomes the end of its name; at most once."""
-        ...
-
-    def set(self, attributes: Attributes) -> None:
-        """Say something of it; of the same attribute, the last word counts."""
-        ...
-
-    def add(self, attributes: Mapping[str, int]) -> None:
-        """Count something of it; what is added to one attribute is summed."""
-        ...
-
-    def event(self, name: str, attributes: Attributes) -> None:
-        """Say that something happened now."""
-        ...
-
-    def fail(self, error: PagemeshError) -> None:
-        """Say that it ended with this error, and whether that was the caller's mistake."""
-        ...
-
-    def child(self, name: str) -> AbstractContextManager[Span]:
-        """A part of it, the present span within the block; a PagemeshError that leaves the block is its error."""
-        ...
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+_MAX_STATE_CHARS: Final = 512
+"""What the standard has one pass on at least. More of it could fill the metadata of calls."""
 
 
-class BegunSpan(Span, Protocol):
-    """A span that no block of code is around: whoever began it ends it."""
-
-    def end(self) -> None:
-        """It is over; it says nothing any more."""
-        ...
-
-
-class _NoSpan:
-    is_recording: Final = False
-    trace: Final = NO_TRACE
-
-    def about(self, subject: str) -> None:
-        """Nothing."""
-
-    def set(self, attributes: Attributes) -> None:
-        """Nothing."""
-
-    def add(self, attributes: Mapping[str, int]) -> None:
-        """Nothing."""
-
-    def event(self, name: str, attributes: Attributes) -> None:
-        """Nothing."""
-
-    def fail(self, error: PagemeshError) -> None:
-        """Nothing."""
-
-    def child(self, name: str) -> AbstractContextManager[Span]:
-        """Itself."""
-        return nullcontext(self)
+def read_trace(traceparent: str, tracestate: str = "") -> Span:
+    """The span of whoever sent this; an invalid one when it is malformed, which the standard has one ignore."""
+    told = {TRACEPARENT: traceparent}
+    if 0 < len(tracestate) <= _MAX_STATE_CHARS:
+        told[TRACESTATE] = tracestate
+    return trace.get_current_span(_PROPAGATOR.extract(told, Context()))
 
 
-NO_SPAN: Final[Span] = _NoSpan()
-
-_current: contextvars.ContextVar[Span] = contextvars.ContextVar("span", default=NO_SPAN)
-
-
-def current_span() -> Span:
-    """The span that this task works for; NO_SPAN where there is none."""
-    return _current.get()
+def write_trace(span: Span) -> dict[str, str]:
+    """What is told to whoever works for a span, so that theirs become its children; nothing for an invalid one."""
+    told: dict[str, str] = {}
+    _PROPAGATOR.inject(told, within(span))
+    return told
 
 
-@contextmanager
-def use_span(span: Span) -> Iterator[None]:
-    """Have this task, and tasks that it starts meanwhile, work for a span."""
-    token = _current.set(span)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+def new_trace() -> Span:
+    """A trace for a request that came with none; not sampled, because nobody here records it."""
+    trace_id, span_id = int.from_bytes(os.urandom(16)), int.from_bytes(os.urandom(8))
+    return NonRecordingSpan(SpanContext(trace_id, span_id, is_remote=False))
+
+
+def within(span: Span) -> Context:
+    """The context for spans below this one."""
+    return trace.set_span_in_context(span, Context())
+
+
+def trace_id_of(span: Span) -> str:
+    """32 hex digits, the same in every process; empty for no trace."""
+    context = span.get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else ""
+
+
+def is_sampled(span: Span) -> bool:
+    """Whether whoever began its trace has it recorded; False for no trace."""
+    return span.get_span_context().trace_flags.sampled
+
+
+def fail(span: Span, error: PagemeshError) -> None:
+    """Say that a span ended with this error. As for servers of HTTP, only what is the server's fault makes it one."""
+    span.set_attribute(ERROR_TYPE, error.reason)
+    if error.http_status >= 500:
+        span.set_status(StatusCode.ERROR, error.message)

@@ -23,7 +23,7 @@ class KvTransferServicer:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._sender = worker.tracing.sender(KvSender(worker, rpc="fetch"), worker.info.worker_id)
+        self._sender = KvSender(worker, rpc="fetch")
 
     async def Fetch(  # noqa: N802  # the name of the RPC
         self,

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, Tracer
 
 from pagemesh.core.kv import KvGrant
 from pagemesh.core.request import EngineRequest
 from pagemesh.errors import PagemeshError
 from pagemesh.kvship.receive import KvReceiver, ReceivedKv
 from pagemesh.messages import logprobs_from_proto
+from pagemesh.rpc.spans import call_span
+from pagemesh.telemetry import span_names
+from pagemesh.telemetry.spans import is_sampled
 from pagemesh.v1 import kv_transfer_pb2, types_pb2
 from pagemesh.worker.kv_transports import ChooseTransport
 from pagemesh.worker.worker import Worker
@@ -155,3 +164,23 @@ class KvImport:
         if first_token.HasField("logprobs"):
             logprobs = logprobs_from_proto(first_token.logprobs)
         self._worker.engine.first_token(self.grant.request_id, first_token.token_id, logprobs)
+
+
+@contextmanager
+def stream_span(
+    tracer: Tracer, rpc: Literal["prefill", "fetch"], kv: KvImport, sender: types_pb2.PeerWorker
+) -> Iterator[None]:
+    """Around one stream, as whoever asked for it sees it, if the request's trace is recorded."""
+    if not is_sampled(trace.get_current_span()):
+        yield
+        return
+    num_before, failure_before = kv.num_verified_tokens, kv.failure
+    name = span_names.REMOTE_PREFILL if rpc == "prefill" else span_names.PULL
+    with call_span(tracer, name, {span_names.WORKER: sender.worker_id}, SpanKind.CLIENT) as span:
+        try:
+            yield
+        finally:
+            span.set_attribute(span_names.KV_RECEIVED, kv.num_verified_tokens - num_before)
+            if kv.failure is not None and kv.failure is not failure_before:
+                # What it costs is time: the request goes on without.
+                span.set_attribute(span_names.ERROR_TYPE, kv.failure.reason)

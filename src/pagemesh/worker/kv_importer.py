@@ -23,7 +23,7 @@ from pagemesh.rpc.status import as_pagemesh_error
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.telemetry.metrics import transfer as declared
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2, types_pb2
-from pagemesh.worker.kv_import import KvImport
+from pagemesh.worker.kv_import import KvImport, stream_span
 from pagemesh.worker.kv_methods import FETCH, PREFILL
 from pagemesh.worker.kv_streams import KvStreams
 from pagemesh.worker.peers import PeerChannels
@@ -148,23 +148,24 @@ class KvImporter:
         receive: Callable[[grpc.Channel], Awaitable[None]],
     ) -> bool:
         """Run one stream; whether it brought all that it should. Only cancellation is raised."""
-        try:
-            async with asyncio.timeout(seconds), self._peers.use(peer.address) as channel:
-                try:
-                    await receive(channel)
-                except UnavailableError as error:
-                    if error.reason != UNREACHABLE:
-                        raise
-                    self._worker.transports.note_unreachable(peer, error.message)
-                    await receive(channel)
-        except (PagemeshError, grpc.RpcError, TimeoutError) as error:
-            self._note_failure(rpc, kv, peer, as_pagemesh_error(error))
-        except Exception as error:
-            # Task boundary: a bug here must cost this request no more than a dead peer would.
-            log.exception("receiving KV failed", request_id=kv.client_request_id)
-            self._note_failure(rpc, kv, peer, as_pagemesh_error(error))
-        else:
-            return True
+        with stream_span(self._worker.tracer, rpc, kv, peer):
+            try:
+                async with asyncio.timeout(seconds), self._peers.use(peer.address) as channel:
+                    try:
+                        await receive(channel)
+                    except UnavailableError as error:
+                        if error.reason != UNREACHABLE:
+                            raise
+                        self._worker.transports.note_unreachable(peer, error.message)
+                        await receive(channel)
+            except (PagemeshError, grpc.RpcError, TimeoutError) as error:
+                self._note_failure(rpc, kv, peer, as_pagemesh_error(error))
+            except Exception as error:
+                # Task boundary: a bug here must cost this request no more than a dead peer would.
+                log.exception("receiving KV failed", request_id=kv.client_request_id)
+                self._note_failure(rpc, kv, peer, as_pagemesh_error(error))
+            else:
+                return True
         return False
 
     def _begin(

@@ -13,6 +13,7 @@ from pagemesh.errors import InvalidRequestError
 from pagemesh.identity.roles import MeshRole
 from pagemesh.rpc.channels import open_channel
 from pagemesh.rpc.identity import Identity
+from pagemesh.rpc.server import GrpcServer
 from pagemesh.v1 import process_pb2, process_pb2_grpc, types_pb2
 from pagemesh.worker.worker import Worker
 
@@ -23,6 +24,11 @@ MAX_PEERS: Final = 64
 
 MAX_SECONDS: Final = 10.0
 """For each of them, likewise."""
+
+
+def add_peers(server: GrpcServer, worker: Worker) -> None:
+    """Have the worker's server serve it."""
+    server.add(process_pb2_grpc.add_PeersServicer_to_server, PeersServicer(worker))
 
 
 class PeersServicer(process_pb2_grpc.PeersServicer):

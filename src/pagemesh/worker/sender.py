@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Literal
+
+from opentelemetry import trace
 
 from pagemesh.errors import DeadlineError, InvalidRequestError
 from pagemesh.kvship.encode import KvEncoder
 from pagemesh.kvship.parts import KvPart
 from pagemesh.kvship.transports import SendingTransport
 from pagemesh.rpc.call_context import current_call
+from pagemesh.telemetry import span_names
 from pagemesh.telemetry.metrics import transfer as declared
 from pagemesh.v1 import kv_transfer_pb2
 from pagemesh.worker.worker import Worker
@@ -29,6 +33,7 @@ class KvSender:
 
         InvalidRequestError when the present call has no deadline: nobody's blocks are held without end.
         """
+        trace.get_current_span().set_attribute(span_names.WORKER, self._worker.info.worker_id)
         deadline = current_call().deadline
         if deadline is None:
             raise InvalidRequestError(
@@ -48,7 +53,7 @@ class KvSender:
 
 
 class SentStream:
-    """Encodes what one stream carries: parts of blocks that the caller holds by an export or a pin."""
+    """Encodes what one stream carries: parts of blocks that the caller holds by an export or a pin. Tells the present span."""
 
     def __init__(
         self,
@@ -63,6 +68,9 @@ class SentStream:
         self._encoder = encoder
         self._deadline = deadline  # of the call, as loop time
         self._on_part = on_part
+        self._span = trace.get_current_span()
+        self._began_at = time.monotonic()
+        self._num_bytes = 0
 
     @property
     def max_part_bytes(self) -> int:
@@ -71,10 +79,19 @@ class SentStream:
 
     def header(self, num_blocks: int) -> bytes:
         """The first message of a stream of so many blocks."""
+        self._span.set_attributes({span_names.KV_BLOCKS: num_blocks, span_names.KV_BYTES: 0})
         return self._encoder.header(num_blocks)
 
     def first_token(self, first_token: kv_transfer_pb2.FirstToken) -> bytes:
         """The message of the first token."""
+        self._span.add_event(span_names.FIRST_TOKEN)
+        self._span.set_attributes(
+            {
+                span_names.TIME_TO_FIRST_TOKEN: time.monotonic() - self._began_at,
+                span_names.KV_REUSED: first_token.reused_token_count,
+                span_names.KV_RECEIVED: first_token.received_token_count,
+            }
+        )
         return self._encoder.first_token(first_token)
 
     def alive(self) -> bytes:
@@ -95,11 +112,10 @@ class SentStream:
             self._encoder.part, part, block_ids, block_hashes, ready_seconds, num_reused_tokens
         )
         self._on_part(part)
+        layout = self._worker.engine.info.layout
+        self._num_bytes += layout.num_bytes_of(part.num_blocks, part.num_layers)
+        self._span.set_attribute(span_names.KV_BYTES, self._num_bytes)
         return message
-
-    def num_bytes(self, part: KvPart) -> int:
-        """Of KV in one part."""
-        return self._worker.engine.info.layout.num_bytes_of(part.num_blocks, part.num_layers)
 
     async def finish(self) -> None:
         """Return when the blocks may be given back, behind the last message.

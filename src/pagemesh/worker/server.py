@@ -18,18 +18,17 @@ from pagemesh.messages import links_to_proto
 from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.metrics_server import MetricsServer
 from pagemesh.rpc.server import GrpcServer
+from pagemesh.rpc.spans import ServedSpans
 from pagemesh.telemetry.older_names import make_metrics
-from pagemesh.v1 import process_pb2_grpc
+from pagemesh.telemetry.tracer import start_traces
 from pagemesh.worker.advertised import check_advertised
-from pagemesh.worker.assembly import assemble_worker
 from pagemesh.worker.canary import make_canary
 from pagemesh.worker.description import WorkerDescriber
 from pagemesh.worker.fetch import KvTransferServicer
 from pagemesh.worker.gpu_metrics import show_gpu
-from pagemesh.worker.kv_methods import FETCH
-from pagemesh.worker.reach import PEERS_SERVICE, PeersServicer
-from pagemesh.worker.tracing import start_tracing
-from pagemesh.worker.worker import Worker, describe_worker, name_worker
+from pagemesh.worker.kv_methods import FETCH, SPAN_NAMES
+from pagemesh.worker.reach import PEERS_SERVICE, add_peers
+from pagemesh.worker.worker import Worker, assemble_worker, name_worker
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -61,11 +60,11 @@ class WorkerServer:
         self._metrics_address: str | None = None
         self._stack = AsyncExitStack()
         self._identity = Identity.load(config.server.mesh, role.name, self._metrics)
-        self._tracing = start_tracing(config.traces, role.name, self._metrics)
+        self._traces = start_traces(config.traces, role.name, self._metrics)
         self._server = GrpcServer(
             config.server,
             (role.service_name, FETCH.service.full_name, PEERS_SERVICE),
-            self._tracing.around,
+            ServedSpans(self._traces.tracer, SPAN_NAMES).around,
             # Whoever goes on with its requests needs their KV.
             drain_methods=(FETCH.path,),
             identity=self._identity,
@@ -95,7 +94,7 @@ class WorkerServer:
     async def start(self) -> None:
         """Bind the ports; ConfigError if one is taken."""
         # The last spans are those of the calls that end with the server.
-        self._stack.push_async_callback(asyncio.to_thread, self._tracing.close)
+        self._stack.push_async_callback(asyncio.to_thread, self._traces.close)
         self._stack.push_async_callback(self._server.close)
         self.address = await self._server.start()
         self._describer.loading(name_worker(self._config, self._role.name, self.address))
@@ -112,10 +111,16 @@ class WorkerServer:
 
     async def serve(self, engine: Engine) -> Worker:
         """Start the engine and answer RPCs from now on."""
-        info = describe_worker(self._config, self._role.name, self.address, engine.info)
         worker = assemble_worker(
-            info, engine, self._config.member, self._metrics, self._identity, self._tracing
+            self._config,
+            self._role.name,
+            self.address,
+            engine,
+            self._metrics,
+            self._identity,
+            self._traces.tracer,
         )
+        info = worker.info
         show_gpu(self._metrics, info.model_name, self._config.hardware)
         self._stack.callback(worker.transports.close)
         self._stack.push_async_callback(asyncio.to_thread, worker.block_workers.close)
@@ -123,7 +128,7 @@ class WorkerServer:
         publisher = self._make_publisher(worker)
         self._role.add_services(worker, self._server, self._stack)
         self._server.add(FETCH.add_to_server, KvTransferServicer(worker).Fetch)
-        self._server.add(process_pb2_grpc.add_PeersServicer_to_server, PeersServicer(worker))
+        add_peers(self._server, worker)
         # Once more, to be closed before everything that its RPCs use.
         self._stack.push_async_callback(self._server.close)
         worker.dispatcher.start()

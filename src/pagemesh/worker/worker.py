@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from opentelemetry.trace import NoOpTracer, Tracer
+
 from pagemesh.config import WorkerConfig
 from pagemesh.core.engine import Engine, EngineInfo
 from pagemesh.messages import layout_to_proto
@@ -13,10 +15,10 @@ from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
 from pagemesh.worker.advertised import advertised
 from pagemesh.worker.dispatcher import StepDispatcher
+from pagemesh.worker.engine_metrics import EngineMetrics
 from pagemesh.worker.kv_transports import KvTransports
 from pagemesh.worker.lease import BlockWorkers
-from pagemesh.worker.links import KvFailures, LinkMeter
-from pagemesh.worker.tracing import Tracing
+from pagemesh.worker.links import KvFailures, LinkMeter, LinkMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Worker:
     metrics: Metrics
     identity: Identity | None
     """What it shows to others; None without TLS."""
-    tracing: Tracing = field(default_factory=Tracing)
+    tracer: Tracer = field(default_factory=NoOpTracer)
+    """What makes its spans."""
 
 
 def name_worker(config: WorkerConfig, role: str, address: str) -> types_pb2.WorkerInfo:
@@ -68,3 +71,29 @@ def describe_worker(
     )
     info.MergeFrom(name_worker(config, role, address))
     return info
+
+
+def assemble_worker(
+    config: WorkerConfig,
+    role: str,
+    address: str,
+    engine: Engine,
+    metrics: Metrics,
+    identity: Identity | None,
+    tracer: Tracer,
+) -> Worker:
+    """A new incarnation of that worker, over an engine that has loaded; starts nothing."""
+    info = describe_worker(config, role, address, engine.info)
+    share = config.member.share_kv_memory
+    return Worker(
+        info=info,
+        engine=engine,
+        dispatcher=StepDispatcher(engine, EngineMetrics(metrics, info.model_name, engine)),
+        block_workers=BlockWorkers(),
+        transports=KvTransports(engine.kv, engine.info.layout, share=share),
+        links=LinkMeter(LinkMetrics(metrics).on_measured),
+        failures=KvFailures(),
+        metrics=metrics,
+        identity=identity,
+        tracer=tracer,
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.trace import INVALID_SPAN
 
 from pagemesh.errors import ContextLengthError, OverloadedError
 from pagemesh.router.call import Call
@@ -18,7 +19,6 @@ from pagemesh.router.generation.limits import resolve_max_tokens
 from pagemesh.router.generation.request import Choice, ChoiceDelta, GenerationRequest, StopReason
 from pagemesh.sampling.params import SamplingParams
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.trace_context import NO_TRACE
 from pagemesh.tokenizer import Tokenizer
 from tests.support.word_tokenizer import word_tokenizer
 
@@ -115,7 +115,7 @@ def choice_text(
     logprobs: int | None = None,
     **text: Any,
 ) -> ChoiceText:
-    call = Call("r", NO_TRACE, 0.0, 0)
+    call = Call("r", INVALID_SPAN, 0.0, 0)
     sampling = SamplingParams(
         min_tokens=min_tokens, stop_token_ids=stop_token_ids, logprobs=logprobs
     )

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opentelemetry.trace import INVALID_SPAN
 
 from pagemesh.errors import UnavailableError, WorkerLostError
 from pagemesh.router.call import Call
 from pagemesh.router.placed_request import Order, PlacedRequest
-from pagemesh.telemetry.trace_context import NO_TRACE
 from pagemesh.v1 import decode_pb2
 
 
@@ -42,7 +42,7 @@ class Place:
 
 async def test_a_place_where_it_could_not_be_submitted_is_given_back() -> None:
     deadline = asyncio.get_running_loop().time() + 60
-    order = Order(Call("r", NO_TRACE, deadline, 0), 0, 1)
+    order = Order(Call("r", INVALID_SPAN, deadline, 0), 0, 1)
     placed = PlacedRequest(order, 0)
     closed: Any = Place(is_closed=True)
     opened: Any = Place(is_closed=False)
@@ -57,7 +57,7 @@ async def test_a_place_where_it_could_not_be_submitted_is_given_back() -> None:
 async def test_an_order_is_answered_by_one_model() -> None:
     """Both were placed before anybody had answered."""
     deadline = asyncio.get_running_loop().time() + 60
-    order = Order(Call("r", NO_TRACE, deadline, 0), 0, 3)
+    order = Order(Call("r", INVALID_SPAN, deadline, 0), 0, 3)
     first, second, third = (PlacedRequest(order, index) for index in range(3))
     for placed, fingerprint in ((first, "old"), (second, "new"), (third, "old")):
         place: Any = Place(fingerprint=fingerprint)

@@ -6,12 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from opentelemetry.trace import INVALID_SPAN
+
 from pagemesh.router.call import Call
 from pagemesh.router.generation.request import Choice, GenerationRequest
 from pagemesh.router.generation.running_choice import RunningChoice
 from pagemesh.router.placed_request import Order
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.telemetry.trace_context import NO_TRACE
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.v1 import decode_pb2
 from tests.unit.router.routing_builders import make_candidate
@@ -31,7 +32,7 @@ def begin_on(running: RunningChoice, arithmetic: str) -> None:
 
 
 def test_a_choice_belongs_where_its_last_tokens_were_made(demo_model: Path) -> None:
-    call = Call("r", NO_TRACE, 0.0, 0)
+    call = Call("r", INVALID_SPAN, 0.0, 0)
     request = GenerationRequest(call, (Choice((1,), SamplingParams()),), 1, (), 0)
     running = RunningChoice(0, Tokenizer(demo_model), request, Order(call, 0, 1))
     wanted, beside = [], []

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.trace import INVALID_SPAN
 
 from pagemesh.config import ApiConfig
 from pagemesh.errors import InvalidRequestError
@@ -17,7 +18,6 @@ from pagemesh.router.openai.generation_request import make_request
 from pagemesh.router.openai.sampling import make_choices
 from pagemesh.router.served_model import ServedModel
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.telemetry.trace_context import NO_TRACE
 from pagemesh.tokenizer import Tokenizer
 from pagemesh.tokenizer.model_defaults import GenerationDefaults, Matryoshka
 
@@ -64,7 +64,7 @@ def test_a_top_p_of_0_leaves_the_likeliest_token() -> None:
 )
 def test_settings_limit_what_a_request_may_ask_for(fields: dict[str, Any], param: str) -> None:
     limits = ApiConfig(max_choices=3, max_stop_strings=2, max_logprobs=5)
-    call = Call("r", NO_TRACE, 0.0, 0)
+    call = Call("r", INVALID_SPAN, 0.0, 0)
 
     def make(model: ServedModel) -> None:
         request = parse_completion_request(json.dumps({"prompt": "x", **fields}).encode())

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from opentelemetry.trace import INVALID_SPAN
 
 from pagemesh.config import RoutingConfig
 from pagemesh.router.call import Call
@@ -13,10 +14,9 @@ from pagemesh.router.openai.chat_request import ChatRequest
 from pagemesh.router.routing.candidate import Candidate, RouteRequest
 from pagemesh.router.routing.outlook import Outlook
 from pagemesh.router.routing.policies import make_policy
-from pagemesh.telemetry.trace_context import NO_TRACE
 from tests.unit.router.routing_builders import changed, make_candidate, make_route_request
 
-CALL = Call("r", NO_TRACE, 0.0, 0)
+CALL = Call("r", INVALID_SPAN, 0.0, 0)
 WORKERS = [make_candidate(name) for name in "abcd"]
 
 

@@ -6,24 +6,22 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from structlog.testing import capture_logs
 
 from pagemesh.config import TracesConfig
-from pagemesh.errors import ConfigError, InternalError, InvalidRequestError
-from pagemesh.telemetry import otlp, span_export
+from pagemesh.errors import ConfigError
+from pagemesh.telemetry import otlp
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.otlp import OtlpTracer
-from pagemesh.telemetry.span_export import Receiver
-from pagemesh.telemetry.spans import NO_SPAN, current_span
-from pagemesh.telemetry.trace_context import NO_TRACE
-from pagemesh.telemetry.tracer import start_tracer
+from pagemesh.telemetry.otlp import OtlpTraces, Receiver
+from pagemesh.telemetry.spans import read_trace, within
+from pagemesh.telemetry.tracer import Traces, start_traces
 from tests.support.collector import running_collector
 from tests.support.trace_receiver import TraceReceiver, running_http_receiver, running_receiver
 from tests.support.waiting import wait_until
+
+UNSAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
 
 @pytest.fixture(autouse=True)
@@ -37,69 +35,39 @@ def receiver() -> Iterator[TraceReceiver]:
         yield receiver
 
 
-def make_tracer(receiver: TraceReceiver) -> OtlpTracer:
-    return OtlpTracer(Receiver(f"http://{receiver.address}"), "service", "1.0")
+def make_traces(receiver: TraceReceiver) -> OtlpTraces:
+    return OtlpTraces(Receiver(f"http://{receiver.address}"), "service", "1.0")
 
 
-def make_span(tracer: OtlpTracer) -> None:
-    with tracer.span("name", NO_TRACE, {}):
-        pass
+def make_span(traces: OtlpTraces | Traces) -> None:
+    traces.tracer.start_span("name").end()
 
 
-def test_children_and_sums_and_events(receiver: TraceReceiver) -> None:
-    tracer = make_tracer(receiver)
-    with tracer.span("outer", NO_TRACE, {"a": 1}) as outer:
-        assert current_span() is outer
-        outer.add({"sum": 2})
-        outer.add({"sum": 3, "other": 1})
-        with outer.child("inner") as inner:
-            assert current_span() is inner
-            inner.set({"b": ["x", "y"]})
-            inner.event("happened", {"c": "d"})
-        assert current_span() is outer
-    assert current_span() is NO_SPAN
-    tracer.close()
-    first, second = receiver.spans
-    assert (first.name, second.name) == ("inner", "outer")
-    assert first.parent_id == second.span_id
-    assert (first.attributes, first.events) == ({"b": ["x", "y"]}, [("happened", {"c": "d"})])
-    assert second.attributes == {"a": 1, "sum": 5, "other": 1}
-    assert second.resource["service.name"] == "service"
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (InvalidRequestError("too long", reason="TOO_LONG"), Status.STATUS_CODE_UNSET),
-        (InternalError("broken", reason="BROKEN"), Status.STATUS_CODE_ERROR),
-    ],
-    ids=["the caller's", "ours"],
-)
-def test_an_error_that_leaves_the_block_is_the_spans(
-    receiver: TraceReceiver, error: Any, status: int
-) -> None:
-    tracer = make_tracer(receiver)
-    with pytest.raises(type(error)), tracer.span("outer", NO_TRACE, {}):
-        raise error
-    tracer.close()
+def test_spans_say_whose_they_are_and_keep_the_vendors_data(receiver: TraceReceiver) -> None:
+    traces = make_traces(receiver)
+    caller = read_trace("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
+    traces.tracer.start_span("name", within(caller)).end()
+    traces.tracer.start_span("none", within(read_trace(UNSAMPLED))).end()
+    traces.close()
     (span,) = receiver.spans
-    assert span.attributes == {"error.type": error.reason}
-    assert span.span.status.code == status
+    assert (span.name, span.parent_id) == ("name", "b7ad6b7169203331")
+    assert span.span.trace_state == "a=1"
+    assert span.resource["service.name"] == "service"
 
 
 async def test_a_receiver_that_takes_nothing_is_logged_when_it_begins_and_when_it_is_over(
     receiver: TraceReceiver,
 ) -> None:
-    tracer = make_tracer(receiver)
+    traces = make_traces(receiver)
     receiver.refuses = True
     with capture_logs() as logs:
         for number in (1, 2):
-            make_span(tracer)
+            make_span(traces)
             await wait_until(lambda n=number: receiver.num_calls == n, "another batch")  # type: ignore[misc]
         receiver.refuses = False
-        make_span(tracer)
+        make_span(traces)
         await wait_until(lambda: len(receiver.spans) == 1, "a span")
-        tracer.close()
+        traces.close()
     assert [line["event"] for line in logs] == [
         "traces cannot be exported",
         "traces are exported again",
@@ -116,13 +84,13 @@ async def test_more_spans_than_the_queue_takes_are_dropped_and_counted(
     receiver.gate.clear()
     lost: list[int] = []
     place = Receiver(f"http://{receiver.address}")
-    tracer = OtlpTracer(place, "service", "1.0", on_lost=lost.append)
-    make_span(tracer)
+    traces = OtlpTraces(place, "service", "1.0", on_lost=lost.append)
+    make_span(traces)
     await wait_until(lambda: receiver.num_calls == 1, "the first batch")
     for _ in range(100):
-        make_span(tracer)
+        make_span(traces)
     receiver.gate.set()
-    tracer.close()
+    traces.close()
     assert len(receiver.spans) == 5
     assert sum(lost) == 96
     assert caplog.records == []
@@ -131,14 +99,14 @@ async def test_more_spans_than_the_queue_takes_are_dropped_and_counted(
 def test_closing_gives_up_a_receiver_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, receiver: TraceReceiver
 ) -> None:
-    monkeypatch.setattr(span_export, "EXPORT_TIMEOUT", 30.0)
+    monkeypatch.setattr(otlp, "EXPORT_TIMEOUT", 30.0)
     monkeypatch.setattr(otlp, "CLOSE_TIMEOUT", 0.5)
     receiver.gate.clear()
-    tracer = make_tracer(receiver)
-    make_span(tracer)
+    traces = make_traces(receiver)
+    make_span(traces)
     started_at = time.monotonic()
-    tracer.close()
-    tracer.close()
+    traces.close()
+    traces.close()
     assert 0.5 <= time.monotonic() - started_at < 2
     # What was on its way was broken off.
     assert [thread for thread in threading.enumerate() if thread.name == "traces"] == []
@@ -153,9 +121,9 @@ def test_by_http_spans_go_to_the_path_with_the_headers(
         url = f"http://{receiver.address}/api/public/otel/v1/traces"
         place = Receiver(url, "http/protobuf", {"authorization": "Basic;key", "x-version": "4"})
         assert "key" not in repr(place)
-        tracer = OtlpTracer(place, "service", "1.0")
-        make_span(tracer)
-        tracer.close()
+        traces = OtlpTraces(place, "service", "1.0")
+        make_span(traces)
+        traces.close()
     (span,) = receiver.spans
     assert (span.name, span.resource["service.name"]) == ("name", "service")
     assert receiver.path == "/api/public/otel/v1/traces"
@@ -174,16 +142,15 @@ def test_a_process_sends_what_the_environment_says(
     running = running_receiver() if protocol == "grpc" else running_http_receiver()
     with running as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{receiver.address}/below")
-        tracer = start_tracer(TracesConfig(), "router", Metrics())
-        assert tracer is not None
-        make_span(tracer)
-        tracer.close()
+        traces = start_traces(TracesConfig(), "router", Metrics())
+        make_span(traces)
+        traces.close()
     assert [span.resource["service.name"] for span in receiver.spans] == ["pagemesh-router"]
     assert receiver.headers["authorization"] == "Basic key"
     assert receiver.path == ("" if protocol == "grpc" else "/below/v1/traces")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "no header")
     with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_HEADERS has no header in place 1"):
-        start_tracer(TracesConfig(), "router", Metrics())
+        start_traces(TracesConfig(), "router", Metrics())
 
 
 def test_what_a_receiver_refuses_by_http_is_logged_without_the_keys() -> None:
@@ -192,9 +159,9 @@ def test_what_a_receiver_refuses_by_http_is_logged_without_the_keys() -> None:
         place = Receiver(
             f"http://{receiver.address}/t", "http/protobuf", {"authorization": "secret"}
         )
-        tracer = OtlpTracer(place, "service", "1.0")
-        make_span(tracer)
-        tracer.close()
+        traces = OtlpTraces(place, "service", "1.0")
+        make_span(traces)
+        traces.close()
     (line,) = logs
     assert line["endpoint"] == f"http://{receiver.address}/t"
     assert line["error"] == "Failed to export spans batch code: 400, reason: as a test wants it"
@@ -204,9 +171,9 @@ def test_what_a_receiver_refuses_by_http_is_logged_without_the_keys() -> None:
 def test_a_real_collector_takes_spans_by_http(receiver: TraceReceiver, tmp_path: Path) -> None:
     with running_collector(tmp_path, receiver.address, "http/protobuf") as collector:
         place = Receiver(f"http://{collector}/v1/traces", "http/protobuf")
-        tracer = OtlpTracer(place, "service", "1.0")
-        make_span(tracer)
-        tracer.close()
+        traces = OtlpTraces(place, "service", "1.0")
+        make_span(traces)
+        traces.close()
         deadline = time.monotonic() + 20
         while not receiver.spans and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -11,12 +11,14 @@ import structlog
 from pagemesh.core.kv import KvGrant
 from pagemesh.core.request import FinishReason, RequestOutput
 from pagemesh.decode.kv_outcome import KvOutcomeWatch
-from pagemesh.decode.outbox import OutputSink
-from pagemesh.decode.remote_prefill import Prefiller
+from pagemesh.decode.outbox import Outbox
+from pagemesh.decode.remote_prefill import RemotePrefiller
+from pagemesh.decode.request_span import begin_span
 from pagemesh.decode.submission import Submission
 from pagemesh.errors import DeadlineError, PagemeshError
 from pagemesh.messages import error_to_proto, finish_reason_to_proto, logprobs_to_proto
 from pagemesh.rpc.call_context import CallContext, run_for
+from pagemesh.telemetry.spans import trace_id_of
 from pagemesh.v1 import decode_pb2, types_pb2
 from pagemesh.worker.dispatcher import RequestEvent
 from pagemesh.worker.kv_import import KvImport
@@ -45,8 +47,8 @@ class ActiveRequest:
     def __init__(
         self,
         worker: Worker,
-        prefiller: Prefiller,
-        outbox: OutputSink,
+        prefiller: RemotePrefiller,
+        outbox: Outbox,
         submission: Submission,
         on_end: Callable[[int], None],
     ) -> None:
@@ -55,6 +57,7 @@ class ActiveRequest:
         self._outbox = outbox
         self._submission = submission
         self._on_end = on_end
+        self._span = begin_span(worker, submission)
         self._loop = asyncio.get_running_loop()
         submitted_at = self._loop.time()
         self._deadline = submitted_at + submission.timeout
@@ -96,12 +99,12 @@ class ActiveRequest:
     def move(self) -> None:
         """End the request with the output that it is to go on elsewhere; what is cached of it stays."""
         handle, moved = self._submission.handle, types_pb2.FINISH_REASON_MOVED
-        self._outbox.add(decode_pb2.RequestOutput(handle=handle, finish_reason=moved))
+        self._tell(decode_pb2.RequestOutput(handle=handle, finish_reason=moved))
         self.abandon()
 
     def _expire(self) -> None:
         error = DeadlineError(f"the request took longer than {self._submission.timeout:g} s")
-        self._outbox.add(error_output(self._submission.handle, error))
+        self._tell(error_output(self._submission.handle, error))
         self.abandon()
 
     def _end(self) -> None:
@@ -112,10 +115,17 @@ class ActiveRequest:
         log.debug(
             "request over",
             request_id=submission.client_request_id,
-            trace_id=submission.trace.trace_id,
+            trace_id=trace_id_of(submission.caller),
             engine_request_id=self.engine_request_id,
         )
+        if self._span is not None:
+            self._span.end()
         self._on_end(submission.handle)
+
+    def _tell(self, output: decode_pb2.RequestOutput) -> None:
+        if self._span is not None:
+            self._span.on_output(output)
+        self._outbox.add(output)
 
     def _stop_import(self) -> None:
         if self._remote_prefill is not None:
@@ -125,7 +135,7 @@ class ActiveRequest:
         if isinstance(event, KvGrant):
             self._fill(event)
         elif isinstance(event, RequestOutput):
-            self._outbox.add(self._translate(event))
+            self._tell(self._translate(event))
             if event.finish_reason is not None:
                 if self._import is not None:
                     self._import.is_needed = event.finish_reason not in _ENDS_OF_ITS_OWN
@@ -145,8 +155,14 @@ class ActiveRequest:
             grant,
             self._deadline,
         )
-        call = CallContext(submission.client_request_id, submission.trace, self._deadline)
-        self._remote_prefill = run_for(call, self._prefiller.start, self._import, submission.plan)
+        span = submission.caller
+        if self._span is not None:
+            self._span.on_granted()
+            span = self._span.span
+        call = CallContext(submission.client_request_id, self._deadline)
+        self._remote_prefill = run_for(
+            call, span, self._prefiller.start, self._import, submission.plan
+        )
 
     def _translate(self, output: RequestOutput) -> decode_pb2.RequestOutput:
         message = decode_pb2.RequestOutput(

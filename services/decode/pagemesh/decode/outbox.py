@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 from pagemesh.v1 import decode_pb2
-
-
-class OutputSink(Protocol):
-    """Takes the outputs of requests."""
-
-    def add(self, output: decode_pb2.RequestOutput) -> None:
-        """Have an output sent."""
-        ...
 
 
 class Outbox:

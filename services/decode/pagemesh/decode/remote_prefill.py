@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import Protocol
 
 from pagemesh.telemetry.metrics import transfer as declared
 from pagemesh.v1 import decode_pb2
@@ -14,20 +13,12 @@ from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.worker import Worker
 
 
-class Prefiller(Protocol):
-    """Runs plans; see `RemotePrefiller`."""
-
-    def start(self, kv: KvImport, plan: decode_pb2.PrefillPlan) -> asyncio.Task[None]:
-        """Fill the granted blocks; cancel the task when the request ended. It gives the grant back."""
-        ...
-
-
 class RemotePrefiller:
     """Runs the plans of one decode worker, each as a task. Belongs to one event loop."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._importer = worker.tracing.importer(KvImporter(worker, "pull"))
+        self._importer = KvImporter(worker, "pull")
         metrics = worker.metrics
         self._outcomes = metrics.counter(declared.REMOTE_PREFILLS)
         self._seconds = metrics.histogram(declared.REMOTE_PREFILL_SECONDS)

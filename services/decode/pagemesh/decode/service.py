@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 
 from pagemesh.config import WorkerConfig
 from pagemesh.decode.remote_prefill import RemotePrefiller
-from pagemesh.decode.requests import request_maker
 from pagemesh.decode.servicer import DecodeServicer
 from pagemesh.rpc.server import GrpcServer
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc
@@ -18,7 +17,7 @@ from pagemesh.worker.worker import Worker
 def _add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
     prefiller = RemotePrefiller(worker)
     stack.push_async_callback(prefiller.close)
-    servicer = DecodeServicer(worker, request_maker(worker, prefiller), server.grace_period)
+    servicer = DecodeServicer(worker, prefiller, server.grace_period)
     server.on_drain(servicer.drain)
     server.add(decode_pb2_grpc.add_DecodeServicer_to_server, servicer)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import grpc
 
-from pagemesh.decode.requests import MakeRequest
+from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.session import Session
 from pagemesh.v1 import decode_pb2, decode_pb2_grpc
 from pagemesh.worker.worker import Worker
@@ -20,10 +20,10 @@ MAX_HANDOVER_S: Final = 5.0
 class DecodeServicer(decode_pb2_grpc.DecodeServicer):
     """Serves sessions; knows them all, so that they can drain when the worker stops."""
 
-    def __init__(self, worker: Worker, make_request: MakeRequest, grace_period: float) -> None:
+    def __init__(self, worker: Worker, prefiller: RemotePrefiller, grace_period: float) -> None:
         """`grace_period` is the seconds that `drain` has."""
         self._worker = worker
-        self._make_request = make_request
+        self._prefiller = prefiller
         self._patience = grace_period - min(MAX_HANDOVER_S, grace_period / 2)
         self._sessions: set[Session] = set()
         self._draining = False
@@ -40,7 +40,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
         Has no deadline: it lasts as long as the router and the worker do, and keepalive tells both
         when the other one is gone.
         """
-        session = Session(self._worker, self._make_request, draining=self._draining)
+        session = Session(self._worker, self._prefiller, draining=self._draining)
         self._sessions.add(session)
         self._over.clear()
         reader = asyncio.create_task(session.read(request_iterator), name="session-reader")

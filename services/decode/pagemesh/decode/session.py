@@ -8,10 +8,10 @@ import structlog
 
 from pagemesh.decode.active_request import ActiveRequest, error_output
 from pagemesh.decode.outbox import Outbox
-from pagemesh.decode.requests import MakeRequest
+from pagemesh.decode.remote_prefill import RemotePrefiller
 from pagemesh.decode.submission import parse_submit
 from pagemesh.errors import InternalError, InvalidRequestError, PagemeshError, UnavailableError
-from pagemesh.telemetry.trace_context import parse_trace
+from pagemesh.telemetry.spans import read_trace, trace_id_of
 from pagemesh.v1 import decode_pb2
 from pagemesh.worker.worker import Worker
 
@@ -21,9 +21,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Session:
     """The requests of one stream; they live no longer than it. Belongs to one event loop."""
 
-    def __init__(self, worker: Worker, make_request: MakeRequest, *, draining: bool) -> None:
+    def __init__(self, worker: Worker, prefiller: RemotePrefiller, *, draining: bool) -> None:
         self._worker = worker
-        self._make_request = make_request
+        self._prefiller = prefiller
         self._outbox = Outbox()
         self._requests: dict[int, ActiveRequest] = {}
         self._moved: set[int] = set()
@@ -89,7 +89,7 @@ class Session:
             log.exception(
                 "submission failed",
                 request_id=submit.request_id,
-                trace_id=parse_trace(submit.traceparent).trace_id,
+                trace_id=trace_id_of(read_trace(submit.traceparent)),
             )
             self._outbox.add(error_output(submit.handle, InternalError("internal error")))
 
@@ -104,7 +104,9 @@ class Session:
         leader = self._requests.get(submit.fork_of_handle) if submit.fork_of_handle else None
         fork_of = leader.engine_request_id if leader is not None else None
         submission = parse_submit(submit, engine_request_id, fork_of)
-        request = self._make_request(self._outbox, submission, self._forget)
+        request = ActiveRequest(
+            self._worker, self._prefiller, self._outbox, submission, self._forget
+        )
         request.start()
         self._requests[submit.handle] = request
 

@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from opentelemetry.trace import Span
+
 from pagemesh.core.request import EngineRequest
 from pagemesh.errors import DeadlineError, InvalidRequestError
 from pagemesh.messages import prompt_from_proto, require_peer, sampling_from_proto
 from pagemesh.sampling.params import SamplingParams
-from pagemesh.telemetry.trace_context import TraceContext, parse_trace
+from pagemesh.telemetry.spans import read_trace
 from pagemesh.v1 import decode_pb2
 
 DEFAULT_TIMEOUT: Final = 600.0
@@ -28,8 +30,8 @@ class Submission:
     """Where the prompt is prefilled; None means here."""
     timeout: float
     """Seconds that it may take."""
-    trace: TraceContext
-    """The trace that it belongs to."""
+    caller: Span
+    """The router's span for it, or whatever that was told by its client."""
 
 
 def parse_submit(
@@ -58,7 +60,7 @@ def parse_submit(
         ),
         plan=plan,
         timeout=_timeout(submit),
-        trace=parse_trace(submit.traceparent, submit.tracestate),
+        caller=read_trace(submit.traceparent, submit.tracestate),
     )
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 import grpc
+from opentelemetry import trace
+from opentelemetry.trace import Tracer
 
 from pagemesh.cache.block_hash import BLOCK_HASH_SIZE
 from pagemesh.kvstore.servicer import KvStoreServicer
-from pagemesh.rpc.call_spans import ServedSpans
+from pagemesh.rpc.spans import ServedSpans
 from pagemesh.telemetry import span_names as names
-from pagemesh.telemetry.otlp import OtlpTracer
-from pagemesh.telemetry.spans import current_span
 from pagemesh.v1 import kvstore_pb2
 
 _SERVED: Final = {"/pagemesh.v1.KvStore/Lookup": names.LOOKUP}
 
 
-def served_spans(tracer: OtlpTracer) -> ServedSpans:
+def served_spans(tracer: Tracer) -> ServedSpans:
     """What goes around the calls of a kvstore."""
     return ServedSpans(tracer, _SERVED)
 
@@ -31,7 +31,7 @@ class TracedServicer(KvStoreServicer):
         context: grpc.aio.ServicerContext[kvstore_pb2.LookupRequest, kvstore_pb2.LookupResponse],
     ) -> kvstore_pb2.LookupResponse:
         response = await super().Lookup(request, context)
-        current_span().set(
+        trace.get_current_span().set_attributes(
             {
                 names.KV_BLOCKS: len(request.block_hashes) // BLOCK_HASH_SIZE,
                 names.HOLDERS: len(response.holders),

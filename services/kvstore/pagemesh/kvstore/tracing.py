@@ -9,17 +9,17 @@ from pagemesh.config import TracesConfig
 from pagemesh.kvstore.servicer import KvStoreServicer
 from pagemesh.rpc.boundary import Around
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.tracer import start_tracer
+from pagemesh.telemetry.tracer import start_traces
 
 
 def start_tracing(
     config: TracesConfig, metrics: Metrics, resources: AsyncExitStack
 ) -> tuple[Around, type[KvStoreServicer]]:
     """What goes around calls, and what serves them; what spans need is loaded only where they are wanted."""
-    tracer = start_tracer(config, "kvstore", metrics)
-    if tracer is None:
+    traces = start_traces(config, "kvstore", metrics)
+    if config.endpoint is None:
         return nullcontext, KvStoreServicer
     from pagemesh.kvstore.traced import TracedServicer, served_spans
 
-    resources.push_async_callback(asyncio.to_thread, tracer.close)
-    return served_spans(tracer).around, TracedServicer
+    resources.push_async_callback(asyncio.to_thread, traces.close)
+    return served_spans(traces.tracer).around, TracedServicer

@@ -19,6 +19,7 @@ class Export:
         self, layout: BlockLayout, num_held_tokens: int, num_tokens: int, max_part_bytes: int
     ) -> None:
         """Of a prompt of so many tokens, of which the caller holds the first blocks."""
+        self.num_tokens = num_tokens
         self.block_ids: tuple[int, ...] = ()
         self.block_hashes: tuple[bytes, ...] = ()
         self.num_held_tokens = 0

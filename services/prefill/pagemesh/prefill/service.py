@@ -15,10 +15,9 @@ from pagemesh.worker.worker import Worker
 
 
 def _add_services(worker: Worker, server: GrpcServer, stack: AsyncExitStack) -> None:
-    importer = worker.tracing.importer(KvImporter(worker, "remote_pull"))
+    importer = KvImporter(worker, "remote_pull")
     stack.push_async_callback(importer.close)
-    servicer = PrefillServicer(worker, importer)
-    server.add(PREFILL.add_to_server, worker.tracing.prefill(servicer.Prefill))
+    server.add(PREFILL.add_to_server, PrefillServicer(worker, importer).Prefill)
 
 
 PREFILL_ROLE = Role(

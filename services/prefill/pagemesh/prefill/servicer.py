@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import grpc
+from opentelemetry import trace
 
 from pagemesh.core.kv import KvGrant
 from pagemesh.core.request import EngineRequest, RequestOutput
@@ -22,10 +23,11 @@ from pagemesh.messages import (
 from pagemesh.prefill.export import Export
 from pagemesh.prefill.source import SourcePull, has_source
 from pagemesh.rpc.call_context import current_call
+from pagemesh.telemetry import span_names
 from pagemesh.v1 import kv_transfer_pb2, prefill_pb2
 from pagemesh.worker.dispatcher import RequestEvent
-from pagemesh.worker.interfaces import Importer, OutgoingStream
-from pagemesh.worker.sender import KvSender
+from pagemesh.worker.kv_importer import KvImporter
+from pagemesh.worker.sender import KvSender, SentStream
 from pagemesh.worker.worker import Worker
 
 ALIVE_INTERVAL: Final = 2.0
@@ -36,10 +38,10 @@ fit into the time after which it gives up a sender."""
 class PrefillServicer:
     """Ships each prompt's KV as it becomes ready. The lease of the blocks is the stream."""
 
-    def __init__(self, worker: Worker, importer: Importer) -> None:
+    def __init__(self, worker: Worker, importer: KvImporter) -> None:
         self._worker = worker
         self._importer = importer
-        self._sender = worker.tracing.sender(KvSender(worker, rpc="prefill"), worker.info.worker_id)
+        self._sender = KvSender(worker, rpc="prefill")
 
     async def Prefill(  # noqa: N802  # the name of the RPC
         self,
@@ -48,8 +50,12 @@ class PrefillServicer:
     ) -> AsyncGenerator[bytes]:
         """Header, then blocks and the first token, each as soon as it is there."""
         worker = self._worker
+        num_tokens = len(request.prompt_token_ids)
+        # What a cache has of them is taken off when the first token tells.
+        trace.get_current_span().set_attributes(
+            {span_names.INPUT_TOKENS: num_tokens, span_names.KV_COMPUTED: num_tokens}
+        )
         engine_request = self._engine_request(request)
-        num_tokens = len(engine_request.prompt_token_ids)
         num_held = request.held_token_count
         layout = worker.engine.info.layout
         stream = self._sender.begin(request.caller_host, request.stream_nonce)
@@ -100,7 +106,7 @@ class PrefillServicer:
         )
 
     async def _ship(
-        self, export: Export, pull: SourcePull, stream: OutgoingStream
+        self, export: Export, pull: SourcePull, stream: SentStream
     ) -> AsyncGenerator[bytes]:
         started_at = time.monotonic()
         while not export.is_shipped:
@@ -115,6 +121,8 @@ class PrefillServicer:
                     num_reused_tokens=num_reused,
                 )
             elif item is not None:
+                num_computed = export.num_tokens - num_reused
+                trace.get_current_span().set_attribute(span_names.KV_COMPUTED, num_computed)
                 yield stream.first_token(_first_token(item, num_reused))
             elif not await _has_news(export):
                 await self._worker.dispatcher.engine_answers()

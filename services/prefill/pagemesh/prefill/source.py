@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+from opentelemetry import trace
+
 from pagemesh.core.kv import KvGrant
 from pagemesh.core.request import EngineRequest
 from pagemesh.messages import require_peer
 from pagemesh.rpc.call_context import current_call, run_for
 from pagemesh.v1 import prefill_pb2
-from pagemesh.worker.interfaces import Importer
 from pagemesh.worker.kv_import import KvImport
+from pagemesh.worker.kv_importer import KvImporter
 from pagemesh.worker.worker import Worker
 
 
@@ -28,7 +30,7 @@ class SourcePull:
     def __init__(
         self,
         worker: Worker,
-        importer: Importer,
+        importer: KvImporter,
         request: prefill_pb2.PrefillRequest,
         engine_request: EngineRequest,
     ) -> None:
@@ -37,7 +39,7 @@ class SourcePull:
         self._request = request
         self._engine_request = engine_request
         # The grant comes outside of the call for which it is used.
-        self._call = current_call()
+        self._call, self._span = current_call(), trace.get_current_span()
         self._kv: KvImport | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -53,7 +55,7 @@ class SourcePull:
         self._kv = kv = KvImport(
             self._worker, self._engine_request, self._call.request_id, grant, deadline
         )
-        self._task = run_for(self._call, self._importer.start, kv, self._run(kv))
+        self._task = run_for(self._call, self._span, self._importer.start, kv, self._run(kv))
 
     def cancel(self) -> None:
         """Give the grant back as soon as nothing writes any more, if there is one."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Self
 
-from pagemesh.telemetry.trace_context import TraceContext
+from opentelemetry.trace import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,8 @@ class Call:
     request_id: str
     """Names it in answers, logs and traces."""
 
-    trace: TraceContext
-    """The client's trace, or one of its own."""
+    span: Span
+    """The router's for it; where it makes none the client's, or that of a trace of its own."""
 
     deadline: float
     """Time of the event loop's clock at which it is given up."""

@@ -14,7 +14,7 @@ from pagemesh.errors import DeadlineError, PagemeshError, WorkerLostError
 from pagemesh.router.call import Call
 from pagemesh.router.in_progress import Failable
 from pagemesh.router.placer import Placement
-from pagemesh.router.plan_message import plan_to_proto
+from pagemesh.router.plan_message import plan_to_proto, tell_trace
 from pagemesh.router.poison import Company, Suspicion
 from pagemesh.router.prefix_metrics import Lookup
 from pagemesh.router.routing.candidate import WorkerFacts
@@ -161,8 +161,7 @@ class PlacedRequest:
         submit.timeout.FromNanoseconds(int(remaining * 1e9))
         submit.priority = self._order.priority
         submit.cache_salt = self._order.cache_salt
-        submit.traceparent = call.trace.traceparent
-        submit.tracestate = call.trace.tracestate
+        tell_trace(call.span, submit)
         if placement.route.plan is not None and (plan := plan_to_proto(placement.route.plan)):
             submit.prefill_plan.CopyFrom(plan)
         self.handle = placement.session.submit(submit, sink)

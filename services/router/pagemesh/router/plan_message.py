@@ -1,9 +1,12 @@
-"""A prefill plan as the decode worker is told of it."""
+"""What a decode worker is told of a request besides what the client asked for: the prefill plan, and the trace."""
 
 from __future__ import annotations
 
+from opentelemetry.trace import Span
+
 from pagemesh.router.routing.candidate import Candidate
 from pagemesh.router.routing.prefill_plan import PrefillPlan
+from pagemesh.telemetry.spans import TRACEPARENT, TRACESTATE, write_trace
 from pagemesh.v1 import decode_pb2, kv_transfer_pb2, types_pb2
 
 
@@ -27,3 +30,9 @@ def _peer(worker: Candidate) -> types_pb2.PeerWorker:
     return types_pb2.PeerWorker(
         worker_id=worker.worker_id, address=worker.facts.address, epoch=worker.facts.epoch
     )
+
+
+def tell_trace(span: Span, submit: decode_pb2.Submit) -> None:
+    """Have the worker's spans be below this one."""
+    told = write_trace(span)
+    submit.traceparent, submit.tracestate = told.get(TRACEPARENT, ""), told.get(TRACESTATE, "")

@@ -9,7 +9,7 @@ from pagemesh.router.embedding.vectors import PromptEmbedder
 from pagemesh.router.generation.interface import TextGenerator
 from pagemesh.router.placer import Placer
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.tracer import start_tracer
+from pagemesh.telemetry.tracer import start_traces
 
 
 class Tracing:
@@ -37,9 +37,8 @@ class Tracing:
 
 def start_tracing(config: TracesConfig, metrics: Metrics) -> Tracing:
     """As the settings say; what spans need is loaded only where they are wanted."""
-    tracer = start_tracer(config, "router", metrics)
-    if tracer is None:
+    if config.endpoint is None:
         return Tracing()
     from pagemesh.router.traced.tracing import SpanTracing
 
-    return SpanTracing(tracer)
+    return SpanTracing(start_traces(config, "router", metrics))

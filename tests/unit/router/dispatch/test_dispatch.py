@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any, cast
 
 import pytest
+from opentelemetry.trace import INVALID_SPAN
 
 from pagemesh.errors import DeadlineError, OverloadedError, PagemeshError, UnavailableError
 from pagemesh.router.call import Call
@@ -18,7 +19,6 @@ from pagemesh.router.dispatch.turn import Turn
 from pagemesh.router.dispatch.waiting_room import WaitingRoom
 from pagemesh.router.routing.seats import SeatCount
 from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.trace_context import NO_TRACE
 
 
 class FakeWorkers:
@@ -65,7 +65,7 @@ class Stage:
 
     def come(self, num_seats: int = 1, *, seconds: float = 60.0, **changes: Any) -> Turn:
         deadline = asyncio.get_running_loop().time() + seconds
-        call = Call("r", NO_TRACE, deadline, 0, **changes)
+        call = Call("r", INVALID_SPAN, deadline, 0, **changes)
         stack = ExitStack()
         self.room.enter(call.tenant)
         stack.callback(self.room.leave, call.tenant)

@@ -7,13 +7,14 @@ from typing import Any
 
 import structlog
 from google.api.httpbody_pb2 import HttpBody
+from opentelemetry import trace
 
 from pagemesh.errors import InvalidRequestError, PagemeshError
 from pagemesh.router.openai.errors import error_body, error_headers
 from pagemesh.router.openai.sse import encode_json
 from pagemesh.rpc.call_context import add_answer_metadata
 from pagemesh.rpc.status import as_pagemesh_error, for_log
-from pagemesh.telemetry.spans import current_span
+from pagemesh.telemetry.spans import fail
 
 _log = structlog.get_logger(__name__)
 
@@ -77,5 +78,5 @@ def as_answerable(error: Exception) -> PagemeshError:
     else:
         _log.error("request failed", exc_info=error)
     mapped = as_pagemesh_error(error)
-    current_span().fail(mapped)
+    fail(trace.get_current_span(), mapped)
     return mapped

@@ -9,6 +9,7 @@ import uuid
 from typing import Any
 
 import grpc
+from opentelemetry import trace
 
 from pagemesh.errors import InvalidRequestError
 from pagemesh.router.call import Call
@@ -20,7 +21,7 @@ from pagemesh.rpc.call_context import (
     call_timeout,
     current_call,
 )
-from pagemesh.telemetry.trace_context import NO_TRACE, new_trace
+from pagemesh.telemetry.spans import new_trace
 
 AnyContext = grpc.aio.ServicerContext[Any, Any]
 
@@ -38,13 +39,15 @@ def read_call(request_timeout: float) -> Call:
     if not _REQUEST_ID.fullmatch(request_id):
         # None, or nothing that should be echoed into ids and logs.
         request_id = uuid.uuid4().hex
-    trace = new_trace() if given.trace == NO_TRACE else given.trace
+    span = trace.get_current_span()
+    if not span.get_span_context().is_valid:
+        span = new_trace()
     limit = min(request_timeout, _seconds(given.timeout)) if given.timeout else request_timeout
     deadline = asyncio.get_running_loop().time() + call_timeout(limit)
-    bind_call(CallContext(request_id, trace, deadline))
+    bind_call(CallContext(request_id, deadline), span)
     return Call(
         request_id=request_id,
-        trace=trace,
+        span=span,
         deadline=deadline,
         created=int(time.time()),
         tenant=current_caller().tenant.name,

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from pagemesh.rpc.call_context import current_call
-from pagemesh.rpc.call_spans import call_span
+from opentelemetry import trace
+from opentelemetry.trace import Tracer
+
+from pagemesh.rpc.spans import call_span
 from pagemesh.telemetry import span_names as names
-from pagemesh.telemetry.otlp import OtlpTracer
-from pagemesh.telemetry.trace_context import NO_TRACE
 
 _OPERATIONS: Final = {
     "/pagemesh.v1.OpenAI/ChatCompletions": "chat",
@@ -31,14 +31,14 @@ _OPERATIONS: Final = {
 class TracedCalls:
     """What goes around the calls of the router's server."""
 
-    def __init__(self, tracer: OtlpTracer) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
     @contextmanager
     def around(self, method: str) -> Iterator[None]:
         """Within the block, the task works for the span: logs and further calls carry its trace."""
-        operation, trace = _OPERATIONS.get(method), current_call().trace
-        if operation is None or (trace != NO_TRACE and not trace.is_sampled):
+        operation, caller = _OPERATIONS.get(method), trace.get_current_span().get_span_context()
+        if operation is None or (caller.is_valid and not caller.trace_flags.sampled):
             yield
             return
         attributes = {names.OPERATION: operation, names.PROVIDER: "pagemesh"}

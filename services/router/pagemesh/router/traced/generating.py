@@ -6,13 +6,16 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 
+from opentelemetry import trace
+from opentelemetry.trace import Span
+
 from pagemesh.router.call import Call
 from pagemesh.router.embedding.vectors import Embeddings, EmbedOptions, Input, PromptEmbedder
 from pagemesh.router.generation.interface import RunningGeneration, TextGenerator
 from pagemesh.router.generation.request import ChoiceDelta, GenerationRequest, Idle, Usage
 from pagemesh.router.route_header import Explanation
+from pagemesh.router.traced.recorded import name_after
 from pagemesh.telemetry import span_names as names
-from pagemesh.telemetry.spans import Span, current_span
 
 
 class TracedGenerator:
@@ -24,10 +27,10 @@ class TracedGenerator:
 
     @contextmanager
     def start(self, request: GenerationRequest) -> Iterator[RunningGeneration]:
-        span = current_span()
+        span = trace.get_current_span()
         sampling = request.choices[0].sampling
-        span.about(self._model_name)
-        span.set(
+        name_after(span, self._model_name)
+        span.set_attributes(
             {
                 names.REQUEST_MODEL: self._model_name,
                 names.REQUEST_ID: request.call.request_id,
@@ -80,7 +83,7 @@ class _TracedGeneration:
     def tell(self) -> None:
         """Have the span know what came of it."""
         usage = self._inner.usage()
-        self._span.set(
+        self._span.set_attributes(
             {
                 names.INPUT_TOKENS: usage.num_prompt_tokens,
                 names.OUTPUT_TOKENS: usage.num_completion_tokens,
@@ -92,7 +95,7 @@ class _TracedGeneration:
     def _note(self, delta: ChoiceDelta) -> None:
         if delta.token_ids and not self._has_tokens:
             self._has_tokens = True
-            self._span.set({names.TIME_TO_FIRST_CHUNK: time.monotonic() - self._started_at})
+            self._span.set_attribute(names.TIME_TO_FIRST_CHUNK, time.monotonic() - self._started_at)
         if delta.stop_reason is not None:
             self._reasons[delta.index] = delta.stop_reason.value
 
@@ -111,11 +114,13 @@ class TracedEmbedder:
         call: Call,
         options: EmbedOptions,
     ) -> Embeddings:
-        span = current_span()
-        span.about(self._model_name)
-        span.set({names.REQUEST_ID: call.request_id, names.REQUEST_MODEL: self._model_name})
+        span = trace.get_current_span()
+        name_after(span, self._model_name)
+        span.set_attributes(
+            {names.REQUEST_ID: call.request_id, names.REQUEST_MODEL: self._model_name}
+        )
         embeddings = await self._inner.embed(inputs, field, call, options)
-        span.set(
+        span.set_attributes(
             {
                 names.INPUT_TOKENS: embeddings.num_prompt_tokens,
                 names.CACHED_TOKENS: embeddings.num_cached_tokens,

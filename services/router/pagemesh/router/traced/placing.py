@@ -5,34 +5,37 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from opentelemetry import trace
+from opentelemetry.trace import Tracer
+
 from pagemesh.router.path_metrics import path_of
 from pagemesh.router.placer import Placement, Placer, Wanted
 from pagemesh.router.route_header import considered_object
 from pagemesh.router.routing.ways import Path
+from pagemesh.router.traced.recorded import count
 from pagemesh.router.traced.submitting import TracedSession
-from pagemesh.rpc.call_spans import part_span
+from pagemesh.rpc.spans import part_span
 from pagemesh.telemetry import span_names as names
-from pagemesh.telemetry.otlp import OtlpTracer
-from pagemesh.telemetry.spans import Attributes, AttributeValue, current_span
+from pagemesh.telemetry.spans import Attributes
 from pagemesh.v1 import types_pb2
 
 
 class TracedPlacer:
     """A `Placer` that the present span is told of."""
 
-    def __init__(self, inner: Placer, tracer: OtlpTracer) -> None:
+    def __init__(self, inner: Placer, tracer: Tracer) -> None:
         self._inner = inner
         self._tracer = tracer
 
     async def place(self, wanted: Wanted) -> Placement:
-        with part_span(names.ROUTE) as span:
+        with part_span(self._tracer, names.ROUTE) as span:
             placement = await self._inner.place(wanted)
-            if not span.is_recording:
+            if not span.is_recording():
                 return placement
-            span.set(_decision(placement))
-        facts, request = placement.route.decode.facts, current_span()
+            span.set_attributes(_decision(placement))
+        facts, request = placement.route.decode.facts, trace.get_current_span()
         if wanted.arithmetic not in (None, facts.arithmetic):
-            request.event(
+            request.add_event(
                 names.ARITHMETIC_CHANGED,
                 {
                     names.WORKER: facts.worker_id,
@@ -40,7 +43,7 @@ class TracedPlacer:
                     names.ROUTE_ARITHMETIC: facts.arithmetic,
                 },
             )
-            request.add({names.ARITHMETIC_CHANGES: 1})
+            count(request, {names.ARITHMETIC_CHANGES: 1})
         session = TracedSession(placement.session, facts.worker_id, request, self._tracer)
         return placement._replace(session=session)
 
@@ -53,24 +56,25 @@ class TracedPlacer:
 
     def on_kv(self, placement: Placement, outcome: types_pb2.KvOutcome) -> None:
         self._inner.on_kv(placement, outcome)
-        span = current_span()
-        if placement.query is None or not span.is_recording:
+        span = trace.get_current_span()
+        if placement.query is None or not span.is_recording():
             return
-        span.event(names.KV_READY, _outcome(placement, outcome))
+        span.add_event(names.KV_READY, _outcome(placement, outcome))
         decision = placement.decision
-        span.add(
+        count(
+            span,
             {
                 names.PREFIX_AVAILABLE: decision.num_available_tokens,
                 names.PREFIX_CAPTURED: decision.num_captured_tokens,
                 names.PREFIX_DELIVERED: outcome.cached_token_count,
-            }
+            },
         )
 
 
 def _decision(placement: Placement) -> Attributes:
     route, reasons = placement.route, placement.decision.reasons
     plan = route.plan
-    told: dict[str, AttributeValue] = {
+    told: dict[str, str | int | float] = {
         names.ROUTE_POLICY: reasons.policy,
         names.ROUTE_WORKER: route.decode.worker_id,
         names.ROUTE_PATH: (Path.LOCAL if plan is None else plan.path).value,
@@ -101,7 +105,7 @@ def _json(value: Any) -> str:
 def _outcome(placement: Placement, outcome: types_pb2.KvOutcome) -> Attributes:
     path, took = path_of(outcome), outcome.time_to_ready
     plan = placement.route.plan
-    told: dict[str, AttributeValue] = {
+    told: dict[str, str | int | float] = {
         names.ROUTE_WORKER: placement.route.decode.worker_id,
         names.ROUTE_SECONDS: took.seconds + took.nanos / 1e9,
         names.PREFIX_AVAILABLE: placement.decision.num_available_tokens,

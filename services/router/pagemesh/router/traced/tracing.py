@@ -11,21 +11,21 @@ from pagemesh.router.traced.calls import TracedCalls
 from pagemesh.router.traced.generating import TracedEmbedder, TracedGenerator
 from pagemesh.router.traced.placing import TracedPlacer
 from pagemesh.router.tracing import Tracing
-from pagemesh.telemetry.otlp import OtlpTracer
+from pagemesh.telemetry.tracer import Traces
 
 
 class SpanTracing(Tracing):
     """One span for each request of a client, with its decisions and what came of them."""
 
-    def __init__(self, tracer: OtlpTracer) -> None:
-        self._tracer = tracer
-        self._calls = TracedCalls(tracer)
+    def __init__(self, traces: Traces) -> None:
+        self._traces = traces
+        self._calls = TracedCalls(traces.tracer)
 
     def around(self, method: str) -> AbstractContextManager[object]:
         return self._calls.around(method)
 
     def placer(self, placer: Placer) -> Placer:
-        return TracedPlacer(placer, self._tracer)
+        return TracedPlacer(placer, self._traces.tracer)
 
     def generator(self, model_name: str, generator: TextGenerator) -> TextGenerator:
         return TracedGenerator(generator, model_name)
@@ -34,4 +34,4 @@ class SpanTracing(Tracing):
         return TracedEmbedder(embedder, model_name)
 
     def close(self) -> None:
-        self._tracer.close()
+        self._traces.close()
