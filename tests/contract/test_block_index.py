@@ -13,7 +13,6 @@ import pytest_asyncio
 from pagemesh.cache.block_hash import CacheDigest, xor_names
 from pagemesh.errors import FailedPreconditionError
 from pagemesh.kvstore.index import BlockIndex
-from pagemesh.kvstore.instrumented_index import InstrumentedIndex
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.kvstore.redis_client import RedisStore
 from pagemesh.kvstore.redis_index import RedisIndex
@@ -26,7 +25,7 @@ BUCKET_BITS = 6
 MakeIndex = Callable[..., Awaitable[BlockIndex]]
 
 
-@pytest_asyncio.fixture(params=["memory", "redis", "instrumented"])
+@pytest_asyncio.fixture(params=["memory", "redis"])
 async def make_index(request: pytest.FixtureRequest, valkey: Valkey) -> AsyncIterator[MakeIndex]:
     """Makes indexes of one kind; their integrity is checked at the end."""
     async with AsyncExitStack() as resources:
@@ -39,8 +38,6 @@ async def make_index(request: pytest.FixtureRequest, valkey: Valkey) -> AsyncIte
                 return RedisIndex(store, max_blocks=max_blocks, bucket_bits=BUCKET_BITS)
             memory = MemoryIndex(max_blocks=max_blocks)
             resources.callback(memory.check_integrity)
-            if request.param == "instrumented":
-                return InstrumentedIndex(memory, Metrics())
             return memory
 
         yield make

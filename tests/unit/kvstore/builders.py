@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.changes import ChangeLog
-from pagemesh.kvstore.feed import DigestMetrics
-from pagemesh.kvstore.index import BlockIndex
+from pagemesh.kvstore.index import BlockIndex, IndexMetrics
 from pagemesh.kvstore.known_peers import Bystanders
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.membership import LocalMembership
@@ -73,6 +72,8 @@ class Store:
     def __post_init__(self) -> None:
         self.members = Members(self.log, self.clock, HEARTBEAT_INTERVAL)
         membership = LocalMembership(self.members)
-        digests = DigestMetrics(self.metrics)
+        self.index_metrics = IndexMetrics(self.metrics)
         bystanders = Bystanders(self.clock)
-        self.catalog = Catalog(self.members, membership, self.log, self.index, digests, bystanders)
+        self.catalog = Catalog(
+            self.members, membership, self.log, self.index, self.index_metrics, bystanders
+        )

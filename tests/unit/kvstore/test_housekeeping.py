@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from pagemesh.kvstore.changes import Beat, Stored
 from pagemesh.kvstore.housekeeping import LATE_S, MOST_LATE_ROUNDS, TIDY_SLICE, Housekeeper
-from pagemesh.kvstore.instrumented_index import InstrumentedIndex
 from pagemesh.kvstore.memory_index import MemoryIndex
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.v1 import types_pb2
@@ -17,7 +16,14 @@ PERIOD = 0.5
 
 
 def make_housekeeper(store: Store, metrics: Metrics | None = None) -> Housekeeper:
-    return Housekeeper(store.catalog, store.index, metrics or Metrics(), PERIOD, store.clock)
+    return Housekeeper(
+        store.catalog,
+        store.index,
+        store.index_metrics,
+        metrics or Metrics(),
+        PERIOD,
+        store.clock,
+    )
 
 
 async def pass_time(store: Store, housekeeper: Housekeeper, num_ticks: int) -> None:
@@ -120,9 +126,8 @@ async def test_blocks_of_dropped_workers_are_freed_however_many_they_are() -> No
 
 async def test_members_and_blocks_are_counted() -> None:
     store = Store()
-    metrics = Metrics()
-    index = InstrumentedIndex(store.index, metrics)
-    housekeeper = Housekeeper(store.catalog, index, metrics, PERIOD, store.clock)
+    metrics = store.metrics
+    housekeeper = make_housekeeper(store, metrics)
     for worker_id in ("a", "b"):
         await store.catalog.register(make_worker(worker_id))
         stream = await store.catalog.open_stream(worker_id, 1)

@@ -16,7 +16,6 @@ from pagemesh.config import KvStoreConfig
 from pagemesh.errors import UnavailableError
 from pagemesh.kvstore.changes import ChangeLog
 from pagemesh.kvstore.index import BlockIndex
-from pagemesh.kvstore.instrumented_index import InstrumentedIndex
 from pagemesh.kvstore.members import Members
 from pagemesh.kvstore.membership import LocalMembership, Membership
 from pagemesh.kvstore.memory_index import MemoryIndex
@@ -50,16 +49,13 @@ async def open_store(
     return store
 
 
-def make_index(config: KvStoreConfig, store: RedisStore | None, metrics: Metrics) -> BlockIndex:
+def make_index(config: KvStoreConfig, store: RedisStore | None) -> BlockIndex:
     """In memory, or on the server."""
-    inner: BlockIndex
     if store is None:
-        inner = MemoryIndex(max_blocks=config.index_max_blocks)
-    else:
-        from pagemesh.kvstore.redis_index import RedisIndex
+        return MemoryIndex(max_blocks=config.index_max_blocks)
+    from pagemesh.kvstore.redis_index import RedisIndex
 
-        inner = RedisIndex(store, max_blocks=config.index_max_blocks)
-    return InstrumentedIndex(inner, metrics)
+    return RedisIndex(store, max_blocks=config.index_max_blocks)
 
 
 MOVING_TIME = 2.0

@@ -7,6 +7,7 @@ without a gap. Belongs to one event loop.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ import structlog
 from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.errors import FailedPreconditionError, PagemeshError
 from pagemesh.kvstore.changes import Beat, Change, ChangeLog, Removed, Stored, WorkerEvent, kind_of
-from pagemesh.kvstore.feed import DigestMetrics, Feed, Indexing
-from pagemesh.kvstore.index import BlockIndex
+from pagemesh.kvstore.feed import Feed, Indexing
+from pagemesh.kvstore.index import BlockIndex, IndexMetrics
 from pagemesh.kvstore.known_peers import Bystanders, RemoteMember
 from pagemesh.kvstore.members import Member, Members
 from pagemesh.kvstore.membership import Membership
@@ -63,14 +64,14 @@ class Catalog:
         membership: Membership,
         log: ChangeLog,
         index: BlockIndex,
-        digests: DigestMetrics,
+        metrics: IndexMetrics,
         bystanders: Bystanders,
     ) -> None:
         self._members = members
         self._membership = membership
         self._changes = log
         self._index = index
-        self._digests = digests
+        self._metrics = metrics
         self.bystanders = bystanders
         """Whom it has to do with besides the members."""
         self._indexing = Indexing(members, index)
@@ -110,7 +111,7 @@ class Catalog:
                 stream = self._members.attach(worker_id, epoch)
                 member = self._members.get(worker_id)
                 assert member is not None
-                feed = Feed(stream, member.info.block_count, self._index, self._digests)
+                feed = Feed(stream, member.info.block_count, self._index, self._metrics)
                 if not member.in_sync:
                     await self._indexing.forget(feed)
         except BaseException:
@@ -178,7 +179,9 @@ class Catalog:
 
     async def lookup(self, block_hashes: Sequence[bytes], model_fingerprint: str) -> dict[str, int]:
         """Leading blocks that each worker of the model holds; workers with none are absent."""
+        began_at = time.perf_counter()
         holders = await self._index.lookup(block_hashes)
+        self._metrics.on_lookup(time.perf_counter() - began_at)
         return {
             worker_id: num_blocks
             for worker_id, num_blocks in holders.items()

@@ -31,32 +31,8 @@ from pagemesh.kvstore.changes import (
     Stored,
     WorkerEvent,
 )
-from pagemesh.kvstore.index import BlockIndex
+from pagemesh.kvstore.index import BlockIndex, IndexMetrics
 from pagemesh.kvstore.members import Member, Members, PublishStream, Verdict
-from pagemesh.telemetry.metrics import Metrics
-from pagemesh.telemetry.metrics import kvstore as declared
-
-
-class DigestMetrics:
-    """Counts comparisons, differences, and the blocks about which the index was wrong."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._digests = metrics.counter(declared.INDEX_DIGESTS)
-        self._divergences = metrics.counter(declared.INDEX_DIVERGENCES)
-        wrong = metrics.counter(declared.INDEX_DIVERGED_BLOCKS)
-        self._missing, self._surplus = wrong.labels("missing"), wrong.labels("surplus")
-
-    def on_digest(self, *, agrees: bool) -> None:
-        """A worker's digest was compared with the index."""
-        self._digests.inc()
-        if not agrees:
-            self._divergences.inc()
-
-    def on_measured(self, num_missing: int, num_surplus: int) -> None:
-        """A snapshot came behind a difference: what the worker held and the index did not know, and the reverse."""
-        self._missing.inc(num_missing)
-        self._surplus.inc(num_surplus)
-
 
 _log = structlog.get_logger(__name__)
 
@@ -85,7 +61,7 @@ class Feed:
     """
 
     def __init__(
-        self, stream: PublishStream, max_blocks: int, index: BlockIndex, metrics: DigestMetrics
+        self, stream: PublishStream, max_blocks: int, index: BlockIndex, metrics: IndexMetrics
     ) -> None:
         self.stream = stream
         self._worker_id = stream.worker_id
@@ -111,10 +87,11 @@ class Feed:
             return await self._gather(self._gathered, event)
         match event:
             case Stored(block_hashes):
-                fits = await self._index.store(self._worker_id, block_hashes)
+                fits = await self._store(block_hashes)
                 return Effect.DONE if fits else Effect.REFUSED
             case Removed(block_hashes):
                 await self._index.remove(self._worker_id, block_hashes)
+                self._metrics.on_removed(len(block_hashes))
             case Cleared():
                 await self._index.clear(self._worker_id)
         return Effect.DONE
@@ -200,7 +177,12 @@ class Feed:
     async def _replace(self, gathered: set[bytes]) -> None:
         await self._index.clear(self._worker_id)
         async for blocks in _slices(gathered):
-            await self._index.store(self._worker_id, blocks)
+            await self._store(blocks)
+
+    async def _store(self, block_hashes: Sequence[bytes]) -> bool:
+        fits = await self._index.store(self._worker_id, block_hashes)
+        self._metrics.on_stored(len(block_hashes), fits=fits)
+        return fits
 
     def _end_difference(self) -> None:
         self._is_differing = False

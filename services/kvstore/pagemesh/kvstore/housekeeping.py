@@ -14,7 +14,7 @@ import structlog
 
 from pagemesh.errors import UnavailableError
 from pagemesh.kvstore.catalog import Catalog
-from pagemesh.kvstore.index import BlockIndex
+from pagemesh.kvstore.index import BlockIndex, IndexMetrics
 from pagemesh.kvstore.known_peers import RemoteMember
 from pagemesh.telemetry.metrics import Metrics
 from pagemesh.telemetry.metrics import kvstore as declared
@@ -72,12 +72,14 @@ class Housekeeper:
         self,
         catalog: Catalog,
         index: BlockIndex,
+        index_metrics: IndexMetrics,
         metrics: Metrics,
         period: float,
         clock: Callable[[], float],
     ) -> None:
         self._catalog = catalog
         self._index = index
+        self._index_metrics = index_metrics
         self._period = period
         self._clock = clock
         self._due_at = clock() + period
@@ -116,7 +118,7 @@ class Housekeeper:
         self._num_remote.set(sum(isinstance(member, RemoteMember) for member in members))
         try:
             await self._tidy()
-            await self._index.usage()
+            self._index_metrics.on_usage(await self._index.usage())
         except UnavailableError:
             # Who keeps the index has said so already, and this is tried again in the next round.
             return

@@ -1,4 +1,4 @@
-"""What an index of cached blocks does, whatever it is kept in."""
+"""What an index of cached blocks does, whatever it is kept in; and what is counted of one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 
 from pagemesh.cache.block_hash import CacheDigest
 from pagemesh.errors import FailedPreconditionError
+from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.metrics import kvstore as declared
 
 NOTHING_HELD = CacheDigest()
 
@@ -102,3 +104,55 @@ def not_indexed(worker_id: str) -> FailedPreconditionError:
     return FailedPreconditionError(
         f"worker {worker_id!r} is not registered", reason="UNKNOWN_WORKER"
     )
+
+
+class IndexMetrics:
+    """Counts what is asked of an index, what it takes, and what about it was wrong. Told by those who ask it."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._lookup_seconds = metrics.histogram(declared.INDEX_LOOKUP_SECONDS)
+        self._stored = metrics.counter(declared.INDEX_BLOCKS_STORED)
+        self._removed = metrics.counter(declared.INDEX_BLOCKS_REMOVED)
+        self._refused = metrics.counter(declared.INDEX_BLOCKS_REFUSED)
+        self._evicted = metrics.counter(declared.INDEX_BLOCKS_EVICTED)
+        self._distinct = metrics.gauge(declared.INDEX_DISTINCT_BLOCKS)
+        self._held = metrics.gauge(declared.INDEX_BLOCKS)
+        self._bytes = metrics.gauge(declared.INDEX_BYTES)
+        self._bytes_per_block = metrics.gauge(declared.INDEX_BYTES_PER_BLOCK)
+        self._digests = metrics.counter(declared.INDEX_DIGESTS)
+        self._divergences = metrics.counter(declared.INDEX_DIVERGENCES)
+        wrong = metrics.counter(declared.INDEX_DIVERGED_BLOCKS)
+        self._missing, self._surplus = wrong.labels("missing"), wrong.labels("surplus")
+        self._num_evicted = 0
+
+    def on_stored(self, num_blocks: int, *, fits: bool) -> None:
+        """A worker said that it holds so many more; whether the index took them."""
+        (self._stored if fits else self._refused).inc(num_blocks)
+
+    def on_removed(self, num_blocks: int) -> None:
+        """A worker said that it no longer holds so many."""
+        self._removed.inc(num_blocks)
+
+    def on_lookup(self, seconds: float) -> None:
+        """A lookup was answered, which took so long."""
+        self._lookup_seconds.observe(seconds)
+
+    def on_usage(self, usage: IndexUsage) -> None:
+        """The index said what it holds, and what that takes."""
+        self._distinct.set(usage.num_blocks)
+        self._held.set(usage.num_held)
+        self._bytes.set(usage.num_bytes)
+        self._bytes_per_block.set(usage.num_bytes / max(1, usage.num_blocks))
+        self._evicted.inc(usage.num_evicted - self._num_evicted)
+        self._num_evicted = usage.num_evicted
+
+    def on_digest(self, *, agrees: bool) -> None:
+        """A worker's digest was compared with the index."""
+        self._digests.inc()
+        if not agrees:
+            self._divergences.inc()
+
+    def on_measured(self, num_missing: int, num_surplus: int) -> None:
+        """A snapshot came behind a difference: what the worker held and the index did not know, and the reverse."""
+        self._missing.inc(num_missing)
+        self._surplus.inc(num_surplus)

@@ -15,17 +15,19 @@ from pagemesh.kvstore.backends import make_index, open_membership, open_store
 from pagemesh.kvstore.catalog import Catalog
 from pagemesh.kvstore.changes import ChangeLog
 from pagemesh.kvstore.description import KvStoreDescriber
-from pagemesh.kvstore.feed import DigestMetrics
 from pagemesh.kvstore.housekeeping import Housekeeper
+from pagemesh.kvstore.index import IndexMetrics
 from pagemesh.kvstore.known_peers import Bystanders
 from pagemesh.kvstore.members import Members
-from pagemesh.kvstore.tracing import start_tracing
+from pagemesh.kvstore.servicer import SPAN_NAMES, KvStoreServicer
 from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.metrics_server import MetricsServer
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
 from pagemesh.rpc.settling import settle
+from pagemesh.rpc.spans import ServedSpans
 from pagemesh.telemetry.logs import configure_logging
 from pagemesh.telemetry.metrics import Metrics
+from pagemesh.telemetry.tracer import start_traces
 from pagemesh.v1 import kvstore_pb2_grpc
 
 _log = structlog.get_logger(__name__)
@@ -90,12 +92,12 @@ class KvStoreService:
         log = ChangeLog()
         period = config.heartbeat_interval / TICKS_PER_HEARTBEAT
         store = await open_store(config, metrics, resources)
-        index = make_index(config, store, metrics)
+        index, index_metrics = make_index(config, store), IndexMetrics(metrics)
         members = Members(log, self._clock, config.heartbeat_interval)
         membership = await open_membership(store, members, log, self._clock, period, resources)
-        digests, bystanders = DigestMetrics(metrics), Bystanders(self._clock)
-        catalog = Catalog(members, membership, log, index, digests, bystanders)
-        housekeeper = Housekeeper(catalog, index, metrics, period, self._clock)
+        bystanders = Bystanders(self._clock)
+        catalog = Catalog(members, membership, log, index, index_metrics, bystanders)
+        housekeeper = Housekeeper(catalog, index, index_metrics, metrics, period, self._clock)
         housekeeping = asyncio.create_task(housekeeper.run(), name="housekeeping")
         resources.callback(housekeeping.cancel)
 
@@ -104,7 +106,9 @@ class KvStoreService:
         async def drain() -> None:
             draining.set()
 
-        around, make_servicer = start_tracing(config.traces, metrics, resources)
+        traces = start_traces(config.traces, "kvstore", metrics)
+        resources.push_async_callback(asyncio.to_thread, traces.close)
+        around = ServedSpans(traces.tracer, SPAN_NAMES).around
         server = GrpcServer(config.server, [SERVICE_NAME], around, identity=identity)
         server.describe_with(KvStoreDescriber(catalog, config.index).describe)
         server.show_metrics(metrics.page)
@@ -113,7 +117,7 @@ class KvStoreService:
         address = await server.start()
         server.add(
             kvstore_pb2_grpc.add_KvStoreServicer_to_server,
-            make_servicer(catalog, config.heartbeat_interval, draining),
+            KvStoreServicer(catalog, config.heartbeat_interval, draining),
         )
         await server.set_serving()
         return address

@@ -7,29 +7,26 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 import grpc
+from opentelemetry import trace
 
-from pagemesh.cache.block_hash import BLOCK_HASH_SIZE, CacheDigest
 from pagemesh.errors import InvalidRequestError
 from pagemesh.identity.roles import MeshRole
 from pagemesh.kvstore.catalog import Catalog
-from pagemesh.kvstore.changes import Beat, Cleared, Digested, Removed, Resumed, Stored, WorkerEvent
 from pagemesh.kvstore.feed import Feed
 from pagemesh.kvstore.housekeeping import until_set
 from pagemesh.kvstore.known_peers import watcher_address
 from pagemesh.kvstore.members import PublishStream
-from pagemesh.kvstore.watch_message import watch_response
-from pagemesh.messages import digest_from_proto, digest_to_proto
+from pagemesh.kvstore.messages import split_hashes, watch_response, worker_event
+from pagemesh.messages import digest_to_proto
 from pagemesh.rpc.identity import require_role
+from pagemesh.telemetry import span_names
 from pagemesh.v1 import kvstore_pb2, kvstore_pb2_grpc, types_pb2
 
 MAX_LOOKUP_BLOCKS = 16_384
 """Most hashes in one lookup, as kvstore.proto says."""
 
-MAX_EVENT_BLOCKS = 16_384
-"""Most hashes in one event, as kvstore.proto says."""
-
-MAX_LOAD_BYTES = 262_144
-"""Of one report of a load, which every router is sent."""
+SPAN_NAMES = {"/pagemesh.v1.KvStore/Lookup": span_names.LOOKUP}
+"""What a call is called in a trace, by its method."""
 
 _ROLES = {
     types_pb2.WORKER_ROLE_PREFILL: MeshRole.PREFILL,
@@ -73,7 +70,7 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
         try:
             async with aclosing(until_set(self._draining, request_iterator)) as requests:
                 async for request in requests:
-                    event = _event(request)
+                    event = worker_event(request)
                     if feed is None:
                         feed = await self._catalog.open_stream(request.worker_id, request.epoch)
                     _check_source(request, feed.stream)
@@ -90,8 +87,11 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
         context: grpc.aio.ServicerContext[kvstore_pb2.LookupRequest, kvstore_pb2.LookupResponse],
     ) -> kvstore_pb2.LookupResponse:
         """Says how long a prefix each worker holds."""
-        block_hashes = _split(request.block_hashes, "block_hashes", MAX_LOOKUP_BLOCKS)
+        block_hashes = split_hashes(request.block_hashes, "block_hashes", MAX_LOOKUP_BLOCKS)
         holders = await self._catalog.lookup(block_hashes, request.model_fingerprint)
+        trace.get_current_span().set_attributes(
+            {span_names.KV_BLOCKS: len(block_hashes), span_names.HOLDERS: len(holders)}
+        )
         return kvstore_pb2.LookupResponse(
             holders=[
                 kvstore_pb2.PrefixHolder(worker_id=worker_id, block_count=num_blocks)
@@ -147,47 +147,6 @@ class KvStoreServicer(kvstore_pb2_grpc.KvStoreServicer):
         return response
 
 
-def _event(request: kvstore_pb2.PublishRequest) -> WorkerEvent:
-    if request.sequence == 0:
-        raise InvalidRequestError("sequence is 0, but events are numbered from 1", param="sequence")
-    match request.WhichOneof("event"):
-        case "stored":
-            return Stored(
-                _split(request.stored.block_hashes, "stored.block_hashes", MAX_EVENT_BLOCKS)
-            )
-        case "removed":
-            return Removed(
-                _split(request.removed.block_hashes, "removed.block_hashes", MAX_EVENT_BLOCKS)
-            )
-        case "cleared":
-            return Cleared()
-        case "load":
-            return Beat(_load(request.load))
-        case "digest":
-            return Digested(_digest(request.digest, "digest"))
-        case "resumed":
-            return Resumed(_digest(request.resumed, "resumed"))
-        case _:
-            raise InvalidRequestError("event is not set", param="event")
-
-
-def _load(message: types_pb2.WorkerLoad) -> types_pb2.WorkerLoad:
-    if message.ByteSize() > MAX_LOAD_BYTES:
-        raise InvalidRequestError(
-            f"load has {message.ByteSize()} bytes, but {MAX_LOAD_BYTES} are the most", param="load"
-        )
-    return message
-
-
-def _digest(message: kvstore_pb2.CacheDigest, param: str) -> CacheDigest:
-    if len(message.names_xor) != BLOCK_HASH_SIZE:
-        raise InvalidRequestError(
-            f"{param}.names_xor has {len(message.names_xor)} bytes, but must have {BLOCK_HASH_SIZE}",
-            param=f"{param}.names_xor",
-        )
-    return digest_from_proto(message)
-
-
 def _check_kind(
     worker: types_pb2.WorkerInfo,
     context: grpc.aio.ServicerContext[kvstore_pb2.RegisterRequest, kvstore_pb2.RegisterResponse],
@@ -205,20 +164,3 @@ def _check_source(request: kvstore_pb2.PublishRequest, stream: PublishStream) ->
             f"of worker {stream.worker_id!r} with epoch {stream.epoch}",
             param="worker_id",
         )
-
-
-def _split(packed: bytes, param: str, max_blocks: int) -> list[bytes]:
-    """Concatenated hashes, each by itself. They are counted first: to split millions stops everybody."""
-    num_blocks = len(packed) // BLOCK_HASH_SIZE
-    if num_blocks > max_blocks:
-        raise InvalidRequestError(
-            f"{param} has {num_blocks} hashes, but {max_blocks} are the most", param=param
-        )
-    if len(packed) % BLOCK_HASH_SIZE:
-        raise InvalidRequestError(
-            f"{param} has {len(packed)} bytes, but must have a multiple of {BLOCK_HASH_SIZE}",
-            param=param,
-        )
-    return [
-        packed[start : start + BLOCK_HASH_SIZE] for start in range(0, len(packed), BLOCK_HASH_SIZE)
-    ]
