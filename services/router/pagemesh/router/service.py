@@ -24,7 +24,7 @@ from pagemesh.router.servicers import services as rpc_services
 from pagemesh.router.servicers.gate import Gate
 from pagemesh.router.session_pool import SessionPool
 from pagemesh.router.tenants.tenants import Tenants
-from pagemesh.router.tracing import start_tracing
+from pagemesh.router.tracing import Tracing
 from pagemesh.rpc.identity import Identity
 from pagemesh.rpc.metrics_server import MetricsServer
 from pagemesh.rpc.server import GrpcServer, stop_on_signals
@@ -48,7 +48,7 @@ class RouterProcess:
         self._directory = Directory(config.kvstore, identity=self._identity)
         self._sessions = SessionPool(self._identity)
         self._parity = Parity({model.name: model.tokenizer for model in self._served})
-        self._tracing = start_tracing(config.traces, self._metrics)
+        self._tracing = Tracing(config.traces, self._metrics)
         self._tenants = Tenants(config.tenants, self._metrics)
         gate = Gate(self._tenants, self._metrics)
         self._server = GrpcServer(
