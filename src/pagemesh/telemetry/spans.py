@@ -12,7 +12,7 @@ from typing import Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, StatusCode
+from opentelemetry.trace import INVALID_SPAN, NonRecordingSpan, Span, SpanContext, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pagemesh.errors import PagemeshError
@@ -30,6 +30,8 @@ _MAX_STATE_CHARS: Final = 512
 
 def read_trace(traceparent: str, tracestate: str = "") -> Span:
     """The span of whoever sent this; an invalid one when it is malformed, which the standard has one ignore."""
+    if not traceparent:
+        return INVALID_SPAN
     told = {TRACEPARENT: traceparent}
     if 0 < len(tracestate) <= _MAX_STATE_CHARS:
         told[TRACESTATE] = tracestate
