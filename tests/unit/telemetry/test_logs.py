@@ -11,10 +11,12 @@ import logging, sys
 import structlog
 from pagemesh.config import ServerConfig
 from pagemesh.telemetry.logs import bind_call_ids, configure_logging
+from pagemesh.telemetry.spans import read_trace
 
 log = structlog.get_logger("pagemesh.example")
 configure_logging(ServerConfig(log_level="info", log_format=sys.argv[1]), "decode")
 log.debug("too detailed")
+read_trace(f"00-{1:032x}-{1:016x}-01", "what a client wrote, and is no state")
 log.info("serving", address="127.0.0.1:1")
 bind_call_ids("abc", "0af7")
 log.warning("with id")

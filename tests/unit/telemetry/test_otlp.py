@@ -96,6 +96,15 @@ async def test_more_spans_than_the_queue_takes_are_dropped_and_counted(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("size", ["none", "0", "-1"])
+def test_a_queue_whose_size_is_no_number_is_refused(
+    monkeypatch: pytest.MonkeyPatch, receiver: TraceReceiver, size: str
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", size)
+    with pytest.raises(ConfigError, match=f"OTEL_BSP_MAX_QUEUE_SIZE is '{size}'"):
+        make_traces(receiver)
+
+
 def test_closing_gives_up_a_receiver_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, receiver: TraceReceiver
 ) -> None:
