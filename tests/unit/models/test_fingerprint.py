@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from pagemesh.models.architectures.llama import make_spec
+from pagemesh.models.architectures.llama import make_llama_spec
 from pagemesh.models.checkpoint import Checkpoint, fingerprint
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.spec import DecoderSpec, LayerSpec, MlpSpec, NormSpec, RopeSpec
@@ -17,7 +17,7 @@ from tests.unit.models.model_folder import (
     write_sharded_model,
 )
 
-SPEC = make_spec(ConfigJson(CONFIG, "config.json"))
+SPEC = make_llama_spec(ConfigJson(CONFIG, "config.json"))
 
 
 def identity(folder: Path, spec: DecoderSpec = SPEC, dtype: str = "float32") -> str:

@@ -20,8 +20,8 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.sources import Source
 from pagemesh.models.spec import DecoderSpec, InputSpec
 
-_QKV: Final = ("attention.self.query", "attention.self.key", "attention.self.value")
-_PARTS: Final = {
+_BERT_QKV: Final = ("attention.self.query", "attention.self.key", "attention.self.value")
+_BERT_PARTS: Final = {
     "o": "attention.output.dense",
     "attention_norm": "attention.output.LayerNorm",
     "up": "intermediate.dense",
@@ -30,7 +30,7 @@ _PARTS: Final = {
 }
 
 
-def make_spec(name: str, config: ConfigJson, *, pads: bool) -> DecoderSpec:
+def make_bert_spec(name: str, config: ConfigJson, *, pads: bool) -> DecoderSpec:
     """Read config.json; defaults are those of transformers' configurations.
 
     With `pads`, positions up to the padding token's id are kept for padding.
@@ -52,21 +52,21 @@ def make_spec(name: str, config: ConfigJson, *, pads: bool) -> DecoderSpec:
     return make_encoder_spec(config, name, places, sizes=sizes, norm_eps=eps)
 
 
-def sources(spec: DecoderSpec) -> Iterator[Source]:
+def bert_sources(spec: DecoderSpec) -> Iterator[Source]:
     """The names of BERT's tensors."""
     yield from input_sources(spec)
     for index in range(spec.num_layers):
-        yield from layer_sources(spec, index, f"encoder.layer.{index}.", _QKV, _PARTS)
+        yield from layer_sources(spec, index, f"encoder.layer.{index}.", _BERT_QKV, _BERT_PARTS)
 
 
 BERTS: Final = (
     *make_encoders(
-        ("BertModel", "BertForMaskedLM"), partial(make_spec, pads=False), sources, "bert."
+        ("BertModel", "BertForMaskedLM"), partial(make_bert_spec, pads=False), bert_sources, "bert."
     ),
     *make_encoders(
         ("RobertaModel", "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForMaskedLM"),
-        partial(make_spec, pads=True),
-        sources,
+        partial(make_bert_spec, pads=True),
+        bert_sources,
         "roberta.",
     ),
 )

@@ -15,8 +15,8 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.sources import Source
 from pagemesh.models.spec import DecoderSpec, InputSpec
 
-_QKV: Final = ("attention.q_lin", "attention.k_lin", "attention.v_lin")
-_PARTS: Final = {
+_DISTILBERT_QKV: Final = ("attention.q_lin", "attention.k_lin", "attention.v_lin")
+_DISTILBERT_PARTS: Final = {
     "o": "attention.out_lin",
     "attention_norm": "sa_layer_norm",
     "up": "ffn.lin1",
@@ -25,7 +25,7 @@ _PARTS: Final = {
 }
 
 
-def make_spec(name: str, config: ConfigJson) -> DecoderSpec:
+def make_distilbert_spec(name: str, config: ConfigJson) -> DecoderSpec:
     """Read config.json, whose names are its own; defaults are those of transformers' DistilBertConfig.
 
     Positions that were sines once are in the checkpoint like learned ones.
@@ -43,13 +43,18 @@ def make_spec(name: str, config: ConfigJson) -> DecoderSpec:
     return make_encoder_spec(config, name, places, sizes=sizes, norm_eps=1e-12)
 
 
-def sources(spec: DecoderSpec) -> Iterator[Source]:
+def distilbert_sources(spec: DecoderSpec) -> Iterator[Source]:
     """The names of its tensors."""
     yield from input_sources(spec)
     for index in range(spec.num_layers):
-        yield from layer_sources(spec, index, f"transformer.layer.{index}.", _QKV, _PARTS)
+        yield from layer_sources(
+            spec, index, f"transformer.layer.{index}.", _DISTILBERT_QKV, _DISTILBERT_PARTS
+        )
 
 
 DISTILBERTS: Final = make_encoders(
-    ("DistilBertModel", "DistilBertForMaskedLM"), make_spec, sources, "distilbert."
+    ("DistilBertModel", "DistilBertForMaskedLM"),
+    make_distilbert_spec,
+    distilbert_sources,
+    "distilbert.",
 )

@@ -11,16 +11,16 @@ from pagemesh.models.architectures.names import llama_sources
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.spec import DecoderSpec
 
-_NAME: Final = "LlamaForCausalLM"
+_LLAMA: Final = "LlamaForCausalLM"
 
 
-def make_spec(config: ConfigJson) -> DecoderSpec:
+def make_llama_spec(config: ConfigJson) -> DecoderSpec:
     """Read config.json; defaults are those of transformers' LlamaConfig."""
     num_layers = config.integer("num_hidden_layers")
     bias = config.flag("attention_bias", False)
     return make_decoder_spec(
         config,
-        _NAME,
+        _LLAMA,
         Defaults(max_position=2048),
         read_attention(config, qkv_bias=bias, o_bias=bias),
         [read_mlp(config, config.flag("mlp_bias", False))] * num_layers,
@@ -28,4 +28,4 @@ def make_spec(config: ConfigJson) -> DecoderSpec:
     )
 
 
-LLAMA: Final = Architecture(_NAME, make_spec, llama_sources)
+LLAMA: Final = Architecture(_LLAMA, make_llama_spec, llama_sources)

@@ -11,15 +11,15 @@ from pagemesh.models.architectures.names import llama_sources
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.spec import DecoderSpec
 
-_NAME: Final = "MistralForCausalLM"
+_MISTRAL: Final = "MistralForCausalLM"
 
 
-def make_spec(config: ConfigJson) -> DecoderSpec:
+def make_mistral_spec(config: ConfigJson) -> DecoderSpec:
     """Read config.json; defaults are those of transformers' MistralConfig."""
     num_layers = config.integer("num_hidden_layers")
     return make_decoder_spec(
         config,
-        _NAME,
+        _MISTRAL,
         Defaults(max_position=4096 * 32),
         read_attention(config, num_kv_heads=8),
         [read_mlp(config)] * num_layers,
@@ -27,4 +27,4 @@ def make_spec(config: ConfigJson) -> DecoderSpec:
     )
 
 
-MISTRAL: Final = Architecture(_NAME, make_spec, llama_sources)
+MISTRAL: Final = Architecture(_MISTRAL, make_mistral_spec, llama_sources)

@@ -13,16 +13,16 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.sources import Source
 from pagemesh.models.spec import DecoderSpec, MoeSpec
 
-_NAME: Final = "MixtralForCausalLM"
+_MIXTRAL: Final = "MixtralForCausalLM"
 
 
-def make_spec(config: ConfigJson) -> DecoderSpec:
+def make_mixtral_spec(config: ConfigJson) -> DecoderSpec:
     """Read config.json; defaults are those of transformers' MixtralConfig."""
     num_layers = config.integer("num_hidden_layers")
     mixture = read_mixture(config, read_mlp(config), 8, 2, normalize=True)
     return make_decoder_spec(
         config,
-        _NAME,
+        _MIXTRAL,
         Defaults(max_position=4096 * 32, norm_eps=1e-5, theta=1e6),
         read_attention(config, num_kv_heads=8),
         [mixture] * num_layers,
@@ -30,7 +30,7 @@ def make_spec(config: ConfigJson) -> DecoderSpec:
     )
 
 
-def sources(spec: DecoderSpec) -> Iterator[Source]:
+def mixtral_sources(spec: DecoderSpec) -> Iterator[Source]:
     """Gate, down and up of an expert are called w1, w2 and w3."""
     yield from ends(spec)
     for index, layer in enumerate(spec.layers):
@@ -41,4 +41,4 @@ def sources(spec: DecoderSpec) -> Iterator[Source]:
         yield from split_mixture(spec, layer.mlp, f"layers.{index}.", theirs, ("w1", "w3", "w2"))
 
 
-MIXTRAL: Final = Architecture(_NAME, make_spec, sources)
+MIXTRAL: Final = Architecture(_MIXTRAL, make_mixtral_spec, mixtral_sources)

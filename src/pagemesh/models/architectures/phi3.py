@@ -13,16 +13,16 @@ from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.sources import Source
 from pagemesh.models.spec import DecoderSpec
 
-_NAME: Final = "Phi3ForCausalLM"
+_PHI3: Final = "Phi3ForCausalLM"
 
 
-def make_spec(config: ConfigJson) -> DecoderSpec:
+def make_phi3_spec(config: ConfigJson) -> DecoderSpec:
     """Read config.json; defaults are those of transformers' Phi3Config."""
     num_layers = config.integer("num_hidden_layers")
     config.require("attention_bias", (False,))
     return make_decoder_spec(
         config,
-        _NAME,
+        _PHI3,
         Defaults(
             max_position=4096,
             norm_eps=1e-5,
@@ -36,7 +36,7 @@ def make_spec(config: ConfigJson) -> DecoderSpec:
     )
 
 
-def sources(spec: DecoderSpec) -> Iterator[Source]:
+def phi3_sources(spec: DecoderSpec) -> Iterator[Source]:
     """The checkpoint's projections are fused in the decoder's own way."""
     yield from ends(spec)
     for index in range(spec.num_layers):
@@ -52,4 +52,4 @@ def sources(spec: DecoderSpec) -> Iterator[Source]:
             yield Source(name, shapes[ours], f"layers.{index}.{ours}")
 
 
-PHI3: Final = Architecture(_NAME, make_spec, sources)
+PHI3: Final = Architecture(_PHI3, make_phi3_spec, phi3_sources)

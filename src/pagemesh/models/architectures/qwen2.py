@@ -11,15 +11,15 @@ from pagemesh.models.architectures.names import llama_sources
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.spec import DecoderSpec
 
-_NAME: Final = "Qwen2ForCausalLM"
+_QWEN2: Final = "Qwen2ForCausalLM"
 
 
-def make_spec(config: ConfigJson) -> DecoderSpec:
+def make_qwen2_spec(config: ConfigJson) -> DecoderSpec:
     """Read config.json; defaults are those of transformers' Qwen2Config."""
     num_layers = config.integer("num_hidden_layers")
     return make_decoder_spec(
         config,
-        _NAME,
+        _QWEN2,
         Defaults(max_position=32768),
         read_attention(config, num_kv_heads=32, qkv_bias=True),
         [read_mlp(config)] * num_layers,
@@ -27,4 +27,4 @@ def make_spec(config: ConfigJson) -> DecoderSpec:
     )
 
 
-QWEN2: Final = Architecture(_NAME, make_spec, llama_sources)
+QWEN2: Final = Architecture(_QWEN2, make_qwen2_spec, llama_sources)

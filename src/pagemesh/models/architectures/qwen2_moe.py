@@ -16,10 +16,10 @@ from pagemesh.models.architectures.names import llama_sources
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.spec import DecoderSpec, MlpSpec
 
-_NAME: Final = "Qwen2MoeForCausalLM"
+_QWEN2_MOE: Final = "Qwen2MoeForCausalLM"
 
 
-def make_spec(config: ConfigJson) -> DecoderSpec:
+def make_qwen2_moe_spec(config: ConfigJson) -> DecoderSpec:
     """Read config.json; defaults are those of transformers' Qwen2MoeConfig."""
     num_layers = config.integer("num_hidden_layers")
     mixture = read_mixture(
@@ -32,15 +32,15 @@ def make_spec(config: ConfigJson) -> DecoderSpec:
     )
     return make_decoder_spec(
         config,
-        _NAME,
+        _QWEN2_MOE,
         Defaults(max_position=32768),
         read_attention(config, num_kv_heads=16, qkv_bias=config.flag("qkv_bias", True)),
         mixture_where_sparse(config, num_layers, mixture, read_mlp(config)),
-        _windows(config, num_layers),
+        _read_qwen2_moe_windows(config, num_layers),
     )
 
 
-def _windows(config: ConfigJson, num_layers: int) -> tuple[int | None, ...]:
+def _read_qwen2_moe_windows(config: ConfigJson, num_layers: int) -> tuple[int | None, ...]:
     """Every second of the first layers, which is not what Qwen 2 does."""
     num_first = config.count("max_window_layers", 28)
     return read_switched_windows(
@@ -48,4 +48,4 @@ def _windows(config: ConfigJson, num_layers: int) -> tuple[int | None, ...]:
     )
 
 
-QWEN2_MOE: Final = Architecture(_NAME, make_spec, llama_sources)
+QWEN2_MOE: Final = Architecture(_QWEN2_MOE, make_qwen2_moe_spec, llama_sources)

@@ -11,16 +11,16 @@ from pagemesh.models.architectures.names import llama_sources
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.spec import DecoderSpec
 
-_NAME: Final = "Qwen3ForCausalLM"
+_QWEN3: Final = "Qwen3ForCausalLM"
 
 
-def make_spec(config: ConfigJson) -> DecoderSpec:
+def make_qwen3_spec(config: ConfigJson) -> DecoderSpec:
     """Read config.json; defaults are those of transformers' Qwen3Config."""
     num_layers = config.integer("num_hidden_layers")
     bias = config.flag("attention_bias", False)
     return make_decoder_spec(
         config,
-        _NAME,
+        _QWEN3,
         Defaults(max_position=32768),
         read_attention(
             config, num_kv_heads=32, head_dim=128, qkv_bias=bias, o_bias=bias, head_norm=True
@@ -30,4 +30,4 @@ def make_spec(config: ConfigJson) -> DecoderSpec:
     )
 
 
-QWEN3: Final = Architecture(_NAME, make_spec, llama_sources)
+QWEN3: Final = Architecture(_QWEN3, make_qwen3_spec, llama_sources)

@@ -16,10 +16,10 @@ from pagemesh.models.architectures.names import llama_sources
 from pagemesh.models.config_json import ConfigJson
 from pagemesh.models.spec import DecoderSpec, MlpSpec
 
-_NAME: Final = "Qwen3MoeForCausalLM"
+_QWEN3_MOE: Final = "Qwen3MoeForCausalLM"
 
 
-def make_spec(config: ConfigJson) -> DecoderSpec:
+def make_qwen3_moe_spec(config: ConfigJson) -> DecoderSpec:
     """Read config.json; defaults are those of transformers' Qwen3MoeConfig."""
     num_layers = config.integer("num_hidden_layers")
     bias = config.flag("attention_bias", False)
@@ -33,7 +33,7 @@ def make_spec(config: ConfigJson) -> DecoderSpec:
     has_windows = config.flag("use_sliding_window", False)
     return make_decoder_spec(
         config,
-        _NAME,
+        _QWEN3_MOE,
         Defaults(max_position=32768),
         read_attention(config, num_kv_heads=4, qkv_bias=bias, o_bias=bias, head_norm=True),
         mixture_where_sparse(config, num_layers, mixture, read_mlp(config)),
@@ -41,4 +41,4 @@ def make_spec(config: ConfigJson) -> DecoderSpec:
     )
 
 
-QWEN3_MOE: Final = Architecture(_NAME, make_spec, llama_sources)
+QWEN3_MOE: Final = Architecture(_QWEN3_MOE, make_qwen3_moe_spec, llama_sources)
